@@ -1,0 +1,35 @@
+"""Bireme launches distributed jobs and finds the configuration in which they run fastest.
+
+The public Python interface is :func:`run` and :func:`plan` (see :mod:`bireme.api`); they are
+loaded on first use, so that importing a submodule costs only that submodule.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bireme.api import plan, run
+    from bireme.errors import BadInputError, BiremeError
+    from bireme.job import JobSpec
+    from bireme.supervise.outcome import Outcome
+
+__version__ = "0.1.0"
+__all__ = ["BadInputError", "BiremeError", "JobSpec", "Outcome", "__version__", "plan", "run"]
+
+_HOME = {
+    "run": "bireme.api",
+    "plan": "bireme.api",
+    "JobSpec": "bireme.job",
+    "Outcome": "bireme.supervise.outcome",
+    "BiremeError": "bireme.errors",
+    "BadInputError": "bireme.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'bireme' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(home), name)

@@ -1,0 +1,65 @@
+"""What the user asks for: the job, as one value."""
+
+from __future__ import annotations
+
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, TypeAlias
+
+    ProgramKind: TypeAlias = Literal["script", "module", "exec"]
+    LocalRankArg: TypeAlias = Literal["auto", "always", "never"]
+    OutputMode: TypeAlias = Literal["auto", "prefix", "raw", "rank0", "none"]
+
+DEFAULT_GRACE = 10.0
+"""Seconds between the first stop signal and SIGKILL.
+
+Long enough for a handler that writes a small checkpoint, short enough that a hang in a collective
+does not cost minutes on every node. torchrun and the reference wait 30 s.
+"""
+
+DEFAULT_PORT = 29500
+"""The rendezvous port that PyTorch's and DeepSpeed's launchers use by default."""
+
+
+class Program(Value):
+    """What every rank runs.
+
+    ``kind`` is ``script`` (under the Python interpreter), ``module`` (``python -m``) or ``exec``
+    (run directly, looked up on ``PATH``).
+    """
+
+    target: str
+    args: tuple[str, ...] = ()
+    kind: ProgramKind = "script"
+
+
+class JobSpec(Value):
+    """A job as the user described it; nothing in it was looked up in the world yet.
+
+    ``num_gpus`` counts slots per node. ``master_port`` ``None`` means: the default, or another free
+    one. ``grace`` is in seconds. ``wrap`` is a command line, already split into words, that is put
+    before the program's on the ranks of ``wrap_ranks`` (all when empty); ``{rank}``,
+    ``{local_rank}`` and ``{host}`` in it are replaced.
+    """
+
+    program: Program
+    include: str = ""
+    exclude: str = ""
+    num_gpus: int | None = None
+    accelerator: str = "auto"
+    master_addr: str | None = None
+    master_port: int | None = None
+    local_rank_arg: LocalRankArg = "auto"
+    save_pid: bool = False
+    rank_log_dir: str | None = None
+    bind_cores: bool = False
+    bind_core_list: str | None = None
+    venv_script: str | None = None
+    grace: float = DEFAULT_GRACE
+    output: OutputMode = "auto"
+    timestamps: bool = False
+    wrap: tuple[str, ...] = ()
+    wrap_ranks: tuple[int, ...] = ()
+    log_level: str = "info"
