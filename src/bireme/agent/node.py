@@ -1,0 +1,216 @@
+"""The ranks of one node: started through the guardian, signalled, stopped by the ladder, swept."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from bireme.plan.environment import MARK
+from bireme.supervise import cgroup, guardian, process
+from bireme.supervise.ladder import KILL_WAIT, Ladder
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from bireme.loop import Loop, Timer
+    from bireme.plan.start import NodePlan, WorkerPlan
+    from bireme.supervise.guardian import Handle
+    from bireme.supervise.ladder import Event
+
+
+class Listener(Value):
+    """Whom a node tells what happens. Times are seconds of the monotonic clock."""
+
+    up: Callable[[WorkerPlan, int, float], None]
+    down: Callable[[WorkerPlan, int, float], None]
+    guardian_lost: Callable[[int], None]
+    over: Callable[[], None]
+
+
+class Node:
+    """The processes of one node's part of a job, from their start until nothing is left of them.
+
+    Args:
+        loop: the event loop that drives it.
+        plan: what to start.
+        grace: seconds between the stop signal and SIGKILL.
+        listener: told about starts, ends, and the end of all.
+        remove_at_loss: files that the guardian removes should this process be lost.
+    """
+
+    def __init__(
+        self, loop: Loop, plan: NodePlan, *, grace: float, listener: Listener, remove_at_loss: Sequence[str] = ()
+    ) -> None:
+        self._loop, self._plan, self._listener = loop, plan, listener
+        self._remove_at_loss = tuple(remove_at_loss)
+        self._ladder = Ladder(grace)
+        self._timer: Timer | None = None
+        self._guardian: Handle | None = None
+        self._spare: frozenset[int] = frozenset()
+        self._up: dict[int, int] = {}  # index of a live worker → pid
+        self._stopped = False
+        self.killed = 0
+        self.stuck: tuple[str, ...] = ()
+
+    # -- start -----------------------------------------------------------------------------------
+
+    def start(
+        self, environ: Mapping[str, str], pipes: Sequence[tuple[int, int, int]], *, keep: Sequence[int] = ()
+    ) -> None:
+        """Fork the guardian and, through it, the workers.
+
+        Args:
+            environ: what the workers inherit, before the plan's own variables.
+            pipes: (stdin, stdout, stderr) of each worker, in the plan's order.
+            keep: descriptors that stay open as long as anything of the job lives.
+        """
+        base = {**environ, **self._plan.env}
+        starts = [
+            guardian.WorkerStart(worker.argv, {**base, **worker.env}, self._plan.cwd, *fds, worker.cores)
+            for worker, fds in zip(self._plan.workers, pipes)
+        ]
+        self._spare = frozenset(process.children())  # an embedding program's own children
+        process.become_subreaper()
+        self._guardian = guardian.start(starts, keep=keep, at_loss=self._clean_up)
+        self._loop.watch(self._guardian.events, self._hear)
+
+    def _clean_up(self) -> None:
+        """In the guardian, when the agent was lost: its files must not outlive it."""
+        remove_files(self._remove_at_loss)
+        remove_flat_directory(self._plan.error_dir)
+
+    # -- what others ask for ---------------------------------------------------------------------
+
+    def stop(self, signum: int = signal.SIGTERM) -> None:
+        """End the ranks by the ladder."""
+        self._on("stop", signum)
+
+    def urge(self) -> None:
+        """Do not wait for the grace time."""
+        self._on("urge")
+
+    def signal_ranks(self, signum: int) -> None:
+        """A signal to every rank's own process (not to its children, which may not know it)."""
+        self._tell("rank", int(signum), "*")
+
+    def suspend(self) -> None:
+        """Stop everything below, as Ctrl+Z does. SIGSTOP, since SIGTSTP does not stop an orphaned process group."""
+        self._tell("all", int(signal.SIGSTOP))
+
+    def resume(self) -> None:
+        """Wake what :meth:`suspend` stopped."""
+        self._tell("all", int(signal.SIGCONT))
+
+    # -- what the guardian reports ---------------------------------------------------------------
+
+    def _hear(self) -> None:
+        assert self._guardian is not None
+        events = self._guardian.read()
+        if events is None:
+            self._guardian_gone()
+            return
+        for word, *args in events:
+            if word == "up":
+                index, pid = int(args[0]), int(args[1])
+                self._up[index] = pid
+                self._listener.up(self._plan.workers[index], pid, float(args[2]))
+            elif word == "down":
+                index, status = int(args[0]), int(args[1])
+                del self._up[index]
+                if self._ladder.state == "killing" and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+                    self.killed += 1
+                self._listener.down(self._plan.workers[index], status, float(args[2]))
+            elif word == "deserted":
+                self._on("deserted")
+            elif word == "empty":
+                self._on("empty")
+
+    def _guardian_gone(self) -> None:
+        """The end of its pipe: after ``empty`` all is well, else the guardian itself was killed."""
+        assert self._guardian is not None
+        gone, self._guardian = self._guardian, None
+        self._loop.unwatch(gone.events)
+        gone.close()
+        if self._ladder.state == "done":
+            os.waitpid(gone.pid, 0)
+            return
+        # The workers have died with their parent, and what they left is ours now.
+        group = cgroup.of_guardian(gone.pid)
+        cgroup.kill(group)
+        self.stuck = _names(process.kill_below(self._spare, KILL_WAIT))
+        cgroup.remove(group)
+        self._listener.guardian_lost(gone.pid)
+        self._on("urge")
+        self._on("empty")
+
+    # -- the ladder ------------------------------------------------------------------------------
+
+    def _on(self, event: Event, signum: int = signal.SIGTERM) -> None:
+        steps, deadline = self._ladder.on(event, signum)
+        if deadline is not None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.after(deadline, lambda: self._on("deadline")) if deadline else None
+        for step in steps:
+            getattr(self, "_do_" + step.replace(" ", "_"))()
+
+    def _do_signal(self) -> None:
+        self._stopped = True
+        self._tell("rank", int(self._ladder.signum), "*")
+        self._tell("all", int(signal.SIGCONT))  # a suspended rank would not hear the signal
+        self._do_sweep()
+
+    def _do_sweep(self) -> None:
+        self._tell("stray", int(signal.SIGTERM))
+
+    def _do_kill(self) -> None:
+        self._stopped = True
+        self._tell("kill")
+
+    def _do_give_up(self) -> None:
+        assert self._guardian is not None
+        self.stuck = _names(process.descendants([self._guardian.pid]))
+
+    def _do_finish(self) -> None:
+        if self._stopped:
+            # Nothing is left below us. Whatever else carries the job's mark has slipped out sideways.
+            for pid in process.marked(MARK, self._plan.env[MARK]):
+                process.send(pid, signal.SIGKILL)
+        self._listener.over()
+
+    def _tell(self, *words: object) -> None:
+        if self._guardian is not None:
+            self._guardian.tell(*words)
+
+    def close(self) -> None:
+        """Give back what the process was before; a guardian that could not finish is let go."""
+        if self._guardian is not None:
+            self._loop.unwatch(self._guardian.events)
+            self._guardian.close()
+        process.become_subreaper(False)
+
+
+def _names(pids: Sequence[int]) -> tuple[str, ...]:
+    """``pid (name, state)`` of each process that is still there."""
+    stats = ((pid, process.stat_of(pid)) for pid in pids)
+    return tuple(f"{pid} ({stat[0]}, state {stat[1]})" for pid, stat in stats if stat is not None)
+
+
+def remove_files(paths: Sequence[str]) -> None:
+    """Remove files that may not be there."""
+    for path in paths:
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+
+
+def remove_flat_directory(path: str) -> None:
+    """Remove a directory of ours that holds nothing but files (``shutil`` costs 10 ms)."""
+    try:
+        remove_files([os.path.join(path, name) for name in os.listdir(path)])
+        os.rmdir(path)
+    except OSError:
+        pass

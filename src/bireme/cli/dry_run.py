@@ -1,0 +1,80 @@
+"""``--dry_run``: the plan for a person's eyes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from bireme.plan.start import NodePlan, StartPlan
+
+MASK = "********"
+_SECRET = re.compile(r"(api|access|secret|private|auth)[-_]?key|token(?!iz|s\b)|secret|passw|credential", re.IGNORECASE)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable or option of that name is likely to hold a secret."""
+    return _SECRET.search(name) is not None
+
+
+def masked_words(argv: Iterable[str]) -> list[str]:
+    """A command line with the values of options that look like secrets hidden."""
+    words: list[str] = []
+    hide = False
+    for word in argv:
+        name, equals, _ = word.partition("=")
+        if hide:
+            words.append(MASK)
+        elif equals and is_secret(name):
+            words.append(f"{name}={MASK}")
+        else:
+            words.append(word)
+        hide = not hide and word.startswith("-") and not equals and is_secret(word)
+    return words
+
+
+def masked_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables with the values of those that look like secrets hidden."""
+    return {name: MASK if is_secret(name) else value for name, value in env.items()}
+
+
+def as_text(plan: StartPlan) -> str:
+    """The plan, several lines."""
+    ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
+    nodes = "1 node" if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes"
+    lines = [f"{ranks} on {nodes} ({plan.accelerator}), meeting at {plan.master_addr}:{plan.master_port}"]
+    for node in plan.nodes:
+        lines += _node(node)
+    return "\n".join(lines) + "\n"
+
+
+def as_json(plan: StartPlan) -> str:
+    """The plan for a machine: the same fields as :class:`bireme.plan.start.StartPlan`."""
+    import json
+
+    tree = plan.as_dict()
+    for node in tree["nodes"]:
+        node["env"] = masked_environment(node["env"])
+        for worker in node["workers"]:
+            worker["env"] = masked_environment(worker["env"])
+            worker["argv"] = masked_words(worker["argv"])
+    return json.dumps(tree, indent=2) + "\n"
+
+
+def _node(node: NodePlan) -> list[str]:
+    slots = ",".join(worker.slot for worker in node.workers)
+    lines = ["", f"node {node.node_rank}: {node.host}, slots {slots}, in {node.cwd}"]
+    lines += [f"    {pair}" for pair in _pairs(node.env)]
+    for worker in node.workers:
+        bound = f", cores {','.join(map(str, worker.cores))}" if worker.cores else ""
+        lines.append(f"  rank {worker.rank}: slot {worker.slot}{bound}")
+        lines += [f"    {pair}" for pair in _pairs(worker.env)]
+        lines.append(f"    $ {shlex.join(masked_words(worker.argv))}")
+    return lines
+
+
+def _pairs(env: Mapping[str, str]) -> list[str]:
+    return [f"{name}={shlex.quote(value)}" for name, value in masked_environment(env).items()]

@@ -1,0 +1,64 @@
+"""The help page, made from the table of options."""
+
+from __future__ import annotations
+
+import os
+
+from bireme.cli.options import RUN, Option
+
+_HEAD = """\
+usage: bireme run [options] script.py [script arguments]
+
+Starts one process for each slot, with its rank, device and environment set; shows
+their output; when one fails, stops all and says which was the first, and why.
+
+  bireme run train.py --epochs 3                  on every GPU of this machine
+  bireme run --num_gpus 2 train.py                on the first two
+  bireme run -i localhost:1,3 train.py            on these two
+  bireme run -m package.train --epochs 3          a module
+  bireme run --no_python ./solver input.dat       any program
+  bireme run --wrap 'nsys profile -o r{rank}' --wrap_ranks 0 train.py
+  bireme run --dry_run train.py                   what would be started
+
+Options stand before the script; _ and - are alike in their names.
+"""
+_LEFT = 30
+
+
+def run_help() -> str:
+    """The page of ``bireme run --help``."""
+    width = min(max(_columns(), 60), 100)
+    lines = [_HEAD]
+    for title, options in RUN.items():
+        lines.append(f"{title}:")
+        for option in options:
+            lines += _entry(option, width)
+        lines.append("")
+    lines.append("exit code: the first failure's (128 + n for signal n); 2 for bad input; docs/exit-codes.md has all")
+    return "\n".join(lines) + "\n"
+
+
+def _entry(option: Option, width: int) -> list[str]:
+    short = [name for name in option.names if not name.startswith("--")]
+    long = [name for name in option.names if name.startswith("--")]
+    left = "  " + ", ".join([*short, *long]) + (f" {option.metavar}" if option.metavar else "")
+    text = option.help
+    if option.kind == "choice" and "prefix" not in option.choices:
+        text += f": {', '.join(option.choices)}"
+    rows = _wrapped(text, width - _LEFT)
+    if len(left) > _LEFT - 2:
+        return [left, *(" " * _LEFT + row for row in rows)]
+    return [left.ljust(_LEFT) + rows[0], *(" " * _LEFT + row for row in rows[1:])]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    from textwrap import wrap
+
+    return wrap(text, width, break_on_hyphens=False)
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(1).columns
+    except OSError:
+        return 80

@@ -1,0 +1,95 @@
+"""The command ``bireme``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import bireme
+from bireme.errors import BAD_INPUT, INTERNAL, OK, BiremeError
+from bireme.logs.console import complain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+USAGE = """\
+usage: bireme COMMAND …
+
+  bireme run [options] script.py [script arguments]    launch a distributed job
+  bireme run --help                                    all its options, with examples
+  bireme --version
+"""
+
+
+def command() -> NoReturn:
+    """Run the command line of this process and exit with its code, without the interpreter's farewell."""
+    code = main(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        pass
+    # Nothing of ours is left to be done: tearing the interpreter down costs 3 ms.
+    os._exit(code)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Carry out one command line; return the exit code."""
+    try:
+        return _dispatch(list(argv))
+    except BiremeError as error:
+        complain(str(error))
+        return error.code
+    except KeyboardInterrupt:  # before the job's own handlers are there
+        return 130
+    except BrokenPipeError:
+        return 141
+    except Exception as error:
+        return _our_fault(error)
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv:
+        sys.stderr.write(USAGE)
+        return BAD_INPUT
+    word, *rest = argv
+    commands: dict[str, Callable[[list[str]], int]] = {"run": _run, "--version": _version, "--help": _help, "-h": _help}
+    if word in commands:
+        return commands[word](rest)
+    complain(f"there is no command {word!r}\n  for a job: bireme run {word} …" if word.endswith(".py") else f"there is no command {word!r}")
+    sys.stderr.write(USAGE)
+    return BAD_INPUT
+
+
+def _run(argv: list[str]) -> int:
+    from bireme.cli import run
+
+    return run.main(argv)
+
+
+def _version(_: list[str]) -> int:
+    print(f"bireme {bireme.__version__}")
+    return OK
+
+
+def _help(_: list[str]) -> int:
+    print(USAGE, end="")
+    return OK
+
+
+def _our_fault(error: Exception) -> int:
+    """A bug of ours: one line for the user, the traceback in a file for whoever mends it."""
+    import tempfile
+    import traceback
+
+    text = "".join(traceback.format_exception(error))
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="bireme-crash-", suffix=".txt", delete=False) as file:
+            file.write(text)
+        place = f"the traceback is in {file.name}: please report it"
+    except OSError:
+        place = text
+    complain(f"Bireme itself failed: {type(error).__name__}: {error}\n  {place}")
+    return INTERNAL

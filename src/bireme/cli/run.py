@@ -1,0 +1,53 @@
+"""``bireme run``: parse, run, report."""
+
+from __future__ import annotations
+
+import sys
+
+from bireme.cli.options import RUN, parse
+from bireme.cli.spec import job_spec
+from bireme.errors import OK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bireme.job import JobSpec
+    from bireme.supervise.outcome import Outcome
+
+
+def main(argv: list[str]) -> int:
+    """Carry out ``bireme run ARGV``; return the exit code."""
+    parsed = parse(RUN, argv)
+    if parsed.options["help"]:
+        from bireme.cli.help import run_help
+
+        print(run_help(), end="")
+        return OK
+    spec = job_spec(parsed)
+    if parsed.options["dry_run"]:
+        return _dry_run(spec, as_json=parsed.options["json"])
+    from bireme.api import run
+
+    outcome = run(spec)
+    report(outcome, grace=spec.grace)
+    return outcome.exit_code
+
+
+def report(outcome: Outcome, *, grace: float) -> None:
+    """Say on stderr how it ended, if it did not end well."""
+    if outcome.exit_code == OK and not outcome.stuck:
+        return
+    from bireme.supervise.report import summary
+
+    try:
+        sys.stderr.write("".join(f"bireme: {line}\n" for line in summary(outcome, grace=grace).splitlines()))
+    except OSError:
+        pass
+
+
+def _dry_run(spec: JobSpec, *, as_json: bool) -> int:
+    from bireme.api import plan
+    from bireme.cli import dry_run
+
+    found = plan(spec)
+    print(dry_run.as_json(found) if as_json else dry_run.as_text(found), end="")
+    return OK

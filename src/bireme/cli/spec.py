@@ -1,0 +1,129 @@
+"""From the words of the command line to the job."""
+
+from __future__ import annotations
+
+from bireme.errors import BadInputError
+from bireme.job import JobSpec, Program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from bireme.cli.options import Parsed
+
+
+def job_spec(parsed: Parsed) -> JobSpec:
+    """The job that a command line describes.
+
+    Raises:
+        BadInputError: options that exclude each other, or no script.
+    """
+    options = parsed.options
+    program = _program(parsed)
+    num_gpus, accelerator = _slots(options)
+    if num_gpus is not None and (options["include"] or options["exclude"]):
+        raise BadInputError("--num_gpus cannot be used with --include or --exclude", mend="name the slots, or their number")
+    addr, port = _endpoint(options)
+    return JobSpec(
+        program,
+        include=options["include"],
+        exclude=options["exclude"],
+        num_gpus=num_gpus,
+        accelerator=accelerator,
+        master_addr=addr,
+        master_port=port,
+        local_rank_arg=_local_rank(options),
+        save_pid=options["save_pid"],
+        rank_log_dir=_log_dir(options["enable_each_rank_log"]),
+        bind_cores=options["bind_cores_to_rank"],
+        bind_core_list=options["bind_core_list"],
+        venv_script=options["venv_script"],
+        grace=options["grace"],
+        output=options["output"],
+        timestamps=options["timestamps"],
+        wrap=_wrap(options),
+        wrap_ranks=_ranks(options["wrap_ranks"]),
+        log_level="error" if options["quiet"] else options["log_level"],
+    )
+
+
+def _program(parsed: Parsed) -> Program:
+    if not parsed.command:
+        raise BadInputError("no script is named", mend="bireme run [options] script.py [script arguments]")
+    if parsed.options["module"] and parsed.options["no_python"]:
+        raise BadInputError("--module and --no_python exclude each other")
+    if parsed.options["json"] and not parsed.options["dry_run"]:
+        raise BadInputError("--json says how --dry_run prints", mend="add --dry_run")
+    target, *args = parsed.command
+    if not target:
+        raise BadInputError("the script's name is empty")
+    if parsed.options["module"]:
+        return Program(target, tuple(args), "module")
+    return Program(target, tuple(args), "exec" if parsed.options["no_python"] else "script")
+
+
+def _slots(options: dict[str, Any]) -> tuple[int | None, str]:
+    """(slots per node, accelerator); torchrun's words ``gpu``, ``cpu`` and ``auto`` stand for all there are."""
+    text, accelerator = options["num_gpus"], options["accelerator"]
+    if text in (None, "-1", "auto", "gpu"):  # -1 is the reference's default
+        return None, accelerator
+    if text == "cpu":
+        import os
+
+        return os.cpu_count() or 1, "cpu"
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise BadInputError(f"{text!r} is not a number of slots: at least 1 is needed", where="--num_gpus")
+    return int(text), accelerator
+
+
+def _endpoint(options: dict[str, Any]) -> tuple[str | None, int | None]:
+    addr, port = options["master_addr"], options["master_port"]
+    endpoint = options["rdzv_endpoint"]
+    if endpoint:
+        if addr or port:
+            raise BadInputError("--rdzv_endpoint says the same as --master_addr and --master_port: use one of them")
+        addr, colon, text = endpoint.rpartition(":") if not endpoint.endswith("]") else (endpoint, "", "")
+        if not colon:
+            addr, text = endpoint, ""
+        if text and not (text.isascii() and text.isdecimal()):
+            raise BadInputError(f"{text!r} is not a port", where="--rdzv_endpoint")
+        addr, port = addr.removeprefix("[").removesuffix("]"), int(text) if text else None
+        port = port or None  # 0 lets the launcher choose
+    if addr == "":
+        raise BadInputError("the address is empty", where="--rdzv_endpoint" if endpoint else "--master_addr")
+    return addr, port
+
+
+def _local_rank(options: dict[str, Any]) -> Any:
+    if options["no_local_rank"] and options["local_rank_arg"]:
+        raise BadInputError("--no_local_rank and --local_rank_arg exclude each other")
+    if options["no_local_rank"]:
+        return "never"
+    return "always" if options["local_rank_arg"] else "auto"
+
+
+def _log_dir(text: str | None) -> str | None:
+    return None if text in (None, "None") else text  # "None" is the reference's default
+
+
+def _wrap(options: dict[str, Any]) -> tuple[str, ...]:
+    if not options["wrap"]:
+        if options["wrap_ranks"]:
+            raise BadInputError("--wrap_ranks says on which ranks --wrap is used", mend="add --wrap CMD")
+        return ()
+    import shlex
+
+    try:
+        return tuple(shlex.split(options["wrap"]))
+    except ValueError as error:
+        raise BadInputError(f"{options['wrap']!r}: {error}", where="--wrap") from None
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    ranks = []
+    for word in text.split(",") if text else ():
+        low, dash, high = word.strip().partition("-")
+        if not (low.isascii() and low.isdecimal() and (not dash or (high.isascii() and high.isdecimal()))):
+            raise BadInputError(f"{word!r} is not a rank", mend="e.g. 0,3 or 0-3", where="--wrap_ranks")
+        ranks += range(int(low), int(high or low) + 1)
+    return tuple(ranks)

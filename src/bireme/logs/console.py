@@ -1,0 +1,119 @@
+"""The screen: where the lines of all ranks and our own messages meet.
+
+Knows which line is open (shown without its newline yet), so that nothing is ever written into the middle
+of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from bireme.logs.sink import Sink, is_gone
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bireme.logs.lines import Block
+    from bireme.loop import Loop
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+
+OUT, ERR = 1, 2
+"""The streams, by the number of their descriptor."""
+
+
+class Console:
+    """Our stdout and stderr.
+
+    Args:
+        loop: for what cannot be written at once.
+        level: the least level of our own messages that is shown.
+        on_gone: called when the reader of our stdout went away.
+        on_room: called when there is room again after :attr:`full`.
+    """
+
+    def __init__(
+        self, loop: Loop, level: str, *, on_gone: Callable[[], None], on_room: Callable[[], None]
+    ) -> None:
+        self._loop, self._on_gone = loop, on_gone
+        self._level = _LEVELS[level]
+        out = Sink(loop, OUT, on_error=self._out_failed, on_room=on_room)
+        # Two ends of one file or terminal share the place on the line, and the order of what is written.
+        same = os.path.sameopenfile(OUT, ERR)
+        err = out if same else Sink(loop, ERR, on_error=lambda error: None, on_room=on_room)
+        self._sinks = {OUT: out, ERR: err}
+        self._open: dict[Sink, object] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether the ranks have to wait for the reader of our output."""
+        return any(sink.full for sink in self._sinks.values())
+
+    @property
+    def pending(self) -> bool:
+        """Whether something waits to be written."""
+        return any(sink.pending for sink in self._sinks.values())
+
+    def is_terminal(self, stream: int) -> bool:
+        """Whether a stream goes to a terminal."""
+        return self._sinks[stream].terminal
+
+    def put(self, stream: int, source: object, block: Block) -> None:
+        """Write a block of one source (a rank's stream) in one piece."""
+        sink = self._sinks[stream]
+        line = self._open.get(sink)
+        data = block.data
+        if line is not None and not (block.resumes and line is source):
+            data = b"\n" + (block.more if block.resumes else b"") + data
+        elif line is None and block.resumes:
+            data = block.more + data
+        self._open[sink] = source if block.open else None
+        sink.write(data)
+
+    def say(self, level: str, text: str) -> None:
+        """One message of ours, on stderr, whole lines."""
+        if _LEVELS[level] >= self._level:
+            self.write_lines("".join(f"bireme: {line}\n" for line in text.splitlines()))
+
+    def write_lines(self, text: str) -> None:
+        """Whole lines of ours on stderr, as they are."""
+        sink = self._sinks[ERR]
+        start = "\n" if self._open.get(sink) is not None else ""
+        self._open[sink] = None
+        sink.write((start + text).encode(errors="surrogateescape"))
+
+    def when_drained(self, callback: Callable[[], None]) -> None:
+        """Call once everything has been written, or cannot be any more."""
+        waiting = [sink for sink in set(self._sinks.values()) if sink.pending]
+        if not waiting:
+            callback()
+        for sink in waiting:
+            sink.on_drained = lambda: None if self.pending else callback()
+
+    def finish_line(self) -> None:
+        """End a line that was left open, so that the shell's prompt begins on one of its own."""
+        for sink in set(self._sinks.values()):
+            if self._open.get(sink) is not None and sink.terminal:
+                self._open[sink] = None
+                sink.write(b"\n")
+
+    def _out_failed(self, error: OSError) -> None:
+        if is_gone(error):
+            self._on_gone()
+        else:
+            self.say("error", f"cannot write to stdout: {error.strerror}; the job goes on without it")
+
+    def close(self) -> None:
+        """Free what the sinks have opened."""
+        for sink in set(self._sinks.values()):
+            sink.close()
+
+
+def complain(text: str) -> None:
+    """A message of ours when there is no console: before the start, or after the end."""
+    try:
+        sys.stderr.write("".join(f"bireme: {line}\n" if i == 0 else f"{line}\n" for i, line in enumerate(text.splitlines())))
+    except OSError:
+        pass

@@ -1,0 +1,127 @@
+"""From a rank's bytes to labelled lines. Pure: bytes in, bytes out, no object per line.
+
+Lines up to :data:`MAX_LINE` are never torn. A longer one is cut into pieces, and every piece after the
+first carries a ``+`` in its label; so does the rest of a line whose beginning was shown early
+(a prompt, a progress bar) when other output has come in between.
+"""
+
+from __future__ import annotations
+
+import time
+
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_LINE = 64 * 1024
+"""Bytes of the longest line that is kept whole."""
+
+
+class Label(Value):
+    """What stands before a rank's lines: ``first`` before a line, ``more`` before the rest of a cut one."""
+
+    first: bytes
+    more: bytes
+
+    @staticmethod
+    def of(host: str, rank: int, *, timestamps: bool = False) -> Callable[[], Label]:
+        """A function that gives the label for what arrives now: ``[host:rank] `` with the local time if asked."""
+        name = f"{host}:{rank}"
+        plain = Label(f"[{name}] ".encode(), f"[{name}+] ".encode())
+        return (lambda: _stamped(name)) if timestamps else (lambda: plain)
+
+    @staticmethod
+    def empty() -> Label:
+        """No label at all (``--output raw``)."""
+        return Label(b"", b"")
+
+
+def _stamped(name: str) -> Label:
+    now = time.time()
+    stamp = time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03d}"
+    return Label(f"[{stamp} {name}] ".encode(), f"[{stamp} {name}+] ".encode())
+
+
+class Block(Value):
+    """Bytes that go to the console in one piece.
+
+    ``resumes``: the first line goes on where an earlier block of this stream left its line open.
+    ``open``: the last line has no newline yet. ``more``: the label to repeat in front of a
+    resumed line when something else has been written meanwhile.
+    """
+
+    data: bytes
+    more: bytes
+    resumes: bool = False
+    open: bool = False
+
+
+class LineCutter:
+    """Labels one stream of one rank.
+
+    Args:
+        label: gives the label for what arrives now.
+        relabel_cr: on a terminal, repeat the label after a carriage return, so that a progress
+            bar that redraws its line does not wipe it out.
+    """
+
+    def __init__(self, label: Callable[[], Label], *, relabel_cr: bool = False) -> None:
+        self._label = label
+        self._relabel_cr = relabel_cr
+        self._rest = b""  # an unfinished line, not shown yet
+        self._shown = 0  # bytes of the present line that were shown already
+        self._torn = False  # the present line was cut: its next piece is labelled as such
+
+    @property
+    def resting(self) -> bool:
+        """Whether an unfinished line waits that was not shown yet."""
+        return bool(self._rest)
+
+    def feed(self, chunk: bytes) -> Block | None:
+        """Take what was read; give the lines that it completes, and the pieces of one that is too long."""
+        body = self._rest + chunk if self._rest else chunk
+        blocks = []
+        while self._first_line(body) > MAX_LINE:
+            room = MAX_LINE - self._shown
+            blocks.append(self._emit(body[:room] + b"\n"))
+            self._torn = True
+            body = body[room:]
+        end = body.rfind(b"\n") + 1
+        self._rest = body[end:]
+        if end:
+            blocks.append(self._emit(body[:end]))
+        if len(blocks) > 1:
+            return blocks[0].replace(data=b"".join(block.data for block in blocks))
+        return blocks[0] if blocks else None
+
+    def _first_line(self, body: bytes) -> int:
+        """Bytes of the present line with what ``body`` adds to it: only the first line can be too long."""
+        newline = body.find(b"\n")
+        return self._shown + (newline if newline >= 0 else len(body))
+
+    def flush(self) -> Block | None:
+        """Show the unfinished line as far as it is: it has rested, or the stream is at its end."""
+        if not self._rest:
+            return None
+        body, self._rest = self._rest, b""
+        return self._emit(body)
+
+    def _emit(self, body: bytes) -> Block:
+        """Label ``body``, which may end in the middle of a line."""
+        label = self._label()
+        whole = body.endswith(b"\n")
+        resumes = self._shown > 0
+        data = body
+        if label.first:
+            text = body[:-1] if whole else body
+            if self._relabel_cr and b"\r" in text:
+                # not before a newline: there it is a line end of the other kind
+                text = text.replace(b"\r", b"\r" + label.first).replace(b"\r" + label.first + b"\n", b"\r\n")
+            start = b"" if resumes else label.more if self._torn else label.first
+            data = b"".join((start, text.replace(b"\n", b"\n" + label.first), b"\n" if whole else b""))
+        last = len(body) - (body.rfind(b"\n") + 1)
+        self._shown = last if b"\n" in body else self._shown + last
+        self._torn = False
+        return Block(data, label.more, resumes=resumes, open=not whole)

@@ -1,0 +1,80 @@
+"""One log file for each rank: ``DIR/YYYYmmddHHMMSS_rankN.log``, stdout and stderr together.
+
+Name and content as the reference's launcher has them (``--enable_each_rank_log``), but the console keeps
+its output too, and a full disk is said and does not kill training.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from bireme.errors import BadInputError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def prepare(directory: str) -> str:
+    """Make the directory for the log files if need be; return its absolute path.
+
+    Raises:
+        BadInputError: it is a file, or cannot be made or written.
+    """
+    where = "--enable_each_rank_log"
+    path = os.path.abspath(os.path.expanduser(directory))
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise BadInputError(f"{directory} is a file, not a directory", mend="name a directory", where=where)
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise BadInputError(f"cannot make the directory {directory}: {error.strerror}", where=where) from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise BadInputError(f"cannot write into the directory {directory}", where=where)
+    return path
+
+
+class RankFiles:
+    """The log files of the ranks of one node.
+
+    Args:
+        directory: as :func:`prepare` gave it.
+        ranks: global ranks; files are named by them.
+        on_trouble: called once a file that cannot be written any more, with a message.
+    """
+
+    def __init__(self, directory: str, ranks: Sequence[int], on_trouble: Callable[[str], None]) -> None:
+        prefix = time.strftime("%Y%m%d%H%M%S", time.localtime())
+        self.paths = {rank: os.path.join(directory, f"{prefix}_rank{rank}.log") for rank in ranks}
+        self._on_trouble = on_trouble
+        self._fds: dict[int, int] = {}
+        for rank, path in self.paths.items():
+            try:
+                self._fds[rank] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+            except OSError as error:
+                self._lose(rank, error)
+
+    def write(self, rank: int, data: bytes) -> None:
+        """Append what a rank has written, as it came."""
+        fd = self._fds.get(rank)
+        if fd is None:
+            return
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(fd, view) :]
+        except OSError as error:
+            self._lose(rank, error)
+
+    def _lose(self, rank: int, error: OSError) -> None:
+        fd = self._fds.pop(rank, None)
+        if fd is not None:
+            os.close(fd)
+        self._on_trouble(f"cannot write the log {self.paths[rank]}: {error.strerror}; rank {rank} goes on without it")
+
+    def close(self) -> None:
+        """Close the files."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()

@@ -1,0 +1,185 @@
+"""One thread, one selector: the event loop of runner and agent.
+
+``asyncio`` costs 80 ms to import and ``selectors`` would add nothing to ``select.poll`` here. Callbacks
+run to their end, one after the other; nothing in them may block. Signals arrive as events too: their
+handlers do nothing but wake the loop.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import select
+import signal
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+_READ = select.POLLIN | select.POLLHUP | select.POLLERR
+_BURST_PAUSE = 0.0005
+"""Seconds that a loop under a hail of small writes waits, so that it reads many of them as one.
+
+A rank that prints unbuffered makes two system calls a line: waking up for each would take a whole
+core. An event that comes alone is never delayed.
+"""
+
+
+class Timer:
+    """A call that will be made once; :meth:`cancel` takes it back."""
+
+    __slots__ = ("callback", "due")
+
+    def __init__(self, due: float, callback: Callable[[], None]) -> None:
+        self.due = due
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """The call is not made. Harmless when it was made already."""
+        self.callback = None
+
+    def __lt__(self, other: Timer) -> bool:
+        return self.due < other.due
+
+
+class Loop:
+    """Readiness of file descriptors, timers and signals, turned into calls.
+
+    Must live in the main thread (signals do). :meth:`close` gives the signal handlers back.
+    """
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._readers: dict[int, Callable[[], None]] = {}
+        self._writers: dict[int, Callable[[], None]] = {}
+        self._timers: list[Timer] = []
+        self._running = False
+        self._handlers: dict[int, Any] = {}
+        self._on_signal: Callable[[int], None] = lambda signum: None
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._old_wakeup = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        self.watch(self._wake_read, self._drain_signals)
+        self._small_reads = False
+
+    # -- file descriptors ------------------------------------------------------------------------
+
+    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call whenever ``fd`` can be read, or its other end is gone."""
+        self._readers[fd] = callback
+        self._register(fd)
+
+    def watch_write(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call whenever ``fd`` can be written, or its other end is gone."""
+        self._writers[fd] = callback
+        self._register(fd)
+
+    def unwatch(self, fd: int) -> None:
+        """No longer call when ``fd`` can be read."""
+        if self._readers.pop(fd, None) is not None:
+            self._register(fd)
+
+    def unwatch_write(self, fd: int) -> None:
+        """No longer call when ``fd`` can be written."""
+        if self._writers.pop(fd, None) is not None:
+            self._register(fd)
+
+    def _register(self, fd: int) -> None:
+        mask = (_READ if fd in self._readers else 0) | (select.POLLOUT if fd in self._writers else 0)
+        if mask:
+            self._poll.register(fd, mask)
+        else:
+            try:
+                self._poll.unregister(fd)
+            except KeyError:
+                pass
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call once, ``seconds`` from now."""
+        timer = Timer(time.monotonic() + seconds, callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def _run_timers(self) -> float | None:
+        """Make the calls that are due; return the seconds until the next one."""
+        while self._timers:
+            timer = self._timers[0]
+            if timer.callback is not None:
+                wait = timer.due - time.monotonic()
+                if wait > 0:
+                    return wait
+            heapq.heappop(self._timers)
+            if timer.callback is not None:
+                timer.callback()
+        return None
+
+    # -- signals ---------------------------------------------------------------------------------
+
+    def on_signals(self, signums: Iterable[int], callback: Callable[[int], None]) -> None:
+        """Call with the number of each signal that arrives. A signal ignored at start stays ignored (nohup)."""
+        self._on_signal = callback
+        for signum in signums:
+            old = signal.getsignal(signum)
+            if old is not signal.SIG_IGN:
+                self._handlers[signum] = old
+                signal.signal(signum, _only_wake)
+
+    def _drain_signals(self) -> None:
+        try:
+            arrived = os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            return
+        for signum in arrived:
+            if signum in self._handlers:
+                self._on_signal(signum)
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def small_read(self) -> None:
+        """A reader says that it got only a little: if more comes at once, the loop lets it gather."""
+        self._small_reads = True
+
+    def run(self) -> None:
+        """Turn events into calls until :meth:`stop`."""
+        self._running = True
+        last = 0.0
+        while self._running:
+            wait = self._run_timers()
+            if not self._running:
+                break
+            if self._small_reads:
+                self._small_reads = False
+                now = time.monotonic()
+                if now - last < _BURST_PAUSE:
+                    time.sleep(_BURST_PAUSE)
+                last = now
+            for fd, mask in self._poll.poll(None if wait is None else wait * 1000 + 1):
+                if mask & ~select.POLLOUT:
+                    reader = self._readers.get(fd)
+                    if reader is not None:
+                        reader()
+                if mask & ~select.POLLIN:
+                    writer = self._writers.get(fd)
+                    if writer is not None:
+                        writer()
+
+    def stop(self) -> None:
+        """Return from :meth:`run` once the current call is over."""
+        self._running = False
+
+    def close(self) -> None:
+        """Give the signal handlers back and free the descriptors."""
+        for signum, old in self._handlers.items():
+            signal.signal(signum, old if old is not None else signal.SIG_DFL)
+        signal.set_wakeup_fd(self._old_wakeup)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+
+def _only_wake(signum: int, frame: object) -> None:
+    """The wakeup descriptor has carried the number already."""

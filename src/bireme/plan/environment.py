@@ -1,0 +1,71 @@
+"""The environment protocol: what every rank finds in its environment.
+
+The union of what ``torchrun`` (PyTorch's "Environment Variables" of elastic launch) and the ``deepspeed`` launcher
+set, so that scripts written for either find what they look for. ``docs/environment.md`` is the table for users.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bireme.job import JobSpec
+    from bireme.plan.start import JobFacts, NodeFacts
+
+MARK = "BIREME_JOB"
+"""Every process of a job carries ``<job id>/<node rank>`` in this variable: the sweep goes by it."""
+
+
+def node_environment(
+    spec: JobSpec,
+    job: JobFacts,
+    facts: NodeFacts,
+    slots: tuple[str, ...],
+    *,
+    node_rank: int,
+    nodes: int,
+    world_size: int,
+) -> dict[str, str]:
+    """What is the same for all ranks of a node."""
+    local = str(len(slots))
+    env = {
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": local,
+        "LOCAL_SIZE": local,
+        "NODE_RANK": str(node_rank),
+        "GROUP_RANK": str(node_rank),
+        "GROUP_WORLD_SIZE": str(nodes),
+        "CROSS_RANK": str(node_rank),
+        "CROSS_SIZE": str(nodes),
+        "MASTER_ADDR": job.master_addr,
+        "MASTER_PORT": str(job.master_port),
+        MARK: f"{job.job_id}/{node_rank}",
+    }
+    if job.accelerator == "cpu":
+        if job.explicit_accelerator:
+            env["CUDA_VISIBLE_DEVICES"] = ""  # else a script that asks PyTorch finds the GPUs all the same
+    else:
+        env.update({name: ",".join(slots) for name in job.visible_variables})
+    if job.explicit_accelerator:
+        env["DS_ACCELERATOR"] = job.accelerator
+    threads = threads_per_rank(facts, len(slots))
+    if threads:
+        env["OMP_NUM_THREADS"] = str(threads)
+    return env
+
+
+def threads_per_rank(facts: NodeFacts, ranks: int) -> int:
+    """``OMP_NUM_THREADS`` for each rank: its bound cores, else an even share of the node's; 0: the user has set it."""
+    if facts.bound:
+        return len(facts.bound[0])
+    return 0 if facts.omp_threads_set else max(1, facts.cores // ranks)
+
+
+def rank_environment(rank: int, local_rank: int, *, error_dir: str) -> dict[str, str]:
+    """What is a rank's own. ``TORCHELASTIC_ERROR_FILE`` is where torch's ``record`` decorator leaves its traceback."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "TORCHELASTIC_ERROR_FILE": os.path.join(error_dir, f"rank{rank}.json"),
+    }

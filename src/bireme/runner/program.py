@@ -1,0 +1,141 @@
+"""Looks at the program before anything starts: is it there, what runs it, does it want ``--local_rank``?"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from bireme.errors import BadInputError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bireme.job import JobSpec, Program
+
+_ENOUGH = 1 << 20
+"""Bytes of a script that are searched for ``--local_rank``."""
+
+
+def check(spec: JobSpec, *, own_interpreter: bool) -> str:
+    """Refuse a program that cannot be run; return the flag by which it wants its local rank, or ``""``.
+
+    Args:
+        own_interpreter: modules are found as this interpreter finds them.
+
+    Raises:
+        BadInputError: no such script or module, a directory, not readable.
+    """
+    program = spec.program
+    if program.kind == "script":
+        text = _read_script(program.target)
+    elif program.kind == "module":
+        text = _read_module(program) if own_interpreter else b""
+    else:
+        text = _read_executable(program.target)
+    if spec.local_rank_arg == "never":
+        return ""
+    for flag in ("--local_rank", "--local-rank"):
+        if flag.encode() in text:
+            return flag
+    return "--local_rank" if spec.local_rank_arg == "always" else ""
+
+
+def _read_script(path: str) -> bytes:
+    if os.path.isdir(path):
+        if os.path.exists(os.path.join(path, "__main__.py")):
+            return _read(os.path.join(path, "__main__.py"))
+        raise BadInputError(f"{path} is a directory, not a script", mend="name the Python file to run")
+    if not os.path.exists(path):
+        raise BadInputError(
+            f"there is no script {path}",
+            mend="options of bireme stand before the script; --no_python runs a command, -m a module",
+        )
+    try:
+        return _read(path)
+    except OSError as error:
+        raise BadInputError(f"cannot read the script {path}: {error.strerror}") from None
+
+
+def _read_module(program: Program) -> bytes:
+    """The module's source, where it can be found without importing its parents."""
+    from importlib.machinery import PathFinder
+
+    top, _, rest = program.target.partition(".")
+    found = PathFinder.find_spec(top, [os.getcwd(), *sys.path])
+    if found is None:
+        if top in sys.builtin_module_names:
+            return b""
+        raise BadInputError(f"there is no module {top}", mend="is its package installed, or PYTHONPATH set?")
+    path = found.origin or ""
+    for place in found.submodule_search_locations or () if rest or found.submodule_search_locations else ():
+        base = os.path.join(place, *rest.split(".")) if rest else place
+        for candidate in (f"{base}.py", os.path.join(base, "__main__.py")):
+            if os.path.isfile(candidate):
+                path = candidate
+    return _read(path) if path.endswith(".py") and os.path.isfile(path) else b""
+
+
+def _read_executable(name: str) -> bytes:
+    """The text of a script with a ``#!`` line; a binary's words mean nothing."""
+    if os.path.isdir(name):
+        raise BadInputError(f"{name} is a directory, not a program")
+    path = name if os.sep in name else find_executable(name, os.environ)
+    try:
+        text = _read(path) if path else b""
+    except OSError:
+        return b""  # may be executable all the same; if it is not, the rank says why
+    return text if text.startswith(b"#!") else b""
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(_ENOUGH)
+
+
+def find_executable(name: str, environ: Mapping[str, str]) -> str:
+    """The first executable of that name on ``PATH``, or ``""`` (``shutil`` costs 10 ms)."""
+    for directory in environ.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(directory, name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return ""
+
+
+def interpreter(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+    """The Python for the ranks, and the environment that it runs in.
+
+    With ``--venv_script`` the environment is what that script makes of ours, and Python is the first one on
+    its ``PATH``; else it is the interpreter that runs us.
+
+    Raises:
+        BadInputError: the activation script is missing, fails, or leads to no Python.
+    """
+    script = spec.venv_script
+    if script is None:
+        return sys.executable, environ
+    where = "--venv_script"
+    if not os.path.isfile(script) or not os.access(script, os.R_OK):
+        raise BadInputError(f"cannot read {script}", mend="it is the file that activates the environment", where=where)
+    environ = _sourced(os.path.abspath(script), environ, where)
+    for name in ("python", "python3"):
+        path = find_executable(name, environ)
+        if path:
+            return path, environ
+    raise BadInputError(f"no python on PATH after {script}", where=where)
+
+
+def _sourced(script: str, environ: Mapping[str, str], where: str) -> Mapping[str, str]:
+    """The environment after ``source script`` in bash."""
+    import subprocess
+
+    command = ["bash", "-c", '. "$1" >&2 && exec env -0', "bash", script]
+    try:
+        done = subprocess.run(command, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError as error:
+        raise BadInputError(f"cannot run bash to read {script}: {error.strerror}", where=where) from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise BadInputError(f"{script} failed with exit code {done.returncode}", mend=said[-1] if said else "", where=where)
+    pairs = (os.fsdecode(item).partition("=") for item in done.stdout.split(b"\0") if item)
+    return {name: value for name, _, value in pairs}

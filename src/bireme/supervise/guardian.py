@@ -1,0 +1,304 @@
+"""The guardian: a small process between the agent and its workers.
+
+It forks the workers, reports their ends, and carries out what the agent tells it. Agent and guardian
+are both subreapers, so that whichever of the two dies, by SIGKILL too, leaves an ancestor that kills
+everything below: grandchildren in sessions of their own and with an emptied environment included.
+A guardian *beside* the agent would not do, since orphans go past it.
+
+The two speak in lines of ASCII words over two pipes; the end of either pipe is the end of its writer.
+
+=================  =====================================================================
+agent → guardian   ``rank SIG *|i,j…``   signal to workers, by their index
+\\                  ``all SIG``            signal to everything below (suspend, resume)
+\\                  ``stray SIG``          and, from now on, to whatever an ended worker leaves
+\\                  ``kill``               SIGKILL to everything below, until nothing is left
+guardian → agent   ``up i PID T``         worker ``i`` was forked, at monotonic second T
+\\                  ``down i STATUS T``    it ended, with this wait status
+\\                  ``deserted``           all workers have ended, but something is left
+\\                  ``empty``              nothing is left; the guardian ends
+=================  =====================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+from bireme.supervise import cgroup, process
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+_STUCK_WAIT = 5.0
+"""Seconds that a guardian whose agent is gone tries to kill what is below it."""
+
+
+class WorkerStart(Value):
+    """What is needed to fork one worker. Descriptors are the agent's; ``cores`` empty means unbound."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+    stdin: int
+    stdout: int
+    stderr: int
+    cores: tuple[int, ...] = ()
+
+
+class Handle:
+    """The agent's end: the guardian's pid, and the two pipes."""
+
+    def __init__(self, pid: int, commands: int, events: int) -> None:
+        self.pid, self.commands, self.events = pid, commands, events
+        self._partial = b""
+
+    def tell(self, *words: object) -> None:
+        """Send one command; a guardian that is gone is noticed at its other pipe."""
+        try:
+            os.write(self.commands, (" ".join(map(str, words)) + "\n").encode())
+        except OSError:
+            pass
+
+    def read(self) -> list[list[str]] | None:
+        """The events that have come, each as its words; ``None`` at the guardian's end."""
+        data = os.read(self.events, 65536)
+        if not data:
+            return None
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        return [line.decode().split() for line in lines]
+
+    def close(self) -> None:
+        """Let go of the pipes: a guardian that still lives kills everything and ends."""
+        os.close(self.commands)
+        os.close(self.events)
+
+
+def start(workers: Sequence[WorkerStart], *, keep: Sequence[int] = (), at_loss: Callable[[], None]) -> Handle:
+    """Fork the guardian, which forks the workers.
+
+    Args:
+        workers: what to start, by index.
+        keep: descriptors that the guardian holds for as long as anything lives (the port's lock).
+        at_loss: called in the guardian, after the killing, when the agent was lost.
+    """
+    command_read, command_write = os.pipe()
+    event_read, event_write = os.pipe()
+    was = _Inherited()
+    # A signal between fork and the child's own handlers would write into our wakeup pipe, twice.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CATCHABLE)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _Guardian(workers, command_read, event_write, was, mask, keep, at_loss).run()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    os.close(command_read)
+    os.close(event_write)
+    return Handle(pid, command_write, event_read)
+
+
+_CATCHABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+# What a terminal, a shell or a scheduler sends to a whole group; the agent decides about these.
+_DEAF = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+         signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGALRM)  # fmt: skip
+# Ignored by the Python interpreter itself: no program expects that.
+_OURS = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+class _Inherited:
+    """Which signals were ignored when the command started (nohup, a shell's ``&``): workers get them so."""
+
+    def __init__(self) -> None:
+        self.ignored = [s for s in _DEAF if s not in _OURS and signal.getsignal(s) is signal.SIG_IGN]
+
+    def give_back(self) -> None:
+        """In a worker, before exec: every disposition as the command found it."""
+        for signum in (*_DEAF, *_OURS, signal.SIGCHLD):
+            signal.signal(signum, signal.SIG_IGN if signum in self.ignored else signal.SIG_DFL)
+
+
+class _Guardian:
+    """The guardian's own process; :meth:`run` never returns."""
+
+    def __init__(
+        self,
+        workers: Sequence[WorkerStart],
+        commands: int,
+        events: int,
+        was: _Inherited,
+        mask: set[signal.Signals],
+        keep: Sequence[int],
+        at_loss: Callable[[], None],
+    ) -> None:
+        self.workers, self.commands, self.events = workers, commands, events
+        self.was, self.mask, self.keep, self.at_loss = was, mask, keep, at_loss
+        self.alive: dict[int, int] = {}  # pid → index
+        self.stray_signal = 0
+        self.signalled: set[int] = set()
+        self.killing = self.reported = False
+        self.partial = b""
+        self.group = ""
+
+    def run(self) -> NoReturn:
+        os.setsid()  # Ctrl+C at the terminal is for the agent to decide upon
+        process.become_subreaper()
+        process.name_process("bireme-guard")
+        wake = self._take_signals()
+        self.group = cgroup.enter()
+        for index in range(len(self.workers)):
+            self._fork(index)
+        self._close_but({self.commands, self.events, *wake, *self.keep})
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+        poll = select.poll()
+        poll.register(self.commands, select.POLLIN)
+        poll.register(wake[0], select.POLLIN)
+        while True:
+            # While killing, look again now and then: a process adopted in mid-fork sends no signal.
+            ready = dict(poll.poll(100 if self.killing else None))
+            if wake[0] in ready:
+                os.read(wake[0], 4096)
+            if self.commands in ready and not self._obey():
+                self._agent_lost()
+            self._reap()
+            if self.killing:
+                for pid in process.descendants([os.getpid()]):
+                    process.send(pid, signal.SIGKILL)
+
+    def _take_signals(self) -> tuple[int, int]:
+        for signum in _DEAF:
+            signal.signal(signum, signal.SIG_IGN)
+        wake = os.pipe()
+        for fd in wake:
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake[1], warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        return wake
+
+    def _close_but(self, keep: set[int]) -> None:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        edges = [2, *sorted(keep), 1 << 20]
+        for low, high in zip(edges, edges[1:]):
+            os.closerange(low + 1, high)
+
+    # -- workers ---------------------------------------------------------------------------------
+
+    def _fork(self, index: int) -> None:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become(self.workers[index], parent, self.was, self.mask)
+        self.alive[pid] = index
+        self._say("up", index, pid, f"{time.monotonic():.6f}")
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                cgroup.leave(self.group)
+                cgroup.remove(self.group)
+                self._say("empty")
+                os._exit(0)
+            if pid == 0:
+                break
+            index = self.alive.pop(pid, None)
+            if index is not None:
+                self._say("down", index, status, f"{time.monotonic():.6f}")
+        if self.stray_signal:
+            self._signal_strays()
+        if not self.alive and not self.reported:
+            self.reported = True
+            self._say("deserted")
+
+    def _signal_strays(self) -> None:
+        """What an ended worker has left hangs directly below us: signal each such tree, once."""
+        adopted = [pid for pid in process.children() if pid not in self.alive]
+        if adopted:
+            for pid in {*adopted, *process.descendants(adopted)} - self.signalled:
+                self.signalled.add(pid)
+                process.send(pid, self.stray_signal)
+                process.send(pid, signal.SIGCONT)
+
+    # -- the agent -------------------------------------------------------------------------------
+
+    def _say(self, *words: object) -> None:
+        try:
+            os.write(self.events, (" ".join(map(str, words)) + "\n").encode())
+        except OSError:  # the agent is gone: its other pipe says so too
+            pass
+
+    def _obey(self) -> bool:
+        """Carry out what has come; ``False`` when the agent is gone."""
+        data = os.read(self.commands, 65536)
+        if not data:
+            return False
+        *lines, self.partial = (self.partial + data).split(b"\n")
+        for line in lines:
+            word, *args = line.decode().split()
+            if word == "rank":
+                wanted = None if args[1] == "*" else set(map(int, args[1].split(",")))
+                for pid, index in list(self.alive.items()):
+                    if wanted is None or index in wanted:
+                        process.send(pid, int(args[0]))
+            elif word == "all":
+                for pid in process.descendants([os.getpid()]):
+                    process.send(pid, int(args[0]))
+            elif word == "stray":
+                self.stray_signal = int(args[0])
+            elif word == "kill":
+                self.killing = True
+        return True
+
+    def _agent_lost(self) -> NoReturn:
+        cgroup.leave(self.group)
+        cgroup.kill(self.group)
+        process.kill_below((), _STUCK_WAIT)
+        cgroup.remove(self.group)
+        self.at_loss()
+        os._exit(0)
+
+
+def _become(worker: WorkerStart, parent: int, was: _Inherited, mask: set[signal.Signals]) -> NoReturn:
+    """In the forked child: turn into the worker's program, or say why not and end with 126 or 127."""
+    code = 126
+    try:
+        os.setsid()
+        process.die_with_parent(parent)
+        signal.set_wakeup_fd(-1)
+        was.give_back()
+        _place(worker.stdin, worker.stdout, worker.stderr)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if worker.cores:
+            os.sched_setaffinity(0, worker.cores)
+        os.chdir(worker.cwd)
+        os.execvpe(worker.argv[0], worker.argv, worker.env)
+    except OSError as error:
+        code = 127 if isinstance(error, FileNotFoundError) else 126
+        os.write(2, f"bireme: cannot run {worker.argv[0]}: {error.strerror}\n".encode())
+    except BaseException as error:
+        os.write(2, f"bireme: cannot run {worker.argv[0]}: {error}\n".encode(errors="replace"))
+    finally:
+        os._exit(code)
+
+
+def _place(*fds: int) -> None:
+    """Make the given descriptors 0, 1 and 2, whatever numbers they have now."""
+    high = [os.dup(fd) if fd < 3 else fd for fd in fds]
+    spare = []
+    while any(fd < 3 for fd in high):  # a command started with some of 0, 1, 2 closed
+        spare.append(high)
+        high = [os.dup(fd) if fd < 3 else fd for fd in high]
+    for target, fd in enumerate(high):
+        os.dup2(fd, target, inheritable=True)

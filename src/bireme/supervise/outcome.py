@@ -1,0 +1,49 @@
+"""What happened: one object that the command line prints, the API returns and the tuner reads."""
+
+from __future__ import annotations
+
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, TypeAlias
+
+    Cause: TypeAlias = Literal["ok", "rank failed", "signal", "agent lost", "reader gone"]
+
+
+class RankEnd(Value):
+    """How one rank ended.
+
+    ``code`` is 0 to 255, 128 + n for signal n. ``seconds`` since it was started. ``stopped``: it ended after
+    the stop ladder had begun, so it is no cause. ``detail``: the last lines of its stderr, from its traceback on.
+    """
+
+    rank: int
+    host: str
+    device: str
+    pid: int
+    code: int
+    by_signal: bool
+    seconds: float
+    stopped: bool
+    detail: str = ""
+    out_of_memory: bool = False
+
+
+class Outcome(Value):
+    """The end of a job.
+
+    ``first``: the failure that brought the job down. ``stuck``: processes that even SIGKILL did not end, as
+    ``pid (name, state)``. ``killed``: how many ranks had to be killed since the grace time was over.
+    """
+
+    exit_code: int
+    cause: Cause
+    seconds: float
+    ends: tuple[RankEnd, ...] = ()
+    first: RankEnd | None = None
+    signum: int = 0
+    killed: int = 0
+    stuck: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
+    note: str = ""

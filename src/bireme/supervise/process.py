@@ -1,0 +1,158 @@
+"""What the kernel offers for holding on to processes: subreapers, parent-death signals, the tree.
+
+Linux only; elsewhere the calls do nothing and say so by returning ``False`` or nothing
+(``docs/guarantees.md`` lists what that costs).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+LINUX = sys.platform.startswith("linux")
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+
+if LINUX:
+    import ctypes
+
+    _libc = ctypes.CDLL(None)
+
+
+def become_subreaper(on: bool = True) -> bool:
+    """Orphans below this process become its children instead of init's. ``False`` where that cannot be had."""
+    return LINUX and _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) == 0
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL this process when the *thread* that forked it ends; call between fork and exec.
+
+    The signal is tied to the forking thread, is not inherited by children, and is lost when the
+    parent died before the call: hence the look at the parent's pid, after it.
+    """
+    if LINUX:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(128 + signal.SIGKILL)
+
+
+def name_process(name: str) -> None:
+    """Show this process as ``name`` (15 bytes) in ``top`` and ``ps -o comm``."""
+    if LINUX:
+        _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def stat_of(pid: int) -> tuple[str, str, int] | None:
+    """(name, state, parent's pid) of a process from ``/proc/PID/stat``, or ``None`` when it is gone."""
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        text = os.read(fd, 1024)
+    except OSError:  # ESRCH: died in between
+        return None
+    finally:
+        os.close(fd)
+    # the name may hold blanks and parentheses: the fields begin after the last one
+    head, _, fields = text.rpartition(b")")
+    state, ppid = fields.split(None, 2)[:2]
+    return head.partition(b"(")[2].decode(errors="replace"), state.decode(), int(ppid)
+
+
+def children() -> list[int]:
+    """The pids of this process's own children, zombies and adopted orphans included."""
+    me = os.getpid()
+    try:  # one read, where the kernel was built with CONFIG_PROC_CHILDREN
+        with open(f"/proc/{me}/task/{me}/children") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return [pid for pid, parent in _parents().items() if parent == me]
+
+
+def descendants(roots: Collection[int]) -> list[int]:
+    """Every live process below ``roots``, parents before children, the roots themselves left out."""
+    below: dict[int, list[int]] = {}
+    for pid, parent in _parents().items():
+        below.setdefault(parent, []).append(pid)
+    found: list[int] = []
+    todo = list(roots)
+    while todo:
+        kids = below.get(todo.pop(0), [])
+        found += kids
+        todo += kids
+    return found
+
+
+def _parents() -> dict[int, int]:
+    """pid → parent's pid of every process that is not a zombie."""
+    table = {}
+    for name in os.listdir("/proc") if LINUX else ():
+        if name.isdigit():
+            stat = stat_of(int(name))
+            if stat is not None and stat[1] != "Z":
+                table[int(name)] = stat[2]
+    return table
+
+
+def marked(name: str, value: str) -> list[int]:
+    """Every process with ``name=value`` in the environment that it was started with, wherever it hangs in the tree."""
+    wanted = f"{name}={value}".encode()
+    found = []
+    for pid in os.listdir("/proc") if LINUX else ():
+        if pid.isdigit() and int(pid) != os.getpid():
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    if wanted in file.read().split(b"\0"):
+                        found.append(int(pid))
+            except OSError:  # gone, or not ours
+                pass
+    return found
+
+
+def send(pid: int, signum: int) -> None:
+    """A signal to a process that may be gone already."""
+    try:
+        os.kill(pid, signum)
+    except OSError:
+        pass
+
+
+def kill_below(spare: Collection[int], seconds: float) -> list[int]:
+    """Kill and reap everything below this process; return the pids that would not die in time.
+
+    Being a subreaper, this process inherits whatever loses its parent, so that nothing below it is
+    left once ``waitpid`` knows no child any more. ``spare``: own children that are not to be touched.
+    """
+    deadline = time.monotonic() + seconds
+    pause = 0.001
+    while True:
+        for pid in _reap_and_list(spare):
+            send(pid, signal.SIGKILL)
+        left = _reap_and_list(spare)
+        if not left or time.monotonic() > deadline:
+            return left
+        # A kill is carried out within microseconds unless the kernel holds the process:
+        # there is no event for "a grandchild that was adopted", so look again, ever less often.
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)
+
+
+def _reap_and_list(spare: Collection[int]) -> list[int]:
+    mine = [pid for pid in children() if pid not in spare]
+    alive = []
+    for pid in mine:
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                alive.append(pid)
+        except ChildProcessError:
+            pass
+    return alive + descendants(alive) if alive else []

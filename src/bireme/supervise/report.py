@@ -1,0 +1,126 @@
+"""The last thing on the screen when a job has failed: which rank, where, how, why. Pure text."""
+
+from __future__ import annotations
+
+from bireme.supervise.status import describe, signal_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bireme.supervise.outcome import Outcome, RankEnd
+
+
+def summary(outcome: Outcome, *, grace: float) -> str:
+    """The report, several lines; empty when all went well."""
+    lines = _headline(outcome)
+    first = outcome.first
+    if first is not None:
+        if first.out_of_memory:
+            lines.append("  the kernel's out-of-memory killer ended it: the node has too little memory for the job")
+        lines += [f"  | {line}" for line in first.detail.splitlines()]
+    lines += _others(outcome, grace)
+    if outcome.stuck:
+        lines.append(f"  held by the kernel, even after SIGKILL, and left behind: {', '.join(outcome.stuck)}")
+    if lines and outcome.logs:
+        lines.append(f"  logs: {_shorten(outcome.logs)}")
+    return "\n".join(lines)
+
+
+def _headline(outcome: Outcome) -> list[str]:
+    first = outcome.first
+    if first is not None:
+        how = describe(first.code, by_signal=first.by_signal)
+        return [f"{_who(first)} failed first: {how}, after {_duration(first.seconds)}"]
+    if outcome.cause == "signal":
+        return [f"stopped by {signal_name(outcome.signum)} after {_duration(outcome.seconds)}"]
+    if outcome.cause == "reader gone":
+        return ["stopped, since the reader of our output went away"]
+    if outcome.cause == "agent lost":
+        return [f"lost: {outcome.note}"]
+    return ["some processes could not be ended"] if outcome.stuck else []
+
+
+def _who(end: RankEnd) -> str:
+    device = f" ({end.device})" if end.device else ""
+    return f"rank {end.rank} on {end.host}{device}, pid {end.pid},"
+
+
+def _others(outcome: Outcome, grace: float) -> list[str]:
+    stopped = sum(1 for end in outcome.ends if end.stopped)
+    if not stopped or outcome.cause == "ok":
+        return []
+    ranks = "1 other rank was" if stopped == 1 else f"{stopped} other ranks were"
+    if outcome.first is None:
+        ranks = ranks.replace("other ", "")
+    killed = f", {outcome.killed} of them by SIGKILL after the grace time of {grace:g} s" if outcome.killed else ""
+    return [f"  {ranks} stopped because of it{killed}"]
+
+
+def _shorten(paths: tuple[str, ...]) -> str:
+    return ", ".join(paths) if len(paths) <= 2 else f"{paths[0]} … {paths[-1]}"
+
+
+def _duration(seconds: float) -> str:
+    """``0.8 s``, ``12.4 s``, ``3 min 05 s``, ``2 h 07 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def last_words(stderr: bytes, error_file: str | None, *, by_signal: bool, lines: int = 10) -> str:
+    """What a rank said last: its traceback if there is one, else the last lines of its stderr.
+
+    Args:
+        by_signal: it died by a signal, so that an older traceback is not what ended it.
+        stderr: the end of what it has written there.
+        error_file: content of the file that torch's ``record`` decorator writes, JSON, if there is one. It
+            comes second: what was on stderr is the user's own exception, seen where it happened.
+    """
+    text = stderr.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    start = -1 if by_signal else _last_traceback(text)
+    if start >= 0:
+        return _clip(text[start:])
+    if error_file:
+        recorded = _recorded(error_file)
+        if recorded:
+            return _clip(recorded)
+    return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+_CHAIN = ("direct cause of the following exception", "another exception occurred")
+
+
+def _last_traceback(text: str) -> int:
+    """Where the last traceback begins, with those that it is chained to; -1: there is none."""
+    start = text.rfind(_TRACEBACK)
+    while start > 0:
+        before = text[:start].rstrip().rpartition("\n")[2]
+        if not any(words in before for words in _CHAIN):
+            break
+        start = text.rfind(_TRACEBACK, 0, start)
+    return start
+
+
+def _recorded(text: str) -> str:
+    import json
+
+    try:
+        message = json.loads(text)["message"]
+        if isinstance(message, dict):
+            stack = message.get("extraInfo", {}).get("py_callstack", "")
+            return str(stack or message.get("message", ""))
+        return str(message)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ""
+
+
+def _clip(text: str, most: int = 60) -> str:
+    """At most so many lines: the beginning and, above all, the end."""
+    lines = text.rstrip().splitlines()
+    if len(lines) <= most:
+        return "\n".join(lines)
+    left_out = len(lines) - most
+    return "\n".join([*lines[: most // 4], f"  … {left_out} lines …", *lines[-(most - most // 4) :]])
