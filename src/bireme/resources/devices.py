@@ -50,6 +50,8 @@ _VARIABLES = {
 }
 _NOUNS = {"cuda": "NVIDIA GPU", "rocm": "AMD GPU", "xpu": "Intel GPU", "npu": "Ascend NPU"}
 _ROCR = "ROCR_VISIBLE_DEVICES"
+_DIGITS = frozenset("0123456789")
+_IN_WORDS = _DIGITS | frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-/._")
 _MOST_ON_CPU = 4096  # far above any use; a slip of the keyboard shall not fill the memory
 _OPTION = "--accelerator"
 _USE_CPU = "--accelerator cpu runs the job on the CPU"
@@ -192,7 +194,7 @@ def _check_visible(devices: Devices, visible: tuple[str, ...]) -> None:
     """Refuse what the runtime would take for fewer devices than ranks, or for none."""
     for place, word in enumerate(visible):
         if word in visible[:place]:
-            raise BadInputError(f"device {word} stands there twice", where=devices.variable)
+            raise BadInputError(f"device {word[:60]} stands there twice", where=devices.variable)
         # Only an index into indices can be judged: UUIDs may be shortened, XPU tiles be "0.1".
         indices = devices.ids == _numbered(len(devices.ids))
         if indices and word.isdecimal() and word not in devices.ids and devices.accelerator != "xpu":
@@ -212,9 +214,11 @@ def _words(value: str) -> tuple[str, ...]:
     """The devices in a list of devices, up to the first word that cannot be one."""
     words: list[str] = []
     for word in map(str.strip, value.split(",")):
-        if not ("0" <= word[:1] <= "9" or word.startswith(("GPU-", "MIG-"))):
+        # Like the runtimes, which read a number and do not mind what follows: "0;1" is device 0.
+        end = next((place for place, char in enumerate(word) if char not in _IN_WORDS), len(word))
+        if not (word[:1] in _DIGITS or word.startswith(("GPU-", "MIG-"))):
             break
-        words.append(word)
+        words.append(word[:end])
     return tuple(words)
 
 

@@ -6,7 +6,7 @@ The filters' grammar is the reference's (``deepspeed --include``)::
 
 Hosts stand without a user and IPv6 addresses in brackets (``[fe80::1]:0,2``), so ``@`` and ``:``
 have one meaning each. A node without slots stands for all its slots. Slots are opaque words
-(``3``, ``GPU-8932f937``, ``MIG-GPU-8932f937/1/0``) and are compared letter by letter.
+(``3``, ``GPU-8932f937``, ``MIG-GPU-8932f937/1/0``), except that a number may have zeros before it.
 
 Where we differ from the reference: ``a@a:0`` names all slots of ``a`` (there, only slot 0); and
 whatever cannot be done is refused with what there is, also a filter that leaves nothing.
@@ -170,7 +170,8 @@ def _known_host(pool: Mapping[str, tuple[str, ...]], host: str, aliases: Mapping
 def _known_slot(
     pool: Mapping[str, tuple[str, ...]], host: str, slot: str, aliases: Mapping[str, str], where: str
 ) -> str:
-    for name in (slot, aliases.get(slot, slot)):
+    number = (slot.lstrip("0") or "0") if slot.isdecimal() else slot  # the reference reads 03 as 3
+    for name in (slot, number, aliases.get(slot, slot)):
         if name in pool[host]:
             return name
     raise BadInputError(

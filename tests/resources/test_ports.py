@@ -1,0 +1,279 @@
+"""Ports are leased against real sockets and real processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+import bireme
+from bireme.errors import BadInputError
+from bireme.resources.ports import TRIED, PortLease, lease_named_port, lease_port
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="the lock needs the abstract socket namespace")
+
+
+def start(script: str, *args: object, close_fds: bool = True) -> subprocess.Popen[str]:
+    """Run a script in a process of its own, with pipes to talk to it."""
+    home = os.path.dirname(os.path.dirname(os.path.abspath(bireme.__file__)))
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, args)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": home},
+        close_fds=close_fds,
+    )
+
+
+HOLDER = """
+import sys
+from bireme.resources.ports import lease_named_port
+lease = lease_named_port(int(sys.argv[1]))
+print(lease.port, flush=True)
+sys.stdin.read()
+"""
+
+
+def free_run(length: int = 3) -> int:
+    """The first of some free ports in a row.
+
+    It lies below the range from which the system takes ports for connections, and at random, since
+    tests run in parallel.
+    """
+    for _ in range(200):
+        base = random.SystemRandom().randrange(20000, 32000)
+        leases: list[PortLease] = []
+        try:
+            leases.extend(lease_named_port(port) for port in range(base, base + length))
+            return base
+        except BadInputError:
+            continue
+        finally:
+            for lease in leases:
+                lease.close()
+    raise AssertionError("no free ports")
+
+
+def listener(address: str, port: int, family: socket.AddressFamily = socket.AF_INET) -> socket.socket:
+    other = socket.socket(family)
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    other.bind((address, port))
+    other.listen(1)
+    return other
+
+
+def test_the_default_port_when_it_is_free() -> None:
+    base = free_run()
+    lease, note = lease_port(base)
+    assert (lease.port, note) == (base, "")
+    lease.close()
+
+
+@linux_only
+def test_the_next_port_when_another_job_has_it() -> None:
+    base = free_run()
+    first, _ = lease_port(base)
+    second, note = lease_port(base)
+    assert (second.port, note) == (base + 1, f"port {base} is taken: using {base + 1}")
+    first.close()
+    third, note = lease_port(base)
+    assert (third.port, note) == (base, "")
+    second.close()
+    third.close()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_the_next_port_when_another_program_listens(address: str) -> None:
+    base = free_run()
+    with listener(address, base):
+        lease, _ = lease_port(base)
+        assert lease.port == base + 1
+        lease.close()
+        with pytest.raises(BadInputError, match="another program") as caught:
+            lease_named_port(base)
+        assert caught.value.where == "--master_port"
+    lease = lease_named_port(base)
+    lease.close()
+
+
+def test_a_listener_on_ipv6_counts_too() -> None:
+    base = free_run()
+    try:
+        other = listener("::1", base, socket.AF_INET6)
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    with other, pytest.raises(BadInputError, match="another program"):
+        lease_named_port(base)
+
+
+def test_lingering_connections_do_not_matter() -> None:
+    base = free_run()
+    with listener("127.0.0.1", base) as server:
+        client = socket.create_connection(("127.0.0.1", base))
+        connection, _ = server.accept()
+        connection.close()  # the side that closes first keeps the port in TIME_WAIT
+        assert client.recv(1) == b""
+        client.close()
+    plain = socket.socket()
+    with plain, pytest.raises(OSError) as caught:
+        plain.bind(("127.0.0.1", base))
+    assert caught.value.errno == errno.EADDRINUSE, "without SO_REUSEADDR the port would be refused"
+    lease_named_port(base).close()
+
+
+@linux_only
+def test_when_all_are_taken_any_port_does() -> None:
+    base = 65535 - 3  # the row ends with the last port
+    leases = []
+    for _ in range(5):
+        lease, note = lease_port(base)
+        leases.append(lease)
+    assert leases[-1].port not in range(base, 65536)
+    assert note == f"ports {base} to 65535 are taken: using {leases[-1].port}"
+    for lease in leases:
+        lease.close()
+
+
+@linux_only
+def test_another_process_holds_the_lock() -> None:
+    base = free_run()
+    with start(HOLDER, base) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == f"{base}\n"
+        with pytest.raises(BadInputError, match="another job of Bireme"):
+            lease_named_port(base)
+        lease, _ = lease_port(base)
+        assert lease.port == base + 1
+        lease.close()
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        lease_named_port(base).close()
+
+
+@linux_only
+def test_a_forked_process_holds_it_on() -> None:
+    script = """
+import os, sys
+from bireme.errors import BadInputError
+from bireme.resources.ports import lease_named_port
+port = int(sys.argv[1])
+lease = lease_named_port(port)
+read, write = os.pipe()
+child = os.fork()
+if not child:
+    os.close(write)
+    os.read(read, 1)
+    os._exit(0)
+lease.close()
+try:
+    lease_named_port(port)
+except BadInputError as error:
+    print(error.what)
+os.close(write)
+os.waitpid(child, 0)
+print(lease_named_port(port).port)
+"""
+    base = free_run()
+    with start(script, base) as process:
+        out, _ = process.communicate()
+    assert out.splitlines() == [f"port {base} is taken by another job of Bireme", str(base)]
+
+
+@linux_only
+def test_an_executed_program_does_not_hold_it() -> None:
+    base = free_run()
+    lease = lease_named_port(base)
+    assert not os.get_inheritable(lease.fileno())
+    with start("print(flush=True); input()", close_fds=False) as program:
+        assert program.stdout is not None and program.stdout.readline() == "\n"
+        lease.close()
+        lease_named_port(base).close()
+        program.communicate("\n")
+
+
+def test_closing_twice_is_harmless() -> None:
+    lease = lease_named_port(free_run())
+    lease.close()
+    assert lease.fileno() == -1
+    lease.close()
+
+
+@linux_only
+def test_a_lease_is_not_lost_with_its_object() -> None:
+    base = free_run()
+    fd = lease_named_port(base).fileno()  # the object is gone at once
+    with pytest.raises(BadInputError, match="another job of Bireme"):
+        lease_named_port(base)
+    os.close(fd)
+    lease_named_port(base).close()
+
+
+@linux_only
+def test_twenty_processes_at_the_same_instant_get_twenty_ports() -> None:
+    script = """
+import os, sys
+from bireme.resources.ports import lease_port
+go, start = os.pipe()
+out, report = os.pipe()
+end, hold = os.pipe()
+for _ in range(20):
+    if not os.fork():
+        for fd in (start, out, hold):
+            os.close(fd)
+        os.read(go, 1)
+        lease, _ = lease_port(int(sys.argv[1]))
+        os.write(report, b"%d\\n" % lease.port)
+        os.close(report)
+        os.read(end, 1)
+        os._exit(0)
+os.close(report)
+os.close(start)
+print(os.fdopen(out).read(), flush=True)
+os.close(hold)
+for _ in range(20):
+    os.wait()
+"""
+    with start(script, free_run(20)) as process:
+        out, _ = process.communicate()
+    ports = out.split()
+    assert len(ports) == len(set(ports)) == 20
+    assert TRIED >= 20
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536, 10**9])
+def test_numbers_that_are_no_ports(port: int) -> None:
+    with pytest.raises(BadInputError, match="is not a port") as caught:
+        lease_named_port(port)
+    assert caught.value.where == "--master_port"
+
+
+@linux_only
+def test_a_port_that_this_user_may_not_have() -> None:
+    script = """
+import os
+from bireme.errors import BadInputError
+from bireme.resources.ports import lease_named_port, lease_port
+with open("/proc/sys/net/ipv4/ip_unprivileged_port_start") as file:
+    if int(file.read()) < 1024:
+        raise SystemExit(print("skip"))
+if os.geteuid() == 0:
+    os.setuid(65534)
+try:
+    lease_named_port(1023)
+except BadInputError as error:
+    print(error)
+print(lease_port(1023)[0].port > 1023)
+"""
+    with start(script) as process:
+        out, _ = process.communicate()
+    if out == "skip\n":
+        pytest.skip("low ports are open to everybody here")
+    first, _, last = out.splitlines()
+    assert first == "--master_port: this user may not listen on port 1023"
+    assert last == "True"
