@@ -52,7 +52,7 @@ class Loop:
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._readers: dict[int, Callable[[], None]] = {}
+        self._readers: dict[int, Callable[[], object]] = {}
         self._writers: dict[int, Callable[[], None]] = {}
         self._timers: list[Timer] = []
         self._running = False
@@ -64,10 +64,11 @@ class Loop:
         self._old_wakeup = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self.watch(self._wake_read, self._drain_signals)
         self._small_reads = False
+        self._last_small = 0.0
 
     # -- file descriptors ------------------------------------------------------------------------
 
-    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+    def watch(self, fd: int, callback: Callable[[], object]) -> None:
         """Call whenever ``fd`` can be read, or its other end is gone."""
         self._readers[fd] = callback
         self._register(fd)
@@ -147,26 +148,30 @@ class Loop:
     def run(self) -> None:
         """Turn events into calls until :meth:`stop`."""
         self._running = True
-        last = 0.0
         while self._running:
             wait = self._run_timers()
-            if not self._running:
-                break
-            if self._small_reads:
-                self._small_reads = False
-                now = time.monotonic()
-                if now - last < _BURST_PAUSE:
-                    time.sleep(_BURST_PAUSE)
-                last = now
-            for fd, mask in self._poll.poll(None if wait is None else wait * 1000 + 1):
-                if mask & ~select.POLLOUT:
-                    reader = self._readers.get(fd)
-                    if reader is not None:
-                        reader()
-                if mask & ~select.POLLIN:
-                    writer = self._writers.get(fd)
-                    if writer is not None:
-                        writer()
+            self._let_gather()
+            if self._running:
+                self._dispatch(wait)
+
+    def _let_gather(self) -> None:
+        if self._small_reads:
+            self._small_reads = False
+            now = time.monotonic()
+            if now - self._last_small < _BURST_PAUSE:
+                time.sleep(_BURST_PAUSE)
+            self._last_small = now
+
+    def _dispatch(self, wait: float | None) -> None:
+        for fd, mask in self._poll.poll(None if wait is None else wait * 1000 + 1):
+            if mask & ~select.POLLOUT:
+                reader = self._readers.get(fd)
+                if reader is not None:
+                    reader()
+            if mask & ~select.POLLIN:
+                writer = self._writers.get(fd)
+                if writer is not None:
+                    writer()
 
     def stop(self) -> None:
         """Return from :meth:`run` once the current call is over."""

@@ -41,7 +41,7 @@ class Value:
         cls, values = type(self), self.__dict__
         if len(args) > len(cls._fields):
             raise TypeError(f"{cls.__name__} takes {len(cls._fields)} fields, {len(args)} given")
-        values.update(zip(cls._fields, args))
+        values.update(zip(cls._fields, args, strict=False))
         for name, value in kwargs.items():
             if name not in cls._fields or name in values:
                 raise TypeError(f"{cls.__name__}: field {name!r} is unknown or given twice")

@@ -69,7 +69,7 @@ class Node:
         base = {**environ, **self._plan.env}
         starts = [
             guardian.WorkerStart(worker.argv, {**base, **worker.env}, self._plan.cwd, *fds, worker.cores)
-            for worker, fds in zip(self._plan.workers, pipes)
+            for worker, fds in zip(self._plan.workers, pipes, strict=True)
         ]
         self._spare = frozenset(process.children())  # an embedding program's own children
         process.become_subreaper()

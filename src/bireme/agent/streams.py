@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from functools import partial
 
 from bireme.logs.console import ERR, OUT
 
@@ -52,9 +53,7 @@ class Streams:
         on_end: called when the last pipe has reached its end.
     """
 
-    def __init__(
-        self, loop: Loop, console: Console, files: RankFiles | None, on_end: Callable[[], None]
-    ) -> None:
+    def __init__(self, loop: Loop, console: Console, files: RankFiles | None, on_end: Callable[[], None]) -> None:
         self._loop, self._console, self._files, self._on_end = loop, console, files, on_end
         self._open: dict[int, Stream] = {}
         self._tails: dict[int, Stream] = {}
@@ -98,7 +97,7 @@ class Streams:
 
     def _watch(self) -> None:
         for stream in self._open.values():
-            self._loop.watch(stream.read_fd, lambda stream=stream: self._read(stream))  # type: ignore[misc]
+            self._loop.watch(stream.read_fd, partial(self._read, stream))
 
     def _pause(self) -> None:
         self._paused = True

@@ -58,7 +58,11 @@ def _dispatch(argv: list[str]) -> int:
     commands: dict[str, Callable[[list[str]], int]] = {"run": _run, "--version": _version, "--help": _help, "-h": _help}
     if word in commands:
         return commands[word](rest)
-    complain(f"there is no command {word!r}\n  for a job: bireme run {word} …" if word.endswith(".py") else f"there is no command {word!r}")
+    complain(
+        f"there is no command {word!r}\n  for a job: bireme run {word} …"
+        if word.endswith(".py")
+        else f"there is no command {word!r}"
+    )
     sys.stderr.write(USAGE)
     return BAD_INPUT
 

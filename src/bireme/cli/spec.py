@@ -22,7 +22,9 @@ def job_spec(parsed: Parsed) -> JobSpec:
     program = _program(parsed)
     num_gpus, accelerator = _slots(options)
     if num_gpus is not None and (options["include"] or options["exclude"]):
-        raise BadInputError("--num_gpus cannot be used with --include or --exclude", mend="name the slots, or their number")
+        raise BadInputError(
+            "--num_gpus cannot be used with --include or --exclude", mend="name the slots, or their number"
+        )
     addr, port = _endpoint(options)
     return JobSpec(
         program,
@@ -120,7 +122,7 @@ def _wrap(options: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _ranks(text: str) -> tuple[int, ...]:
-    ranks = []
+    ranks: list[int] = []
     for word in text.split(",") if text else ():
         low, dash, high = word.strip().partition("-")
         if not (low.isascii() and low.isdecimal() and (not dash or (high.isascii() and high.isdecimal()))):

@@ -34,9 +34,7 @@ class Console:
         on_room: called when there is room again after :attr:`full`.
     """
 
-    def __init__(
-        self, loop: Loop, level: str, *, on_gone: Callable[[], None], on_room: Callable[[], None]
-    ) -> None:
+    def __init__(self, loop: Loop, level: str, *, on_gone: Callable[[], None], on_room: Callable[[], None]) -> None:
         self._loop, self._on_gone = loop, on_gone
         self._level = _LEVELS[level]
         out = Sink(loop, OUT, on_error=self._out_failed, on_room=on_room)
@@ -114,6 +112,8 @@ class Console:
 def complain(text: str) -> None:
     """A message of ours when there is no console: before the start, or after the end."""
     try:
-        sys.stderr.write("".join(f"bireme: {line}\n" if i == 0 else f"{line}\n" for i, line in enumerate(text.splitlines())))
+        sys.stderr.write(
+            "".join(f"bireme: {line}\n" if i == 0 else f"{line}\n" for i, line in enumerate(text.splitlines()))
+        )
     except OSError:
         pass

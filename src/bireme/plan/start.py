@@ -99,7 +99,9 @@ def start_plan(spec: JobSpec, active: Pool, job: JobFacts, nodes: Mapping[str, N
     for rank in spec.wrap_ranks:
         if not 0 <= rank < world_size:
             raise BadInputError(
-                f"there is no rank {rank}: the job has {world_size}", mend=f"0 to {world_size - 1}", where="--wrap_ranks"
+                f"there is no rank {rank}: the job has {world_size}",
+                mend=f"0 to {world_size - 1}",
+                where="--wrap_ranks",
             )
     plans = []
     first_rank = 0
@@ -138,7 +140,7 @@ def _node_plan(
 
 
 def _fill(words: tuple[str, ...], rank: int, local_rank: int, host: str) -> tuple[str, ...]:
-    """The wrapper's words with ``{rank}``, ``{local_rank}`` and ``{host}`` replaced; other braces are the tool's own."""
+    """The wrapper's words with ``{rank}``, ``{local_rank}`` and ``{host}`` replaced; other braces are its own."""
     names = {"{rank}": str(rank), "{local_rank}": str(local_rank), "{host}": host}
     filled = []
     for word in words:

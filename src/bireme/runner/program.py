@@ -136,6 +136,8 @@ def _sourced(script: str, environ: Mapping[str, str], where: str) -> Mapping[str
         raise BadInputError(f"cannot run bash to read {script}: {error.strerror}", where=where) from None
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise BadInputError(f"{script} failed with exit code {done.returncode}", mend=said[-1] if said else "", where=where)
+        raise BadInputError(
+            f"{script} failed with exit code {done.returncode}", mend=said[-1] if said else "", where=where
+        )
     pairs = (os.fsdecode(item).partition("=") for item in done.stdout.split(b"\0") if item)
     return {name: value for name, _, value in pairs}

@@ -26,13 +26,14 @@ import select
 import signal
 import sys
 import time
+from itertools import pairwise
 
 from bireme.supervise import cgroup, process
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from typing import NoReturn
 
 _STUCK_WAIT = 5.0
@@ -137,7 +138,7 @@ class _Guardian:
         commands: int,
         events: int,
         was: _Inherited,
-        mask: set[signal.Signals],
+        mask: Collection[int],
         keep: Sequence[int],
         at_loss: Callable[[], None],
     ) -> None:
@@ -189,7 +190,7 @@ class _Guardian:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         edges = [2, *sorted(keep), 1 << 20]
-        for low, high in zip(edges, edges[1:]):
+        for low, high in pairwise(edges):
             os.closerange(low + 1, high)
 
     # -- workers ---------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ class _Guardian:
         os._exit(0)
 
 
-def _become(worker: WorkerStart, parent: int, was: _Inherited, mask: set[signal.Signals]) -> NoReturn:
+def _become(worker: WorkerStart, parent: int, was: _Inherited, mask: Collection[int]) -> NoReturn:
     """In the forked child: turn into the worker's program, or say why not and end with 126 or 127."""
     code = 126
     try:

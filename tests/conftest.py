@@ -1,0 +1,139 @@
+"""What all tests share: the command as a user starts it, and an exact check that nothing of it is left."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def clean_environ(**more: str) -> dict[str, str]:
+    """The environment of a user's shell: nothing of pytest's, nothing that a launcher has set."""
+    drop = ("PYTEST", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
+    return {**environ, **more}
+
+
+def bireme(*args: str | Path) -> list[str]:
+    """The command line of ``bireme`` with these arguments."""
+    return [sys.executable, "-m", "bireme", *map(str, args)]
+
+
+def own_children() -> set[int]:
+    """Live children of this process, adopted orphans included."""
+    me = os.getpid()
+    found = set()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == me and fields[0] not in "ZX":
+                found.add(int(name))
+    return found
+
+
+class Stage:
+    """Starts commands in sessions of their own and knows what of them is left.
+
+    The test's process is a subreaper: whatever a command leaves behind becomes its child, in
+    whichever session it is and whatever environment it has.
+    """
+
+    def __init__(self) -> None:
+        self.before = own_children()
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *args: str | Path, **kwargs: object) -> subprocess.Popen[bytes]:
+        """``bireme ARGS``, its stdout and stderr in pipes."""
+        kwargs.setdefault("env", clean_environ())
+        kwargs.setdefault("stdin", subprocess.DEVNULL)
+        kwargs.setdefault("stdout", subprocess.PIPE)
+        kwargs.setdefault("stderr", subprocess.PIPE)
+        process = subprocess.Popen(bireme(*args), start_new_session=True, **kwargs)  # type: ignore[call-overload]
+        self.started.append(process)
+        return process
+
+    def run(self, *args: str | Path, timeout: float = 60, **kwargs: object) -> subprocess.CompletedProcess[str]:
+        """The same, to its end."""
+        process = self.start(*args, **kwargs)
+        out, err = process.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(args, process.returncode, (out or b"").decode(), (err or b"").decode())
+
+    def left(self, within: float = 0.0) -> dict[int, str]:
+        """pid → command line of every process that is still there after so many seconds."""
+        deadline = time.monotonic() + within
+        known = {process.pid for process in self.started if process.poll() is None}
+        while True:
+            left = {}
+            for pid in own_children() - self.before - known:
+                try:
+                    left[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                except OSError:
+                    pass
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(0.005)  # an adopted process sends no event
+
+    def end(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe:
+                    pipe.close()
+            process.wait()
+        left = self.left(within=10)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            os.waitpid(pid, 0)
+        assert not left, f"left running: {left}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _subreaper() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@pytest.fixture
+def stage():
+    """A stage; after the test nothing may be left on it."""
+    stage = Stage()
+    yield stage
+    stage.end()
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Write a Python program and give its path."""
+
+    def write(text: str, name: str = "program.py") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def read_lines(process: subprocess.Popen[bytes], count: int, containing: str) -> list[str]:
+    """Wait until so many lines of stdout contain a text; return all lines read. Fails at the end of the output."""
+    lines: list[str] = []
+    while sum(containing in line for line in lines) < count:
+        line = process.stdout.readline().decode(errors="replace")  # type: ignore[union-attr]
+        if not line:
+            _, err = process.communicate()
+            raise AssertionError(f"ended before {count} × {containing!r}: {lines} {err.decode(errors='replace')}")
+        lines.append(line)
+    return lines

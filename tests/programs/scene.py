@@ -1,0 +1,49 @@
+"""A rank of a scene: says that it is ready, then does what its part is. ``scene.py PART``, rank 1 acts."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+part = sys.argv[1]
+rank = int(os.environ["RANK"])
+acts = rank == int(os.environ["WORLD_SIZE"]) - 1
+
+
+def forever():
+    while True:
+        time.sleep(1000)
+
+
+def say(word):
+    os.write(1, f"{word} {os.getpid()}\n".encode())
+
+
+if part == "stubborn" and not acts:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if part == "grandchild":
+    # a session of its own, an emptied environment, no open pipe: nothing by which it could be found but the tree
+    subprocess.Popen(
+        [sys.executable, "-S", "-c", "import time; time.sleep(1000)"],
+        start_new_session=True,
+        env={},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+say("ready")
+if not acts or part == "wait":
+    forever()
+# act only when all are ready: the test says so by a file
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.001)
+if part in ("exit3", "stubborn", "grandchild"):
+    sys.exit(3)
+elif part == "raise":
+    raise RuntimeError("boom in rank %d" % rank)
+elif part == "segv":
+    ctypes.string_at(0)
+elif part == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,126 @@
+"""The fault table: whatever dies, nothing is left, and the exit code is the first failure's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROGRAMS, Stage, read_lines
+
+GRACE = 0.3
+SCENE = PROGRAMS / "scene.py"
+
+# part of the last rank, exit code
+BY_ITSELF = {
+    "exit3": 3,
+    "raise": 1,
+    "segv": 139,
+    "kill": 137,
+    "stubborn": 3,
+    "grandchild": 3,
+}
+# signal to the command, exit code as Popen gives it
+TO_COMMAND = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGQUIT: 131, signal.SIGKILL: -9}
+
+
+def start(stage: Stage, part: str, go: Path | str = "", ranks: int = 2) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """The scene with all ranks ready, and the ranks' pids."""
+    process = stage.start("run", "--num_gpus", str(ranks), "--grace", str(GRACE), SCENE, part, go)
+    lines = read_lines(process, ranks, "ready")
+    return process, [int(line.split()[-1]) for line in lines if "ready" in line]
+
+
+def guardian_of(process: subprocess.Popen[bytes]) -> int:
+    (pid,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(pid)
+
+
+def fails_by_itself(stage: Stage, part: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    go.unlink(missing_ok=True)
+    process, _ = start(stage, part, go)
+    go.touch()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == BY_ITSELF[part], err
+    assert not stage.left(), "left when the command had ended"
+    assert b"rank 1 on " in err and b"failed first" in err
+
+
+def signalled(stage: Stage, signum: int, part: str = "wait") -> None:
+    process, _ = start(stage, part)
+    process.send_signal(signum)
+    process.communicate(timeout=30)
+    assert process.returncode == TO_COMMAND[signal.Signals(signum)]
+    # a command that was killed cannot wait for its ranks: its guardian ends them at once
+    assert not stage.left(within=10 if signum == signal.SIGKILL else 0)
+
+
+def guardian_killed(stage: Stage, part: str) -> None:
+    process, _ = start(stage, part)
+    guardian = guardian_of(process)
+    os.kill(guardian, signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 75
+    assert f"guardian of {os.uname().nodename.partition('.')[0]} (pid {guardian}) was killed".encode() in err
+    assert not stage.left()
+
+
+@pytest.mark.parametrize("part", BY_ITSELF)
+def test_rank_fails(stage, part, tmp_path):
+    fails_by_itself(stage, part, tmp_path)
+
+
+@pytest.mark.parametrize("signum", TO_COMMAND, ids=lambda s: s.name)
+def test_signal_to_command(stage, signum):
+    signalled(stage, signum)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
+def test_signal_to_command_with_hidden_grandchildren(stage, signum):
+    signalled(stage, signum, part="grandchild")
+
+
+@pytest.mark.parametrize("part", ["wait", "grandchild"])
+def test_guardian_killed(stage, part):
+    guardian_killed(stage, part)
+
+
+def test_second_interrupt_does_not_wait(stage):
+    process = stage.start("run", "--num_gpus", "2", "--grace", "1000", SCENE, "stubborn", "never")
+    read_lines(process, 2, "ready")
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", BY_ITSELF)
+def test_rank_fails_a_hundred_times(stage, part, tmp_path):
+    for _ in range(100):
+        fails_by_itself(stage, part, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", TO_COMMAND, ids=lambda s: s.name)
+def test_signal_to_command_a_hundred_times(stage, signum):
+    for _ in range(100):
+        signalled(stage, signum)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
+def test_signal_with_hidden_grandchildren_a_hundred_times(stage, signum):
+    for _ in range(100):
+        signalled(stage, signum, part="grandchild")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["wait", "grandchild"])
+def test_guardian_killed_a_hundred_times(stage, part):
+    for _ in range(100):
+        guardian_killed(stage, part)

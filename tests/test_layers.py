@@ -1,0 +1,163 @@
+"""The shape of the package: who may import whom, and how little the way to the first worker loads."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+SRC = Path(__file__).parent.parent / "src"
+
+# From top to bottom. A module imports from its own package and from lower layers: not from higher ones, and not from
+# its neighbours on the same layer.
+LAYERS = (
+    {"bireme.__main__"},
+    {"bireme.cli", "bireme.deepspeed"},
+    {"bireme.api"},
+    {"bireme.tune"},
+    {"bireme.runner"},
+    {"bireme.agent"},
+    {"bireme.elastic"},
+    {"bireme.backends", "bireme.control", "bireme.supervise", "bireme.logs"},
+    {"bireme.plan"},
+    {"bireme.resources"},
+    {"bireme.job"},
+    {"bireme.loop"},
+    {"bireme.errors", "bireme.value"},
+)
+DEPTH = {module: depth for depth, layer in enumerate(LAYERS) for module in layer}
+
+# What takes milliseconds to import, and so has no place between the command and the first worker.
+HEAVY = {
+    "asyncio",
+    "dataclasses",
+    "inspect",
+    "json",
+    "logging",
+    "pathlib",
+    "psutil",
+    "rich",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "typing",
+}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SRC).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def top_level(module: str) -> str:
+    """The part of a module's name that stands in the table: ``bireme.plan`` for ``bireme.plan.ranks``."""
+    return ".".join(module.split(".")[:2])
+
+
+def all_modules() -> dict[str, Path]:
+    return {module_name(path): path for path in sorted((SRC / "bireme").rglob("*.py"))}
+
+
+def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """Line and full dotted name of all that is imported anywhere in a module, function bodies included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = node.module or ""
+            if node.level:
+                package = module.split(".") if is_package else module.split(".")[:-1]
+                package = package[: len(package) - (node.level - 1)]
+                origin = ".".join([*package, *([origin] if origin else [])])
+            yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in {"import_module", "__import__"} and isinstance(node.args[0].value, str):
+                yield node.lineno, node.args[0].value
+
+
+def wrong_arrows(source: str, module: str, is_package: bool = False) -> list[str]:
+    """One line for each import in ``source`` that the layers do not allow."""
+    wrong = []
+    own = top_level(module)
+    for line, imported in imports(ast.parse(source), module, is_package):
+        target = top_level(imported)
+        if not imported.startswith("bireme.") or target in {own, "bireme.__version__"}:
+            continue
+        if target not in DEPTH:
+            wrong.append(f"{module}:{line} imports {imported}: name its own module, or place {target} in LAYERS")
+        elif DEPTH[target] == DEPTH[own]:
+            wrong.append(f"{module}:{line} imports its neighbour {imported}")
+        elif DEPTH[target] < DEPTH[own]:
+            wrong.append(f"{module}:{line} imports {imported}, which lies above it")
+    return wrong
+
+
+def test_every_module_has_a_layer() -> None:
+    unplaced = {top_level(module) for module in all_modules() if module != "bireme"} - DEPTH.keys()
+    assert not unplaced, f"place these in LAYERS (tests/test_layers.py): {', '.join(sorted(unplaced))}"
+
+
+def test_imports_only_go_down() -> None:
+    wrong = [
+        arrow
+        for module, path in all_modules().items()
+        if top_level(module) in DEPTH
+        for arrow in wrong_arrows(path.read_text(encoding="utf-8"), module, path.name == "__init__.py")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_wrong_arrows_are_found() -> None:
+    """The check itself: whatever way an import is written, one that goes up or aside is seen."""
+    plan = "bireme.plan.ranks"
+    assert wrong_arrows("import bireme.runner", plan) == [f"{plan}:1 imports bireme.runner, which lies above it"]
+    assert wrong_arrows("from bireme import runner", plan)
+    assert wrong_arrows("from bireme.runner.local import start", plan)
+    assert wrong_arrows("def late():\n    from bireme.runner import start", plan)
+    assert wrong_arrows("if TYPE_CHECKING:\n    from bireme.runner import start", plan)
+    assert wrong_arrows("from ..runner import start", plan)
+    assert wrong_arrows("from .. import runner", plan)
+    assert wrong_arrows("from ..runner import start", "bireme.plan", is_package=True)
+    assert wrong_arrows("importlib.import_module('bireme.runner')", plan)
+    assert wrong_arrows("from bireme import run", plan)
+    assert wrong_arrows("from bireme.value import Value", "bireme.errors") == [
+        "bireme.errors:1 imports its neighbour bireme.value.Value"
+    ]
+    assert wrong_arrows("from bireme.logs import sink", "bireme.supervise.group")
+
+
+def test_right_arrows_pass() -> None:
+    plan = "bireme.plan.ranks"
+    assert wrong_arrows("import os, sys\nfrom collections import abc", plan) == []
+    assert wrong_arrows("from bireme import __version__\nfrom bireme.job import JobSpec", plan) == []
+    assert wrong_arrows("from bireme.plan.ports import choose\nfrom . import ports", plan) == []
+    assert wrong_arrows("from .ports import choose\nfrom ..job import JobSpec", plan) == []
+    assert wrong_arrows("from . import ports", "bireme.plan", is_package=True) == []
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    """``bireme/__init__.py`` is run before any of our modules: what it imports, all of them pay for."""
+    body = ast.parse((SRC / "bireme" / "__init__.py").read_text(encoding="utf-8")).body
+    run_at_import = [
+        node
+        for statement in body
+        if not isinstance(statement, (ast.FunctionDef, ast.ClassDef))
+        and not (isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING")
+        for node in ast.walk(statement)
+    ]
+    imported = [ast.unparse(node) for node in run_at_import if isinstance(node, (ast.Import, ast.ImportFrom))]
+    assert imported == ["from __future__ import annotations"]
+
+
+def test_the_way_to_the_first_worker_stays_cheap() -> None:
+    # -S: what the installed environment imports on its own account (.pth files) is not our doing.
+    code = "import sys, bireme.cli.main, bireme.agent.session; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = HEAVY & set(done.stdout.split())
+    assert not loaded, f"imported: {', '.join(sorted(loaded))}; `python -X importtime -S -c '{code}'` shows by whom"
