@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from bireme.runner import local
 
 TYPE_CHECKING = False
@@ -28,7 +30,7 @@ def run(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Outcome:
     Raises:
         BadInputError: the job cannot be run as described; nothing was started.
     """
-    return local.run(spec, environ)
+    return local.run(spec, os.environ if environ is None else environ)
 
 
 def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
@@ -37,8 +39,6 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
     Raises:
         BadInputError: as :func:`run`.
     """
-    import os
-
     prepared = local.prepare(spec, os.environ if environ is None else environ)
-    prepared.lease.close()
+    prepared.release()
     return prepared.plan

@@ -10,7 +10,7 @@ import signal
 import stat
 import time
 
-from bireme.agent.node import Listener, Node, remove_files, remove_flat_directory
+from bireme.agent.node import Listener, Node, remove_flat_directory
 from bireme.agent.streams import Streams
 from bireme.logs.console import ERR, OUT, Console
 from bireme.logs.lines import Label, LineCutter
@@ -45,7 +45,8 @@ _RELAYED = (signal.SIGUSR1, signal.SIGUSR2)
 class Options(Value):
     """How a session shows and stops its job.
 
-    ``grace`` in seconds. ``log_dir``: the directory of the ranks' log files. ``pid_file``: removed at every end.
+    ``grace`` in seconds. ``log_dir``: the directory of the ranks' log files. ``pid_file``: removed by
+    the guardian should this process be lost.
     ``keep``: descriptors that stay open while anything of the job lives (the port's lock). ``notes``:
     (level, text) to say at the start.
     """
@@ -220,8 +221,6 @@ class Session:
         self._loop.close()
         self._terminal.leave()
         remove_flat_directory(self._node_plan.error_dir)
-        if self._options.pid_file:
-            remove_files([self._options.pid_file])
 
 
 class _Terminal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from bireme.cli.options import RUN, Option
+from bireme.cli.options import AGENT, RUN, Option
 
 _HEAD = """\
 usage: bireme run [options] script.py [script arguments]
@@ -25,11 +25,27 @@ Options stand before the script; _ and - are alike in their names.
 _LEFT = 30
 
 
+_AGENT_HEAD = """\
+usage: python -m bireme.agent --world_info BASE64 [options] script.py [script arguments]
+
+Starts the ranks of one node of a job whose nodes and slots are known, without a runner.
+"""
+
+
 def run_help() -> str:
     """The page of ``bireme run --help``."""
+    return _page(_HEAD, RUN)
+
+
+def agent_help() -> str:
+    """The page of ``python -m bireme.agent --help``."""
+    return _page(_AGENT_HEAD, AGENT)
+
+
+def _page(head: str, groups: dict[str, tuple[Option, ...]]) -> str:
     width = min(max(_columns(), 60), 100)
-    lines = [_HEAD]
-    for title, options in RUN.items():
+    lines = [head]
+    for title, options in groups.items():
         lines.append(f"{title}:")
         for option in options:
             lines += _entry(option, width)

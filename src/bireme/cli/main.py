@@ -6,12 +6,12 @@ import os
 import sys
 
 import bireme
-from bireme.errors import BAD_INPUT, INTERNAL, OK, BiremeError
+from bireme.errors import BAD_INPUT, INTERNAL, OK, READER_GONE, BiremeError
 from bireme.logs.console import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from typing import NoReturn
 
 USAGE = """\
@@ -24,28 +24,32 @@ usage: bireme COMMAND …
 
 
 def command() -> NoReturn:
-    """Run the command line of this process and exit with its code, without the interpreter's farewell."""
-    code = main(sys.argv[1:])
+    """Run the command line of this process and exit with its code."""
+    guarded(_dispatch, sys.argv[1:])
+
+
+def guarded(carry_out: Callable[[list[str]], int], argv: list[str]) -> NoReturn:
+    """Exit with the code of a command, without the interpreter's farewell: tearing it down costs 3 ms."""
+    code = main(argv, carry_out)
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
         pass
-    # Nothing of ours is left to be done: tearing the interpreter down costs 3 ms.
     os._exit(code)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Carry out one command line; return the exit code."""
+def main(argv: list[str], carry_out: Callable[[list[str]], int] | None = None) -> int:
+    """Carry out one command line; return the exit code. No error leaves it as an exception."""
     try:
-        return _dispatch(list(argv))
+        return (carry_out or _dispatch)(argv)
     except BiremeError as error:
         complain(str(error))
         return error.code
     except KeyboardInterrupt:  # before the job's own handlers are there
         return 130
     except BrokenPipeError:
-        return 141
+        return READER_GONE
     except Exception as error:
         return _our_fault(error)
 

@@ -123,6 +123,18 @@ RUN: dict[str, tuple[Option, ...]] = {
 }
 """The options of ``bireme run``, by group, in the order of the help page."""
 
+_NOT_BY_HAND = ("include", "exclude", "num_gpus", "rdzv_endpoint", "save_pid", "dry_run", "json")
+
+AGENT: dict[str, tuple[Option, ...]] = {
+    "world": (
+        Option(("--world_info",), 'URL-safe base64 of {"host": [slot, …], …}: all nodes of the job', "word", "BASE64"),
+        Option(("--node_rank",), "which of them this one is (0)", "count", "K", 0),
+        Option(("--save_pid",), "keep our pid in /tmp/<PID>.deepspeed while we run", "count", "PID", 0),
+    ),
+    **{title: tuple(option for option in options if option.dest not in _NOT_BY_HAND) for title, options in RUN.items()},
+}
+"""The options of ``python -m bireme.agent``: those of one node whose world is given."""
+
 
 def parse(groups: dict[str, tuple[Option, ...]], argv: Sequence[str]) -> Parsed:
     """Read options up to the first word that is none; everything from there on is the command, untouched.

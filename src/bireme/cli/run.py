@@ -6,23 +6,30 @@ import sys
 
 from bireme.cli.options import RUN, parse
 from bireme.cli.spec import job_spec
-from bireme.errors import OK
+from bireme.errors import OK, BadInputError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from bireme.cli.options import Parsed
     from bireme.job import JobSpec
     from bireme.supervise.outcome import Outcome
 
 
 def main(argv: list[str]) -> int:
     """Carry out ``bireme run ARGV``; return the exit code."""
-    parsed = parse(RUN, argv)
+    return carry_out(parse(RUN, argv))
+
+
+def carry_out(parsed: Parsed) -> int:
+    """Do what a command line that has been read says; return the exit code."""
     if parsed.options["help"]:
         from bireme.cli.help import run_help
 
         print(run_help(), end="")
         return OK
     spec = job_spec(parsed)
+    if parsed.options["json"] and not parsed.options["dry_run"]:
+        raise BadInputError("--json says how --dry_run prints", mend="add --dry_run")
     if parsed.options["dry_run"]:
         return _dry_run(spec, as_json=parsed.options["json"])
     from bireme.api import run

@@ -12,13 +12,17 @@ if TYPE_CHECKING:
     from bireme.cli.options import Parsed
 
 
+_ABSENT: dict[str, Any] = {"include": "", "exclude": "", "num_gpus": None, "rdzv_endpoint": None}
+"""Options that a node whose world is given does not have."""
+
+
 def job_spec(parsed: Parsed) -> JobSpec:
     """The job that a command line describes.
 
     Raises:
         BadInputError: options that exclude each other, or no script.
     """
-    options = parsed.options
+    options = {**_ABSENT, **parsed.options}
     program = _program(parsed)
     num_gpus, accelerator = _slots(options)
     if num_gpus is not None and (options["include"] or options["exclude"]):
@@ -35,7 +39,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
         master_addr=addr,
         master_port=port,
         local_rank_arg=_local_rank(options),
-        save_pid=options["save_pid"],
+        save_pid=bool(options["save_pid"]),
         rank_log_dir=_log_dir(options["enable_each_rank_log"]),
         bind_cores=options["bind_cores_to_rank"],
         bind_core_list=options["bind_core_list"],
@@ -51,11 +55,9 @@ def job_spec(parsed: Parsed) -> JobSpec:
 
 def _program(parsed: Parsed) -> Program:
     if not parsed.command:
-        raise BadInputError("no script is named", mend="bireme run [options] script.py [script arguments]")
+        raise BadInputError("no script is named", mend="it stands after the options, before its own arguments")
     if parsed.options["module"] and parsed.options["no_python"]:
         raise BadInputError("--module and --no_python exclude each other")
-    if parsed.options["json"] and not parsed.options["dry_run"]:
-        raise BadInputError("--json says how --dry_run prints", mend="add --dry_run")
     target, *args = parsed.command
     if not target:
         raise BadInputError("the script's name is empty")

@@ -1,0 +1,5 @@
+"""The public names of the ``deepspeed`` launcher, under the same module names.
+
+``from deepspeed.launcher.runner import X`` ports to ``from bireme.deepspeed.runner import X``, and likewise
+``launch``. A thin adapter: integer slots, ``argparse.Namespace``, ``ValueError`` for bad input.
+"""

@@ -46,13 +46,23 @@ def node_environment(
         if job.explicit_accelerator:
             env["CUDA_VISIBLE_DEVICES"] = ""  # else a script that asks PyTorch finds the GPUs all the same
     else:
-        env.update({name: ",".join(slots) for name in job.visible_variables})
+        env.update(visible_devices(job, slots))
     if job.explicit_accelerator:
         env["DS_ACCELERATOR"] = job.accelerator
     threads = threads_per_rank(facts, len(slots))
     if threads:
         env["OMP_NUM_THREADS"] = str(threads)
     return env
+
+
+def visible_devices(job: JobFacts, slots: tuple[str, ...]) -> dict[str, str]:
+    """The variables that bind devices, for these slots."""
+    return {name: ",".join(slots) for name in job.visible_variables}
+
+
+def is_mig(slot: str) -> bool:
+    """Whether a slot is a slice of a GPU: CUDA shows a process only the first of its list, so each gets its own."""
+    return slot.startswith("MIG-")
 
 
 def threads_per_rank(facts: NodeFacts, ranks: int) -> int:

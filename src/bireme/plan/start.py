@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bireme.errors import BadInputError
 from bireme.plan.command import worker_argv
-from bireme.plan.environment import node_environment, rank_environment
+from bireme.plan.environment import is_mig, node_environment, rank_environment, visible_devices
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -134,6 +134,8 @@ def _node_plan(
             wrap=_fill(spec.wrap, rank, local_rank, facts.hostname) if wrapped else (),
         )
         rank_env = rank_environment(rank, local_rank, error_dir=facts.error_dir)
+        if is_mig(slot):
+            rank_env.update(visible_devices(job, (slot,)))
         cores = facts.bound[local_rank] if facts.bound else ()
         workers.append(WorkerPlan(rank, local_rank, slot, argv, rank_env, cores))
     return NodePlan(facts.hostname, node_rank, facts.cwd, env, facts.error_dir, tuple(workers))

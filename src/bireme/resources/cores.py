@@ -26,6 +26,11 @@ def allowed_cores() -> set[int]:
     return os.sched_getaffinity(0)
 
 
+def usable() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def parse_core_list(text: str, allowed: Collection[int] | None = None) -> tuple[int, ...]:
     """Read a list such as ``0,2-5``; the cores come in the order of the text.
 

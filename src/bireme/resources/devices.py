@@ -32,6 +32,7 @@ import os
 
 from bireme.errors import BadInputError
 from bireme.resources._files import listing, read
+from bireme.resources.cores import usable
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -174,8 +175,7 @@ def slot_aliases(devices: Devices) -> dict[str, str]:
 
 
 def _cpu(reason: str, variable: str = "") -> Devices:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Devices("cpu", _numbered(cores), () if variable else None, variable=variable, reason=reason)
+    return Devices("cpu", _numbered(usable()), () if variable else None, variable=variable, reason=reason)
 
 
 def _cpu_slots(devices: Devices, num_gpus: int | None, filtered: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:

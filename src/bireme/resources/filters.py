@@ -59,6 +59,7 @@ def apply_filters(
     *,
     aliases: Mapping[str, str] | None = None,
     slot_aliases: Mapping[str, str] | None = None,
+    may_be_empty: bool = False,
 ) -> Pool:
     """What the filters leave of the pool, in the pool's order, without hosts that have no slot.
 
@@ -68,6 +69,7 @@ def apply_filters(
         exclude: the slots not to use; empty when not given.
         aliases: other names of the pool's hosts, see :func:`local_aliases`.
         slot_aliases: other names of the pool's slots, see :func:`bireme.resources.devices.slot_aliases`.
+        may_be_empty: leaving nothing is no error.
 
     Raises:
         BadInputError: both filters are given, one is malformed or names what is not there, or
@@ -87,7 +89,7 @@ def apply_filters(
         mine = named.get(host, ())
         if kept := tuple(slot for slot in slots_there if (slot in mine) == bool(include)):
             left[host] = kept
-    if not left:
+    if not left and not may_be_empty:
         raise BadInputError(
             "no slot is left to run on", mend=f"there are: {_summary(pool)}", where=where if text else ""
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from bireme.agent import session
+from bireme.errors import BadInputError
+from bireme.job import DEFAULT_PORT
 from bireme.logs import rankfiles
 from bireme.plan.start import JobFacts, NodeFacts, StartPlan, start_plan
 from bireme.resources import cores, devices, filters, ports
@@ -26,64 +28,124 @@ HOST = "localhost"
 class Prepared(Value):
     """All that is known before the first process: the plan, and what came up while making it.
 
-    ``lease`` is the rendezvous port's lock; whoever holds it may not let go before the job's end.
+    ``lease`` is the rendezvous port's lock; whoever holds it may not let go before the job's end. ``None``
+    where somebody else has chosen the port.
     """
 
     plan: StartPlan
     environ: Mapping[str, str]
-    lease: ports.PortLease
+    lease: ports.PortLease | None
     notes: tuple[tuple[str, str], ...]
+
+    def release(self) -> None:
+        """Let go of the port."""
+        if self.lease is not None:
+            self.lease.close()
 
 
 def prepare(spec: JobSpec, environ: Mapping[str, str]) -> Prepared:
-    """Find out what there is and make the plan. Starts nothing, writes nothing.
+    """Find out what there is on this machine and make the plan. Starts nothing, writes nothing.
 
     Raises:
         BadInputError: whatever is wrong with the job, before anything has happened.
     """
-    interpreter, environ = program.interpreter(spec, environ)
-    local_rank_flag = program.check(spec, own_interpreter=spec.venv_script is None)
-    found, pool, notes = _slots(spec, environ)
+    found = devices.discover(spec.accelerator, environ)
+    filtered = bool(spec.include or spec.exclude)
+    slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=filtered)
     active = filters.apply_filters(
-        pool, spec.include, spec.exclude, aliases=filters.local_aliases(HOST), slot_aliases=devices.slot_aliases(found)
+        {HOST: slots},
+        spec.include,
+        spec.exclude,
+        aliases=filters.local_aliases(HOST),
+        slot_aliases=devices.slot_aliases(found),
     )
-    ranks = len(active[HOST])
-    node = _node_facts(spec, environ, interpreter, ranks)
-    lease, port_note = _port(spec)
-    if port_note:
-        notes.append(("info", port_note))
+    lease, note = (ports.lease_named_port(spec.master_port), "") if spec.master_port else ports.lease_port()
+    said = [("info", text) for text in (*notes, note) if text]
+    try:
+        return _prepare_node(spec, environ, active, HOST, found.accelerator, lease.port, lease, said)
+    except BaseException:
+        lease.close()
+        raise
+
+
+def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:
+    """The plan of one node of a job whose nodes and slots are given, as for the reference's per-node launcher.
+
+    Raises:
+        BadInputError: as :func:`prepare`, or there is no such node.
+    """
+    if not 0 <= node_rank < len(world):
+        raise BadInputError(
+            f"there is no node {node_rank}: the world has {len(world)}",
+            mend=f"0 to {len(world) - 1}",
+            where="--node_rank",
+        )
+    accelerator = devices.discover(spec.accelerator, environ).accelerator
+    host = list(world)[node_rank]
+    return _prepare_node(spec, environ, world, host, accelerator, spec.master_port or DEFAULT_PORT, None, [])
+
+
+def _prepare_node(
+    spec: JobSpec,
+    environ: Mapping[str, str],
+    active: Pool,
+    host: str,
+    accelerator: str,
+    port: int,
+    lease: ports.PortLease | None,
+    notes: list[tuple[str, str]],
+) -> Prepared:
+    interpreter, environ = program.interpreter(spec, environ)
     job = JobFacts(
         os.urandom(6).hex(),
-        found.accelerator,
-        devices.visible_variables(found.accelerator),
+        accelerator,
+        devices.visible_variables(accelerator),
         spec.accelerator != "auto",
-        local_rank_flag,
+        program.check(spec, own_interpreter=spec.venv_script is None),
         spec.master_addr or "127.0.0.1",
-        lease.port,
+        port,
     )
-    node = node.replace(error_dir=os.path.join(_temporary(environ), f"bireme-{job.job_id}"))
-    plan = start_plan(spec, active, job, {HOST: node})
+    ranks = len(active[host])
+    error_dir = os.path.join(_temporary(environ), f"bireme-{job.job_id}")
+    node = _node_facts(spec, environ, interpreter, ranks, error_dir)
+    plan = start_plan(spec, active, job, {host: node})
     threads = plan.nodes[0].env.get("OMP_NUM_THREADS")
     if threads and ranks > 1 and not node.bound:
         notes.append(("info", f"OMP_NUM_THREADS={threads} for each rank: {node.cores} cores for {ranks} ranks"))
     return Prepared(plan, environ, lease, tuple(notes))
 
 
-def run(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Outcome:
+def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
     """Run the job on this machine and wait for its end.
 
     Raises:
         BadInputError: see :func:`prepare`.
     """
-    log_dir = rankfiles.prepare(spec.rank_log_dir) if spec.rank_log_dir is not None else None
-    prepared = prepare(spec, os.environ if environ is None else environ)
+    return _run(spec, prepare(spec, environ), os.getpid())
+
+
+def run_by_hand(
+    spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int, main_pid: int | None
+) -> Outcome:
+    """Run one node's part of a job and wait for its end.
+
+    Args:
+        main_pid: names the pid file, with ``save_pid``.
+
+    Raises:
+        BadInputError: see :func:`prepare_by_hand`.
+    """
+    return _run(spec, prepare_by_hand(spec, environ, world, node_rank), main_pid)
+
+
+def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
     notes = list(prepared.notes)
     pid_file = None
     try:
-        if spec.save_pid:
-            pid_file = pidfile.create(os.getpid())
+        log_dir = rankfiles.prepare(spec.rank_log_dir) if spec.rank_log_dir is not None else None
+        if spec.save_pid and main_pid is not None:
+            pid_file = pidfile.create(main_pid)
             notes.append(("info", f"launcher pid: {os.getpid()} (in {pid_file})"))
-        lock = prepared.lease.fileno()
         options = session.Options(
             grace=spec.grace,
             output=spec.output,
@@ -91,46 +153,31 @@ def run(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Outcome:
             log_level=spec.log_level,
             log_dir=log_dir,
             pid_file=pid_file,
-            keep=(lock,) if lock >= 0 else (),
+            keep=(prepared.lease.fileno(),) if prepared.lease is not None and prepared.lease.fileno() >= 0 else (),
             notes=tuple(notes),
         )
         return session.run(prepared.plan, prepared.plan.nodes[0], options, prepared.environ)
     finally:
-        prepared.lease.close()
+        prepared.release()
+        if pid_file is not None:
+            pidfile.remove(pid_file)
 
 
-def _slots(spec: JobSpec, environ: Mapping[str, str]) -> tuple[devices.Devices, Pool, list[tuple[str, str]]]:
-    found = devices.discover(spec.accelerator, environ)
-    filtered = bool(spec.include or spec.exclude)
-    slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=filtered)
-    return found, {HOST: slots}, [("info", note) for note in notes]
-
-
-def _node_facts(spec: JobSpec, environ: Mapping[str, str], interpreter: str, ranks: int) -> NodeFacts:
-    allowed = cores.allowed_cores()
+def _node_facts(spec: JobSpec, environ: Mapping[str, str], interpreter: str, ranks: int, error_dir: str) -> NodeFacts:
     bound: tuple[tuple[int, ...], ...] = ()
-    if spec.bind_cores or spec.bind_core_list:
-        chosen = (
-            cores.parse_core_list(spec.bind_core_list, allowed)
-            if spec.bind_core_list
-            else cores.physical_cores(allowed)
-        )
-        bound = cores.split_cores(chosen, ranks)
+    if spec.bind_core_list:
+        bound = cores.split_cores(cores.parse_core_list(spec.bind_core_list), ranks)
+    elif spec.bind_cores:
+        bound = cores.split_cores(cores.physical_cores(cores.allowed_cores()), ranks)
     return NodeFacts(
         hostname=os.uname().nodename.partition(".")[0],
         interpreter=interpreter,
         cwd=os.getcwd(),
-        cores=len(allowed),
-        error_dir="",
+        cores=cores.usable(),
+        error_dir=error_dir,
         bound=bound,
         omp_threads_set="OMP_NUM_THREADS" in environ,
     )
-
-
-def _port(spec: JobSpec) -> tuple[ports.PortLease, str]:
-    if spec.master_port is not None:
-        return ports.lease_named_port(spec.master_port), ""
-    return ports.lease_port()
 
 
 def _temporary(environ: Mapping[str, str]) -> str:

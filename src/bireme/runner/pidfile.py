@@ -42,6 +42,14 @@ def create(main_pid: int) -> str:
     return path
 
 
+def remove(path: str) -> None:
+    """Remove the file, which a guardian may have done already."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
 def _replace_stale(draft: str, path: str) -> None:
     try:
         with open(path) as file:

@@ -1,0 +1,42 @@
+"""``python -m bireme.agent``: the reference's per-node launcher, with our supervision."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from bireme.cli.main import guarded
+from bireme.cli.options import AGENT, parse
+from bireme.cli.run import report
+from bireme.cli.spec import job_spec
+from bireme.errors import OK, BadInputError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def command() -> NoReturn:
+    """Run the command line of this process and exit with its code."""
+    guarded(main, sys.argv[1:])
+
+
+def main(argv: list[str]) -> int:
+    """Carry out ``python -m bireme.agent ARGV``; return the exit code."""
+    parsed = parse(AGENT, argv)
+    options = parsed.options
+    if options["help"]:
+        from bireme.cli.help import agent_help
+
+        print(agent_help(), end="")
+        return OK
+    if not options["world_info"]:
+        raise BadInputError("--world_info is missing", mend="python -m bireme.agent --help shows the options")
+    from bireme.plan.world import decode_world_info
+    from bireme.runner import local
+
+    world = decode_world_info(options["world_info"])
+    spec = job_spec(parsed)
+    outcome = local.run_by_hand(spec, os.environ, world, options["node_rank"], options["save_pid"] or None)
+    report(outcome, grace=spec.grace)
+    return outcome.exit_code

@@ -1,0 +1,40 @@
+"""World info: host → slot ids as one word for a command line, the reference's format."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+
+from bireme.errors import BadInputError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bireme.resources.pool import Pool
+
+
+def encode_world_info(world_info: Mapping[str, Sequence[int | str]]) -> str:
+    """``{"host": [slot, …], …}`` as URL-safe base64 of its JSON; the order of hosts is kept."""
+    return base64.urlsafe_b64encode(json.dumps(world_info).encode()).decode()
+
+
+def decode_world_info(text: str) -> Pool:
+    """The inverse, with slots as words.
+
+    Raises:
+        BadInputError: it is not base64, not JSON, or not a mapping of hosts to lists of slots.
+    """
+    where = "--world_info"
+    try:
+        world = json.loads(base64.b64decode(text, altchars=b"-_", validate=True))
+    except (ValueError, binascii.Error):
+        raise BadInputError("not the URL-safe base64 of a JSON object", where=where) from None
+    if not isinstance(world, dict) or not world:
+        raise BadInputError("not an object of host: [slots]", where=where)
+    for host, slots in world.items():
+        words = isinstance(slots, list) and all(type(slot) in (int, str) and str(slot) for slot in slots)
+        if not words or not slots:
+            raise BadInputError(f"the slots of {host} are not a list of ids", where=where)
+    return {host: tuple(map(str, slots)) for host, slots in world.items()}
