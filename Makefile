@@ -1,0 +1,114 @@
+# The chores of this repository, one command each: `make help` lists them.
+#
+# `make demo` and `make test` set up everything they need, in .venv: on a fresh Debian or Ubuntu only Python, git and
+# make need to be there. What is set up is remembered in stamp files, so that the next run starts at once.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# The interpreter that .venv is made with, 3.10 or later.
+PYTHON ?= python3
+# What `pip install` is given for PyTorch. One exact version, and installed alone before anything that depends on it:
+# a range, or another package's requirement, could choose a build that brings gigabytes of CUDA libraries along.
+# Where the default index has only such builds:
+#   make test TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
+TORCH ?= torch==2.13.0
+# Tests that run at a time. Each starts several processes of its own, and some watch the clock.
+WORKERS ?= 2
+# Further arguments for pytest, such as ARGS='-k layers'.
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+# Debian packages that the tests need and that this machine lacks; each is known by a command it brings.
+DEB_PACKAGES := $(strip \
+	$(if $(shell command -v cc),,gcc libc6-dev) \
+	$(if $(shell command -v c++),,g++))
+
+.PHONY: help demo test test-fast lint format bench clean deb-packages
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.dev $(VENV)/.torch ## train on two CPU processes: a first job
+	$(BIN)/bireme run --accelerator cpu --num_gpus 2 examples/digits_ddp.py
+
+test: lint deb-packages $(VENV)/.deepspeed ## all checks and all tests
+	$(PYTEST) $(ARGS)
+
+test-fast: deb-packages $(VENV)/.dev ## the tests that take no longer than a second or two
+	$(PYTEST) -m "not slow" $(ARGS)
+
+lint: $(VENV)/.dev ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## put the code into its standard form
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev $(VENV)/.deepspeed ## run every benchmark
+	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean: ## remove what builds and tools leave behind (not .venv)
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Set-up. Asks apt for nothing when nothing is missing.
+
+define APT_INSTALL
+apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
+endef
+
+deb-packages:
+ifneq ($(DEB_PACKAGES),)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing $(DEB_PACKAGES)"; $(APT_INSTALL) $(DEB_PACKAGES) >/dev/null; \
+	else \
+		echo "Some tests need a compiler, which is missing here: sudo apt-get install $(DEB_PACKAGES)" >&2; \
+	fi
+endif
+
+# Debian packs ensurepip, which `python -m venv` needs, apart from Python, in one package for each of its versions.
+$(VENV)/.pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "$(PYTHON) is missing or older than 3.10: choose another with PYTHON=..." >&2; exit 1; }
+	@if $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+		touch $@; exit; \
+	fi; \
+	package=$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	if ! $(PYTHON) -c 'import ensurepip' 2>/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing $$package"; \
+		$(APT_INSTALL) "$$package" >/dev/null || true; \
+	fi; \
+	if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then \
+		$(PYTHON) -m venv --clear $(VENV); \
+	elif $(PYTHON) -m virtualenv --version >/dev/null 2>&1; then \
+		$(PYTHON) -m virtualenv --quiet --clear $(VENV); \
+	else \
+		echo "$(PYTHON) cannot make a virtual environment: sudo apt-get install $$package" >&2; exit 1; \
+	fi
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.pip
+	@echo "Installing Bireme and its development tools into $(VENV)"
+	@$(PIP) install --editable '.[dev]'
+	@touch $@
+
+# After .dev only so that two runs of pip do not meet under `make -j`.
+$(VENV)/.torch: $(VENV)/.pip | $(VENV)/.dev
+	@echo "Installing PyTorch and scikit-learn into $(VENV) (this takes a while, once)"
+	@$(PIP) install $(TORCH)
+	@$(PIP) install numpy scikit-learn
+	@touch $@
+
+$(VENV)/.deepspeed: $(VENV)/.torch
+	@echo "Installing DeepSpeed into $(VENV)"
+	@$(PIP) install deepspeed
+	@touch $@
