@@ -134,6 +134,6 @@ def read_lines(process: subprocess.Popen[bytes], count: int, containing: str) ->
         line = process.stdout.readline().decode(errors="replace")  # type: ignore[union-attr]
         if not line:
             _, err = process.communicate()
-            raise AssertionError(f"ended before {count} × {containing!r}: {lines} {err.decode(errors='replace')}")
+            raise AssertionError(f"ended before {count} times {containing!r}: {lines} {err.decode(errors='replace')}")
         lines.append(line)
     return lines

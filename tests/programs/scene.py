@@ -42,7 +42,7 @@ while not os.path.exists(sys.argv[2]):
 if part in ("exit3", "stubborn", "grandchild"):
     sys.exit(3)
 elif part == "raise":
-    raise RuntimeError("boom in rank %d" % rank)
+    raise RuntimeError(f"boom in rank {rank}")
 elif part == "segv":
     ctypes.string_at(0)
 elif part == "kill":
