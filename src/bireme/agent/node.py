@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from bireme.plan.environment import MARK
 from bireme.supervise import cgroup, guardian, process
 from bireme.supervise.ladder import KILL_WAIT, Ladder
+from bireme.supervise.oom import OomWatch
+from bireme.supervise.outcome import RankEnd
+from bireme.supervise.status import exit_code
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -15,16 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from bireme.loop import Loop, Timer
-    from bireme.plan.start import NodePlan, WorkerPlan
+    from bireme.plan.start import NodePlan
     from bireme.supervise.guardian import Handle
     from bireme.supervise.ladder import Event
 
 
 class Listener(Value):
-    """Whom a node tells what happens. Times are seconds of the monotonic clock."""
+    """Whom a node tells what happens. Times are seconds of this machine's monotonic clock.
 
-    up: Callable[[WorkerPlan, int, float], None]
-    down: Callable[[WorkerPlan, int, float], None]
+    ``up``: rank, pid, when. ``down``: how a rank ended, when. ``guardian_lost``: its pid. ``over``: nothing is left.
+    """
+
+    up: Callable[[int, int, float], None]
+    down: Callable[[RankEnd, float], None]
     guardian_lost: Callable[[int], None]
     over: Callable[[], None]
 
@@ -35,22 +42,32 @@ class Node:
     Args:
         loop: the event loop that drives it.
         plan: what to start.
+        accelerator: the kind of device that the plan's slots are.
         grace: seconds between the stop signal and SIGKILL.
         listener: told about starts, ends, and the end of all.
         remove_at_loss: files that the guardian removes should this process be lost.
     """
 
     def __init__(
-        self, loop: Loop, plan: NodePlan, *, grace: float, listener: Listener, remove_at_loss: Sequence[str] = ()
+        self,
+        loop: Loop,
+        plan: NodePlan,
+        *,
+        accelerator: str,
+        grace: float,
+        listener: Listener,
+        remove_at_loss: Sequence[str] = (),
     ) -> None:
         self._loop, self._plan, self._listener = loop, plan, listener
+        self._accelerator = accelerator
+        self._oom = OomWatch()
         self._remove_at_loss = tuple(remove_at_loss)
         self._ladder = Ladder(grace)
         self._timer: Timer | None = None
         self._guardian: Handle | None = None
         self._spare: frozenset[int] = frozenset()
-        self._up: dict[int, int] = {}  # index of a live worker → pid
-        self._stopped = False
+        self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, since when)
+        self._stopped_at: float | None = None
         self.killed = 0
         self.stuck: tuple[str, ...] = ()
 
@@ -113,19 +130,37 @@ class Node:
             return
         for word, *args in events:
             if word == "up":
-                index, pid = int(args[0]), int(args[1])
-                self._up[index] = pid
-                self._listener.up(self._plan.workers[index], pid, float(args[2]))
+                index, pid, when = int(args[0]), int(args[1]), float(args[2])
+                self._up[index] = pid, when
+                self._listener.up(self._plan.workers[index].rank, pid, when)
             elif word == "down":
-                index, status = int(args[0]), int(args[1])
-                del self._up[index]
-                if self._ladder.state == "killing" and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-                    self.killed += 1
-                self._listener.down(self._plan.workers[index], status, float(args[2]))
+                self._worker_ended(int(args[0]), int(args[1]), float(args[2]))
             elif word == "deserted":
                 self._on("deserted")
             elif word == "empty":
                 self._on("empty")
+
+    def _worker_ended(self, index: int, status: int, when: float) -> None:
+        worker = self._plan.workers[index]
+        pid, since = self._up.pop(index)
+        code, by_signal = exit_code(status), os.WIFSIGNALED(status)
+        killed = by_signal and os.WTERMSIG(status) == signal.SIGKILL
+        if killed and self._ladder.state == "killing":
+            self.killed += 1
+        stopped = self._stopped_at is not None and when >= self._stopped_at
+        end = RankEnd(
+            worker.rank,
+            self._plan.host,
+            f"{self._accelerator}:{worker.slot}" if self._accelerator != "cpu" else "cpu",
+            pid,
+            code,
+            by_signal,
+            when - since,
+            stopped,
+            out_of_memory=killed and not stopped and self._oom.struck(pid),
+            recorded=_read_text(worker.env["TORCHELASTIC_ERROR_FILE"]) if code and not stopped else "",
+        )
+        self._listener.down(end, when)
 
     def _guardian_gone(self) -> None:
         """The end of its pipe: after ``empty`` all is well, else the guardian itself was killed."""
@@ -157,7 +192,7 @@ class Node:
             getattr(self, "_do_" + step.replace(" ", "_"))()
 
     def _do_signal(self) -> None:
-        self._stopped = True
+        self._stopped_at = time.monotonic()
         self._tell("rank", int(self._ladder.signum), "*")
         self._tell("all", int(signal.SIGCONT))  # a suspended rank would not hear the signal
         self._do_sweep()
@@ -166,7 +201,7 @@ class Node:
         self._tell("stray", int(signal.SIGTERM))
 
     def _do_kill(self) -> None:
-        self._stopped = True
+        self._stopped_at = self._stopped_at or time.monotonic()
         self._tell("kill")
 
     def _do_give_up(self) -> None:
@@ -174,7 +209,7 @@ class Node:
         self.stuck = _names(process.descendants([self._guardian.pid]))
 
     def _do_finish(self) -> None:
-        if self._stopped:
+        if self._stopped_at is not None:
             # Nothing is left below us. Whatever else carries the job's mark has slipped out sideways.
             for pid in process.marked(MARK, self._plan.env[MARK]):
                 process.send(pid, signal.SIGKILL)
@@ -196,6 +231,14 @@ def _names(pids: Sequence[int]) -> tuple[str, ...]:
     """``pid (name, state)`` of each process that is still there."""
     stats = ((pid, process.stat_of(pid)) for pid in pids)
     return tuple(f"{pid} ({stat[0]}, state {stat[1]})" for pid, stat in stats if stat is not None)
+
+
+def _read_text(path: str) -> str:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return ""
 
 
 def remove_files(paths: Sequence[str]) -> None:

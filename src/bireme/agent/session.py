@@ -11,15 +11,12 @@ import stat
 import time
 
 from bireme.agent.node import Listener, Node, remove_flat_directory
-from bireme.agent.streams import Streams
+from bireme.agent.pipes import Pipes
 from bireme.logs.console import ERR, OUT, Console
-from bireme.logs.lines import Label, LineCutter
+from bireme.logs.output import Output, Style
 from bireme.logs.rankfiles import RankFiles
 from bireme.loop import Loop
-from bireme.supervise.oom import OomWatch
-from bireme.supervise.outcome import Outcome, RankEnd
 from bireme.supervise.report import last_words
-from bireme.supervise.status import exit_code
 from bireme.supervise.verdict import Verdict
 from bireme.value import Value
 
@@ -30,10 +27,7 @@ if TYPE_CHECKING:
 
     from bireme.job import OutputMode
     from bireme.plan.start import NodePlan, StartPlan, WorkerPlan
-
-_REST_ON_TERMINAL = 0.1
-_REST_ELSEWHERE = 0.5
-"""Seconds after which an unfinished line is shown: a person is quick to wonder, a file is not."""
+    from bireme.supervise.outcome import Outcome, RankEnd
 
 _LAST_DRAIN = 2.0
 """Seconds that a stopped job waits for a reader that does not read (a terminal under Ctrl+S)."""
@@ -82,17 +76,24 @@ class Session:
         self._terminal = _Terminal()
         self._loop = Loop()
         self._console = Console(
-            self._loop, options.log_level, on_gone=self._reader_gone, on_room=lambda: self._streams.resume()
+            self._loop, options.log_level, on_gone=self._reader_gone, on_room=lambda: self._pipes.resume()
         )
         self._verdict = Verdict()
-        self._oom = OomWatch()
-        self._started: dict[int, tuple[int, float]] = {}  # rank → (pid, second)
         self._over = False
         self._files = self._rank_files()
-        self._streams = Streams(self._loop, self._console, self._files, self._maybe_done)
+        style = Style(options.output, options.timestamps, plan.world_size)
+        self._output = Output(self._loop, self._console, style)
+        self._pipes = Pipes(self._loop, self._chunk, self._output.eof, self._maybe_done)
         listener = Listener(self._up, self._down, self._guardian_lost, self._node_over)
         at_loss = [options.pid_file] if options.pid_file else []
-        self._node = Node(self._loop, node, grace=options.grace, listener=listener, remove_at_loss=at_loss)
+        self._node = Node(
+            self._loop,
+            node,
+            accelerator=plan.accelerator,
+            grace=options.grace,
+            listener=listener,
+            remove_at_loss=at_loss,
+        )
 
     def run(self) -> Outcome:
         """From the first fork to the outcome."""
@@ -113,24 +114,18 @@ class Session:
             pipes.append((stdin, self._pipe(worker, OUT), self._pipe(worker, ERR)))
         self._node.start(self._environ, pipes, keep=self._options.keep)
         os.close(null)
-        self._streams.begin()
+        self._pipes.begin()
 
     def _pipe(self, worker: WorkerPlan, number: int) -> int:
-        many = self._plan.world_size > 1
-        mode = self._options.output
-        if mode == "auto":
-            mode = "prefix" if many else "raw"
-        shown = mode in ("prefix", "raw") or (mode == "rank0" and worker.rank == 0)
-        rest = _REST_ON_TERMINAL if self._console.is_terminal(number) else _REST_ELSEWHERE
-        if not shown:
-            return self._streams.add(worker.rank, number, None, rest)
-        if mode == "prefix" or self._options.timestamps:
-            label = Label.of(self._node_plan.host, worker.rank, timestamps=self._options.timestamps)
-        else:
-            label = Label.empty
-            rest = rest if many and mode == "raw" else 0.0  # alone on the screen: nothing can come in between
-        cutter = LineCutter(label, relabel_cr=self._console.is_terminal(number))
-        return self._streams.add(worker.rank, number, cutter, rest)
+        self._output.add(worker.rank, self._node_plan.host, number)
+        return self._pipes.add(worker.rank, number)
+
+    def _chunk(self, rank: int, number: int, chunk: bytes) -> None:
+        if self._files is not None:
+            self._files.write(rank, chunk)
+        self._output.feed(rank, number, chunk)
+        if self._console.full:
+            self._pipes.pause()
 
     def _rank_files(self) -> RankFiles | None:
         if self._options.log_dir is None:
@@ -140,25 +135,20 @@ class Session:
 
     # -- events ----------------------------------------------------------------------------------
 
-    def _up(self, worker: WorkerPlan, pid: int, when: float) -> None:
-        self._started[worker.rank] = pid, when
-        self._console.say("debug", f"rank {worker.rank} is pid {pid}: {worker.argv}")
+    def _up(self, rank: int, pid: int, when: float) -> None:
+        self._console.say("debug", f"rank {rank} is pid {pid}")
 
-    def _down(self, worker: WorkerPlan, status: int, when: float) -> None:
-        pid, since = self._started[worker.rank]
-        by_signal = os.WIFSIGNALED(status)
-        code = exit_code(status)
-        device = f"{self._plan.accelerator}:{worker.slot}" if self._plan.accelerator != "cpu" else "cpu"
-        end = RankEnd(worker.rank, self._node_plan.host, device, pid, code, by_signal, when - since, stopped=False)
-        self._console.say("debug", f"rank {worker.rank} has ended with exit code {code}")
-        if self._verdict.end(end):
+    def _down(self, end: RankEnd, when: float) -> None:
+        self._console.say("debug", f"rank {end.rank} has ended with exit code {end.code}")
+        if self._verdict.end(end, when):
             self._node.stop()
 
     def _guardian_lost(self, pid: int) -> None:
-        self._verdict.blame("agent lost", note=f"the guardian of {self._node_plan.host} (pid {pid}) was killed")
+        note = f"the guardian of {self._node_plan.host} (pid {pid}) was killed"
+        self._verdict.blame("agent lost", time.monotonic(), note=note)
 
     def _reader_gone(self) -> None:
-        if self._verdict.blame("reader gone"):
+        if self._verdict.blame("reader gone", time.monotonic()):
             self._node.stop()
 
     def _on_signal(self, signum: int) -> None:
@@ -170,7 +160,7 @@ class Session:
             os.kill(os.getpid(), signal.SIGSTOP)
         elif signum == signal.SIGCONT:
             self._node.resume()
-        elif self._verdict.blame("signal", signum=signum):
+        elif self._verdict.blame("signal", time.monotonic(), signum=signum):
             self._node.stop(signum)
         elif signum in (signal.SIGINT, signal.SIGQUIT):
             self._node.urge()
@@ -178,12 +168,12 @@ class Session:
     def _node_over(self) -> None:
         self._over = True
         if self._node.stuck:
-            self._streams.abandon()
+            self._pipes.abandon()
         self._maybe_done()
 
     def _maybe_done(self) -> None:
         """All processes gone and all pipes at their end: what is left is to write what they said."""
-        if not (self._over and self._streams.ended):
+        if not (self._over and self._pipes.ended):
             return
         if self._verdict.cause == "signal":
             self._loop.after(_LAST_DRAIN, self._loop.stop)
@@ -192,25 +182,13 @@ class Session:
     # -- the end ---------------------------------------------------------------------------------
 
     def _outcome(self) -> Outcome:
-        first = self._verdict.first_rank
+        first = self._verdict.first
         if first is not None:
-            end = self._verdict.known(first)
-            assert end is not None
-            text = last_words(self._streams.tail(first), self._error_file(first), by_signal=end.by_signal)
-            killed = end.by_signal and end.code == 128 + signal.SIGKILL
-            self._verdict.detail(first, text, out_of_memory=killed and self._oom.struck(end.pid))
+            tail = self._output.tail(first.rank)
+            self._verdict.detail(first.rank, last_words(tail, first.recorded, by_signal=first.by_signal))
         logs = tuple(self._files.paths.values()) if self._files is not None else ()
         seconds = time.monotonic() - self._begin
         return self._verdict.outcome(seconds=seconds, killed=self._node.killed, stuck=self._node.stuck, logs=logs)
-
-    def _error_file(self, rank: int) -> str | None:
-        """What torch's ``record`` decorator has left, if the script uses it."""
-        path = os.path.join(self._node_plan.error_dir, f"rank{rank}.json")
-        try:
-            with open(path, errors="replace") as file:
-                return file.read(1 << 20)
-        except OSError:
-            return None
 
     def close(self) -> None:
         """Leave nothing behind, at whatever point the session has ended."""

@@ -15,7 +15,8 @@ class RankEnd(Value):
     """How one rank ended.
 
     ``code`` is 0 to 255, 128 + n for signal n. ``seconds`` since it was started. ``stopped``: it ended after
-    the stop ladder had begun, so it is no cause. ``detail``: the last lines of its stderr, from its traceback on.
+    its node was told to stop, so it is no cause. ``recorded``: what it left in ``TORCHELASTIC_ERROR_FILE``.
+    ``detail``: its last words, from its traceback on.
     """
 
     rank: int
@@ -26,8 +27,9 @@ class RankEnd(Value):
     by_signal: bool
     seconds: float
     stopped: bool
-    detail: str = ""
     out_of_memory: bool = False
+    recorded: str = ""
+    detail: str = ""
 
 
 class Outcome(Value):

@@ -45,7 +45,7 @@ def _who(end: RankEnd) -> str:
 
 
 def _others(outcome: Outcome, grace: float) -> list[str]:
-    stopped = sum(1 for end in outcome.ends if end.stopped)
+    stopped = sum(1 for end in outcome.ends if end.stopped or (end.code and end is not outcome.first))
     if not stopped or outcome.cause == "ok":
         return []
     ranks = "1 other rank was" if stopped == 1 else f"{stopped} other ranks were"
@@ -69,7 +69,7 @@ def _duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def last_words(stderr: bytes, error_file: str | None, *, by_signal: bool, lines: int = 10) -> str:
+def last_words(stderr: bytes, error_file: str, *, by_signal: bool, lines: int = 10) -> str:
     """What a rank said last: its traceback if there is one, else the last lines of its stderr.
 
     Args:

@@ -11,12 +11,17 @@ if TYPE_CHECKING:
 
 
 class Verdict:
-    """Collects what happens to a job. The first cause stays: what comes after it is its consequence."""
+    """Collects what happens to a job, with the second at which it happened, on one clock.
+
+    The earliest cause stays, in whichever order the news of it arrive: what comes after is its consequence.
+    A rank that ends after its node was told to stop is no cause.
+    """
 
     def __init__(self) -> None:
         self.cause: Cause = "ok"
         self.signum = 0
         self.note = ""
+        self._when = float("inf")
         self._first_rank: int | None = None
         self._ends: dict[int, RankEnd] = {}
 
@@ -25,40 +30,37 @@ class Verdict:
         """Whether a cause to end the job is known."""
         return self.cause != "ok"
 
-    def end(self, end: RankEnd) -> bool:
-        """A rank has ended; return whether this is the job's first failure."""
-        end = end.replace(stopped=self.stopping)
+    def end(self, end: RankEnd, when: float) -> bool:
+        """A rank has ended; return whether this is news that ends the job."""
         self._ends[end.rank] = end
-        if end.code == OK or self.stopping:
+        if end.code == OK or end.stopped:
             return False
-        self.cause, self._first_rank = "rank failed", end.rank
-        return True
+        return self._blame("rank failed", when, rank=end.rank)
 
-    def blame(self, cause: Cause, *, signum: int = 0, note: str = "") -> bool:
-        """Something else ends the job; return whether it is the first cause."""
-        if self.stopping:
-            return False
-        self.cause, self.signum, self.note = cause, signum, note
-        return True
+    def blame(self, cause: Cause, when: float, *, signum: int = 0, note: str = "") -> bool:
+        """Something else ends the job; return whether this is news that does."""
+        return self._blame(cause, when, signum=signum, note=note)
 
-    def detail(self, rank: int, text: str, *, out_of_memory: bool) -> None:
+    def _blame(self, cause: Cause, when: float, *, rank: int | None = None, signum: int = 0, note: str = "") -> bool:
+        news = not self.stopping
+        if when < self._when:
+            self.cause, self._when, self._first_rank, self.signum, self.note = cause, when, rank, signum, note
+        return news
+
+    def detail(self, rank: int, text: str) -> None:
         """What a rank that has ended said last."""
-        self._ends[rank] = self._ends[rank].replace(detail=text, out_of_memory=out_of_memory)
+        self._ends[rank] = self._ends[rank].replace(detail=text)
 
     @property
-    def first_rank(self) -> int | None:
+    def first(self) -> RankEnd | None:
         """The rank that failed first, if that is what ended the job."""
-        return self._first_rank
-
-    def known(self, rank: int) -> RankEnd | None:
-        """How a rank ended, if it has."""
-        return self._ends.get(rank)
+        return None if self._first_rank is None else self._ends[self._first_rank]
 
     def outcome(
         self, *, seconds: float, killed: int, stuck: tuple[str, ...] = (), logs: tuple[str, ...] = ()
     ) -> Outcome:
         """The job's end, as far as it is known now."""
-        first = None if self._first_rank is None else self._ends[self._first_rank]
+        first = self.first
         codes = {"ok": OK, "signal": 128 + self.signum, "agent lost": LOST, "reader gone": READER_GONE}
         code = first.code if first is not None else codes[self.cause]
         ends = tuple(self._ends[rank] for rank in sorted(self._ends))

@@ -1,0 +1,120 @@
+"""What the ranks write, on its way to the screen: labelled, cut into lines, remembered for the report."""
+
+from __future__ import annotations
+
+import time
+
+from bireme.logs.console import ERR
+from bireme.logs.lines import Label, LineCutter
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bireme.job import OutputMode
+    from bireme.logs.console import Console
+    from bireme.logs.lines import Block
+    from bireme.loop import Loop
+
+_REST_ON_TERMINAL = 0.1
+_REST_ELSEWHERE = 0.5
+"""Seconds after which an unfinished line is shown: a person is quick to wonder, a file is not."""
+
+_TAIL = 32 * 1024
+"""Bytes of stderr that are kept of each rank, for the report."""
+
+
+class Style(Value):
+    """How output is shown. ``world_size``: with more than one rank, lines are labelled by default."""
+
+    mode: OutputMode
+    timestamps: bool
+    world_size: int
+
+    @property
+    def effective(self) -> OutputMode:
+        """The mode, with ``auto`` decided."""
+        if self.mode != "auto":
+            return self.mode
+        return "prefix" if self.world_size > 1 else "raw"
+
+
+class _Stream:
+    """One stream of one rank. ``cutter`` is ``None`` where it is not shown; ``rest`` in seconds."""
+
+    def __init__(self, number: int, cutter: LineCutter | None, rest: float) -> None:
+        self.number, self.cutter, self.rest = number, cutter, rest
+        self.last_read = 0.0
+        self.timed = False
+        self.tail = b""
+
+
+class Output:
+    """All streams of a job's ranks, wherever they run."""
+
+    def __init__(self, loop: Loop, console: Console, style: Style) -> None:
+        self._loop, self._console, self._style = loop, console, style
+        self._streams: dict[tuple[int, int], _Stream] = {}
+
+    def add(self, rank: int, host: str, number: int) -> None:
+        """Expect output of a rank's stdout (1) or stderr (2)."""
+        cutter, rest = self._cutter(rank, host, number)
+        self._streams[rank, number] = _Stream(number, cutter, rest)
+
+    def _cutter(self, rank: int, host: str, number: int) -> tuple[LineCutter | None, float]:
+        style, mode = self._style, self._style.effective
+        terminal = self._console.is_terminal(number)
+        rest = _REST_ON_TERMINAL if terminal else _REST_ELSEWHERE
+        if mode == "none" or (mode == "rank0" and rank != 0):
+            return None, rest
+        if mode == "prefix" or style.timestamps:
+            label = Label.of(host, rank, timestamps=style.timestamps)
+        else:
+            label = Label.empty
+            if style.world_size == 1 or mode == "rank0":
+                rest = 0.0  # alone on the screen: nothing can come in between
+        return LineCutter(label, relabel_cr=terminal), rest
+
+    def feed(self, rank: int, number: int, chunk: bytes) -> None:
+        """A rank has written."""
+        stream = self._streams[rank, number]
+        if number == ERR:
+            stream.tail = chunk[-_TAIL:] if len(chunk) >= _TAIL else (stream.tail + chunk)[-_TAIL:]
+        if stream.cutter is not None:
+            self._put(stream, stream.cutter.feed(chunk))
+            if stream.cutter.resting:
+                self._let_rest(stream, stream.cutter)
+
+    def eof(self, rank: int, number: int) -> None:
+        """A stream is at its end: what has no newline is shown as it is."""
+        stream = self._streams[rank, number]
+        if stream.cutter is not None:
+            self._put(stream, stream.cutter.flush())
+
+    def tail(self, rank: int) -> bytes:
+        """The last bytes that a rank has written to its stderr."""
+        return self._streams[rank, ERR].tail
+
+    def _put(self, stream: _Stream, block: Block | None) -> None:
+        if block is not None:
+            self._console.put(stream.number, stream, block)
+
+    def _let_rest(self, stream: _Stream, cutter: LineCutter) -> None:
+        """An unfinished line is shown once nothing has followed it for a moment."""
+        if not stream.rest:
+            self._put(stream, cutter.flush())
+            return
+        stream.last_read = time.monotonic()
+        if not stream.timed:
+            stream.timed = True
+            self._loop.after(stream.rest, lambda: self._rested(stream, cutter))
+
+    def _rested(self, stream: _Stream, cutter: LineCutter) -> None:
+        stream.timed = False
+        if not cutter.resting:
+            return
+        since = time.monotonic() - stream.last_read
+        if self._console.full or since < stream.rest:  # full: nothing is read, so nothing can follow
+            stream.timed = True
+            self._loop.after(max(stream.rest - since, 0.01), lambda: self._rested(stream, cutter))
+        else:
+            self._put(stream, cutter.flush())
