@@ -26,9 +26,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 # Debian packages that the tests need and that this machine lacks; each is known by a command it brings.
+lacks = $(if $(shell PATH=$$PATH:/usr/sbin:/sbin; command -v $(1)),,$(2))
 DEB_PACKAGES := $(strip \
-	$(if $(shell command -v cc),,gcc libc6-dev) \
-	$(if $(shell command -v c++),,g++))
+	$(call lacks,cc,gcc libc6-dev) $(call lacks,c++,g++) \
+	$(call lacks,ip,iproute2) $(call lacks,unshare,util-linux) $(call lacks,nft,nftables) \
+	$(call lacks,ssh,openssh-client) $(call lacks,pdsh,pdsh) \
+	$(call lacks,mpirun.openmpi,openmpi-bin) $(call lacks,mpirun.mpich,mpich))
+# These bring services, which apt starts where systemd runs, but not in a container. With systemd they are only named.
+DEB_SERVICES := $(strip \
+	$(call lacks,sshd,openssh-server) $(call lacks,munged,munge) $(call lacks,srun,slurm-wlm))
 
 .PHONY: help demo test test-fast lint format bench clean deb-packages
 
@@ -66,13 +72,20 @@ define APT_INSTALL
 apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
 endef
 
+ifeq ($(wildcard /run/systemd/system),)
+DEB_PACKAGES += $(DEB_SERVICES)
+DEB_SERVICES :=
+endif
+
 deb-packages:
-ifneq ($(DEB_PACKAGES),)
+ifneq ($(strip $(DEB_PACKAGES)),)
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "Installing $(DEB_PACKAGES)"; $(APT_INSTALL) $(DEB_PACKAGES) >/dev/null; \
-	else \
-		echo "Some tests need a compiler, which is missing here: sudo apt-get install $(DEB_PACKAGES)" >&2; \
-	fi
+		echo "Installing $(DEB_PACKAGES)"; { $(APT_INSTALL) $(DEB_PACKAGES) >/dev/null; } && exit; \
+	fi; \
+	echo "Some tests need what is missing here, and skip: sudo apt-get install $(DEB_PACKAGES)" >&2
+endif
+ifneq ($(DEB_SERVICES),)
+	@echo "Some tests need services that you may not want here, and skip: sudo apt-get install $(DEB_SERVICES)" >&2
 endif
 
 # Debian packs ensurepip, which `python -m venv` needs, apart from Python, in one package for each of its versions.

@@ -1,0 +1,78 @@
+"""What host and cluster both need: commands, files, and waiting for what sends no event."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+HERE = str(Path(__file__).resolve().parent)
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def sh(cmd: Sequence[str], stdin: str | None = None, quiet: bool = False) -> str:
+    """The output of a command that has to succeed."""
+    stderr = subprocess.DEVNULL if quiet else None
+    return subprocess.run(cmd, check=True, text=True, input=stdin, stdout=subprocess.PIPE, stderr=stderr).stdout
+
+
+def read(path: str) -> str:
+    """A file's text; nothing if it cannot be read."""
+    try:
+        with open(path, errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def write(path: str, text: str) -> None:
+    """Write to a file, be it one of the kernel's."""
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def put(path: str, text: str, mode: int = 0o644) -> None:
+    """Make a file with this mode, whatever the umask."""
+    write(path, text)
+    os.chmod(path, mode)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process of one thread has started."""
+    return [int(child) for child in read(f"/proc/{pid}/task/{pid}/children").split()]
+
+
+def signal_all(pids: Iterable[int], number: int) -> None:
+    """Send a signal to those that still are."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+
+def reap(pids: Iterable[int]) -> None:
+    """Wait for those that are dead children of ours.
+
+    A command's parent is its nsenter. Where that one has been killed, and we are a subreaper, we have inherited it.
+    """
+    for pid in pids:
+        try:
+            os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            pass
+
+
+def wait_until(what: str, condition: Callable[[], T], timeout: float, every: float = 0.02) -> T:
+    """Return the first true value of the condition; TimeoutError says what did not come."""
+    end = time.monotonic() + timeout
+    while not (got := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {timeout:g} s for {what}")
+        time.sleep(every)
+    return got

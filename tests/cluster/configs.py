@@ -1,0 +1,79 @@
+"""The configuration files of the cluster's daemons, as templates."""
+
+SSHD = """\
+Port 22
+HostKey {state}/keys/host
+AuthorizedKeysFile {state}/keys/user.pub
+StrictModes no
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+UseDNS no
+PrintMotd no
+AcceptEnv LANG LC_*
+MaxStartups 1000
+MaxSessions 1000
+PidFile /run/sshd.pid
+Subsystem sftp internal-sftp
+"""
+
+# One key exchange, a fast one: with the default list, pdsh over 16 hosts takes 1.1 s instead of 0.4 s.
+SSH = """\
+Host *
+    IdentityFile {state}/keys/user
+    IdentitiesOnly yes
+    GlobalKnownHostsFile {state}/etc/known_hosts
+    UserKnownHostsFile /dev/null
+    StrictHostKeyChecking yes
+    KexAlgorithms curve25519-sha256
+"""
+
+NSSWITCH = """\
+passwd: files
+group: files
+shadow: files
+hosts: files
+"""
+
+SLURM = """\
+ClusterName=testbed
+SlurmctldHost=login
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+StateSaveLocation=/run/slurmctld
+SlurmdSpoolDir=/run/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin={task}
+JobAcctGatherType=jobacct_gather/none
+SwitchType=switch/none
+MpiDefault=none
+SchedulerType=sched/backfill
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+SlurmdTimeout=10
+KillWait=5
+InactiveLimit=0
+GresTypes=gpu
+NodeName={nodes} CPUs={cpus} RealMemory=1000 Gres=gpu:{gpus} State=UNKNOWN
+PartitionName=main Nodes={nodes} Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+"""
+
+SLURM_GRES = """\
+AutoDetect=off
+NodeName={nodes} Name=gpu File=/run/gpu/gpu[0-{last}]
+"""
+
+# Read by siteinit.sh and nodeinit.sh.
+SITE_ENV = """\
+PREFIX=16
+PRIVATE='{private}'
+SLURM={slurm}
+SLURM_GPUS={gpus}
+RUNAS={runas}
+"""

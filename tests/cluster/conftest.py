@@ -1,0 +1,109 @@
+"""Clusters as fixtures: one of each kind for a whole session, mended after every test, with nothing left running.
+
+Which worker of xdist runs a test is decided by the cluster that the test asks for, so that no worker but one starts
+that cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.cluster.basics import PATH, signal_all
+from tests.cluster.testbed import Testbed, unavailable
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NODES = 4
+GRACE = 3.0  # seconds that a command's last processes have to be gone after it
+CLUSTERS = ("ssh_cluster", "slurm_cluster")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for cluster in CLUSTERS:
+            if cluster in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(cluster))
+
+
+def absent(why: str) -> NoReturn:
+    """Skip, or where clusters are required, fail: a broken machine must not turn every test into a silent skip."""
+    if os.environ.get("BIREME_TEST_CLUSTER") == "required":
+        pytest.fail(f"no cluster: {why}")
+    pytest.skip(f"no cluster: {why}")
+
+
+def start(base: Path, **kwargs: object) -> Iterator[Testbed]:
+    state = tempfile.mkdtemp(prefix="testbed-")
+    share = [str(REPOSITORY), sys.prefix, str(base)]
+    with Testbed(NODES, state=state, share=share, **kwargs) as testbed:  # type: ignore[arg-type]
+        yield testbed
+
+
+@pytest.fixture(scope="session")
+def _ssh_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+    if why := unavailable():
+        absent(why)
+    yield from start(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="session")
+def _slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+    if why := unavailable("slurmctld", "slurmd", "munged", "srun"):
+        absent(why)
+    # With this plugin and the true number of CPUs, a step that does not ask for the whole node is pinned to one core.
+    yield from start(tmp_path_factory.getbasetemp(), slurm=True, task="task/affinity", cpus=os.cpu_count() or 1)
+
+
+def ended(testbed: Testbed) -> None:
+    """Mend the cluster; fail if anything is left running on it, and end that."""
+    testbed.mend()
+    jobs = testbed.slurm_jobs(GRACE) if testbed.slurm else []
+    if jobs:
+        testbed["login"].run(["scancel", *(job.split()[0] for job in jobs)])
+    left = testbed.strays(GRACE)
+    signal_all([pid for strays in left.values() for pid in strays], signal.SIGKILL)
+    assert not left, f"left running: { {host: list(strays.values()) for host, strays in left.items()} }"
+    assert not jobs, f"left in the queue: {jobs}"
+
+
+@pytest.fixture
+def ssh_cluster(_ssh_cluster: Testbed) -> Iterator[Testbed]:
+    """login and node1 to node4, reachable by ssh."""
+    yield _ssh_cluster
+    ended(_ssh_cluster)
+
+
+@pytest.fixture
+def slurm_cluster(_slurm_cluster: Testbed) -> Iterator[Testbed]:
+    """The same with Slurm, all nodes idle, which pins a one-task step to one core."""
+    _slurm_cluster.slurm_ready()
+    yield _slurm_cluster
+    ended(_slurm_cluster)
+
+
+@pytest.fixture
+def shared_dir(tmp_path: Path) -> Path:
+    """A directory of this test's own that all hosts see at the same path, as over NFS."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    return shared
+
+
+@pytest.fixture
+def tool() -> Callable[[str], str]:
+    """``tool("pdsh")``: the name of a command that the test needs, or a skip."""
+
+    def need(name: str) -> str:
+        if not shutil.which(name, path=PATH):
+            absent(f"{name} is not installed")
+        return name
+
+    return need

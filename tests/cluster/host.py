@@ -1,0 +1,206 @@
+"""One host of the cluster: its processes, and commands on it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.cluster.basics import PATH, children, read, reap, signal_all
+from tests.cluster.faults import Faults
+
+if TYPE_CHECKING:
+    from tests.cluster.testbed import Testbed
+
+# What a host runs of its own, by the name in argv[0]; sshd's listener is known by its title.
+DAEMONS = {"testbed-idle", "munged", "slurmd", "slurmctld", "slurmctld:"}
+
+
+class Process(NamedTuple):
+    """A process as its host sees it."""
+
+    pid: int
+    state: str
+    argv: list[str]
+
+
+class Host(Faults):
+    """A host of the cluster, on or off. Its faults, ``cut()`` and the like, are in faults.py."""
+
+    def __init__(self, testbed: Testbed, name: str, ip: str) -> None:
+        super().__init__()
+        self.testbed = testbed
+        self.name = name
+        self.ip = ip
+        self.mac = "02:00:" + ":".join(f"{int(byte):02x}" for byte in ip.split("."))
+        self.dir = f"{testbed.state}/nodes/{name}"
+        self.started: list[subprocess.Popen[Any]] = []
+
+    # Processes
+
+    @property
+    def pid(self) -> int | None:
+        """The host's init, as a pid of ours; None while the host is off."""
+        text = read(f"{self.dir}/ready")
+        return int(text) if text and os.path.exists(f"/proc/{int(text)}") else None
+
+    def pids(self) -> list[int]:
+        """Every process of the host, zombies too, as pids of ours."""
+        if not (init := self.pid):
+            return []
+        found = []
+        try:
+            namespace = os.readlink(f"/proc/{init}/ns/pid")
+        except OSError:
+            return []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if os.readlink(f"/proc/{name}/ns/pid") == namespace:
+                    found.append(int(name))
+            except OSError:
+                pass
+        return sorted(found)
+
+    def ps(self) -> dict[int, Process]:
+        """Every process of the host, by its pid of ours."""
+        found = {}
+        for pid in self.pids():
+            status = dict(line.split(":\t", 1) for line in read(f"/proc/{pid}/status").splitlines())
+            argv = read(f"/proc/{pid}/cmdline").rstrip("\0")
+            if status:
+                words = argv.split("\0") if argv else [f"[{status['Name']}]"]
+                found[pid] = Process(int(status["NSpid"].split()[-1]), status["State"][0], words)
+        return found
+
+    def strays(self, grace: float = 0) -> dict[int, list[str]]:
+        """Argv of every process that is not one of the host's own daemons, and still there after a grace period."""
+        end = time.monotonic() + grace
+        while left := {pid: process.argv for pid, process in self.ps().items() if not own(process)}:
+            reap(left)
+            if time.monotonic() >= end:
+                break
+            time.sleep(0.05)
+        return left
+
+    # Commands
+
+    def argv(self, cmd: Sequence[str], cwd: str = "/", env: Mapping[str, str] | None = None) -> list[str]:
+        """The argv that runs a command on this host, in the environment of a login and nothing of ours.
+
+        The command dies when the process that runs this argv does.
+        """
+        testbed = self.testbed
+        if not (pid := self.pid):
+            raise RuntimeError(f"{self.name} is off")
+        login = {"HOME": testbed.home, "USER": testbed.user, "LOGNAME": testbed.user, "LANG": "C.UTF-8", "PATH": PATH}
+        user = ["--user", f"--map-user={os.getuid()}", f"--map-group={os.getgid()}", "--"]
+        return [
+            *testbed.nsenter(pid, "-m", "-u", "-i", "-n", "-p"),
+            *("setpriv", "--pdeathsig", "KILL", "--"),
+            *(["unshare", *user] if testbed.userns else []),
+            *("env", "-i", *(f"{name}={value}" for name, value in {**login, **(env or {})}.items())),
+            *("sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", cwd, *cmd),
+        ]
+
+    def run(
+        self,
+        cmd: str | Sequence[str],
+        cwd: str = "/",
+        env: Mapping[str, str] | None = None,
+        timeout: float = 60,
+        check: bool = True,
+        **kwargs: Any,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command (a string: by the shell) to its end; stdout and stderr are caught."""
+        words = ["sh", "-c", cmd] if isinstance(cmd, str) else cmd
+        defaults = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        if "input" in kwargs:
+            del defaults["stdin"]
+        options: dict[str, Any] = {**defaults, **kwargs}
+        return subprocess.run(self.argv(words, cwd, env), text=True, timeout=timeout, check=check, **options)
+
+    def popen(
+        self, cmd: Sequence[str], cwd: str = "/", env: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> subprocess.Popen[Any]:
+        """Start a command; ``end_started`` ends it at the latest."""
+        process = subprocess.Popen(self.argv(cmd, cwd, env), **kwargs)
+        self.started.append(process)
+        return process
+
+    def kill(self, popen: subprocess.Popen[Any], number: int, group: bool = False) -> None:
+        """Send a signal to a command that ``popen`` started, or to its whole process group, as ^C does.
+
+        A signal to the Popen object itself would only reach nsenter. For a group of its own, the command needs
+        ``start_new_session=True``.
+        """
+        if group:
+            members = [pid for pid in self.pids() if group_of(pid) == os.getpgid(popen.pid)]
+        else:
+            members = children(popen.pid)
+        signal_all(members, number)
+
+    def end_started(self) -> None:
+        """Kill what ``popen`` started and still runs, and close its pipes."""
+        if self.started:
+            self.thaw()
+        for process in self.started:
+            self.kill(process, signal.SIGKILL)  # its nsenter waits for it and ends too
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe:
+                    pipe.close()
+            try:
+                process.wait(2)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.started.clear()
+
+    # Its daemon
+
+    def has_sshd(self) -> bool:
+        """Is there a listener?"""
+        return any("[listener]" in process.argv[0] for process in self.ps().values())
+
+    def kill_sshd(self, sessions: bool = False) -> None:
+        """Kill the listener, so that connections are refused, or every sshd process of the host."""
+        self.hurt = True
+        listener = int(self.run(["cat", "/run/sshd.pid"]).stdout)
+        for pid, process in self.ps().items():
+            session = process.argv[0].startswith(("sshd:", "/usr/sbin/sshd"))
+            if process.pid == listener or (sessions and session):
+                os.kill(pid, signal.SIGKILL)
+
+    def start_sshd(self) -> None:
+        """Start the listener."""
+        self.run(["/usr/sbin/sshd", "-f", f"{self.testbed.state}/etc/sshd_config", "-E", f"{self.dir}/sshd.log"])
+
+    def mend(self, boot: bool = True) -> None:
+        """Undo every fault, and boot the host if it is off."""
+        if not self.hurt:
+            return
+        self.thaw()
+        if self.pid is None and boot:
+            self.boot()
+        self.heal()
+        self.clear()
+        if boot and not self.has_sshd():
+            self.start_sshd()
+        self.hurt = False
+
+
+def own(process: Process) -> bool:
+    """Is it the host's init or one of its daemons?"""
+    title = process.argv[0]
+    name = title.split("/")[-1].split(" ")[0]
+    return process.pid == 1 or name in DAEMONS or "[listener]" in title
+
+
+def group_of(pid: int) -> int:
+    """The process group, or 0 if there is no such process."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
