@@ -49,9 +49,14 @@ def start(options: argparse.Namespace) -> None:
     shutil.rmtree(STATE, ignore_errors=True)
     known = {name: value for name, value in vars(options).items() if name != "verb"}
     began = time.monotonic()
-    testbed = Testbed(state=STATE, owned=False, **known).up()
-    if options.slurm:
-        testbed.slurm_ready()
+    testbed = Testbed(state=STATE, owned=False, **known)
+    try:
+        testbed.up()
+        if options.slurm:
+            testbed.slurm_ready()
+    except BaseException:
+        testbed.down()
+        raise
     print(f"{options.nodes} nodes and login up in {time.monotonic() - began:.2f} s")
 
 
