@@ -90,7 +90,7 @@ class Faults:
     def delay(self, ms: float, loss: float = 0) -> None:
         """Latency each way, by a relay in user space: the kernel's own needs sch_netem."""
         self.hurt = True
-        self._end_delay()
+        self.end_delay()
         self.relay = subprocess.Popen(
             [
                 *self.testbed.nsenter(self.testbed.site_pid(), "-n", "-p"),
@@ -106,7 +106,8 @@ class Faults:
         if self.relay.stdout.readline() != b"up\n":
             raise RuntimeError(read(f"{self.dir}/delay.log"))
 
-    def _end_delay(self) -> None:
+    def end_delay(self) -> None:
+        """Undo ``delay``."""
         pid = read(f"{self.dir}/delay.pid")  # a file, for the command line: the relay outlives who has started it
         if not pid:
             return
@@ -121,7 +122,7 @@ class Faults:
 
     def clear(self) -> None:
         """Undo ``delay``, ``loss``, ``drop`` and ``rate``."""
-        self._end_delay()
+        self.end_delay()
         undo = f"tc qdisc del dev {self.port} root; nft delete table bridge {self.name}; :"
         self.testbed.site_run(["sh", "-c", undo], quiet=True)
 
@@ -200,7 +201,7 @@ class Faults:
 
     def boot(self, timeout: float = 30) -> None:
         """Switch it on again after ``panic`` or ``poweroff``: nothing is left of before."""
-        self._end_delay()
+        self.end_delay()
         self.testbed.site_run(["sh", "-c", f"ip link del {self.port} 2>/dev/null; :"])
         self.testbed.start([self.name])
         self.testbed.wait_ready([self.name], timeout)

@@ -177,16 +177,16 @@ class Host(Faults):
         """Start the listener."""
         self.run(["/usr/sbin/sshd", "-f", f"{self.testbed.state}/etc/sshd_config", "-E", f"{self.dir}/sshd.log"])
 
-    def mend(self, boot: bool = True) -> None:
+    def mend(self) -> None:
         """Undo every fault, and boot the host if it is off."""
         if not self.hurt:
             return
         self.thaw()
-        if self.pid is None and boot:
+        if self.pid is None:
             self.boot()
         self.heal()
         self.clear()
-        if boot and not self.has_sshd():
+        if not self.has_sshd():
             self.start_sshd()
         self.hurt = False
 

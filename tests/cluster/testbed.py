@@ -114,7 +114,8 @@ class Testbed:
         if self.site:
             for host in self.hosts.values():
                 host.end_started()
-                host.mend(boot=False)
+                host.thaw()
+                host.end_delay()
             self._end_site(self.site)
             self.site = None
         if self.process and self.process.stdin:
