@@ -17,7 +17,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Tests that run at a time. Each starts several processes of its own, and some watch the clock.
 WORKERS ?= 2
-# Further arguments for pytest, such as ARGS='-k layers'.
+# Further arguments for pytest, such as ARGS='-k layers', or for the benchmarks, such as ARGS='--rounds 3'.
 ARGS ?=
 
 VENV := .venv
@@ -59,8 +59,10 @@ format: $(VENV)/.dev ## put the code into its standard form
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev $(VENV)/.deepspeed ## run every benchmark
-	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+bench: deb-packages $(VENV)/.dev $(VENV)/.deepspeed ## run every benchmark, beside the launchers that are there
+	@for script in $$(grep -l __main__ benchmarks/*.py); do \
+		echo "== $$script"; $(BIN)/python "$$script" $(ARGS); \
+	done
 
 clean: ## remove what builds and tools leave behind (not .venv)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
