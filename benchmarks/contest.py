@@ -1,0 +1,335 @@
+"""What the benchmarks share: contestants that take turns, and the processes of a command.
+
+A machine is never quiet and its speed drifts. So contestants take turns (A B C A B C …), each run is divided by the
+bare loop's of the same round, and the median of these ratios counts. The minimum stands beside it: noise only adds.
+Linux only: processes are found in ``/proc``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import platform
+import select
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
+FEWEST = 3
+"""Rounds that even the slowest contestant takes part in."""
+PR_SET_CHILD_SUBREAPER = 36
+
+
+# -- contestants -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A launcher's command line: head, options, count, number of ranks, (an interpreter,) program."""
+
+    name: str
+    head: tuple[str, ...]
+    count: tuple[str, ...]
+    no_python: tuple[str, ...] | None = None  # None: it always runs what it is given
+    env: dict[str, str] = field(default_factory=dict)
+
+    def script(self, ranks: int, *words: str, options: Iterable[str] = ()) -> list[str]:
+        """The command that runs a Python script."""
+        own = () if self.no_python is not None else (sys.executable,)
+        return [*self.head, *options, *self.count, str(ranks), *own, *words]
+
+    def program(self, ranks: int, *words: str, options: Iterable[str] = ()) -> list[str]:
+        """The command that runs an executable."""
+        return [*self.head, *(self.no_python or ()), *options, *self.count, str(ranks), *words]
+
+
+def program(name: str) -> str:
+    """The path of a program that the contestants run."""
+    return os.path.join(PROGRAMS, name)
+
+
+def _known(found: Callable[[str], str | None]) -> dict[str, Launcher | None]:
+    """Every launcher by its name, ``None`` where it is not installed."""
+
+    def peer(name: str, executable: str, *head: str, **more: object) -> Launcher | None:
+        path = found(executable)
+        return Launcher(name, (path, *head), **more) if path else None  # type: ignore[arg-type]
+
+    bare = Launcher("bare", (sys.executable, program("bare.py")), ())
+    # Ranks on the CPU for everybody, wherever the benchmark runs.
+    return {
+        "bare": bare,
+        "bireme": peer(
+            "bireme", "bireme", "run", "--accelerator", "cpu", count=("--num_gpus",), no_python=("--no_python",)
+        ),
+        "torchrun": peer(
+            "torchrun", "torchrun", "--standalone", count=("--nproc-per-node",), no_python=("--no-python",)
+        ),
+        "deepspeed": peer(
+            "deepspeed",
+            "deepspeed",
+            "--no_local_rank",
+            count=("--num_accelerators",),
+            no_python=("--no_python",),
+            env={"DS_ACCELERATOR": "cpu"},
+        ),
+        "openmpi": peer("openmpi", "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", count=("-n",)),
+        "mpich": peer("mpich", "mpirun.mpich", count=("-n",)),
+    }
+
+
+def arguments(doc: str, *, rounds: int) -> argparse.ArgumentParser:
+    """The options that all benchmarks have."""
+    parser = argparse.ArgumentParser(description=doc.strip().split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=rounds, help="how often each contestant runs (%(default)s)")
+    parser.add_argument("--peers", action="append", default=[], metavar="DIR", help="find launchers here too")
+    parser.add_argument("--only", default="", metavar="NAME,…", help="only these: " + ", ".join(_known(lambda _: "")))
+    parser.add_argument("--json", metavar="FILE", help="write every single measurement into this file")
+    return parser
+
+
+def contestants(parser: argparse.ArgumentParser, args: argparse.Namespace) -> dict[str, Launcher]:
+    """The launchers that are asked for and installed; says which are not. Also readies this process."""
+    places = os.pathsep.join([*args.peers, os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+    known = _known(lambda name: shutil.which(name, path=places))
+    wanted = args.only.split(",") if args.only else list(known)
+    if strange := [name for name in wanted if name not in known]:
+        parser.error(f"--only: there is no {strange[0]!r}, only {', '.join(known)}")
+    missing = [name for name in wanted if known[name] is None]
+    if "bireme" in missing:
+        parser.error("bireme is not installed beside this interpreter: pip install --editable .")
+    if missing:
+        print(f"left out, since neither on PATH nor in a --peers directory: {', '.join(missing)}")
+    adopt_orphans()
+    return {name: launcher for name in known if name in wanted and (launcher := known[name])}
+
+
+def environ(launcher: Launcher, **more: str) -> dict[str, str]:
+    """The environment of every contestant: no word to the interpreter from ours."""
+    drop = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
+    return {**{name: value for name, value in os.environ.items() if name not in drop}, **launcher.env, **more}
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+def start(launcher: Launcher, command: Sequence[str], **kwargs: object) -> subprocess.Popen[bytes]:
+    """Start a contestant's command in a session of its own, quietly."""
+    for stream in ("stdin", "stdout", "stderr"):
+        kwargs.setdefault(stream, subprocess.DEVNULL)
+    kwargs.setdefault("cwd", tempfile.gettempdir())
+    return subprocess.Popen(command, env=environ(launcher), start_new_session=True, **kwargs)  # type: ignore[call-overload]
+
+
+def seconds(launcher: Launcher, command: Sequence[str], *, limit: float = 600, **kwargs: object) -> float:
+    """Run a contestant's command to its end; how long it took. Ends the benchmark where it fails."""
+    with tempfile.TemporaryFile() as err:
+        begin = time.perf_counter()
+        process = start(launcher, command, stderr=err, **kwargs)
+        ended = wait(process, limit)
+        took = time.perf_counter() - begin
+        if ended and not process.wait():
+            return took
+        sweep(process)
+        err.seek(0)
+        words = err.read().decode(errors="replace")[-2000:]
+    raise SystemExit(f"{launcher.name}: {' '.join(command)}\nended with {process.returncode}:\n{words}")
+
+
+def wait(process: subprocess.Popen[bytes], limit: float) -> bool:
+    """Wait for the end without polling (``Popen.wait`` with a limit sleeps up to 50 ms); whether it came."""
+    fd = os.pidfd_open(process.pid)
+    try:
+        return bool(select.select([fd], [], [], limit)[0])
+    finally:
+        os.close(fd)
+
+
+def take_turns(
+    runs: dict[str, Callable[[], float]], rounds: int, *, patience: float = 30.0
+) -> dict[str, list[float | None]]:
+    """Run all in turn; the figures of each by round, ``None`` where it sat out.
+
+    First comes a round that does not count: it fills caches and compiles bytecode.
+
+    Args:
+        runs: by name, a function that runs the contestant once and gives its figure in seconds.
+        rounds: how often.
+        patience: who has used so many seconds sits out the rest, after :data:`FEWEST` rounds.
+    """
+    for name, run in runs.items():
+        progress(f"warming up: {name}")
+        run()
+    figures: dict[str, list[float | None]] = {name: [] for name in runs}
+    for number in range(rounds):
+        for name, run in runs.items():
+            mine = figures[name]
+            progress(f"round {number + 1} of {rounds}: {name}")
+            mine.append(None if number >= FEWEST and sum(filter(None, mine)) > patience else run())
+    progress("")
+    return figures
+
+
+def progress(text: str) -> None:
+    """Show on a terminal what is being done."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{text}")
+        sys.stderr.flush()
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def median(figures: Iterable[float | None]) -> float | None:
+    """The median of those that are there."""
+    there = [figure for figure in figures if figure is not None]
+    return statistics.median(there) if there else None
+
+
+def ratio(figures: Sequence[float | None], bare: Sequence[float | None] | None) -> float | None:
+    """The median of the ratios to the bare loop, round by round."""
+    if bare is None:
+        return None
+    return median(a / b for a, b in zip(figures, bare, strict=True) if a is not None and b)
+
+
+def milliseconds(value: float | None) -> str:
+    return "" if value is None else f"{value * 1000:,.1f}" if value < 1 else f"{value * 1000:,.0f}"
+
+
+def decimals(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table: the first column to the left, figures to the right."""
+    rows = [list(map(str, row)) for row in rows]
+    widths = [max(len(row[i]) for row in [list(header), *rows]) for i in range(len(header))]
+    print(f"\n{title}\n")
+    for row in [list(header), ["-" * width for width in widths], *rows]:
+        first, *rest = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join([first.strip().ljust(widths[0]), *rest]).rstrip())
+    sys.stdout.flush()
+
+
+def write_json(path: str | None, **results: object) -> None:
+    """Keep every measurement, with what is needed to judge it."""
+    if path is None:
+        return
+    load = os.getloadavg()[0]
+    machine = {"cores": os.cpu_count(), "kernel": os.uname().release, "python": platform.python_version(), "load": load}
+    with open(path, "w") as file:
+        json.dump({"machine": machine, **results}, file, indent=1)
+        file.write("\n")
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def adopt_orphans() -> None:
+    """Become a subreaper: whatever a command leaves behind becomes a child of ours, so that none is overlooked."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found.extend(map(int, file.read().split()))
+    except OSError:
+        pass  # it has just ended
+    return found
+
+
+def descendants() -> set[int]:
+    """All living processes below this one."""
+    found: set[int] = set()
+    fresh = children(os.getpid())
+    while fresh:
+        found.update(fresh)
+        fresh = [child for pid in fresh for child in children(pid) if child not in found]
+    return {pid for pid in found if stat(pid)[0] not in "ZX"}
+
+
+def stat(pid: int) -> tuple[str, int]:
+    """(state, parent) of a process; state ``X`` when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return fields[0].decode(), int(fields[1])
+    except OSError:
+        return "X", 0
+
+
+def status_kib(pid: int, name: str) -> int:
+    """A size in KiB from ``/proc/PID/status``, such as ``VmHWM``; 0 when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith(name + ":")), 0)
+    except OSError:
+        return 0
+
+
+def rss_kib(pid: int) -> int:
+    """The resident memory of a process now, exact (``VmRSS`` is not, with several threads)."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("Rss:")), 0)
+    except OSError:
+        return status_kib(pid, "VmRSS")
+
+
+def start_scene(
+    launcher: Launcher, ranks: int, part: str, folder: str, *, options: Iterable[str] = ()
+) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """Start ``scene.py`` and wait until all its ranks are there; the command, and the ranks' pids."""
+    command = launcher.script(ranks, program("scene.py"), part, folder, options=options)
+    with open(os.path.join(folder, "stderr"), "wb") as err:
+        process = start(launcher, command, stderr=err)
+    try:
+        return process, _await_ranks(process, folder, ranks)
+    except BaseException:
+        sweep(process)
+        raise
+
+
+def _await_ranks(process: subprocess.Popen[bytes], folder: str, ranks: int, limit: float = 120) -> list[int]:
+    deadline = time.monotonic() + limit
+    while True:
+        names = sorted((name for name in os.listdir(folder) if name.startswith("rank")), key=lambda n: int(n[4:]))
+        if len(names) == ranks:
+            return [int(open(os.path.join(folder, name)).read()) for name in names]
+        if process.poll() is not None or time.monotonic() > deadline:
+            code = process.returncode
+            with open(os.path.join(folder, "stderr"), errors="replace") as file:
+                words = file.read()[-2000:]
+            raise SystemExit(f"{process.args}: {len(names)} of {ranks} ranks came up; exit code {code}:\n{words}")
+        time.sleep(0.005)
+
+
+def sweep(process: subprocess.Popen[bytes]) -> None:
+    """Kill and reap everything below this process."""
+    while left := descendants():
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.005)
+    process.wait()
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass

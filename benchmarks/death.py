@@ -1,0 +1,171 @@
+"""How long a job of two ranks takes to be gone when something of it dies, with which exit code, and what is left of it.
+
+The clock starts where the death is: in the dying rank right before it, or before the signal is sent. It stops when the
+last process of the job has ended, the command and whatever ranks have started included. Exit codes are as a shell
+shows them (128 + n for signal n). What is still there after the bound is counted, and killed.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+
+import contest
+from contest import Launcher
+
+
+@dataclass(frozen=True)
+class Scene:
+    """``part`` is what rank 1 does; otherwise ``signum`` goes to the command, or to the process above the ranks."""
+
+    title: str
+    part: str = "wait"
+    signum: signal.Signals | None = None
+    above: bool = False
+
+
+SCENES = {
+    "exit3": Scene("rank 1 exits with 3", "exit3"),
+    "raise": Scene("rank 1 raises", "raise"),
+    "segv": Scene("rank 1 dies by SIGSEGV", "segv"),
+    "stubborn": Scene("rank 0 ignores SIGTERM, rank 1 exits with 3", "stubborn"),
+    "grandchild": Scene("ranks leave setsid grandchildren, rank 1 exits with 3", "grandchild"),
+    "sigint": Scene("SIGINT to the command", signum=signal.SIGINT),
+    "sigterm": Scene("SIGTERM to the command", signum=signal.SIGTERM),
+    "sighup": Scene("SIGHUP to the command", signum=signal.SIGHUP),
+    "sigkill": Scene("SIGKILL to the command", signum=signal.SIGKILL),
+    "above": Scene("SIGKILL to the process above the ranks", signum=signal.SIGKILL, above=True),
+}
+STUBBORN_GRACE = {"bireme": ("--grace", "1")}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one scene went: seconds until all was gone (``None``: never), exit code (``None``: hung), processes left."""
+
+    seconds: float | None
+    code: int | None
+    left: int
+
+
+def play(scene: Scene, launcher: Launcher, bound: float) -> Ending:
+    """Play a scene once."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = STUBBORN_GRACE.get(launcher.name, ()) if scene.part == "stubborn" else ()
+        process, ranks = contest.start_scene(launcher, 2, scene.part, folder, options=options)
+        try:
+            time.sleep(0.1)  # let the launcher settle too
+            above = contest.stat(ranks[1])[1]
+            job = Watch()
+            death = time.monotonic_ns()
+            if scene.signum is None:
+                open(os.path.join(folder, "go"), "w").close()
+            else:
+                os.kill(above if scene.above else process.pid, scene.signum)
+            gone = job.await_end(time.monotonic() + bound)
+            left = len(contest.descendants())
+            if scene.signum is None:
+                with open(os.path.join(folder, "death")) as file:
+                    death = int(file.read())
+            return Ending((gone - death) / 1e9 if gone else None, exit_code(process), left)
+        finally:
+            contest.sweep(process)
+
+
+class Watch:
+    """All processes below this one, each by a descriptor that tells of its end at once."""
+
+    def __init__(self) -> None:
+        self.poll = select.poll()
+        self.open: set[int] = set()
+        self.last = 0
+        self._look()
+
+    def _look(self) -> None:
+        for pid in contest.descendants():
+            try:
+                fd = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            self.open.add(fd)
+            self.poll.register(fd, select.POLLIN)
+
+    def await_end(self, deadline: float) -> int | None:
+        """Wait until nothing is left; the monotonic nanosecond of the last end, or ``None`` at the deadline."""
+        while self.open:
+            ready = self.poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+            now = time.monotonic_ns()
+            for fd, _ in ready:
+                self.poll.unregister(fd)
+                self.open.remove(fd)
+                os.close(fd)
+                self.last = now
+            if not ready:
+                for fd in self.open:
+                    os.close(fd)
+                return None
+            if not self.open:
+                self._look()  # what was started after the first look
+        return self.last
+
+
+def exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """As a shell shows it; ``None`` while the command still runs."""
+    code = process.poll()
+    return 128 - code if code is not None and code < 0 else code
+
+
+def cell(endings: list[Ending], bound: float) -> str:
+    """The endings of one scene in a few words: milliseconds, exit code, what was left."""
+    worst = max(endings, key=lambda ending: ending.left)
+    if worst.left:
+        hung = "hangs" if worst.code is None else f"exit {worst.code}"
+        return f">{bound:g} s  {hung:>8}  {worst.left} left"
+    codes = ",".join(str(code) for code in sorted({ending.code for ending in endings if ending.code is not None}))
+    middle = contest.median(ending.seconds for ending in endings)
+    return f"{contest.milliseconds(middle)} ms  exit {codes:>3}  0 left"
+
+
+def main() -> int:
+    parser = contest.arguments(__doc__, rounds=7)
+    parser.add_argument("--bound", type=float, default=15, metavar="SECONDS", help="wait for so long (%(default)s)")
+    parser.add_argument("--scenes", default=",".join(SCENES), metavar="NAME,…", help="only these of: %(default)s")
+    args = parser.parse_args()
+    launchers = {name: it for name, it in contest.contestants(parser, args).items() if name != "bare"}
+    for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # as ``nohup`` and a shell's ``&`` leave them
+        signal.signal(signum, signal.default_int_handler)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name, launcher in launchers.items():  # fill caches, compile bytecode
+        contest.progress(f"warming up: {name}")
+        play(SCENES["exit3"], launcher, 0.1)
+    rows, results = [], []
+    for key in args.scenes.split(","):
+        scene = SCENES[key]
+        played: dict[str, list[Ending]] = {name: [] for name in launchers}
+        for number in range(args.rounds):
+            for name, launcher in launchers.items():
+                contest.progress(f"{scene.title}, round {number + 1}: {name}")
+                # Once is enough for a launcher that leaves something, and for one that takes long.
+                slow = any(it.seconds is None or it.seconds > 1 for it in played[name])
+                if not slow or (number < contest.FEWEST and all(it.seconds is not None for it in played[name])):
+                    played[name].append(play(scene, launcher, args.bound))
+        contest.progress("")
+        rows.append([scene.title, *(cell(endings, args.bound) for endings in played.values())])
+        results += [
+            {"scene": key, "name": name, "endings": [vars(ending) for ending in endings]}
+            for name, endings in played.items()
+        ]
+    contest.table("Until every process of the job is gone", ["what happens", *launchers], rows)
+    contest.write_json(args.json, benchmark="death", bound=args.bound, results=results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""How long it takes to run an empty script, from the command to its end, and how much memory the launcher holds.
+
+The bare loop (``programs/bare.py``) is what any launcher in Python has to pay for: one interpreter, and ``Popen`` for
+each rank. Memory is that of all processes of the command that are not ranks, while the ranks sleep; pages that
+several of them share count several times.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+
+import contest
+from contest import Launcher, decimals, milliseconds
+
+
+def held_mib(launcher: Launcher, ranks: int) -> float:
+    """The memory of the launcher while its ranks sleep."""
+    with tempfile.TemporaryDirectory() as folder:
+        process, pids = contest.start_scene(launcher, ranks, "wait", folder)
+        try:
+            time.sleep(0.3)  # let it settle
+            return sum(contest.rss_kib(pid) for pid in contest.descendants() - set(pids)) / 1024
+        finally:
+            contest.sweep(process)
+
+
+def main() -> int:
+    parser = contest.arguments(__doc__, rounds=20)
+    parser.add_argument("--ranks", default="2,16", metavar="N,…", help="numbers of ranks (%(default)s)")
+    args = parser.parse_args()
+    launchers = contest.contestants(parser, args)
+    results = []
+    for ranks in map(int, args.ranks.split(",")):
+        commands = {name: it.script(ranks, contest.program("empty.py")) for name, it in launchers.items()}
+        runs = {
+            name: lambda it=it, name=name, commands=commands: contest.seconds(it, commands[name])
+            for name, it in launchers.items()
+        }
+        times = contest.take_turns(runs, args.rounds)
+        rows = []
+        for name, figures in times.items():
+            there = [figure for figure in figures if figure is not None]
+            mean, ratio = contest.median(there), contest.ratio(figures, times.get("bare"))
+            held = held_mib(launchers[name], ranks)
+            rows.append(
+                [name, milliseconds(mean), milliseconds(min(there)), decimals(ratio), decimals(held, 1), len(there)]
+            )
+            results.append({"ranks": ranks, "name": name, "seconds": figures, "ratio": ratio, "rss_mib": held})
+        header = ["launcher", "median ms", "min ms", "ratio", "RSS MiB", "rounds"]
+        contest.table(f"An empty script on {ranks} ranks", header, rows)
+    contest.write_json(args.json, benchmark="launch", results=results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""The benchmarks: each runs at a tiny size, and what the project claims of its cost holds here too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import clean_environ
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("benchmarks"),
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc"),
+]
+
+
+@pytest.fixture
+def benchmark(tmp_path):
+    """Run a benchmark; its output and its measurements."""
+
+    def run(name: str, *args: object, only: str = "bare,bireme", **kwargs: object) -> tuple[str, dict]:
+        file = tmp_path / f"{name}.json"
+        command = [sys.executable, BENCHMARKS / f"{name}.py", "--only", only, "--json", file, *map(str, args)]
+        done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=300, **kwargs)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout, json.loads(file.read_text())
+
+    return run
+
+
+def rows(table: str) -> list[list[str]]:
+    """The rows of all tables, as words."""
+    return [line.split() for line in table.splitlines() if line.startswith(("bare", "bireme", "writer alone"))]
+
+
+def test_launch(benchmark):
+    table, measured = benchmark("launch", "--rounds", 1, "--ranks", "2,3")
+    assert [row[0] for row in rows(table)] == ["bare", "bireme"] * 2
+    assert {(each["ranks"], each["name"]) for each in measured["results"]} == {
+        (2, "bare"), (2, "bireme"), (3, "bare"), (3, "bireme")
+    }  # fmt: skip
+    assert all(each["rss_mib"] > 1 and each["seconds"][0] > 0 for each in measured["results"])
+
+
+def test_death(benchmark):
+    table, measured = benchmark("death", "--rounds", 1, only="bireme")
+    assert "SIGKILL to the process above the ranks" in table
+    codes = {each["scene"]: each["endings"][0]["code"] for each in measured["results"]}
+    assert codes == {
+        "exit3": 3, "raise": 1, "segv": 139, "stubborn": 3, "grandchild": 3,
+        "sigint": 130, "sigterm": 143, "sighup": 129, "sigkill": 137, "above": 75,
+    }  # fmt: skip
+    assert all(each["endings"][0]["left"] == 0 for each in measured["results"])
+
+
+def test_output(benchmark, tmp_path):
+    sizes = ["--lines", 5000, "--c_lines", 50_000, "--flood_ranks", 8, "--flood_mb", 2, "--print_lines", 2000]
+    table, measured = benchmark("output", "--rounds", 1, "--dir", tmp_path, *sizes)
+    assert len([row for row in rows(table) if row[0] == "bireme"]) == 5
+    parts = measured["results"]
+    of_bireme = [each for each in parts["a"] + parts["d"] if each["name"].startswith("bireme")]
+    readings = [reading for each in of_bireme for reading in each["readings"]]
+    readings += [each["reading"] for each in parts["b"]]
+    assert len(readings) == 2 * len(of_bireme) + 4  # the warm-up was read back too
+    assert all((each["torn"], each["lost"], each["late"]) == (0, 0, 0) for each in readings)
+    assert parts["c"][0]["code"] == 0
+
+
+def test_parts_and_contestants_can_be_chosen(benchmark, tmp_path):
+    table, measured = benchmark(
+        "output", "--part", "a", "--rounds", 2, "--lines", 100, "--dir", tmp_path, only="bireme"
+    )
+    assert list(measured["results"]) == ["a"]
+    assert [row[0] for row in rows(table)] == ["bireme"]
+    assert measured["results"]["a"][0]["ratio"] is None  # nothing to compare with
+
+
+def test_missing_peers_are_named(tmp_path):
+    command = [sys.executable, BENCHMARKS / "launch.py", "--only", "bireme,mpich", "--rounds", "1", "--ranks", "1"]
+    environ = clean_environ(PATH=str(tmp_path))
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "left out, since neither on PATH nor in a --peers directory: mpich" in done.stdout
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(2, 1.6), (16, 1.25)])
+def test_launching_costs_little_more_than_a_bare_loop(benchmark, ranks, most):
+    """The best of many turns: what others do on this machine can only add to it. More turns, if that was not enough."""
+    best = {"bare": float("inf"), "bireme": float("inf")}
+    for _ in range(3):
+        _, measured = benchmark("launch", "--rounds", 15, "--ranks", ranks)
+        for each in measured["results"]:
+            best[each["name"]] = min(best[each["name"]], *filter(None, each["seconds"]))
+        ratio = best["bireme"] / best["bare"]
+        held = next(each["rss_mib"] for each in measured["results"] if each["name"] == "bireme")
+        assert held <= 25, f"the launcher holds {held:.1f} MiB"
+        if ratio <= most:
+            return
+    raise AssertionError(f"{ratio:.2f} times the bare loop: {best}")
