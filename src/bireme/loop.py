@@ -27,6 +27,10 @@ core. An event that comes alone is never delayed.
 """
 
 
+_LONGEST_WAIT = 3600.0
+"""Seconds: ``poll`` counts milliseconds in an int, and a grace time may be longer than that."""
+
+
 class Timer:
     """A call that will be made once; :meth:`cancel` takes it back."""
 
@@ -163,7 +167,7 @@ class Loop:
             self._last_small = now
 
     def _dispatch(self, wait: float | None) -> None:
-        for fd, mask in self._poll.poll(None if wait is None else wait * 1000 + 1):
+        for fd, mask in self._poll.poll(None if wait is None else min(wait, _LONGEST_WAIT) * 1000 + 1):
             if mask & ~select.POLLOUT:
                 reader = self._readers.get(fd)
                 if reader is not None:

@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 class Listener(Value):
     """Whom a node tells what happens. Times are seconds of this machine's monotonic clock.
 
-    ``up``: rank, pid, when. ``down``: how a rank ended, when. ``guardian_lost``: its pid. ``over``: nothing is left.
+    ``up``: rank, pid, when. ``down``: how a rank ended, when. ``guardian_lost``: its pid. ``unfit``: why a rank could
+    not be started. ``over``: nothing is left.
     """
 
     up: Callable[[int, int, float], None]
     down: Callable[[RankEnd, float], None]
     guardian_lost: Callable[[int], None]
+    unfit: Callable[[str], None]
     over: Callable[[], None]
 
 
@@ -74,7 +76,12 @@ class Node:
     # -- start -----------------------------------------------------------------------------------
 
     def start(
-        self, environ: Mapping[str, str], pipes: Sequence[tuple[int, int, int]], *, keep: Sequence[int] = ()
+        self,
+        environ: Mapping[str, str],
+        pipes: Sequence[tuple[int, int, int]],
+        *,
+        keep: Sequence[int] = (),
+        files_limit: tuple[int, int] | None = None,
     ) -> None:
         """Fork the guardian and, through it, the workers.
 
@@ -82,6 +89,7 @@ class Node:
             environ: what the workers inherit, before the plan's own variables.
             pipes: (stdin, stdout, stderr) of each worker, in the plan's order.
             keep: descriptors that stay open as long as anything of the job lives.
+            files_limit: the (soft, hard) limit of open files that the workers shall have, if it is not ours.
         """
         base = {**environ, **self._plan.env}
         starts = [
@@ -90,7 +98,7 @@ class Node:
         ]
         self._spare = frozenset(process.children())  # an embedding program's own children
         process.become_subreaper()
-        self._guardian = guardian.start(starts, keep=keep, at_loss=self._clean_up)
+        self._guardian = guardian.start(starts, keep=keep, at_loss=self._clean_up, files_limit=files_limit)
         self._loop.watch(self._guardian.events, self._hear)
 
     def _clean_up(self) -> None:
@@ -135,6 +143,10 @@ class Node:
                 self._listener.up(self._plan.workers[index].rank, pid, when)
             elif word == "down":
                 self._worker_ended(int(args[0]), int(args[1]), float(args[2]))
+            elif word == "unborn":
+                rank = self._plan.workers[int(args[0])].rank
+                reason = f"rank {rank} cannot be started on {self._plan.host}: {os.strerror(int(args[1]))}"
+                self._listener.unfit(f"{reason} (ulimit -u, or pids.max of the control group)")
             elif word == "deserted":
                 self._on("deserted")
             elif word == "empty":

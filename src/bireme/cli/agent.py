@@ -38,5 +38,5 @@ def main(argv: list[str]) -> int:
     world = decode_world_info(options["world_info"])
     spec = job_spec(parsed)
     outcome = local.run_by_hand(spec, os.environ, world, options["node_rank"], options["save_pid"] or None)
-    report(outcome, grace=spec.grace)
+    report(outcome)
     return outcome.exit_code

@@ -30,13 +30,27 @@ def command() -> NoReturn:
 
 def guarded(carry_out: Callable[[list[str]], int], argv: list[str]) -> NoReturn:
     """Exit with the code of a command, without the interpreter's farewell: tearing it down costs 3 ms."""
+    _open_standard_descriptors()
     code = main(argv, carry_out)
     try:
         sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:
-        pass
+    except BrokenPipeError:
+        code = code or READER_GONE
+    except OSError as error:
+        complain(f"cannot write to stdout: {error.strerror}")
+        code = code or INTERNAL
     os._exit(code)
+
+
+def _open_standard_descriptors() -> None:
+    """A command may be started with some of 0, 1, 2 closed: nothing that we open may land there."""
+    for fd, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, mode)  # takes the lowest free number: this one
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)
 
 
 def main(argv: list[str], carry_out: Callable[[list[str]], int] | None = None) -> int:

@@ -179,9 +179,7 @@ def _split(word: str, table: dict[str, Option]) -> tuple[str, bool, str]:
 
 def _convert(option: Option, name: str, value: str) -> Any:
     if option.kind == "count":
-        if not value.isascii() or not value.removeprefix("-").isdecimal():
-            raise BadInputError(f"{value!r} is not a whole number", where=name)
-        return int(value)
+        return whole(value, name)
     if option.kind == "seconds":
         try:
             seconds = float(value)
@@ -193,6 +191,18 @@ def _convert(option: Option, name: str, value: str) -> Any:
     if option.kind == "choice" and value not in option.choices:
         raise BadInputError(f"{value!r} is none of {', '.join(option.choices)}", where=name)
     return value
+
+
+def whole(text: str, where: str) -> int:
+    """A whole number of reasonable size, as somebody types it.
+
+    Raises:
+        BadInputError: it is none.
+    """
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 10):
+        raise BadInputError(f"{text[:40]!r} is not a whole number", where=where)
+    return int(text)
 
 
 def _nearest(name: str, table: dict[str, Option]) -> str:

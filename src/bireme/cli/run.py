@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 from bireme.cli.options import RUN, parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
+from bireme.logs.console import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,20 +34,17 @@ def carry_out(parsed: Parsed) -> int:
     from bireme.api import run
 
     outcome = run(spec)
-    report(outcome, grace=spec.grace)
+    report(outcome)
     return outcome.exit_code
 
 
-def report(outcome: Outcome, *, grace: float) -> None:
+def report(outcome: Outcome) -> None:
     """Say on stderr how it ended, if it did not end well."""
     if outcome.exit_code == OK and not outcome.stuck:
         return
     from bireme.supervise.report import summary
 
-    try:
-        sys.stderr.write("".join(f"bireme: {line}\n" for line in summary(outcome, grace=grace).splitlines()))
-    except OSError:
-        pass
+    complain(summary(outcome), every_line=True)
 
 
 def _dry_run(spec: JobSpec, *, as_json: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bireme.cli.options import whole
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
     from bireme.cli.options import Parsed
 
+
+_MOST_RANKS = 1_000_000
 
 _ABSENT: dict[str, Any] = {"include": "", "exclude": "", "num_gpus": None, "rdzv_endpoint": None}
 """Options that a node whose world is given does not have."""
@@ -75,9 +78,10 @@ def _slots(options: dict[str, Any]) -> tuple[int | None, str]:
         import os
 
         return os.cpu_count() or 1, "cpu"
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise BadInputError(f"{text!r} is not a number of slots: at least 1 is needed", where="--num_gpus")
-    return int(text), accelerator
+    number = whole(text, "--num_gpus")
+    if number < 1:
+        raise BadInputError(f"{number} is too few: at least 1 is needed", where="--num_gpus")
+    return number, accelerator
 
 
 def _endpoint(options: dict[str, Any]) -> tuple[str | None, int | None]:
@@ -86,16 +90,29 @@ def _endpoint(options: dict[str, Any]) -> tuple[str | None, int | None]:
     if endpoint:
         if addr or port:
             raise BadInputError("--rdzv_endpoint says the same as --master_addr and --master_port: use one of them")
-        addr, colon, text = endpoint.rpartition(":") if not endpoint.endswith("]") else (endpoint, "", "")
-        if not colon:
-            addr, text = endpoint, ""
-        if text and not (text.isascii() and text.isdecimal()):
-            raise BadInputError(f"{text!r} is not a port", where="--rdzv_endpoint")
-        addr, port = addr.removeprefix("[").removesuffix("]"), int(text) if text else None
-        port = port or None  # 0 lets the launcher choose
+        addr, port = _split_endpoint(endpoint)
+    where = "--rdzv_endpoint" if endpoint else "--master_addr"
     if addr == "":
-        raise BadInputError("the address is empty", where="--rdzv_endpoint" if endpoint else "--master_addr")
+        raise BadInputError("the address is empty", where=where)
+    if port is not None and not 1 <= port <= 65535:
+        where = where if endpoint else "--master_port"
+        raise BadInputError(f"{port} is not a port: they go from 1 to 65535", where=where)
     return addr, port
+
+
+def _split_endpoint(endpoint: str) -> tuple[str, int | None]:
+    """``ADDR``, ``ADDR:PORT`` or ``[IPV6]:PORT``; port 0 lets the launcher choose, as under torchrun."""
+    where = "--rdzv_endpoint"
+    if endpoint.startswith("["):
+        addr, bracket, rest = endpoint[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise BadInputError(f"{endpoint!r} is not an address and a port", mend="e.g. [fe80::1]:29500", where=where)
+        text = rest[1:]
+    elif endpoint.count(":") > 1:
+        raise BadInputError(f"{endpoint!r}: an IPv6 address stands in brackets", mend=f"[{endpoint}]", where=where)
+    else:
+        addr, _, text = endpoint.partition(":")
+    return addr, (whole(text, where) or None) if text else None
 
 
 def _local_rank(options: dict[str, Any]) -> Any:
@@ -126,8 +143,10 @@ def _wrap(options: dict[str, Any]) -> tuple[str, ...]:
 def _ranks(text: str) -> tuple[int, ...]:
     ranks: list[int] = []
     for word in text.split(",") if text else ():
-        low, dash, high = word.strip().partition("-")
-        if not (low.isascii() and low.isdecimal() and (not dash or (high.isascii() and high.isdecimal()))):
-            raise BadInputError(f"{word!r} is not a rank", mend="e.g. 0,3 or 0-3", where="--wrap_ranks")
-        ranks += range(int(low), int(high or low) + 1)
+        first, dash, last = word.strip().partition("-")
+        low = whole(first, "--wrap_ranks")
+        high = whole(last, "--wrap_ranks") if dash else low
+        if not 0 <= low <= high <= _MOST_RANKS:
+            raise BadInputError(f"{word!r} are no ranks", mend="e.g. 0,3 or 0-3", where="--wrap_ranks")
+        ranks += range(low, high + 1)
     return tuple(ranks)

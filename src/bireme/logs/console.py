@@ -90,12 +90,18 @@ class Console:
         for sink in waiting:
             sink.on_drained = lambda: None if self.pending else callback()
 
-    def finish_line(self) -> None:
-        """End a line that was left open, so that the shell's prompt begins on one of its own."""
+    def finish_line(self, *, report_follows: bool) -> None:
+        """End a line that was left open, so that the shell's prompt, or our report, begins on one of its own."""
         for sink in set(self._sinks.values()):
-            if self._open.get(sink) is not None and sink.terminal:
+            if self._open.get(sink) is not None and (sink.terminal or (report_follows and sink is self._sinks[ERR])):
                 self._open[sink] = None
                 sink.write(b"\n")
+
+    def pass_on(self, stream: int, data: bytes) -> None:
+        """Bytes of the only source there is, as they are."""
+        sink = self._sinks[stream]
+        self._open[sink] = None if data.endswith(b"\n") else self
+        sink.write(data)
 
     def _out_failed(self, error: OSError) -> None:
         if is_gone(error):
@@ -109,11 +115,11 @@ class Console:
             sink.close()
 
 
-def complain(text: str) -> None:
+def complain(text: str, *, every_line: bool = False) -> None:
     """A message of ours when there is no console: before the start, or after the end."""
+    lines = [line if place and not every_line else f"bireme: {line}" for place, line in enumerate(text.splitlines())]
     try:
-        sys.stderr.write(
-            "".join(f"bireme: {line}\n" if i == 0 else f"{line}\n" for i, line in enumerate(text.splitlines()))
-        )
-    except OSError:
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        sys.stderr.flush()
+    except (OSError, ValueError):
         pass

@@ -85,15 +85,17 @@ class LineCutter:
         blocks = []
         while self._first_line(body) > MAX_LINE:
             room = MAX_LINE - self._shown
-            blocks.append(self._emit(body[:room] + b"\n"))
-            self._torn = True
+            labelled = bool(self._label().first)  # without a label, a cut could not be told from a line's end
+            blocks.append(self._emit(body[:room] + (b"\n" if labelled else b"")))
+            self._torn = labelled
+            self._shown = 0 if labelled else 1  # what comes next goes on with the line
             body = body[room:]
         end = body.rfind(b"\n") + 1
         self._rest = body[end:]
         if end:
             blocks.append(self._emit(body[:end]))
         if len(blocks) > 1:
-            return blocks[0].replace(data=b"".join(block.data for block in blocks))
+            return blocks[0].replace(data=b"".join(block.data for block in blocks), open=blocks[-1].open)
         return blocks[0] if blocks else None
 
     def _first_line(self, body: bytes) -> int:

@@ -39,10 +39,14 @@ class Style(Value):
 
 
 class _Stream:
-    """One stream of one rank. ``cutter`` is ``None`` where it is not shown; ``rest`` in seconds."""
+    """One stream of one rank.
 
-    def __init__(self, number: int, cutter: LineCutter | None, rest: float) -> None:
-        self.number, self.cutter, self.rest = number, cutter, rest
+    ``cutter`` is ``None`` where lines are not looked at: it is not shown, or ``alone`` on the screen, so that it is
+    passed on as it is.
+    """
+
+    def __init__(self, number: int, cutter: LineCutter | None, *, alone: bool, rest: float) -> None:
+        self.number, self.cutter, self.alone, self.rest = number, cutter, alone, rest
         self.last_read = 0.0
         self.timed = False
         self.tail = b""
@@ -57,29 +61,26 @@ class Output:
 
     def add(self, rank: int, host: str, number: int) -> None:
         """Expect output of a rank's stdout (1) or stderr (2)."""
-        cutter, rest = self._cutter(rank, host, number)
-        self._streams[rank, number] = _Stream(number, cutter, rest)
-
-    def _cutter(self, rank: int, host: str, number: int) -> tuple[LineCutter | None, float]:
         style, mode = self._style, self._style.effective
         terminal = self._console.is_terminal(number)
         rest = _REST_ON_TERMINAL if terminal else _REST_ELSEWHERE
-        if mode == "none" or (mode == "rank0" and rank != 0):
-            return None, rest
-        if mode == "prefix" or style.timestamps:
-            label = Label.of(host, rank, timestamps=style.timestamps)
-        else:
-            label = Label.empty
-            if style.world_size == 1 or mode == "rank0":
-                rest = 0.0  # alone on the screen: nothing can come in between
-        return LineCutter(label, relabel_cr=terminal), rest
+        labelled = mode == "prefix" or style.timestamps
+        shown = mode != "none" and (mode != "rank0" or rank == 0)
+        alone = shown and not labelled and (style.world_size == 1 or mode == "rank0")
+        cutter = None
+        if shown and not alone:
+            label = Label.of(host, rank, timestamps=style.timestamps) if labelled else Label.empty
+            cutter = LineCutter(label, relabel_cr=terminal)
+        self._streams[rank, number] = _Stream(number, cutter, alone=alone, rest=rest)
 
     def feed(self, rank: int, number: int, chunk: bytes) -> None:
         """A rank has written."""
         stream = self._streams[rank, number]
         if number == ERR:
             stream.tail = chunk[-_TAIL:] if len(chunk) >= _TAIL else (stream.tail + chunk)[-_TAIL:]
-        if stream.cutter is not None:
+        if stream.alone:
+            self._console.pass_on(number, chunk)
+        elif stream.cutter is not None:
             self._put(stream, stream.cutter.feed(chunk))
             if stream.cutter.resting:
                 self._let_rest(stream, stream.cutter)
@@ -100,9 +101,6 @@ class Output:
 
     def _let_rest(self, stream: _Stream, cutter: LineCutter) -> None:
         """An unfinished line is shown once nothing has followed it for a moment."""
-        if not stream.rest:
-            self._put(stream, cutter.flush())
-            return
         stream.last_read = time.monotonic()
         if not stream.timed:
             stream.timed = True

@@ -25,6 +25,8 @@ def worker_argv(
     elif program.kind == "module":
         start = (interpreter, "-u", "-m", program.target)
     else:
-        start = (interpreter, "-u", program.target)
+        # a name that begins with a dash would be taken for an option of Python's
+        target = f"./{program.target}" if program.target.startswith("-") else program.target
+        start = (interpreter, "-u", target)
     rank_words = (local_rank,) if local_rank else ()
     return (*wrap, *start, *rank_words, *program.args)

@@ -29,7 +29,7 @@ def decode_world_info(text: str) -> Pool:
     where = "--world_info"
     try:
         world = json.loads(base64.b64decode(text, altchars=b"-_", validate=True))
-    except (ValueError, binascii.Error):
+    except (ValueError, RecursionError, binascii.Error):
         raise BadInputError("not the URL-safe base64 of a JSON object", where=where) from None
     if not isinstance(world, dict) or not world:
         raise BadInputError("not an object of host: [slots]", where=where)

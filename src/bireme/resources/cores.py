@@ -31,6 +31,17 @@ def usable() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def bound(core_list: str | None, *, physical: bool, ranks: int) -> tuple[tuple[int, ...], ...]:
+    """The cores of each of ``ranks`` ranks: of the list, or of all physical cores; empty when neither is asked for.
+
+    Raises:
+        BadInputError: the list is no list, or there are fewer cores than ranks.
+    """
+    if core_list:
+        return split_cores(parse_core_list(core_list), ranks)
+    return split_cores(physical_cores(allowed_cores()), ranks) if physical else ()
+
+
 def parse_core_list(text: str, allowed: Collection[int] | None = None) -> tuple[int, ...]:
     """Read a list such as ``0,2-5``; the cores come in the order of the text.
 

@@ -37,7 +37,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 ACCELERATORS = ("cuda", "rocm", "xpu", "npu", "cpu")
 """In the order in which ``auto`` looks for them."""
@@ -167,6 +167,33 @@ def local_slots(
         value = f"{devices.variable}={','.join(devices.visible)}"
         notes = (f"{value} is ignored: the command line says which devices to use",)
     return devices.ids[:num_gpus], notes
+
+
+def remote_slots(devices: Devices, wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """The slots of a node of many, as device ids of that node.
+
+    Args:
+        devices: what the node has.
+        wanted: the slots that the pool gives it; ``None``: whatever it has. Where a scheduler has set the node's
+            variable, a number means a place in its list.
+
+    Raises:
+        BadInputError: the node has no such device.
+    """
+    if wanted is None:
+        return local_slots(devices)[0]
+    if devices.accelerator == "cpu":
+        return tuple(wanted)
+    offered = devices.ids if devices.visible is None else devices.visible
+    slots = []
+    for slot in wanted:
+        if devices.visible is not None and slot.isdecimal() and int(slot) < len(offered):
+            slots.append(offered[int(slot)])
+        elif slot in offered:
+            slots.append(slot)
+        else:
+            raise BadInputError(f"there is no device {slot}: there are {', '.join(offered) or 'none'}")
+    return tuple(slots)
 
 
 def slot_aliases(devices: Devices) -> dict[str, str]:

@@ -54,6 +54,19 @@ class PortLease:
         return f"PortLease(port={self.port}, fd={self._fd})"
 
 
+class Listener:
+    """A leased port that is listened on, so that others can try whether they reach it."""
+
+    def __init__(self, lease: PortLease) -> None:
+        self._lease = lease
+        self._socket = _listen(lease.port)
+
+    def hand_over(self) -> tuple[int, ...]:
+        """Stop listening: the job's first rank will. Return the lock's descriptor, if there is one."""
+        self._socket.close()
+        return (self._lease.fileno(),) if self._lease.fileno() != _NO_LOCK else ()
+
+
 def lease_port(default: int = DEFAULT_PORT) -> tuple[PortLease, str]:
     """Lease the default port, one of those after it, or any.
 

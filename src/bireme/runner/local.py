@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 
 from bireme.agent import session
+from bireme.agent.crew import LocalCrew
+from bireme.agent.facts import node_facts
 from bireme.errors import BadInputError
 from bireme.job import DEFAULT_PORT
 from bireme.logs import rankfiles
-from bireme.plan.start import JobFacts, NodeFacts, StartPlan, start_plan
-from bireme.resources import cores, devices, filters, ports
-from bireme.runner import pidfile, program
+from bireme.plan.start import JobFacts, StartPlan, start_plan
+from bireme.resources import devices, filters, ports, program
+from bireme.runner import pidfile
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -49,6 +51,7 @@ def prepare(spec: JobSpec, environ: Mapping[str, str]) -> Prepared:
     Raises:
         BadInputError: whatever is wrong with the job, before anything has happened.
     """
+    _check_working_directory()
     found = devices.discover(spec.accelerator, environ)
     filtered = bool(spec.include or spec.exclude)
     slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=filtered)
@@ -80,6 +83,7 @@ def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node
             mend=f"0 to {len(world) - 1}",
             where="--node_rank",
         )
+    _check_working_directory()
     accelerator = devices.discover(spec.accelerator, environ).accelerator
     host = list(world)[node_rank]
     return _prepare_node(spec, environ, world, host, accelerator, spec.master_port or DEFAULT_PORT, None, [])
@@ -106,13 +110,19 @@ def _prepare_node(
         port,
     )
     ranks = len(active[host])
-    error_dir = os.path.join(_temporary(environ), f"bireme-{job.job_id}")
-    node = _node_facts(spec, environ, interpreter, ranks, error_dir)
+    node = node_facts(spec, environ, interpreter, ranks, job.job_id)
     plan = start_plan(spec, active, job, {host: node})
     threads = plan.nodes[0].env.get("OMP_NUM_THREADS")
     if threads and ranks > 1 and not node.bound:
         notes.append(("info", f"OMP_NUM_THREADS={threads} for each rank: {node.cores} cores for {ranks} ranks"))
     return Prepared(plan, environ, lease, tuple(notes))
+
+
+def _check_working_directory() -> None:
+    try:
+        os.getcwd()
+    except OSError:
+        raise BadInputError("the working directory is gone", mend="change to one that exists") from None
 
 
 def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
@@ -146,43 +156,22 @@ def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
         if spec.save_pid and main_pid is not None:
             pid_file = pidfile.create(main_pid)
             notes.append(("info", f"launcher pid: {os.getpid()} (in {pid_file})"))
-        options = session.Options(
-            grace=spec.grace,
-            output=spec.output,
-            timestamps=spec.timestamps,
-            log_level=spec.log_level,
-            log_dir=log_dir,
-            pid_file=pid_file,
-            keep=(prepared.lease.fileno(),) if prepared.lease is not None and prepared.lease.fileno() >= 0 else (),
-            notes=tuple(notes),
+        manner = session.Manner(spec.output, spec.timestamps, spec.log_level, tuple(notes))
+        lock = prepared.lease.fileno() if prepared.lease is not None else -1
+        return session.run(
+            manner,
+            lambda session: LocalCrew(
+                session,
+                prepared.plan,
+                prepared.plan.nodes[0],
+                prepared.environ,
+                grace=spec.grace,
+                log_dir=log_dir,
+                keep=(lock,) if lock >= 0 else (),
+                remove_at_loss=(pid_file,) if pid_file else (),
+            ),
         )
-        return session.run(prepared.plan, prepared.plan.nodes[0], options, prepared.environ)
     finally:
         prepared.release()
         if pid_file is not None:
             pidfile.remove(pid_file)
-
-
-def _node_facts(spec: JobSpec, environ: Mapping[str, str], interpreter: str, ranks: int, error_dir: str) -> NodeFacts:
-    bound: tuple[tuple[int, ...], ...] = ()
-    if spec.bind_core_list:
-        bound = cores.split_cores(cores.parse_core_list(spec.bind_core_list), ranks)
-    elif spec.bind_cores:
-        bound = cores.split_cores(cores.physical_cores(cores.allowed_cores()), ranks)
-    return NodeFacts(
-        hostname=os.uname().nodename.partition(".")[0],
-        interpreter=interpreter,
-        cwd=os.getcwd(),
-        cores=cores.usable(),
-        error_dir=error_dir,
-        bound=bound,
-        omp_threads_set="OMP_NUM_THREADS" in environ,
-    )
-
-
-def _temporary(environ: Mapping[str, str]) -> str:
-    """The directory for temporary files (``tempfile`` costs 13 ms)."""
-    for path in (environ.get("TMPDIR", ""), "/tmp", os.getcwd()):
-        if path and os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):
-            return os.path.abspath(path)
-    return "/tmp"

@@ -53,10 +53,11 @@ def remove(path: str) -> None:
 def _replace_stale(draft: str, path: str) -> None:
     try:
         with open(path) as file:
-            owner = int(file.read())
-        os.kill(owner, 0)
-        alive = owner != os.getpid()
-    except (ValueError, ProcessLookupError):
+            owner = int(file.read(20))
+        alive = owner > 0 and owner != os.getpid()
+        if alive:
+            os.kill(owner, 0)
+    except (ValueError, OverflowError, ProcessLookupError):
         alive = False
     except PermissionError:
         alive = True

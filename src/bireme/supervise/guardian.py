@@ -12,8 +12,10 @@ agent → guardian   ``rank SIG *|i,j…``   signal to workers, by their index
 \\                  ``all SIG``            signal to everything below (suspend, resume)
 \\                  ``stray SIG``          and, from now on, to whatever an ended worker leaves
 \\                  ``kill``               SIGKILL to everything below, until nothing is left
+\\                  ``fork i``             start worker ``i``, which was held back
 guardian → agent   ``up i PID T``         worker ``i`` was forked, at monotonic second T
 \\                  ``down i STATUS T``    it ended, with this wait status
+\\                  ``unborn i ERRNO``     it could not be forked
 \\                  ``deserted``           all workers have ended, but something is left
 \\                  ``empty``              nothing is left; the guardian ends
 =================  =====================================================================
@@ -28,7 +30,8 @@ import sys
 import time
 from itertools import pairwise
 
-from bireme.supervise import cgroup, process
+from bireme.errors import UnfitError
+from bireme.supervise import cgroup, limits, process
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -80,25 +83,39 @@ class Handle:
         os.close(self.events)
 
 
-def start(workers: Sequence[WorkerStart], *, keep: Sequence[int] = (), at_loss: Callable[[], None]) -> Handle:
+def start(
+    workers: Sequence[WorkerStart],
+    *,
+    keep: Sequence[int] = (),
+    at_loss: Callable[[], None],
+    at_once: int | None = None,
+    files_limit: tuple[int, int] | None = None,
+) -> Handle:
     """Fork the guardian, which forks the workers.
 
     Args:
         workers: what to start, by index.
+        at_once: how many to start now; the others wait for ``fork``. Nothing is ``empty`` before all were started.
+        files_limit: the (soft, hard) limit of open files that the workers shall have, if it is not ours.
         keep: descriptors that the guardian holds for as long as anything lives (the port's lock).
         at_loss: called in the guardian, after the killing, when the agent was lost.
     """
     command_read, command_write = os.pipe()
     event_read, event_write = os.pipe()
-    was = _Inherited()
+    was = _Inherited(files_limit)
     # A signal between fork and the child's own handlers would write into our wakeup pipe, twice.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CATCHABLE)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        raise UnfitError(f"cannot start a process: {error.strerror}", mend=_FORK_MEND) from None
     if pid == 0:
         try:
-            _Guardian(workers, command_read, event_write, was, mask, keep, at_loss).run()
+            _Guardian(workers, command_read, event_write, was, mask, keep, at_loss).run(at_once)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -109,6 +126,7 @@ def start(workers: Sequence[WorkerStart], *, keep: Sequence[int] = (), at_loss: 
     return Handle(pid, command_write, event_read)
 
 
+_FORK_MEND = "the limit may be that of the user (ulimit -u) or of the control group (pids.max)"
 _CATCHABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 # What a terminal, a shell or a scheduler sends to a whole group; the agent decides about these.
 _DEAF = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
@@ -118,13 +136,14 @@ _OURS = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class _Inherited:
-    """Which signals were ignored when the command started (nohup, a shell's ``&``): workers get them so."""
+    """What the command found when it was started and workers find again: ignored signals (nohup, ``&``), limits."""
 
-    def __init__(self) -> None:
+    def __init__(self, files_limit: tuple[int, int] | None) -> None:
+        self.files_limit = files_limit
         self.ignored = [s for s in _DEAF if s not in _OURS and signal.getsignal(s) is signal.SIG_IGN]
 
     def give_back(self) -> None:
-        """In a worker, before exec: every disposition as the command found it."""
+        """In a worker, before exec: every signal as the command found it."""
         for signum in (*_DEAF, *_OURS, signal.SIGCHLD):
             signal.signal(signum, signal.SIG_IGN if signum in self.ignored else signal.SIG_DFL)
 
@@ -147,19 +166,24 @@ class _Guardian:
         self.alive: dict[int, int] = {}  # pid → index
         self.stray_signal = 0
         self.signalled: set[int] = set()
+        self.held: set[int] = set()
         self.killing = self.reported = False
         self.partial = b""
         self.group = ""
 
-    def run(self) -> NoReturn:
+    def run(self, at_once: int | None) -> NoReturn:
         os.setsid()  # Ctrl+C at the terminal is for the agent to decide upon
         process.become_subreaper()
         process.name_process("bireme-guard")
         wake = self._take_signals()
         self.group = cgroup.enter()
-        for index in range(len(self.workers)):
+        now = len(self.workers) if at_once is None else min(at_once, len(self.workers))
+        for index in range(now):
             self._fork(index)
-        self._close_but({self.commands, self.events, *wake, *self.keep})
+        self.held = set(range(now, len(self.workers)))
+        later = [self.workers[index] for index in self.held]
+        pipes = {fd for worker in later for fd in (worker.stdin, worker.stdout, worker.stderr)}
+        self._close_but({self.commands, self.events, *wake, *self.keep, *pipes})
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
         poll = select.poll()
         poll.register(self.commands, select.POLLIN)
@@ -197,17 +221,30 @@ class _Guardian:
 
     def _fork(self, index: int) -> None:
         parent = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._say("unborn", index, error.errno)
+            return
         if pid == 0:
             _become(self.workers[index], parent, self.was, self.mask)
         self.alive[pid] = index
         self._say("up", index, pid, f"{time.monotonic():.6f}")
+
+    def _fork_held(self, index: int) -> None:
+        self.held.discard(index)
+        self._fork(index)
+        worker = self.workers[index]
+        for fd in {worker.stdin, worker.stdout, worker.stderr}:
+            os.close(fd)
 
     def _reap(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
+                if self.held:
+                    return
                 cgroup.leave(self.group)
                 cgroup.remove(self.group)
                 self._say("empty")
@@ -219,7 +256,7 @@ class _Guardian:
                 self._say("down", index, status, f"{time.monotonic():.6f}")
         if self.stray_signal:
             self._signal_strays()
-        if not self.alive and not self.reported:
+        if not self.alive and not self.held and not self.reported:
             self.reported = True
             self._say("deserted")
 
@@ -260,6 +297,9 @@ class _Guardian:
                 self.stray_signal = int(args[0])
             elif word == "kill":
                 self.killing = True
+                self.held.clear()
+            elif word == "fork" and int(args[0]) in self.held:
+                self._fork_held(int(args[0]))
         return True
 
     def _agent_lost(self) -> NoReturn:
@@ -284,12 +324,14 @@ def _become(worker: WorkerStart, parent: int, was: _Inherited, mask: Collection[
         if worker.cores:
             os.sched_setaffinity(0, worker.cores)
         os.chdir(worker.cwd)
+        os.closerange(3, 1 << 20)  # else the old limit may be too low for exec itself
+        limits.give_back(was.files_limit)
         os.execvpe(worker.argv[0], worker.argv, worker.env)
     except OSError as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126
-        os.write(2, f"bireme: cannot run {worker.argv[0]}: {error.strerror}\n".encode())
+        os.write(2, os.fsencode(f"bireme: cannot run {worker.argv[0]}: {error.strerror}\n"))
     except BaseException as error:
-        os.write(2, f"bireme: cannot run {worker.argv[0]}: {error}\n".encode(errors="replace"))
+        os.write(2, f"bireme: cannot run {worker.argv[0]!a}: {error!a}\n".encode())
     finally:
         os._exit(code)
 

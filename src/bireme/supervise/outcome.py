@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
-    Cause: TypeAlias = Literal["ok", "rank failed", "signal", "agent lost", "reader gone"]
+    Cause: TypeAlias = Literal["ok", "rank failed", "signal", "agent lost", "unfit", "reader gone"]
 
 
 class RankEnd(Value):
@@ -36,7 +36,7 @@ class Outcome(Value):
     """The end of a job.
 
     ``first``: the failure that brought the job down. ``stuck``: processes that even SIGKILL did not end, as
-    ``pid (name, state)``. ``killed``: how many ranks had to be killed since the grace time was over.
+    ``pid (name, state)``. ``killed``: how many ranks SIGKILL had to end.
     """
 
     exit_code: int

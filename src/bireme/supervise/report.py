@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from bireme.supervise.outcome import Outcome, RankEnd
 
 
-def summary(outcome: Outcome, *, grace: float) -> str:
+def summary(outcome: Outcome) -> str:
     """The report, several lines; empty when all went well."""
     lines = _headline(outcome)
     first = outcome.first
@@ -17,7 +17,7 @@ def summary(outcome: Outcome, *, grace: float) -> str:
         if first.out_of_memory:
             lines.append("  the kernel's out-of-memory killer ended it: the node has too little memory for the job")
         lines += [f"  | {line}" for line in first.detail.splitlines()]
-    lines += _others(outcome, grace)
+    lines += _others(outcome)
     if outcome.stuck:
         lines.append(f"  held by the kernel, even after SIGKILL, and left behind: {', '.join(outcome.stuck)}")
     if lines and outcome.logs:
@@ -34,8 +34,8 @@ def _headline(outcome: Outcome) -> list[str]:
         return [f"stopped by {signal_name(outcome.signum)} after {_duration(outcome.seconds)}"]
     if outcome.cause == "reader gone":
         return ["stopped, since the reader of our output went away"]
-    if outcome.cause == "agent lost":
-        return [f"lost: {outcome.note}"]
+    if outcome.cause in ("agent lost", "unfit"):
+        return [outcome.note]
     return ["some processes could not be ended"] if outcome.stuck else []
 
 
@@ -44,14 +44,14 @@ def _who(end: RankEnd) -> str:
     return f"rank {end.rank} on {end.host}{device}, pid {end.pid},"
 
 
-def _others(outcome: Outcome, grace: float) -> list[str]:
+def _others(outcome: Outcome) -> list[str]:
     stopped = sum(1 for end in outcome.ends if end.stopped or (end.code and end is not outcome.first))
     if not stopped or outcome.cause == "ok":
         return []
     ranks = "1 other rank was" if stopped == 1 else f"{stopped} other ranks were"
     if outcome.first is None:
         ranks = ranks.replace("other ", "")
-    killed = f", {outcome.killed} of them by SIGKILL after the grace time of {grace:g} s" if outcome.killed else ""
+    killed = f", {outcome.killed} of them by SIGKILL" if outcome.killed else ""
     return [f"  {ranks} stopped because of it{killed}"]
 
 
@@ -89,19 +89,33 @@ def last_words(stderr: bytes, error_file: str, *, by_signal: bool, lines: int = 
     return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
 
 
-_TRACEBACK = "Traceback (most recent call last):"
+_TRACEBACK = ("Traceback (most recent call last):", "  + Exception Group Traceback (most recent call last):")
 _CHAIN = ("direct cause of the following exception", "another exception occurred")
 
 
 def _last_traceback(text: str) -> int:
-    """Where the last traceback begins, with those that it is chained to; -1: there is none."""
-    start = text.rfind(_TRACEBACK)
-    while start > 0:
-        before = text[:start].rstrip().rpartition("\n")[2]
+    """Where the last traceback begins, with those that it is chained to; -1: there is none.
+
+    One that is indented belongs to an exception group, which begins further up.
+    """
+    starts = _line_starts(text)
+    while len(starts) > 1:
+        before = text[: starts[-1]].rstrip().rpartition("\n")[2]
         if not any(words in before for words in _CHAIN):
             break
-        start = text.rfind(_TRACEBACK, 0, start)
-    return start
+        starts.pop()
+    return starts[-1] if starts else -1
+
+
+def _line_starts(text: str) -> list[int]:
+    """Where lines begin that begin a traceback."""
+    starts = []
+    place = 0
+    for line in text.splitlines(keepends=True):
+        if line.startswith(_TRACEBACK):
+            starts.append(place)
+        place += len(line)
+    return starts
 
 
 def _recorded(text: str) -> str:

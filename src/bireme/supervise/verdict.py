@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bireme.errors import LOST, OK, READER_GONE
+from bireme.errors import LOST, OK, READER_GONE, UNFIT
 from bireme.supervise.outcome import Outcome, RankEnd
 
 TYPE_CHECKING = False
@@ -61,7 +61,13 @@ class Verdict:
     ) -> Outcome:
         """The job's end, as far as it is known now."""
         first = self.first
-        codes = {"ok": OK, "signal": 128 + self.signum, "agent lost": LOST, "reader gone": READER_GONE}
-        code = first.code if first is not None else codes[self.cause]
+        code = first.code if first is not None else self._own_code()
         ends = tuple(self._ends[rank] for rank in sorted(self._ends))
         return Outcome(code, self.cause, seconds, ends, first, self.signum, killed, stuck, logs, self.note)
+
+    def _own_code(self) -> int:
+        """The code of a cause that is not a rank's end."""
+        if self.cause == "signal":
+            return 128 + self.signum
+        codes: dict[Cause, int] = {"ok": OK, "agent lost": LOST, "unfit": UNFIT, "reader gone": READER_GONE}
+        return codes[self.cause]

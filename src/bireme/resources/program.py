@@ -43,9 +43,9 @@ def check(spec: JobSpec, *, own_interpreter: bool) -> str:
 
 def _read_script(path: str) -> bytes:
     if os.path.isdir(path):
-        if os.path.exists(os.path.join(path, "__main__.py")):
-            return _read(os.path.join(path, "__main__.py"))
-        raise BadInputError(f"{path} is a directory, not a script", mend="name the Python file to run")
+        path = os.path.join(path, "__main__.py")
+        if not os.path.isfile(path):
+            raise BadInputError(f"{path[:-12]} is a directory, not a script", mend="name the Python file to run")
     if not os.path.exists(path):
         raise BadInputError(
             f"there is no script {path}",
@@ -89,6 +89,9 @@ def _read_executable(name: str) -> bytes:
 
 
 def _read(path: str) -> bytes:
+    """The text of a regular file. Of a pipe (``<(…)`` in bash) only the ranks may read, for it gives its text once."""
+    if not os.path.isfile(path):
+        return b""
     with open(path, "rb") as file:
         return file.read(_ENOUGH)
 
@@ -134,10 +137,12 @@ def _sourced(script: str, environ: Mapping[str, str], where: str) -> Mapping[str
         done = subprocess.run(command, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except OSError as error:
         raise BadInputError(f"cannot run bash to read {script}: {error.strerror}", where=where) from None
-    if done.returncode != 0:
+    if done.returncode != 0 or not done.stdout:  # it may also have left the shell with 0
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise BadInputError(
-            f"{script} failed with exit code {done.returncode}", mend=said[-1] if said else "", where=where
+            f"{script} ended with exit code {done.returncode} instead of setting an environment",
+            mend=said[-1] if said else "",
+            where=where,
         )
     pairs = (os.fsdecode(item).partition("=") for item in done.stdout.split(b"\0") if item)
     return {name: value for name, _, value in pairs}

@@ -1,0 +1,158 @@
+"""The ranks of this machine, run in the command's own process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from bireme.agent.node import Listener, Node, remove_flat_directory
+from bireme.agent.pipes import Pipes
+from bireme.logs.console import ERR, OUT
+from bireme.logs.rankfiles import RankFiles
+from bireme.supervise import limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bireme.agent.session import Session
+    from bireme.plan.start import NodePlan, StartPlan
+
+
+class LocalCrew:
+    """A crew of one node: see :class:`bireme.agent.session.Crew`.
+
+    Args:
+        session: told what happens.
+        plan: the job; ``node`` is the part of it that runs here.
+        environ: what the ranks inherit, before the plan's own variables.
+        grace: seconds between the stop signal and SIGKILL.
+        log_dir: where the ranks' log files go, if anywhere.
+        keep: descriptors that stay open while anything of the job lives (the port's lock).
+        remove_at_loss: files that the guardian removes should this process be lost.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        plan: StartPlan,
+        node: NodePlan,
+        environ: Mapping[str, str],
+        *,
+        grace: float,
+        log_dir: str | None = None,
+        keep: Sequence[int] = (),
+        remove_at_loss: Sequence[str] = (),
+    ) -> None:
+        self._session, self._plan, self._node_plan = session, plan, node
+        self._environ, self._keep = environ, keep
+        self._over = False
+        self._files = self._rank_files(log_dir) if log_dir is not None else None
+        self._pipes = Pipes(session.loop, self._chunk, session.eof, self._maybe_over)
+        listener = Listener(self._up, session.down, self._guardian_lost, self._unfit, self._node_over)
+        self._node = Node(
+            session.loop,
+            node,
+            accelerator=plan.accelerator,
+            grace=grace,
+            listener=listener,
+            remove_at_loss=remove_at_loss,
+        )
+
+    @property
+    def killed(self) -> int:
+        """How many ranks had to be killed."""
+        return self._node.killed
+
+    @property
+    def stuck(self) -> tuple[str, ...]:
+        """Processes that even SIGKILL did not end."""
+        return self._node.stuck
+
+    @property
+    def logs(self) -> tuple[str, ...]:
+        """The ranks' log files."""
+        return tuple(self._files.paths.values()) if self._files is not None else ()
+
+    def start(self) -> None:
+        """Fork the ranks."""
+        self._session.planned(self._plan)
+        files_limit = limits.allow_files(4 * len(self._node_plan.workers))
+        os.mkdir(self._node_plan.error_dir, 0o700)
+        null = os.open(os.devnull, os.O_RDWR)
+        pipes = []
+        for worker in self._node_plan.workers:
+            stdin = self._session.terminal.stdin_for_ranks(null) if worker.rank == 0 else null
+            pipes.append((stdin, self._pipes.add(worker.rank, OUT), self._pipes.add(worker.rank, ERR)))
+        self._node.start(self._environ, pipes, keep=self._keep, files_limit=files_limit)
+        os.close(null)
+        self._pipes.begin()
+
+    def stop(self, signum: int = signal.SIGTERM) -> None:
+        """End all ranks, by the stop ladder."""
+        self._node.stop(signum)
+
+    def urge(self) -> None:
+        """Do not wait for the grace time."""
+        self._node.urge()
+
+    def signal_ranks(self, signum: int) -> None:
+        """A signal to every rank."""
+        self._node.signal_ranks(signum)
+
+    def suspend(self) -> None:
+        """Halt every process of the job."""
+        self._node.suspend()
+
+    def resume(self) -> None:
+        """Wake them."""
+        self._node.resume()
+
+    def hold_output(self) -> None:
+        """Read nothing: the ranks wait."""
+        self._pipes.pause()
+
+    def release_output(self) -> None:
+        """Read again."""
+        self._pipes.resume()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self._node.close()
+        if self._files is not None:
+            self._files.close()
+        remove_flat_directory(self._node_plan.error_dir)
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def _rank_files(self, directory: str) -> RankFiles:
+        ranks = [worker.rank for worker in self._node_plan.workers]
+        return RankFiles(directory, ranks, lambda text: self._session.console.say("error", text))
+
+    def _chunk(self, rank: int, number: int, chunk: bytes) -> None:
+        if self._files is not None:
+            self._files.write(rank, chunk)
+        self._session.chunk(rank, number, chunk)
+
+    def _up(self, rank: int, pid: int, _when: float) -> None:
+        self._session.up(rank, pid)
+
+    def _guardian_lost(self, pid: int) -> None:
+        note = f"the guardian of {self._node_plan.host} (pid {pid}) was killed"
+        self._session.trouble("agent lost", note, time.monotonic())
+
+    def _unfit(self, reason: str) -> None:
+        self._session.trouble("unfit", reason, time.monotonic())
+
+    def _node_over(self) -> None:
+        self._over = True
+        self._session.gone()
+        if self._node.stuck:
+            self._pipes.abandon()
+        self._maybe_over()
+
+    def _maybe_over(self) -> None:
+        """All processes gone and all pipes at their end."""
+        if self._over and self._pipes.ended:
+            self._session.over()

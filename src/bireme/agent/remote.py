@@ -1,0 +1,323 @@
+"""The agent of one node of a job on many: it does what the runner says over the channel, and says what happens.
+
+Over ``ssh`` the channel is the session's own stdin and stdout; elsewhere the agent has dialled back. A lost channel,
+or a runner that is not heard within the heartbeat's bound, is a lifeline cut: the agent stops its ranks and goes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import bireme
+from bireme.agent.facts import node_facts, short_hostname
+from bireme.agent.node import Listener, Node, remove_flat_directory
+from bireme.agent.pipes import Pipes
+from bireme.control.channel import Channel
+from bireme.control.frames import Message, encode_output
+from bireme.errors import BiremeError
+from bireme.job import JobSpec, Program
+from bireme.logs.rankfiles import RankFiles, prepare
+from bireme.loop import Loop
+from bireme.plan.start import NodePlan, WorkerPlan
+from bireme.resources import devices, locality, ports, program, reach
+from bireme.supervise import limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from bireme.control.frames import Output
+    from bireme.loop import Timer
+    from bireme.supervise.outcome import RankEnd
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def main(read_fd: int, write_fd: int, environ: Mapping[str, str]) -> int:
+    """Serve one runner over these descriptors until it lets go; return 0 (codes travel by the channel)."""
+    agent = RemoteAgent(read_fd, write_fd, environ)
+    try:
+        agent.run()
+    finally:
+        agent.close()
+    return 0
+
+
+class RemoteAgent:
+    """One node's part of a job, driven by messages."""
+
+    def __init__(self, read_fd: int, write_fd: int, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._loop = Loop()
+        self._channel = Channel(
+            self._loop, read_fd, write_fd, on_frame=self._on_frame, on_end=self._cut_off, greet=True, greeted=True
+        )
+        self._loop.on_signals(_SIGNALS, self._on_signal)
+        self._spec: JobSpec | None = None
+        self._listener: ports.Listener | None = None
+        self._node: Node | None = None
+        self._pipes: Pipes | None = None
+        self._files: RankFiles | None = None
+        self._plan: NodePlan | None = None
+        self._over = self._cut = False
+        self._window = 0
+        self._heartbeat = 0.0
+        self._last_heard = time.monotonic()
+        self._watchdog: Timer | None = None
+
+    def run(self) -> None:
+        """Until the runner lets go, or is lost and everything here has ended."""
+        self._loop.run()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self._node is not None:
+            self._node.close()
+        if self._files is not None:
+            self._files.close()
+        if self._plan is not None:
+            remove_flat_directory(self._plan.error_dir)
+        self._channel.close()
+        self._loop.close()
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def _on_frame(self, frame: Message | Output) -> None:
+        self._last_heard = time.monotonic()
+        if not isinstance(frame, Message):
+            return
+        handler = getattr(self, f"_on_{frame.type}", None)
+        if handler is None:
+            self._channel.send("say", level="error", text=f"{short_hostname()}: unknown message {frame.type}")
+            return
+        try:
+            handler(**frame.body)
+        except BiremeError as error:
+            self._channel.send("unfit", problems=[str(error)])
+
+    def _on_ask(self, spec: dict[str, Any], cwd: str, heartbeat: float, first: bool, slots: list[str] | None) -> None:
+        """The preflight: can this node carry its part? All that is wrong is said at once."""
+        self._spec = JobSpec(**{**_tuples(spec), "program": Program(**_tuples(spec["program"]))})
+        self._heartbeat = heartbeat
+        self._watch_runner()
+        problems: list[str] = []
+        hello: dict[str, Any] = {
+            "hostname": short_hostname(),
+            "version": bireme.__version__,
+            "python": sys.version.split()[0],
+            "addresses": list(locality.own_addresses()),
+        }
+        try:
+            os.chdir(cwd)
+        except OSError as error:
+            problems.append(f"cannot change to the working directory {cwd}: {error.strerror}")
+        else:
+            hello.update(self._program_facts(self._spec, problems))
+        hello.update(self._device_facts(self._spec, slots, problems))
+        if first:
+            self._listener, hello["port"] = self._listen(self._spec, problems)
+        self._channel.send("hello", problems=problems, **hello)
+
+    def _program_facts(self, spec: JobSpec, problems: list[str]) -> dict[str, Any]:
+        try:
+            interpreter, _ = program.interpreter(spec, self._environ)
+            flag = program.check(spec, own_interpreter=spec.venv_script is None)
+            if spec.rank_log_dir is not None:
+                prepare(spec.rank_log_dir)
+        except BiremeError as error:
+            problems.append(str(error))
+            return {}
+        return {"interpreter": interpreter, "local_rank_flag": flag}
+
+    def _device_facts(self, spec: JobSpec, slots: list[str] | None, problems: list[str]) -> dict[str, Any]:
+        try:
+            found = devices.discover(spec.accelerator, self._environ)
+            mine = devices.remote_slots(found, slots)
+            facts = node_facts(spec, self._environ, "", len(mine), "")
+        except BiremeError as error:
+            problems.append(str(error))
+            return {}
+        return {
+            "accelerator": found.accelerator,
+            "slots": list(mine),
+            "cores": facts.cores,
+            "bound": [list(cores) for cores in facts.bound],
+            "omp_threads_set": facts.omp_threads_set,
+            "temporary": os.path.dirname(facts.error_dir),
+        }
+
+    def _listen(self, spec: JobSpec, problems: list[str]) -> tuple[ports.Listener | None, int]:
+        """Node 0 holds the rendezvous port, and listens there until the start, so that the others can try it."""
+        try:
+            lease = ports.lease_named_port(spec.master_port) if spec.master_port else ports.lease_port()[0]
+            return ports.Listener(lease), lease.port
+        except BiremeError as error:
+            problems.append(str(error))
+            return None, 0
+
+    def _on_probe(self, addresses: list[str], port: int) -> None:
+        """Which of node 0's addresses can be reached from here?"""
+        reachable = reach.reachable(addresses, port, seconds=min(3.0, self._heartbeat / 3))
+        self._channel.send("probed", reachable=reachable)
+
+    def _on_start(
+        self,
+        node: dict[str, Any],
+        accelerator: str,
+        exports: dict[str, str],
+        unset: list[str],
+        grace: float,
+        window: int,
+    ) -> None:
+        assert self._spec is not None
+        plan = self._plan = _node_plan(node)
+        environ = {name: value for name, value in self._environ.items() if not name.startswith(tuple(unset))}
+        _, environ_for_ranks = program.interpreter(self._spec, {**environ, **exports})
+        self._window = window
+        self._pipes = Pipes(self._loop, self._chunk, self._eof, self._maybe_over)
+        if self._spec.rank_log_dir is not None:
+            ranks = [worker.rank for worker in plan.workers]
+            directory = prepare(self._spec.rank_log_dir)
+            self._files = RankFiles(directory, ranks, lambda text: self._channel.send("say", level="error", text=text))
+        listener = Listener(self._up, self._down, self._guardian_lost, self._unfit, self._node_over)
+        self._node = Node(self._loop, plan, accelerator=accelerator, grace=grace, listener=listener)
+        files_limit = limits.allow_files(4 * len(plan.workers))
+        os.makedirs(plan.error_dir, mode=0o700, exist_ok=True)
+        keep: tuple[int, ...] = ()
+        if self._listener is not None:
+            keep = self._listener.hand_over()
+        null = os.open(os.devnull, os.O_RDWR)
+        pipes = [(null, self._pipes.add(w.rank, 1), self._pipes.add(w.rank, 2)) for w in plan.workers]
+        self._node.start(environ_for_ranks, pipes, keep=keep, files_limit=files_limit)
+        os.close(null)
+        self._pipes.begin()
+
+    def _on_stop(self, signum: int) -> None:
+        if self._node is not None:
+            self._node.stop(signum)
+
+    def _on_urge(self) -> None:
+        if self._node is not None:
+            self._node.urge()
+
+    def _on_signal_ranks(self, signum: int) -> None:
+        if self._node is not None:
+            self._node.signal_ranks(signum)
+
+    def _on_suspend(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()  # the runner will be silent, and that is right
+            self._watchdog = None
+        if self._node is not None:
+            self._node.suspend()
+
+    def _on_resume(self) -> None:
+        if self._watchdog is None:
+            self._watch_runner()
+        if self._node is not None:
+            self._node.resume()
+
+    def _on_credit(self, size: int) -> None:
+        self._window += size
+        if self._window > 0 and self._pipes is not None:
+            self._pipes.resume()
+
+    def _on_ping(self, sent: float) -> None:
+        self._channel.send("pong", sent=sent, now=time.monotonic())
+
+    def _on_release(self) -> None:
+        self._loop.stop()
+
+    # -- the runner's silence --------------------------------------------------------------------
+
+    def _watch_runner(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        silent = time.monotonic() - self._last_heard
+        if silent >= self._heartbeat:
+            self._channel.close()
+            self._cut_off("the runner is silent")
+            return
+        self._watchdog = self._loop.after(self._heartbeat - silent, self._rewatch)
+
+    def _rewatch(self) -> None:
+        self._watchdog = None
+        if not self._cut:
+            self._watch_runner()
+
+    def _cut_off(self, reason: str) -> None:
+        """The lifeline is cut: end everything here, by the ladder, then go."""
+        self._cut = True
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        if self._node is None or self._over:
+            self._loop.stop()
+            return
+        if self._pipes is not None:
+            self._pipes.resume()  # nobody takes the output any more, and nobody shall wait for that
+        self._node.stop()
+
+    def _on_signal(self, signum: int) -> None:
+        if signum in (signal.SIGUSR1, signal.SIGUSR2):
+            return  # for the ranks, which get it from the runner; an engine may send it to us as well
+        self._channel.send("signalled", signum=int(signum))
+        if self._node is None:
+            self._loop.stop()
+        else:
+            self._node.stop(signum)
+
+    # -- the ranks -------------------------------------------------------------------------------
+
+    def _chunk(self, rank: int, number: int, chunk: bytes) -> None:
+        if self._files is not None:
+            self._files.write(rank, chunk)
+        if self._cut:
+            return
+        self._channel.send_raw(encode_output(rank, number, chunk))
+        self._window -= len(chunk)
+        if self._window <= 0 and self._pipes is not None:
+            self._pipes.pause()
+
+    def _eof(self, rank: int, number: int) -> None:
+        self._channel.send("eof", rank=rank, number=number)
+
+    def _up(self, rank: int, pid: int, when: float) -> None:
+        self._channel.send("up", rank=rank, pid=pid, when=when)
+
+    def _down(self, end: RankEnd, when: float) -> None:
+        self._channel.send("down", end=end.as_dict(), when=when)
+
+    def _guardian_lost(self, pid: int) -> None:
+        self._channel.send("guardian_lost", pid=pid)
+
+    def _unfit(self, reason: str) -> None:
+        self._channel.send("unfit", problems=[reason])
+
+    def _node_over(self) -> None:
+        self._over = True
+        if self._node is not None and self._pipes is not None and self._node.stuck:
+            self._pipes.abandon()
+        self._maybe_over()
+
+    def _maybe_over(self) -> None:
+        """All processes gone and all pipes at their end."""
+        if not self._over or self._pipes is None or not self._pipes.ended or self._node is None:
+            return
+        if self._cut:
+            self._loop.stop()
+            return
+        self._channel.send("over", killed=self._node.killed, stuck=list(self._node.stuck))
+
+
+def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows only lists; our values hold tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+
+
+def _node_plan(node: dict[str, Any]) -> NodePlan:
+    workers = tuple(WorkerPlan(**_tuples(worker)) for worker in node["workers"])
+    return NodePlan(**{**node, "workers": workers})

@@ -1,0 +1,53 @@
+"""Our stdin: who may read it, and in which mode a terminal was found."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Terminal:
+    """The terminal that the command was typed at, if there is one."""
+
+    def __init__(self) -> None:
+        self._modes: list[Any] | None = None
+        try:
+            self._is_terminal = stat.S_ISCHR(os.fstat(0).st_mode) and os.isatty(0)
+        except OSError:  # closed
+            self._is_terminal = False
+        if self._is_terminal and self._in_foreground():
+            import termios
+
+            self._modes = termios.tcgetattr(0)
+
+    def _in_foreground(self) -> bool:
+        try:
+            return os.tcgetpgrp(0) == os.getpgrp()
+        except OSError:
+            return False
+
+    def stdin_for_ranks(self, null: int) -> int:
+        """Rank 0's stdin: ours, so that a debugger works.
+
+        Not a terminal that we do not have at the moment (``&``): a rank is in a session of its own,
+        so that job control would not hold it, and it would take the shell's input away.
+        """
+        if self._is_terminal and self._modes is None:
+            return null
+        try:
+            os.fstat(0)
+        except OSError:
+            return null
+        return 0
+
+    def leave(self) -> None:
+        """Undo what a killed debugger did to the terminal (no echo, raw mode)."""
+        if self._modes is not None and self._in_foreground():
+            import termios
+
+            if termios.tcgetattr(0) != self._modes:
+                termios.tcsetattr(0, termios.TCSADRAIN, self._modes)

@@ -1,0 +1,136 @@
+"""One channel between runner and agent over two descriptors (or one, a socket), without ever waiting."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+
+from bireme.control.frames import GREETING, Decoder, ProtocolError, encode_message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bireme.control.frames import Message, Output
+    from bireme.loop import Loop
+
+_READ = 256 * 1024
+
+
+class Channel:
+    """Sends and receives frames.
+
+    Args:
+        loop: says when the descriptors are ready.
+        read_fd, write_fd: of a pipe pair, or the same socket twice. They are made non-blocking and belong to the
+            channel from now on.
+        greet: write the greeting first (the agent does).
+        greeted: do not expect one.
+        on_frame: called with each frame.
+        on_end: called once, when the other side is gone or speaks nonsense, with a reason in words.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        read_fd: int,
+        write_fd: int,
+        *,
+        on_frame: Callable[[Message | Output], None],
+        on_end: Callable[[str], None],
+        greet: bool = False,
+        greeted: bool = False,
+    ) -> None:
+        self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
+        self._on_frame, self._on_end = on_frame, on_end
+        self._decoder = Decoder(greeted=greeted)
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self.open = True
+        for fd in (read_fd, write_fd):
+            os.set_blocking(fd, False)
+        loop.watch(read_fd, self._readable)
+        if greet:
+            self.send_raw(GREETING)
+
+    @property
+    def noise(self) -> bytes:
+        """What the other side printed before its greeting."""
+        return self._decoder.noise
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait to be sent."""
+        return self._size
+
+    def send(self, type_: str, **body: object) -> None:
+        """Send a message; nothing happens on a channel that has ended."""
+        self.send_raw(encode_message(type_, **body))
+
+    def send_raw(self, data: bytes) -> None:
+        """Send a frame that was encoded already."""
+        if not self.open:
+            return
+        if not self._waiting:
+            data = data[self._try(data) :]
+            if not data:
+                return
+            self._loop.watch_write(self._write_fd, self._writable)
+        self._waiting.append(data)
+        self._size += len(data)
+
+    def _try(self, data: bytes) -> int:
+        try:
+            return os.write(self._write_fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            self._end(f"cannot be written: {error.strerror}")
+            return len(data)
+
+    def _writable(self) -> None:
+        while self._waiting and self.open:
+            data = self._waiting[0]
+            written = self._try(data)
+            self._size -= written
+            if written < len(data):
+                self._waiting[0] = data[written:]
+                return
+            self._waiting.popleft()
+        if self.open:
+            self._loop.unwatch_write(self._write_fd)
+
+    def _readable(self) -> None:
+        try:
+            data = os.read(self._read_fd, _READ)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(f"cannot be read: {error.strerror}")
+            return
+        if not data:
+            self._end("closed by the other side")
+            return
+        try:
+            frames = self._decoder.feed(data)
+        except ProtocolError as error:
+            self._end(str(error))
+            return
+        for frame in frames:
+            if self.open:
+                self._on_frame(frame)
+
+    def _end(self, reason: str) -> None:
+        if self.open:
+            self.close()
+            self._on_end(reason)
+
+    def close(self) -> None:
+        """End the channel from our side; what waits to be sent is dropped."""
+        if not self.open:
+            return
+        self.open = False
+        self._loop.unwatch(self._read_fd)
+        self._loop.unwatch_write(self._write_fd)
+        for fd in {self._read_fd, self._write_fd}:
+            os.close(fd)

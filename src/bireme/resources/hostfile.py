@@ -1,0 +1,319 @@
+"""Hosts as the user lists them: in a hostfile, or behind ``--hosts``.
+
+A hostfile has MPI's style, and the reference's: one host on a line, ``#`` begins a comment::
+
+    worker-0 slots=4
+    alice@worker-1 slots=8 port=22022   # another user, another port of sshd
+    node[01-16] slots=8                 # sixteen hosts with eight slots each
+    @rack2 slots=8                      # a group of ClusterShell's
+    fd00::7 slots=4                     # brackets around IPv6 may stand or not
+    worker-9                            # without slots: the host is asked for its devices
+
+``--hosts`` says the same in one word, without ports: ``node[01-16]:8,alice@other:2,[fd00::7]:4``.
+
+Brackets and groups are read by ClusterShell's NodeSet. It costs a tenth of a second to import, so that happens only
+where such a name occurs. The hosts of one set come in NodeSet's order (``n[3,1]`` is ``n1``, ``n3``), the sets in ours.
+"""
+
+from __future__ import annotations
+
+# Not ``socket``: its enumerations cost 4 ms on the way to the first worker, this nearly nothing.
+import _socket
+import os
+
+from bireme.errors import BadInputError
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+DEFAULT_HOSTFILE = "/job/hostfile"
+"""Where the reference looks, and so some clusters put it."""
+
+MOST_HOSTS = 100_000
+"""More than one job can have; a slip of the keyboard in ``node[1-10000000000]`` shall not fill the memory."""
+
+_MOST_OF_KEY = {"slots": 4096, "port": 65535}
+_MOST_BYTES = 16 << 20
+_BOM = b"\xef\xbb\xbf"
+_IN_HOSTS = frozenset("._-")
+_IN_USERS = frozenset("._-+\\")
+_IN_SETS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-[],/!&^@:*")
+_SET_SIGNS = frozenset("[],!&^@*")
+_ON_LINE = "a line is: HOST slots=N"
+
+
+class HostEntry(Value):
+    """A host, as listed.
+
+    Attributes:
+        name: without the user; an IPv6 address without brackets.
+        user: to log in as; ``None``: whoever ssh takes.
+        port: of the host's sshd; ``None``: the one ssh takes.
+        slots: how many; ``None``: its devices are to be asked for.
+        line: where it stands in its file, from 1; 0 where there is no file.
+    """
+
+    name: str
+    user: str | None = None
+    port: int | None = None
+    slots: int | None = None
+    line: int = 0
+
+
+def read_hostfile(path: str | None = None) -> tuple[HostEntry, ...] | None:
+    """The hosts of a hostfile, in its order.
+
+    Args:
+        path: the file that the user named. ``None``: :data:`DEFAULT_HOSTFILE`, which need not be there.
+
+    Returns:
+        The hosts; ``None`` where no file was named and the default is not there.
+
+    Raises:
+        BadInputError: the file cannot be read, or is no hostfile.
+    """
+    if path is None:
+        if not os.path.exists(DEFAULT_HOSTFILE):
+            return None
+        path = DEFAULT_HOSTFILE
+    return parse_hostfile(read_text(path), path)
+
+
+def parse_hostfile(text: str, path: str) -> tuple[HostEntry, ...]:
+    """The hosts of a hostfile's text, in its order.
+
+    Args:
+        path: what the errors call the file.
+
+    Raises:
+        BadInputError: the text is no hostfile, lists a host twice, or none at all.
+    """
+    entries: list[HostEntry] = []
+    for number, line in numbered_lines(text):
+        words = line.partition("#")[0].split()
+        if words:
+            entries += _on_line(words, number, f"{path}:{number}")
+            if len(entries) > MOST_HOSTS:
+                raise _too_many(f"{path}:{number}")
+    if not entries:
+        raise BadInputError("no host stands in it", mend=_ON_LINE, where=path)
+    _refuse_doubles(entries, path)
+    return tuple(entries)
+
+
+def parse_hosts(text: str, *, where: str = "--hosts") -> tuple[HostEntry, ...]:
+    """The hosts of a list in one word, ``HOST[:SLOTS],…``, in its order.
+
+    Args:
+        where: the option that it was given to, for the error.
+
+    Raises:
+        BadInputError: the text is no such list, or names a host twice.
+    """
+    entries: list[HostEntry] = []
+    for piece in split_outside_brackets(text):
+        host, slots = _and_slots(piece.strip(), where)
+        user, names = _hosts(host, where, "hosts are separated by commas, as in node[1-4]:8,other:2")
+        entries += (HostEntry(name, user, None, slots) for name in names)
+        if len(entries) > MOST_HOSTS:
+            raise _too_many(where)
+    _refuse_doubles(entries, where)
+    return tuple(entries)
+
+
+def is_host(text: str) -> bool:
+    """Whether this can be a host's name (or IPv4 address): no white space, nothing that a shell or ssh would take."""
+    # A dash at the beginning would be read as an option by ssh and its kin.
+    return _is_word(text, _IN_HOSTS) and len(text) < 256
+
+
+def split_outside_brackets(text: str) -> list[str]:
+    """The parts between the commas that do not stand in brackets."""
+    parts, depth, start = [], 0, 0
+    for place, sign in enumerate(text):
+        if sign == "," and depth <= 0:
+            parts.append(text[start:place])
+            start = place + 1
+        depth += (sign == "[") - (sign == "]")
+    return [*parts, text[start:]]
+
+
+def read_text(path: str, variable: str = "") -> str:
+    """A text file that the user gave us, whole.
+
+    Args:
+        variable: the environment variable that names the file, for the error.
+
+    Raises:
+        BadInputError: the file is not there, cannot be read, or is no text in UTF-8.
+    """
+    of = f"{path} " if variable else ""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadInputError(f"{of}cannot be read: {reason}", where=variable or path) from None
+    if len(data) > _MOST_BYTES:
+        raise BadInputError(f"{of}is too long: more than {_MOST_BYTES >> 20} MiB", where=variable or path)
+    data = data.removeprefix(_BOM)
+    zero = data.find(b"\0")
+    try:
+        if zero < 0:
+            return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        zero = error.start
+    line = data.count(b"\n", 0, zero) + 1
+    raise BadInputError(f"{of}is not text in UTF-8", where=variable or f"{path}:{line}")
+
+
+def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines as an editor counts them, from 1, whichever system wrote them."""
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return enumerate(lines, start=1)
+
+
+def quoted(text: str) -> str:
+    """The user's text, on one line and of a bearable length whatever is in it."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _on_line(words: list[str], line: int, where: str) -> Iterable[HostEntry]:
+    user, names = _hosts(words[0], where, _ON_LINE)
+    given: dict[str, int] = {}
+    for word in words[1:]:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise BadInputError(f"{quoted(word)} is not slots=N or port=N", mend=_ON_LINE, where=where)
+        if key not in _MOST_OF_KEY:
+            raise BadInputError(f"{quoted(key)} is not a key of a host", mend=_nearest(key), where=where)
+        if key in given:
+            raise BadInputError(f"{key}= stands there twice", where=where)
+        given[key] = _number(key, value, where)
+    return [HostEntry(name, user, given.get("port"), given.get("slots"), line) for name in names]
+
+
+def _and_slots(piece: str, where: str) -> tuple[str, int | None]:
+    """``node[1-4]:8`` → ``node[1-4]``, 8; the colons of an IPv6 address and of a group's source are left alone."""
+    host, colon, number = piece.rpartition(":")
+    if not colon or "]" in number:
+        return piece, None
+    if piece.startswith("@") and not number.isdecimal():
+        return piece, None
+    if ":" in host and not host.endswith("]") and not host.startswith("@"):
+        raise _malformed(piece, "an IPv6 address goes in brackets, as in [fe80::1]:4", where)
+    return host, _number("slots", number, where)
+
+
+def _hosts(word: str, where: str, mend: str) -> tuple[str | None, tuple[str, ...]]:
+    """The user, if one is named, and the hosts that a word stands for."""
+    user, at, host = word.partition("@")
+    named = bool(at) and _is_word(user, _IN_USERS)
+    if not named:
+        host = word  # the ``@`` of a group
+    if address := _ipv6(host):
+        names: tuple[str, ...] = (address,)
+    elif is_host(host):
+        names = (host,)
+    elif _SET_SIGNS.isdisjoint(host):
+        raise _malformed(word, mend, where)
+    else:
+        names = _node_set(host, where, mend)
+    return user if named else None, names
+
+
+def _ipv6(text: str) -> str:
+    """The address without brackets; nothing where it is none."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    address, percent, zone = bare.partition("%")
+    if ":" not in address or (percent and not _is_word(zone, _IN_HOSTS)):
+        return ""
+    try:
+        _socket.inet_pton(_socket.AF_INET6, address)
+    except (OSError, ValueError):
+        return ""
+    return bare
+
+
+def _node_set(text: str, where: str, mend: str) -> tuple[str, ...]:
+    if not _IN_SETS.issuperset(text):
+        raise _malformed(text, mend, where)
+    if sum(map(_spread, split_outside_brackets(text))) > MOST_HOSTS:
+        raise _too_many(where)
+    try:
+        from ClusterShell.NodeSet import NodeSet
+
+        names = tuple(NodeSet(text))
+    except Exception as error:  # its errors have no base in common; those of a group's source may be anything
+        reason = " ".join(str(error).split())
+        raise BadInputError(f"{quoted(text)} is not a set of hosts", mend=reason[:160], where=where) from None
+    if not names:
+        raise BadInputError(f"{quoted(text)} stands for no host", mend="`nodeset --groups` lists groups", where=where)
+    for name in names:
+        if not is_host(name):
+            raise _malformed(name, f"{quoted(text)} stands for it", where)
+    return names
+
+
+def _spread(text: str) -> int:
+    """How many hosts the brackets can stand for; NodeSet itself would make them all before we could count."""
+    total = 1
+    for rest in text.split("[")[1:]:
+        count = 0
+        for piece in rest.partition("]")[0].split(","):
+            low, _, high = piece.partition("/")[0].partition("-")
+            try:
+                count += max(int(high) - int(low) + 1, 1)
+            except ValueError:
+                count += 1
+        total *= count
+    return total
+
+
+def _refuse_doubles(entries: Iterable[HostEntry], where: str) -> None:
+    lines: dict[str | bytes, int] = {}
+    for entry in entries:
+        name: str | bytes = entry.name.casefold()
+        address, _, zone = entry.name.partition("%")
+        if ":" in address:
+            name = _socket.inet_pton(_socket.AF_INET6, address) + zone.encode()
+        if name in lines:
+            raise BadInputError(
+                f"{entry.name} is listed twice" + (f": first on line {lines[name]}" if entry.line else ""),
+                where=f"{where}:{entry.line}" if entry.line else where,
+            )
+        lines[name] = entry.line
+
+
+def _number(key: str, value: str, where: str) -> int:
+    most = _MOST_OF_KEY[key]
+    digits = value.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()):
+        raise BadInputError(f"{key}: {quoted(value)} is not a number", where=where)
+    if value != digits or not digits.strip("0"):
+        raise BadInputError(f"{key}: {quoted(value)} is too few: at least 1 is needed", where=where)
+    digits = digits.lstrip("0")
+    if len(digits) > len(str(most)) or int(digits) > most:
+        raise BadInputError(f"{key}: {quoted(value)} is too much: at most {most}", where=where)
+    return int(digits)
+
+
+def _is_word(text: str, more: frozenset[str]) -> bool:
+    return bool(text) and text[0] != "-" and all(sign.isalnum() or sign in more for sign in text)
+
+
+def _nearest(key: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(key, list(_MOST_OF_KEY), n=1)
+    return f"did you mean {near[0]}=?" if near else "there are slots= and port="
+
+
+def _malformed(text: str, mend: str, where: str) -> BadInputError:
+    return BadInputError(f"{quoted(text)} is not a host", mend=mend, where=where)
+
+
+def _too_many(where: str) -> BadInputError:
+    return BadInputError(f"these are more than {MOST_HOSTS} hosts", where=where)
