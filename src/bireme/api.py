@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from bireme.runner import local
+from bireme.runner import launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def run(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Outcome:
     Raises:
         BadInputError: the job cannot be run as described; nothing was started.
     """
-    return local.run(spec, os.environ if environ is None else environ)
+    return launch.run(spec, os.environ if environ is None else environ)
 
 
 def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
@@ -39,6 +39,4 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
     Raises:
         BadInputError: as :func:`run`.
     """
-    prepared = local.prepare(spec, os.environ if environ is None else environ)
-    prepared.release()
-    return prepared.plan
+    return launch.plan(spec, os.environ if environ is None else environ)

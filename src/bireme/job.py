@@ -19,6 +19,9 @@ Long enough for a handler that writes a small checkpoint, short enough that a ha
 does not cost minutes on every node. torchrun and the reference wait 30 s.
 """
 
+DEFAULT_HEARTBEAT = 10.0
+"""Seconds of silence after which a node is lost."""
+
 DEFAULT_PORT = 29500
 """The rendezvous port that PyTorch's and DeepSpeed's launchers use by default."""
 
@@ -42,6 +45,10 @@ class JobSpec(Value):
     one. ``grace`` is in seconds. ``wrap`` is a command line, already split into words, that is put
     before the program's on the ranks of ``wrap_ranks`` (all when empty); ``{rank}``,
     ``{local_rank}`` and ``{host}`` in it are replaced.
+
+    ``hosts`` and ``hostfile`` declare the pool. ``preflight``: nodes that are not fit keep the job from starting.
+    ``by_hand``: every node's command is typed there, with its ``node_rank``. ``exports``: ``NAME``, ``PREFIX*`` or
+    ``NAME=VALUE``. ``rank_log_dir`` is on each node, ``log_dir`` on this machine. ``heartbeat`` is in seconds.
     """
 
     program: Program
@@ -63,3 +70,16 @@ class JobSpec(Value):
     wrap: tuple[str, ...] = ()
     wrap_ranks: tuple[int, ...] = ()
     log_level: str = "info"
+    hosts: str = ""
+    hostfile: str | None = None
+    num_nodes: int | None = None
+    launcher: str = "auto"
+    launcher_args: tuple[str, ...] = ()
+    ssh_port: int | None = None
+    preflight: bool = True
+    force_multi: bool = False
+    by_hand: bool = False
+    node_rank: int | None = None
+    exports: tuple[str, ...] = ()
+    log_dir: str | None = None
+    heartbeat: float = DEFAULT_HEARTBEAT

@@ -1,6 +1,18 @@
-"""``python -m bireme.agent``: one node's launcher, started by hand or by an orchestrator."""
+"""``python -m bireme.agent``: one node's launcher, started by hand, or by a runner over a channel."""
 
-from bireme.cli.agent import command
+import os
+import sys
 
 if __name__ == "__main__":
-    command()
+    if sys.argv[1:2] == ["--channel"]:
+        from bireme.agent import remote
+
+        os._exit(remote.over_stdio(os.environ))
+    elif sys.argv[1:2] == ["--dial"]:
+        from bireme.agent import remote
+
+        os._exit(remote.over_dial(sys.argv[2:], os.environ))
+    else:
+        from bireme.cli.agent import command
+
+        command()

@@ -27,7 +27,7 @@ from bireme.supervise import limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, MutableMapping, Sequence
     from typing import Any
 
     from bireme.control.frames import Output
@@ -37,7 +37,30 @@ if TYPE_CHECKING:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def main(read_fd: int, write_fd: int, environ: Mapping[str, str]) -> int:
+def over_stdio(environ: Mapping[str, str]) -> int:
+    """Serve a runner over stdin and stdout; both are the channel's alone from now on."""
+    read_fd, write_fd = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    return serve(read_fd, write_fd, environ)
+
+
+def over_dial(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
+    """Dial the runner that ``ADDRESSES PORT VARIABLE [NAME]`` describes, and serve it."""
+    from bireme.agent.dial import dial
+
+    addresses, port, variable, *name = arguments
+    try:
+        fd = dial(addresses.split(","), int(port), variable, environ, "".join(name))
+    except BiremeError as error:
+        sys.stderr.write(f"bireme: {error}\n")
+        return error.code
+    return serve(fd, fd, environ)
+
+
+def serve(read_fd: int, write_fd: int, environ: Mapping[str, str]) -> int:
     """Serve one runner over these descriptors until it lets go; return 0 (codes travel by the channel)."""
     agent = RemoteAgent(read_fd, write_fd, environ)
     try:

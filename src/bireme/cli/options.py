@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Literal, TypeAlias
 
-    Kind: TypeAlias = Literal["flag", "word", "count", "seconds", "choice"]
+    Kind: TypeAlias = Literal["flag", "word", "count", "seconds", "choice", "list"]
 
 
 class Option(Value):
     """One option. ``names``: the first is the field's name in the result; ``_`` and ``-`` are alike in all.
 
-    ``kind`` ``count`` is an integer, ``seconds`` a number of at least 0, ``choice`` one of ``choices``.
+    ``kind`` ``count`` is an integer, ``seconds`` a number of at least 0, ``choice`` one of ``choices``, ``list`` a word
+    that may be given several times.
     """
 
     names: tuple[str, ...]
@@ -46,6 +47,28 @@ class Parsed(Value):
 
 
 _LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+
+NODES = (
+    Option(("--hostfile", "-H"), "file of the nodes, a line each: worker-0 slots=4 (/job/hostfile)", "word", "FILE"),
+    Option(("--hosts",), "the nodes themselves: 'node[1-4]:8,other:2'", "word", "HOSTS", ""),
+    Option(("--num_nodes", "--nnodes"), "use only the first N nodes", "count", "N"),
+    Option(
+        ("--launcher",),
+        "how nodes are reached",
+        "choice",
+        "NAME",
+        "auto",
+        ("auto", "ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm"),
+    ),
+    Option(("--launcher_args",), "more arguments for the launcher, in one word", "word", "ARGS", ""),
+    Option(("--ssh_port",), "the port of the nodes' sshd", "count", "PORT"),
+    Option(("--no_ssh_check",), "start although the nodes' preflight has found something wrong"),
+    Option(("--force_multi",), "start an agent even where the only node is this machine"),
+    Option(("--no_ssh",), "start only this node's ranks: the command is typed on each node, with its --node_rank"),
+    Option(("--node_rank",), "which node this one is, with --no_ssh", "count", "K"),
+    Option(("--export",), "also set this variable on the nodes: NAME, 'PREFIX*' or NAME=VALUE", "list", "WHAT"),
+    Option(("--heartbeat",), "seconds of silence after which a node is lost (10)", "seconds", "SECONDS", 10.0),
+)
 
 RESOURCES = (
     Option(
@@ -101,7 +124,8 @@ OUTPUT = (
         ("auto", "prefix", "raw", "rank0", "none"),
     ),
     Option(("--timestamps",), "put the time before each line"),
-    Option(("--enable_each_rank_log",), "also write each rank's output into a file in DIR", "word", "DIR"),
+    Option(("--enable_each_rank_log",), "also write each rank's output into a file in DIR, on its node", "word", "DIR"),
+    Option(("--log_dir",), "also gather each rank's output in a file in DIR, on this machine", "word", "DIR"),
     Option(("--log_level",), "how much Bireme itself says", "choice", "LEVEL", "info", _LOG_LEVELS),
     Option(("--quiet", "-q"), "the same as --log_level error"),
 )
@@ -115,6 +139,7 @@ CONDUCT = (
 )
 
 RUN: dict[str, tuple[Option, ...]] = {
+    "nodes": NODES,
     "resources": RESOURCES,
     "rendezvous": RENDEZVOUS,
     "program": PROGRAM,
@@ -123,7 +148,8 @@ RUN: dict[str, tuple[Option, ...]] = {
 }
 """The options of ``bireme run``, by group, in the order of the help page."""
 
-_NOT_BY_HAND = ("include", "exclude", "num_gpus", "rdzv_endpoint", "save_pid", "dry_run", "json")
+_NODES_ONLY = tuple(option.dest for option in NODES)
+_NOT_BY_HAND = ("include", "exclude", "num_gpus", "rdzv_endpoint", "save_pid", "dry_run", "json", "log_dir")
 
 AGENT: dict[str, tuple[Option, ...]] = {
     "world": (
@@ -131,7 +157,11 @@ AGENT: dict[str, tuple[Option, ...]] = {
         Option(("--node_rank",), "which of them this one is (0)", "count", "K", 0),
         Option(("--save_pid",), "keep our pid in /tmp/<PID>.deepspeed while we run", "count", "PID", 0),
     ),
-    **{title: tuple(option for option in options if option.dest not in _NOT_BY_HAND) for title, options in RUN.items()},
+    **{
+        title: tuple(option for option in options if option.dest not in _NOT_BY_HAND)
+        for title, options in RUN.items()
+        if options is not NODES
+    },
 }
 """The options of ``python -m bireme.agent``: those of one node whose world is given."""
 
@@ -145,6 +175,7 @@ def parse(groups: dict[str, tuple[Option, ...]], argv: Sequence[str]) -> Parsed:
     table = {name: option for group in groups.values() for option in group for name in option.names}
     values = {option.dest: option.default for option in table.values()}
     values.update({option.dest: False for option in table.values() if option.kind == "flag"})
+    values.update({option.dest: () for option in table.values() if option.kind == "list"})
     words = list(argv)
     while words and words[0].startswith("-") and words[0] != "-":
         word = words.pop(0)
@@ -163,7 +194,8 @@ def parse(groups: dict[str, tuple[Option, ...]], argv: Sequence[str]) -> Parsed:
             if not words:
                 raise BadInputError(f"{name} needs a value: {option.metavar}")
             value = words.pop(0)
-        values[option.dest] = _convert(option, name, value)
+        given = _convert(option, name, value)
+        values[option.dest] = (*values[option.dest], given) if option.kind == "list" else given
     return Parsed(values, tuple(words))
 
 

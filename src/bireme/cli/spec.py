@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bireme.cli.options import whole
+from bireme.cli.options import NODES, whole
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
 
@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
 _MOST_RANKS = 1_000_000
 
-_ABSENT: dict[str, Any] = {"include": "", "exclude": "", "num_gpus": None, "rdzv_endpoint": None}
+_ABSENT: dict[str, Any] = {
+    "include": "",
+    "exclude": "",
+    "num_gpus": None,
+    "rdzv_endpoint": None,
+    "log_dir": None,
+    **{option.dest: option.default for option in NODES},
+    "export": (),
+}
 """Options that a node whose world is given does not have."""
 
 
@@ -53,7 +61,48 @@ def job_spec(parsed: Parsed) -> JobSpec:
         wrap=_wrap(options),
         wrap_ranks=_ranks(options["wrap_ranks"]),
         log_level="error" if options["quiet"] else options["log_level"],
+        hosts=options["hosts"],
+        hostfile=options["hostfile"],
+        num_nodes=_num_nodes(options),
+        launcher=options["launcher"],
+        launcher_args=_words(options["launcher_args"], "--launcher_args"),
+        ssh_port=options["ssh_port"],
+        preflight=not options["no_ssh_check"],
+        force_multi=bool(options["force_multi"]),
+        by_hand=bool(options["no_ssh"]),
+        node_rank=options["node_rank"],
+        exports=options["export"],
+        log_dir=options["log_dir"],
+        heartbeat=_heartbeat(options["heartbeat"]),
     )
+
+
+def _num_nodes(options: dict[str, Any]) -> int | None:
+    number = options["num_nodes"]
+    if number in (None, -1):  # -1 is the reference's default
+        return None
+    if options["include"] or options["exclude"]:
+        raise BadInputError("--num_nodes cannot be used with --include or --exclude", mend="the filter names the nodes")
+    if number < 1:
+        raise BadInputError(f"{number} is too few: at least 1 is needed", where="--num_nodes")
+    return int(number)
+
+
+def _heartbeat(seconds: float) -> float:
+    if not 0.5 <= seconds <= 3600:
+        raise BadInputError(f"{seconds:g} s is no useful bound", mend="0.5 to 3600", where="--heartbeat")
+    return seconds
+
+
+def _words(text: str, where: str) -> tuple[str, ...]:
+    if not text:
+        return ()
+    import shlex
+
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise BadInputError(f"{text!r}: {error}", where=where) from None
 
 
 def _program(parsed: Parsed) -> Program:
@@ -132,12 +181,7 @@ def _wrap(options: dict[str, Any]) -> tuple[str, ...]:
         if options["wrap_ranks"]:
             raise BadInputError("--wrap_ranks says on which ranks --wrap is used", mend="add --wrap CMD")
         return ()
-    import shlex
-
-    try:
-        return tuple(shlex.split(options["wrap"]))
-    except ValueError as error:
-        raise BadInputError(f"{options['wrap']!r}: {error}", where="--wrap") from None
+    return _words(options["wrap"], "--wrap")
 
 
 def _ranks(text: str) -> tuple[int, ...]:

@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-def prepare(directory: str) -> str:
+def prepare(directory: str, where: str = "--enable_each_rank_log") -> str:
     """Make the directory for the log files if need be; return its absolute path.
 
     Raises:
         BadInputError: it is a file, or cannot be made or written.
     """
-    where = "--enable_each_rank_log"
     path = os.path.abspath(os.path.expanduser(directory))
     if os.path.exists(path) and not os.path.isdir(path):
         raise BadInputError(f"{directory} is a file, not a directory", mend="name a directory", where=where)

@@ -33,6 +33,7 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
+from bireme.resources import _files
 from bireme.resources.devices import ACCELERATORS, visible_variables
 from bireme.resources.hostfile import (
     MOST_HOSTS,
@@ -53,9 +54,8 @@ if TYPE_CHECKING:
     Scheduler: TypeAlias = Literal["slurm", "pbs", "lsf"]
     Counts: TypeAlias = dict[str, tuple[int, int]]  # host → how often it is listed, and the first line
 
-_GPUS_OF_SLURM = ("", "_ON_NODE", "_PER_NODE", "_PER_TASK", "_PER_SOCKET")
-_DEVICE_VARIABLES = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
-_NO_DEVICE = (None, "", "0", "-1", "NoDevFiles")
+_NUMBERS_OF_DEVICES = tuple(f"SLURM_GPUS{end}" for end in ("", "_ON_NODE", "_PER_NODE", "_PER_TASK", "_PER_SOCKET"))
+_LISTS_OF_DEVICES = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 _LAUNCH_HOSTS = ("batch", "launch", "login")
 _MEND = "--hostfile or --hosts name the hosts instead"
 
@@ -121,12 +121,14 @@ def _tasks(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, int]
         return {}
     where = "SLURM_TASKS_PER_NODE"
     tasks: list[int] = []
-    for word in environ.get(where, "").split(","):
+    for word in environ.get(where, "0").split(","):
         number, _, times = word.partition("(x")
         if times and not times.endswith(")"):
             raise _malformed(word, where)
         repeated = _number(times[:-1], word, where) if times else 1
-        tasks += [_number(number, word, where)] * min(repeated, len(names) + 1)
+        tasks += [_number(number, word, where)] * min(repeated, len(names))
+        if len(tasks) > len(names):
+            return {}
     # Within a step it counts the step's hosts, of which we do not know which they are.
     return dict(zip(names, tasks, strict=True)) if len(tasks) == len(names) and all(tasks) else {}
 
@@ -136,12 +138,8 @@ def _pbs(environ: Mapping[str, str]) -> Allocation | None:
     if not path:
         return None
     counts = _counted(path, "PBS_NODEFILE")
-    gpu_file = environ.get("PBS_GPUFILE")  # Torque: a line for each GPU
-    try:
-        has_gpus = bool(gpu_file) and os.path.getsize(gpu_file or "") > 0
-    except (OSError, ValueError):
-        has_gpus = False
-    return _by_counts("pbs", counts, believed=not has_gpus and not _shows_devices(environ))
+    gpus = _files.read(environ.get("PBS_GPUFILE") or os.devnull)  # Torque: a line for each GPU, if there are any
+    return _by_counts("pbs", counts, believed=not gpus and not _shows_devices(environ))
 
 
 def _lsf(environ: Mapping[str, str]) -> Allocation | None:
@@ -184,7 +182,7 @@ def _paired(text: str, variable: str) -> Counts:
     for name, number in zip(words[::2], words[1::2], strict=False):
         _check_host(name, variable)
         counts[name] = counts.get(name, (0, 0))[0] + _number(number, number, variable), 0
-    if not counts or len(words) % 2:
+    if not counts or len(words) % 2 or not all(count for count, _ in counts.values()):
         raise _malformed(text, variable)
     return counts
 
@@ -232,12 +230,9 @@ def _written_out(text: str, most: int, where: str) -> list[str]:
 
 def _shows_devices(environ: Mapping[str, str]) -> bool:
     """Whether anything in the environment says that the job has devices."""
-    names = {name for kind in ACCELERATORS for name in visible_variables(kind)}
-    names.update(_DEVICE_VARIABLES)
-    # An index 0 is a device, a number 0 is none.
-    numbers = (f"SLURM_GPUS{end}" for end in _GPUS_OF_SLURM)
-    return any(environ.get(name) not in _NO_DEVICE for name in numbers) or any(
-        environ.get(name) not in _NO_DEVICE or environ.get(name) == "0" for name in names
+    lists = {name for kind in ACCELERATORS for name in visible_variables(kind)}.union(_LISTS_OF_DEVICES)
+    return any(environ.get(name, "") not in ("", "0") for name in _NUMBERS_OF_DEVICES) or any(
+        environ.get(name, "") not in ("", "-1", "NoDevFiles") for name in lists
     )
 
 

@@ -27,6 +27,13 @@ HOST = "localhost"
 """The name of this machine in the pool, as users of the reference write it in filters."""
 
 
+class Declared(Value):
+    """This machine as a pool has it: its name there, and its slots (``None``: whatever it has)."""
+
+    name: str
+    slots: tuple[str, ...] | None
+
+
 class Prepared(Value):
     """All that is known before the first process: the plan, and what came up while making it.
 
@@ -45,27 +52,36 @@ class Prepared(Value):
             self.lease.close()
 
 
-def prepare(spec: JobSpec, environ: Mapping[str, str]) -> Prepared:
+def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> Prepared:
     """Find out what there is on this machine and make the plan. Starts nothing, writes nothing.
+
+    Args:
+        declared: how the pool names this machine, and the slots that are left of those it declares there.
 
     Raises:
         BadInputError: whatever is wrong with the job, before anything has happened.
     """
     _check_working_directory()
     found = devices.discover(spec.accelerator, environ)
-    filtered = bool(spec.include or spec.exclude)
-    slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=filtered)
-    active = filters.apply_filters(
-        {HOST: slots},
-        spec.include,
-        spec.exclude,
-        aliases=filters.local_aliases(HOST),
-        slot_aliases=devices.slot_aliases(found),
-    )
+    notes: tuple[str, ...] = ()
+    if declared is not None and declared.slots is not None:
+        active = {declared.name: devices.remote_slots(found, declared.slots)}
+    else:
+        filtered = bool(spec.include or spec.exclude)
+        slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=filtered)
+        name = HOST if declared is None else declared.name
+        active = filters.apply_filters(
+            {name: slots},
+            spec.include,
+            spec.exclude,
+            aliases=filters.local_aliases(name),
+            slot_aliases=devices.slot_aliases(found),
+        )
+    (host,) = active
     lease, note = (ports.lease_named_port(spec.master_port), "") if spec.master_port else ports.lease_port()
     said = [("info", text) for text in (*notes, note) if text]
     try:
-        return _prepare_node(spec, environ, active, HOST, found.accelerator, lease.port, lease, said)
+        return _prepare_node(spec, environ, active, host, found.accelerator, lease.port, lease, said)
     except BaseException:
         lease.close()
         raise
@@ -125,13 +141,13 @@ def _check_working_directory() -> None:
         raise BadInputError("the working directory is gone", mend="change to one that exists") from None
 
 
-def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
+def run(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> Outcome:
     """Run the job on this machine and wait for its end.
 
     Raises:
         BadInputError: see :func:`prepare`.
     """
-    return _run(spec, prepare(spec, environ), os.getpid())
+    return _run(spec, prepare(spec, environ, declared), os.getpid())
 
 
 def run_by_hand(
@@ -152,7 +168,11 @@ def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
     notes = list(prepared.notes)
     pid_file = None
     try:
-        log_dir = rankfiles.prepare(spec.rank_log_dir) if spec.rank_log_dir is not None else None
+        log_dir = None
+        if spec.rank_log_dir is not None:
+            log_dir = rankfiles.prepare(spec.rank_log_dir)
+        elif spec.log_dir is not None:
+            log_dir = rankfiles.prepare(spec.log_dir, "--log_dir")
         if spec.save_pid and main_pid is not None:
             pid_file = pidfile.create(main_pid)
             notes.append(("info", f"launcher pid: {os.getpid()} (in {pid_file})"))

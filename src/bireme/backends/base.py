@@ -1,0 +1,89 @@
+"""What every backend offers: it turns a launch plan into command lines, and nothing more.
+
+A backend starts one agent on each node. It does no I/O while rendering, and knows nothing of ranks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+from bireme.errors import BadInputError
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Literal, Protocol
+
+    class Backend(Protocol):
+        """A module of this package, as seen from outside."""
+
+        NAME: str
+        PROGRAMS: tuple[str, ...]
+        """Executables, any of which will do."""
+        CHANNEL: Literal["stdio", "dial"]
+        """``stdio``: one session a host, which is the channel. ``dial``: one engine; agents dial back."""
+        TOKEN_VARIABLE: str
+        """The name under which the token travels in the engine's own environment."""
+        RANK_VARIABLES: tuple[str, ...]
+        """Beginnings of the names that the engine leaves in the agent's environment and no worker may see."""
+
+        def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+            """The command lines: one for each host, in order (``stdio``), or a single one (``dial``)."""
+
+
+NAMES = ("ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm")
+"""The backends, as ``--launcher`` knows them."""
+
+
+class HostLaunch(Value):
+    """A node to be reached: its name in the pool, and how a login there differs from the default."""
+
+    name: str
+    user: str | None = None
+    port: int | None = None
+    local: bool = False
+
+    @property
+    def target(self) -> str:
+        """``user@host`` or ``host``."""
+        return f"{self.user}@{self.name}" if self.user else self.name
+
+
+class LaunchPlan(Value):
+    """What a backend is given. ``agent``: the words that start an agent there. ``extra``: ``--launcher_args``."""
+
+    hosts: tuple[HostLaunch, ...]
+    agent: tuple[str, ...]
+    extra: tuple[str, ...] = ()
+    ssh_port: int | None = None
+    connect_timeout: int = 10
+
+
+def load(name: str) -> Backend:
+    """The backend of that name.
+
+    Raises:
+        BadInputError: there is none.
+    """
+    if name not in NAMES:
+        known = ", ".join(NAMES)
+        raise BadInputError(f"there is no launcher {name!r}", mend=f"it is auto or one of {known}", where="--launcher")
+    module: Backend = importlib.import_module(f"bireme.backends.{name}")
+    return module
+
+
+def find_program(backend: Backend, environ: Mapping[str, str]) -> str:
+    """The path of the backend's executable.
+
+    Raises:
+        BadInputError: it is not installed.
+    """
+    for program in backend.PROGRAMS:
+        for directory in environ.get("PATH", os.defpath).split(os.pathsep):
+            path = os.path.join(directory, program)
+            if os.path.isfile(path) and os.access(path, os.X_OK):
+                return path
+    names = " or ".join(backend.PROGRAMS)
+    raise BadInputError(f"launcher {backend.NAME!r} is not installed: there is no {names} on PATH", where="--launcher")

@@ -1,0 +1,54 @@
+"""Plain ``ssh``: one session for each host, and the session's stdin and stdout are the channel."""
+
+from __future__ import annotations
+
+import shlex
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Literal
+
+    from bireme.backends.base import LaunchPlan
+
+NAME = "ssh"
+PROGRAMS = ("ssh",)
+CHANNEL: Literal["stdio", "dial"] = "stdio"
+TOKEN_VARIABLE = ""
+RANK_VARIABLES: tuple[str, ...] = ()
+
+
+def options(plan: LaunchPlan) -> tuple[str, ...]:
+    """Never ask anything, never wait for ever, no terminal over there, nobody's forwardings."""
+    return (
+        "-T",
+        "-x",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        f"ConnectTimeout={plan.connect_timeout}",
+        "-o",
+        "ClearAllForwardings=yes",
+    )
+
+
+def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """One ``ssh`` for each host; this machine's own agent is started without it."""
+    lines = []
+    for host in plan.hosts:
+        if host.local:
+            lines.append(plan.agent)
+            continue
+        port = host.port or plan.ssh_port
+        lines.append(
+            (
+                "ssh",
+                *options(plan),
+                *(("-p", str(port)) if port else ()),
+                *plan.extra,
+                "--",
+                host.target,
+                f"exec {shlex.join(plan.agent)}",
+            )
+        )
+    return tuple(lines)

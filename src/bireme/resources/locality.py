@@ -1,0 +1,255 @@
+"""Whether a host is this machine, and at which addresses others can reach it.
+
+A hostfile names hosts as its author likes: by a short name, a full one, an alias, an address. Names that this machine
+gives itself are recognised at once. Any other name is resolved, and is this machine's when one of the addresses is.
+
+The addresses come from the kernel (``SIOCGIFCONF`` and ``/proc/net/if_inet6``), without external commands. Two tricks
+with UDP sockets, which send nothing, complete them: only an address of ours can be bound; and a connected socket
+tells which address the kernel would use towards the rest of the world.
+"""
+
+from __future__ import annotations
+
+# Not ``socket``: its enumerations cost 4 ms on the way to the first worker, this nearly nothing.
+import _socket
+import os
+import sys
+
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TIMEOUT = 3.0
+"""So many seconds are spent on resolving names, however many there are."""
+
+_THREADS = 16
+_SIOCGIFCONF = 0x8912
+_LOCAL_NAMES = ("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
+# Given to nobody (IANA's "reserved"), so no network of ours can be nearer to them than the default route. Those for
+# documentation would not do: laboratories use them.
+_FAR_AWAY = {_socket.AF_INET: "240.0.0.1", _socket.AF_INET6: "4000::1"}
+_IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
+_TEMPORARY = 0x01
+
+
+class _Address(Value):
+    """``second`` choice: it passes (RFC 8981), or is known only on its link."""
+
+    interface: str
+    text: str
+    second: bool = False
+
+
+def is_this_machine(name: str, timeout: float = TIMEOUT) -> bool:
+    """Whether a host's name or address is this machine's; a name that cannot be resolved in time is not."""
+    return find_this_machine((name,), timeout) is not None
+
+
+def find_this_machine(names: Iterable[str], timeout: float = TIMEOUT) -> str | None:
+    """Which of the hosts is this machine; of several (aliases), the one that is found out first.
+
+    Nothing is resolved where a name or address can be recognised as it stands. Else names are
+    resolved in threads, since no resolver keeps to a time limit of ours; one that hangs is left
+    behind, and touches nothing of ours when it ends.
+
+    Args:
+        names: names or addresses, IPv6 without brackets.
+        timeout: seconds for resolving, for all names together.
+    """
+    names = list(names)
+    node = os.uname().nodename.casefold()
+    own_names = {node, node.partition(".")[0], *_LOCAL_NAMES}
+    to_resolve = []
+    for name in names:
+        plain = name.casefold().removesuffix(".")
+        if plain in own_names or plain.endswith(".localhost"):
+            return name
+    own = _own()
+    for name in names:
+        address = _packed(name)
+        if address is None:
+            to_resolve.append(name)
+        elif _is_own(address, own):
+            return name
+    return _resolve(to_resolve, own, timeout)
+
+
+def own_addresses() -> tuple[str, ...]:
+    """This machine's addresses that others may be able to reach, the likeliest first.
+
+    Those on the interface of the default route come first; IPv6's temporary and IPv4's link-local
+    addresses last. IPv6's link-local ones are left out: they mean nothing without the other side's
+    interface. Empty on a machine without a network.
+    """
+    found = [address for address in _addresses() if not _only_here(address.text)]
+    towards_others = {_source(family) for family in _FAR_AWAY}
+    main = {address.interface for address in found if address.text in towards_others}
+    found.sort(key=lambda it: (it.second, it.interface not in main, it.text not in towards_others))
+    return tuple(dict.fromkeys(address.text for address in found))
+
+
+def _only_here(text: str) -> bool:
+    address = _packed(text)
+    return address is None or _is_loopback(address) or (len(address) == 16 and address[:2] == b"\xfe\x80")
+
+
+def _own() -> set[bytes]:
+    return {address for it in _addresses() if (address := _packed(it.text)) is not None}
+
+
+def _addresses() -> list[_Address]:
+    """All addresses that are ours at this moment, in the kernel's order, IPv4 first."""
+    if sys.platform != "linux":
+        return [_Address("", source) for family in _FAR_AWAY if (source := _source(family))]
+    # An interface that is down keeps its addresses, but they cannot be bound; nor can a link-local one as it stands.
+    return [it for it in (*_ipv4(), *_ipv6()) if it.text.startswith("fe80:") or _can_bind(it.text)]
+
+
+def _ipv4() -> list[_Address]:
+    import array
+    import fcntl
+    import struct
+
+    # struct ifreq: 16 bytes of name, then the largest of a union: a struct sockaddr or a struct ifmap.
+    size = 16 + (24 if struct.calcsize("P") == 8 else 16)
+    room = 64
+    try:
+        probe = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    except OSError:
+        return []
+    while True:
+        buffer = array.array("B", bytes(room * size))
+        request = struct.pack("iP", len(buffer), buffer.buffer_info()[0])
+        try:
+            used: int = struct.unpack("iP", fcntl.ioctl(probe.fileno(), _SIOCGIFCONF, request))[0]
+        except OSError:
+            used = 0
+        if used < len(buffer):
+            break
+        room *= 2  # it tells what fitted, not what there is
+    probe.close()
+    found = []
+    for start in range(0, used, size):
+        name, address = bytes(buffer[start : start + 16]), bytes(buffer[start + 20 : start + 24])
+        interface = name.partition(b"\0")[0].partition(b":")[0].decode("ascii", "replace")  # eth0:1 is an alias
+        link_local = address[:2] == b"\xa9\xfe"
+        found.append(_Address(interface, _socket.inet_ntop(_socket.AF_INET, address), link_local))
+    return found
+
+
+def _ipv6() -> list[_Address]:
+    found = []
+    try:
+        with open("/proc/net/if_inet6", encoding="ascii") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        rows = []
+    for digits, _, _, _, flags, interface in rows:
+        text = _socket.inet_ntop(_socket.AF_INET6, bytes.fromhex(digits))
+        found.append(_Address(interface, text, bool(int(flags, 16) & _TEMPORARY)))
+    return found
+
+
+def _can_bind(text: str) -> bool:
+    family = _socket.AF_INET6 if ":" in text else _socket.AF_INET
+    try:
+        probe = _socket.socket(family, _socket.SOCK_DGRAM)
+    except OSError:
+        return False
+    try:
+        probe.bind((text, 0))
+        return True
+    except OSError:
+        return False
+    finally:
+        probe.close()
+
+
+def _source(family: int) -> str:
+    """The address that the kernel puts into what we send far away; nothing where there is no way."""
+    try:
+        probe = _socket.socket(family, _socket.SOCK_DGRAM)
+    except OSError:
+        return ""
+    try:
+        probe.connect((_FAR_AWAY[family], 9))
+        return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+    finally:
+        probe.close()
+
+
+def _packed(text: str) -> bytes | None:
+    """The bytes of a numeric address, IPv4 within IPv6 as IPv4; ``None`` for a name."""
+    for family in (_socket.AF_INET, _socket.AF_INET6):
+        try:
+            address = _socket.inet_pton(family, text.partition("%")[0])
+        except (OSError, ValueError):
+            continue
+        return address.removeprefix(_IPV4_IN_IPV6) if len(address) == 16 else address
+    return None
+
+
+def _is_loopback(address: bytes) -> bool:
+    """Also so for the unspecified address: who connects to it reaches himself."""
+    if len(address) == 4:
+        return address[0] == 127 or not any(address)
+    return not any(address[:-1]) and address[-1] < 2
+
+
+def _is_own(address: bytes, own: set[bytes]) -> bool:
+    if sys.platform != "linux" and address not in own:
+        family = _socket.AF_INET if len(address) == 4 else _socket.AF_INET6
+        return _can_bind(_socket.inet_ntop(family, address))
+    return address in own or _is_loopback(address)
+
+
+def _resolve(names: list[str], own: set[bytes], timeout: float) -> str | None:
+    if not names:
+        return None
+    import _thread
+
+    waiting, found = names[::-1], list[str]()
+    working = [None] * min(_THREADS, len(names))
+    over = _thread.allocate_lock()
+    over.acquire()
+
+    def work() -> None:
+        while waiting and not found:
+            try:
+                name = waiting.pop()
+            except IndexError:  # another thread was faster
+                break
+            if any(_is_own(address, own) for address in _looked_up(name)):
+                found.append(name)
+        working.pop()
+        if (found or not working) and over.locked():
+            try:
+                over.release()
+            except RuntimeError:  # another thread was faster
+                pass
+
+    for _ in tuple(working):
+        try:
+            _thread.start_new_thread(work, ())
+        except RuntimeError:  # this user may have no more of them
+            working.pop()
+    over.acquire(timeout=timeout)
+    waiting.clear()
+    return found[0] if found else None
+
+
+def _looked_up(name: str) -> list[bytes]:
+    if "\0" in name:
+        return []
+    try:
+        # As bytes, else Python loads its tables of Unicode for every name.
+        host = name.encode("ascii" if name.isascii() else "idna")
+        answers = _socket.getaddrinfo(host, None, 0, _socket.SOCK_STREAM)
+    except (OSError, ValueError):  # a UnicodeError is a ValueError
+        return []
+    texts = (str(answer[4][0]) for answer in answers)
+    return [address for text in texts if (address := _packed(text)) is not None]

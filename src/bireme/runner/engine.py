@@ -1,0 +1,170 @@
+"""The engine: the ``ssh`` sessions, or the one ``mpirun`` or ``srun``, through which the agents are reached.
+
+They are started through a guardian, in sessions of their own: the terminal's Ctrl+C must not end them before the ranks
+have been stopped in order, and they must not survive us.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from bireme.supervise import guardian, limits
+from bireme.supervise.status import exit_code
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from bireme.loop import Loop, Timer
+    from bireme.supervise.guardian import Handle
+
+_WORDS = 8192
+"""Bytes that are kept of what an engine process says on its stderr."""
+
+
+class Engine:
+    """The engine's processes.
+
+    Args:
+        loop: the event loop.
+        commands: one command line for each process.
+        environ: their environment.
+        on_exit: called with (index, exit code) at each process's end.
+        on_over: called when none is left.
+        at_once: how many to start now; the others wait for :meth:`fork`.
+        at_loss: called in the guardian when this process was lost.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        commands: Sequence[tuple[str, ...]],
+        environ: Mapping[str, str],
+        *,
+        on_exit: Callable[[int, int], None],
+        on_over: Callable[[], None],
+        at_once: int,
+        at_loss: Callable[[], None],
+    ) -> None:
+        self._loop, self._on_exit, self._on_over = loop, on_exit, on_over
+        self._commands, self._environ = commands, environ
+        self._at_once, self._at_loss = at_once, at_loss
+        self._words: dict[int, bytes] = {}
+        self._errs: dict[int, int] = {}
+        self._handle: Handle | None = None
+        self._over = False
+
+    def start(self, *, channels: bool, keep: Sequence[int] = ()) -> list[tuple[int, int]]:
+        """Fork the guardian and, through it, the first processes.
+
+        Args:
+            channels: stdin and stdout of each process are wanted.
+            keep: descriptors that the guardian holds as long as anything lives.
+
+        Returns:
+            (descriptor to read from, descriptor to write to) of each process; empty without ``channels``.
+        """
+        files_limit = limits.allow_files(8 * len(self._commands))
+        null = os.open(os.devnull, os.O_RDWR)
+        ours: list[tuple[int, int]] = []
+        theirs: list[int] = [null]
+        starts = []
+        for index, argv in enumerate(self._commands):
+            err_read, err_write = os.pipe()
+            stdin, stdout = null, err_write
+            if channels:
+                stdin, our_write = os.pipe()
+                our_read, stdout = os.pipe()
+                ours.append((our_read, our_write))
+                theirs += [stdin, stdout]
+            theirs.append(err_write)
+            starts.append(guardian.WorkerStart(argv, dict(self._environ), os.getcwd(), stdin, stdout, err_write))
+            self._watch_words(index, err_read)
+        self._handle = guardian.start(
+            starts, keep=keep, at_loss=self._at_loss, at_once=self._at_once, files_limit=files_limit
+        )
+        self._loop.watch(self._handle.events, self._hear)
+        for fd in theirs:
+            os.close(fd)
+        return ours
+
+    def _watch_words(self, index: int, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._words[index], self._errs[index] = b"", fd
+        self._loop.watch(fd, lambda: self._read_words(index))
+
+    def _read_words(self, index: int) -> bool:
+        """What an engine process says; return whether there was anything."""
+        try:
+            data = os.read(self._errs[index], 65536)
+        except (BlockingIOError, KeyError):
+            return False
+        if not data:
+            fd = self._errs.pop(index)
+            self._loop.unwatch(fd)
+            os.close(fd)
+            return False
+        self._words[index] = (self._words[index] + data)[-_WORDS:]
+        return True
+
+    def words(self, index: int) -> str:
+        """What a process has said on its stderr so far."""
+        while self._read_words(index):
+            pass
+        return self._words[index].decode(errors="replace").strip()
+
+    def fork(self, index: int) -> None:
+        """Start a process that was held back."""
+        if self._handle is not None:
+            self._handle.tell("fork", index)
+
+    def end(self, index: int) -> None:
+        """End one process whose host is lost: it would wait for ever."""
+        if self._handle is not None:
+            self._handle.tell("rank", int(signal.SIGKILL), index)
+
+    def kill(self) -> None:
+        """End all processes at once."""
+        if self._handle is not None:
+            self._handle.tell("kill")
+
+    def kill_after(self, seconds: float) -> Timer:
+        """The same, if they have not ended by themselves by then."""
+        return self._loop.after(seconds, self.kill)
+
+    def _hear(self) -> None:
+        assert self._handle is not None
+        events = self._handle.read()
+        if events is None:
+            gone, self._handle = self._handle, None
+            self._loop.unwatch(gone.events)
+            gone.close()
+            os.waitpid(gone.pid, 0)
+            self._end()  # killed, it has taken the engine with it
+            return
+        for word, *args in events:
+            if word == "down":
+                self._on_exit(int(args[0]), exit_code(int(args[1])))
+            elif word == "unborn":
+                self._words[int(args[0])] = f"cannot be started: {os.strerror(int(args[1]))}".encode()
+                self._on_exit(int(args[0]), 126)
+            elif word == "empty":
+                self._end()
+            elif word == "deserted":
+                self.kill()  # a ControlMaster that ssh has left, or the like
+
+    def _end(self) -> None:
+        if not self._over:
+            self._over = True
+            self._on_over()
+
+    def close(self) -> None:
+        """Let go; a guardian that still lives ends everything below it."""
+        if self._handle is not None:
+            self._loop.unwatch(self._handle.events)
+            self._handle.close()
+        for fd in self._errs.values():
+            self._loop.unwatch(fd)
+            os.close(fd)
+        self._errs.clear()

@@ -1,0 +1,483 @@
+"""The agents of many nodes as one crew: connect, check, plan, start, watch, stop, release."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import bireme
+from bireme.control.channel import Channel
+from bireme.control.frames import Output
+from bireme.logs.rankfiles import RankFiles
+from bireme.plan.start import JobFacts, NodeFacts, start_plan
+from bireme.resources import devices
+from bireme.runner.engine import Engine
+from bireme.runner.member import Member, find_member
+from bireme.supervise.outcome import RankEnd
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from bireme.agent.session import Session
+    from bireme.backends.base import Backend, HostLaunch
+    from bireme.control.frames import Message
+    from bireme.job import JobSpec
+    from bireme.loop import Timer
+    from bireme.plan.start import StartPlan
+    from bireme.resources.pool import Pool
+    from bireme.runner.dial import Dial
+
+_CONNECTING = 64
+"""How many sessions connect at a time."""
+_PREFLIGHT_WAIT = 30.0
+"""Seconds that a session may take from its start to the agent's hello."""
+_WINDOW = 1024 * 1024
+"""Bytes of output that an agent may send before we have taken what it sent."""
+_CREDIT = 128 * 1024
+_ENGINE_WAIT = 5.0
+"""Seconds that an engine may take to end after its agents were released."""
+
+
+class Voyage(Value):
+    """What a fleet is to do.
+
+    ``hosts`` and ``slots``: the nodes, with the slots that the pool gives them, ``None`` where the node is asked.
+    ``resolve``: the active resources, once the slots of all nodes are known. ``exports``: the variables that
+    travel. ``heartbeat`` in seconds. ``check_only``: end after the preflight.
+    """
+
+    spec: JobSpec
+    hosts: tuple[HostLaunch, ...]
+    slots: tuple[tuple[str, ...] | None, ...]
+    resolve: Callable[[Pool], Pool]
+    exports: Mapping[str, str]
+    environ: Mapping[str, str]
+    commands: tuple[tuple[str, ...], ...]
+    backend: Backend
+    heartbeat: float
+    log_dir: str | None = None
+    check_only: bool = False
+
+
+class Fleet:
+    """A crew of many nodes: see :class:`bireme.agent.session.Crew`."""
+
+    def __init__(self, session: Session, voyage: Voyage, dial: Dial | None, remove_at_loss: Sequence[str] = ()) -> None:
+        self._session, self._voyage, self._dial = session, voyage, dial
+        self._remove_at_loss = tuple(remove_at_loss)
+        pairs = zip(voyage.hosts, voyage.slots, strict=True)
+        self.members = [Member(index, host, slots) for index, (host, slots) in enumerate(pairs)]
+        self._plan: StartPlan | None = None
+        self._active: Pool = {}
+        self._stopping = self._started = self._leaving = self._held = False
+        self._killed = 0
+        self._stuck: list[str] = []
+        self._files: RankFiles | None = None
+        self._beat: Timer | None = None
+        per_host = voyage.backend.CHANNEL == "stdio"
+        self._engine = Engine(
+            session.loop,
+            voyage.commands,
+            voyage.environ,
+            on_exit=self._engine_exit,
+            on_over=self._engine_over,
+            at_once=_CONNECTING,
+            at_loss=self._clean_up,
+        )
+        self._per_host = per_host
+
+    # -- the crew's interface --------------------------------------------------------------------
+
+    @property
+    def killed(self) -> int:
+        """How many ranks had to be killed."""
+        return self._killed
+
+    @property
+    def stuck(self) -> tuple[str, ...]:
+        """Processes that even SIGKILL did not end, with their hosts."""
+        return tuple(self._stuck)
+
+    @property
+    def logs(self) -> tuple[str, ...]:
+        """The ranks' log files that were gathered here."""
+        return tuple(self._files.paths.values()) if self._files is not None else ()
+
+    def start(self) -> None:
+        """Start the engine and talk to whoever answers."""
+        ends = self._engine.start(channels=self._per_host)
+        for index, (read_fd, write_fd) in enumerate(ends):
+            self._attach(self.members[index], read_fd, write_fd, greeted=False)
+            if index < _CONNECTING:
+                self._begin_connecting(self.members[index])
+        if self._dial is not None:
+            self._dial.listen(self._session.loop, self._dialled)
+            for member in self.members:
+                self._begin_connecting(member)
+
+    def stop(self, signum: int) -> None:
+        """End all ranks, by each node's stop ladder; before there are any, end the engine."""
+        self._stopping = True
+        if not self._started:
+            self._leave()
+            return
+        for member in self.members:
+            member.send("stop", signum=int(signum))
+
+    def urge(self) -> None:
+        """Do not wait for the grace time."""
+        if self._leaving:
+            self._engine.kill()
+        for member in self.members:
+            member.send("urge")
+
+    def signal_ranks(self, signum: int) -> None:
+        """A signal to every rank."""
+        for member in self.members:
+            member.send("signal_ranks", signum=int(signum))
+
+    def suspend(self) -> None:
+        """Halt every process of the job; nobody misses our heartbeat meanwhile."""
+        for member in self.members:
+            member.send("suspend")
+
+    def resume(self) -> None:
+        """Wake them."""
+        now = time.monotonic()
+        for member in self.members:
+            member.last_heard = now
+            member.send("resume")
+
+    def hold_output(self) -> None:
+        """Give no more credit: the agents hold back what their ranks write."""
+        self._held = True
+
+    def release_output(self) -> None:
+        """There is room again."""
+        self._held = False
+        for member in self.members:
+            self._pay(member)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        for member in self.members:
+            if member.channel is not None:
+                member.channel.close()
+        self._engine.close()
+        if self._dial is not None:
+            self._dial.close()
+        if self._files is not None:
+            self._files.close()
+
+    def _clean_up(self) -> None:
+        """In the engine's guardian, when this process was lost."""
+        for path in self._remove_at_loss:
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
+
+    # -- connecting ------------------------------------------------------------------------------
+
+    def _attach(self, member: Member, read_fd: int, write_fd: int, *, greeted: bool) -> None:
+        member.channel = Channel(
+            self._session.loop,
+            read_fd,
+            write_fd,
+            on_frame=lambda frame: self._on_frame(member, frame),
+            on_end=lambda reason: self._on_end(member, reason),
+            greeted=greeted,
+        )
+        spec = self._voyage.spec
+        slots = None if member.slots is None else list(member.slots)
+        member.send(
+            "ask",
+            spec=spec.as_dict(),
+            cwd=os.getcwd(),
+            heartbeat=self._voyage.heartbeat,
+            first=member.index == 0,
+            slots=slots,
+        )
+
+    def _begin_connecting(self, member: Member) -> None:
+        member.state = "connecting"
+        self._session.loop.after(_PREFLIGHT_WAIT, lambda: self._no_answer(member))
+
+    def _dialled(self, who: dict[str, str], fd: int) -> None:
+        """An agent has dialled back and proved that it is ours: which node is it?"""
+        member = find_member(self.members, who)
+        if member is None:
+            os.close(fd)
+            note = f"the launcher has started an agent on {who.get('hostname', '?')}, which is no node of the job"
+            self._session.trouble("unfit", note, time.monotonic())
+        elif member.channel is not None or member.state != "connecting":
+            os.close(fd)
+        else:
+            self._attach(member, fd, fd, greeted=False)
+
+    def _no_answer(self, member: Member) -> None:
+        if member.state == "connecting":
+            said = self._engine.words(member.index if self._per_host else 0)
+            self._fail(member, [f"no answer within {_PREFLIGHT_WAIT:g} s", *said.splitlines()[-3:]])
+
+    def _fail(self, member: Member, problems: list[str]) -> None:
+        """A node cannot carry its part; the others are still asked, so that all that is wrong is said at once."""
+        member.problems += problems
+        member.state = "failed"
+        self._connect_next()
+        self._maybe_ready()
+
+    def _connect_next(self) -> None:
+        for member in self.members:
+            if member.state == "waiting":
+                self._begin_connecting(member)
+                self._engine.fork(member.index)
+                return
+
+    def _on_hello(self, member: Member, problems: list[str], **hello: Any) -> None:
+        member.hello = hello
+        self._ping(member)
+        if hello["version"] != bireme.__version__:
+            problems.append(f"Bireme {hello['version']} is installed there, {bireme.__version__} here")
+        if problems:
+            self._fail(member, problems)
+            return
+        member.state = "ready"
+        self._connect_next()
+        self._maybe_ready()
+
+    def _maybe_ready(self) -> None:
+        """Once every node has answered: go on, or say what is wrong with which."""
+        if self._leaving or any(member.state in ("waiting", "connecting") for member in self.members):
+            return
+        bad = [member for member in self.members if member.problems]
+        if bad:
+            self._session.trouble("unfit", _table(bad, len(self.members)), time.monotonic())
+        elif self._voyage.check_only:
+            self._leave()
+        else:
+            self._probe()
+
+    # -- planning --------------------------------------------------------------------------------
+
+    def _probe(self) -> None:
+        """Node 0's addresses are tried from every other node, all at once."""
+        self._beat = self._session.loop.after(self._voyage.heartbeat / 4, self._heartbeat)
+        first, *others = self.members
+        if self._voyage.spec.master_addr or not others:
+            self._start(self._voyage.spec.master_addr or "127.0.0.1")
+            return
+        first.state = "probed"
+        for member in others:
+            member.send("probe", addresses=first.hello["addresses"], port=first.hello["port"])
+
+    def _on_probed(self, member: Member, reachable: list[str]) -> None:
+        member.reachable = set(reachable)
+        member.state = "probed"
+        if any(other.state != "probed" for other in self.members):
+            return
+        first, *others = self.members
+        for address in first.hello["addresses"]:
+            if all(address in other.reachable for other in others):
+                self._start(address)
+                return
+        cut = [other.name for other in others if not other.reachable]
+        who = f"{', '.join(cut)} reach none" if cut else "there is none that all nodes reach"
+        addresses = ", ".join(first.hello["addresses"]) or "none"
+        note = f"no common address of {first.name} for the rendezvous: {who} of {addresses}\n--master_addr names one"
+        self._session.trouble("unfit", note, time.monotonic())
+
+    def _start(self, master_addr: str) -> None:
+        spec, first = self._voyage.spec, self.members[0]
+        self._active = self._voyage.resolve({member.name: tuple(member.hello["slots"]) for member in self.members})
+        accelerator = first.hello["accelerator"]
+        job = JobFacts(
+            os.urandom(6).hex(),
+            accelerator,
+            devices.visible_variables(accelerator if accelerator != "cpu" or spec.accelerator == "cpu" else "cuda"),
+            spec.accelerator != "auto",
+            first.hello["local_rank_flag"],
+            master_addr,
+            spec.master_port or first.hello["port"],
+        )
+        nodes = {member.name: _facts(member, job.job_id) for member in self.members}
+        plan = self._plan = start_plan(spec, self._active, job, nodes)
+        self._session.planned(plan)
+        if self._voyage.log_dir is not None:
+            ranks = [worker.rank for node in plan.nodes for worker in node.workers]
+            self._files = RankFiles(self._voyage.log_dir, ranks, lambda text: self._session.console.say("error", text))
+        self._started = True
+        by_host = dict(zip(self._active, plan.nodes, strict=True))
+        for member in self.members:
+            node = by_host.get(member.name)
+            if node is None:  # the filters left it no slot
+                member.state = "over"
+                continue
+            member.state = "running"
+            member.send(
+                "start",
+                node=node.as_dict(),
+                accelerator=accelerator,
+                exports=dict(self._voyage.exports),
+                unset=list(self._voyage.backend.RANK_VARIABLES),
+                grace=spec.grace,
+                window=_WINDOW,
+            )
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def _on_frame(self, member: Member, frame: Message | Output) -> None:
+        member.last_heard = time.monotonic()
+        if isinstance(frame, Output):
+            if self._files is not None:
+                self._files.write(frame.rank, frame.data)
+            self._session.chunk(frame.rank, frame.number, frame.data)
+            member.unpaid += len(frame.data)
+            self._pay(member)
+            return
+        getattr(self, f"_on_{frame.type}")(member, **frame.body)
+
+    def _pay(self, member: Member) -> None:
+        if not self._held and member.unpaid >= _CREDIT:
+            member.send("credit", size=member.unpaid)
+            member.unpaid = 0
+
+    def _on_up(self, member: Member, rank: int, pid: int, when: float) -> None:
+        self._session.up(rank, pid)
+
+    def _on_down(self, member: Member, end: dict[str, Any], when: float) -> None:
+        self._session.down(RankEnd(**end), member.our_time(when))
+
+    def _on_eof(self, member: Member, rank: int, number: int) -> None:
+        self._session.eof(rank, number)
+
+    def _on_say(self, member: Member, level: str, text: str) -> None:
+        self._session.console.say(level, f"{member.name}: {text}")
+
+    def _on_unfit(self, member: Member, problems: list[str]) -> None:
+        member.problems += problems
+        self._session.trouble("unfit", _table([member], len(self.members)), time.monotonic())
+
+    def _on_guardian_lost(self, member: Member, pid: int) -> None:
+        note = f"agent lost on {member.name}: its guardian (pid {pid}) was killed"
+        self._session.trouble("agent lost", note, time.monotonic())
+
+    def _on_signalled(self, member: Member, signum: int) -> None:
+        note = f"agent lost on {member.name}: it was stopped by {signal.Signals(signum).name}"
+        self._session.trouble("agent lost", note, time.monotonic())
+
+    def _on_over(self, member: Member, killed: int, stuck: list[str]) -> None:
+        member.state = "over"
+        self._killed += killed
+        self._stuck += [f"{member.name}: {what}" for what in stuck]
+        self._maybe_leave()
+
+    # -- heartbeats ------------------------------------------------------------------------------
+
+    def _ping(self, member: Member) -> None:
+        member.send("ping", sent=time.monotonic())
+
+    def _on_pong(self, member: Member, sent: float, now: float) -> None:
+        member.clock(sent, now)
+
+    def _heartbeat(self) -> None:
+        now = time.monotonic()
+        for member in self.members:
+            if member.alive:
+                if now - member.last_heard > self._voyage.heartbeat:
+                    self._lose(member, f"no sign of life for {self._voyage.heartbeat:g} s")
+                else:
+                    self._ping(member)
+        self._beat = self._session.loop.after(self._voyage.heartbeat / 4, self._heartbeat)
+
+    def _lose(self, member: Member, reason: str) -> None:
+        """A node is gone; what it did last was before whatever its silence has caused elsewhere."""
+        member.state = "lost"
+        if member.channel is not None:
+            member.channel.close()
+        if self._per_host:
+            self._engine.end(member.index)
+        self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", member.last_heard)
+        self._maybe_leave()
+
+    def _on_end(self, member: Member, reason: str) -> None:
+        """A channel has ended; whose session it was may say why when it ends too."""
+        if member.state in ("ready", "probed", "running"):
+            self._lose(member, f"its channel was {reason}" if reason.startswith("closed") else reason)
+        elif member.state == "connecting" and not reason.startswith("closed"):
+            self._fail(member, [reason])
+
+    def _engine_exit(self, index: int, code: int) -> None:
+        if self._leaving:
+            return
+        affected = [self.members[index]] if self._per_host else self.members
+        for member in affected:
+            if member.state in ("waiting", "connecting"):
+                self._fail(member, self._why(member, index, code))
+            elif member.alive and not self._per_host:
+                self._lose(member, f"{self._voyage.backend.NAME} has ended with exit code {code}")
+
+    def _why(self, member: Member, index: int, code: int) -> list[str]:
+        """The engine's own words for a node that did not answer."""
+        said = self._engine.words(index).splitlines()
+        noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
+        return [*(said or noise)[-5:]] or [f"{self._voyage.commands[index][0]} has ended with exit code {code}"]
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _maybe_leave(self) -> None:
+        if not any(member.alive for member in self.members):
+            self._leave()
+
+    def _leave(self) -> None:
+        """All is over: release the agents, and wait for the engine."""
+        if self._leaving:
+            return
+        self._leaving = True
+        if self._beat is not None:
+            self._beat.cancel()
+        for member in self.members:
+            member.send("release")
+        if self._started and all(member.state == "over" for member in self.members):
+            self._engine.kill_after(_ENGINE_WAIT)
+        elif self._started:
+            self._engine.kill_after(1.0)
+        else:
+            self._engine.kill()
+
+    def _engine_over(self) -> None:
+        if not self._leaving:
+            for member in self.members:
+                if member.alive:
+                    self._lose(member, "the engine is gone")
+            self._leaving = True
+        self._session.gone()
+        self._session.over()
+
+
+def _facts(member: Member, job_id: str) -> NodeFacts:
+    hello = member.hello
+    return NodeFacts(
+        hostname=hello["hostname"],
+        interpreter=hello.get("interpreter", sys.executable),
+        cwd=os.getcwd(),
+        cores=hello["cores"],
+        error_dir=os.path.join(hello["temporary"], f"bireme-{job_id}"),
+        bound=tuple(map(tuple, hello["bound"])),
+        omp_threads_set=hello["omp_threads_set"],
+    )
+
+
+def _table(bad: Sequence[Member], total: int) -> str:
+    """Host by host, what is wrong."""
+    lines = [f"{len(bad)} of {total} nodes cannot carry the job:"]
+    width = max(len(member.name) for member in bad)
+    for member in bad:
+        for place, problem in enumerate(line for text in member.problems for line in text.splitlines()):
+            lines.append(f"  {member.name if not place else '':{width}}  {problem.strip()}")
+    return "\n".join(lines)

@@ -1,0 +1,105 @@
+"""One node or many, and by which way: the decision, before anything is started."""
+
+from __future__ import annotations
+
+import os
+
+from bireme.errors import BadInputError
+from bireme.runner import local
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bireme.job import JobSpec
+    from bireme.plan.start import StartPlan
+    from bireme.runner.pool import Found
+    from bireme.supervise.outcome import Outcome
+
+_DEFAULT_HOSTFILE = "/job/hostfile"
+_SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS")
+
+
+def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
+    """Run the job wherever its pool says, and wait for its end.
+
+    Raises:
+        BadInputError: the job cannot be run as described; nothing was started.
+    """
+    found = _find(spec, environ)
+    if found is None:
+        return local.run(spec, environ)
+    if spec.by_hand:
+        return _run_by_hand(spec, environ, found)
+    here = _only_here(spec, found)
+    if here is not None:
+        return local.run(spec, environ, here)
+    from bireme.runner import many
+
+    return many.run(spec, environ, found)
+
+
+def plan(spec: JobSpec, environ: Mapping[str, str]) -> StartPlan:
+    """What :func:`run` would start, as far as it is known before the nodes have been asked.
+
+    Raises:
+        BadInputError: as :func:`run`.
+    """
+    found = _find(spec, environ)
+    here = None if found is None else _only_here(spec, found)
+    if found is not None and here is None:
+        from bireme.runner import many
+
+        return many.plan(spec, environ, found)
+    prepared = local.prepare(spec, environ, here)
+    prepared.release()
+    return prepared.plan
+
+
+def _find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
+    """The declared pool. The modules that read one are loaded only where something declares one."""
+    declared = spec.hosts or spec.hostfile is not None or os.path.exists(_DEFAULT_HOSTFILE)
+    found = None
+    if declared or any(name in environ for name in _SCHEDULERS):
+        from bireme.runner import pool
+
+        found = pool.find(spec, environ)
+    if found is None:
+        if spec.num_nodes is not None and spec.num_nodes > 1:
+            raise BadInputError(
+                f"{spec.num_nodes} nodes are asked for, there is only this machine",
+                mend="--hostfile or --hosts name others",
+                where="--num_nodes",
+            )
+        if spec.by_hand:
+            raise BadInputError("--no_ssh needs the nodes: --hostfile or --hosts names them")
+    return found
+
+
+def _only_here(spec: JobSpec, found: Found) -> local.Declared | None:
+    """This machine, if it is the only one that is left."""
+    if spec.force_multi:
+        return None
+    from bireme.resources.locality import is_this_machine
+    from bireme.runner import pool
+
+    entries, slots = pool.select(spec, found)
+    if len(entries) != 1 or not is_this_machine(entries[0].name):
+        return None
+    return local.Declared(entries[0].name, slots[entries[0].name])
+
+
+def _run_by_hand(spec: JobSpec, environ: Mapping[str, str], found: Found) -> Outcome:
+    from bireme.runner import pool
+
+    entries, slots = pool.select(spec, found)
+    world = {}
+    for entry in entries:
+        declared = slots[entry.name]
+        if declared is None:
+            raise BadInputError(f"the slots of {entry.name} are not declared", mend="--no_ssh cannot ask: add slots=N")
+        world[entry.name] = declared
+    if spec.node_rank is None:
+        raise BadInputError("--no_ssh needs --node_rank K: which node this one is")
+    addressed = spec if spec.master_addr else spec.replace(master_addr=entries[0].name)
+    return local.run_by_hand(addressed, environ, world, spec.node_rank, os.getpid() if spec.save_pid else None)

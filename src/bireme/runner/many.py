@@ -1,0 +1,112 @@
+"""A job on many nodes: what is known before connecting, and the fleet that carries it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from bireme.agent import session
+from bireme.backends import base
+from bireme.logs import rankfiles
+from bireme.plan.exports import exports, python_path
+from bireme.plan.start import JobFacts, NodeFacts, start_plan
+from bireme.resources import devices
+from bireme.resources.locality import find_this_machine
+from bireme.runner import pidfile, pool
+from bireme.runner.dial import Dial
+from bireme.runner.fleet import Fleet, Voyage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bireme.job import JobSpec
+    from bireme.plan.start import StartPlan
+    from bireme.resources.hostfile import HostEntry
+    from bireme.runner.pool import Found
+    from bireme.supervise.outcome import Outcome
+
+ONLY_NODES_KNOW = "<the node says>"
+"""Stands in a dry run for what is found out only after connecting."""
+
+
+def run(spec: JobSpec, environ: Mapping[str, str], found: Found, *, check_only: bool = False) -> Outcome:
+    """Start an agent on every node, and the ranks through them; return when nothing is left anywhere.
+
+    Raises:
+        BadInputError: the job cannot be run as described; nothing was started.
+    """
+    entries, slots = pool.select(spec, found)
+    backend = base.load(launcher_name(spec, found))
+    base.find_program(backend, environ)
+    log_dir = rankfiles.prepare(spec.log_dir, "--log_dir") if spec.log_dir is not None else None
+    travelling = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd())
+    variables = {**travelling.variables, "PYTHONPATH": python_path(environ.get("PYTHONPATH", ""), os.getcwd())}
+    dial = Dial(backend.TOKEN_VARIABLE) if backend.CHANNEL == "dial" else None
+    hosts = _hosts(entries)
+    launch = base.LaunchPlan(hosts, agent_words(dial), spec.launcher_args, spec.ssh_port)
+    engine_environ = {**environ, **(dial.environment() if dial is not None else {})}
+    voyage = Voyage(
+        spec,
+        hosts,
+        tuple(slots[entry.name] for entry in entries),
+        lambda known: known if None not in slots.values() else pool.resolve(spec, known),
+        variables,
+        engine_environ,
+        backend.commands(launch, engine_environ),
+        backend,
+        spec.heartbeat,
+        log_dir,
+        check_only,
+    )
+    names = ", ".join(sorted(travelling.variables)) or "none"
+    notes = [("debug", f"{len(hosts)} nodes of {found.source}, by {backend.NAME}; variables that travel: {names}")]
+    pid_file = pidfile.create(os.getpid()) if spec.save_pid else None
+    try:
+        manner = session.Manner(spec.output, spec.timestamps, spec.log_level, tuple(notes))
+        at_loss = (pid_file,) if pid_file else ()
+        return session.run(manner, lambda crew_session: Fleet(crew_session, voyage, dial, at_loss))
+    finally:
+        if pid_file is not None:
+            pidfile.remove(pid_file)
+
+
+def launcher_name(spec: JobSpec, found: Found) -> str:
+    """``auto`` decided: Slurm's own way inside its allocation, else ssh."""
+    if spec.launcher != "auto":
+        return spec.launcher
+    return "slurm" if found.scheduler == "slurm" else "ssh"
+
+
+def agent_words(dial: Dial | None) -> tuple[str, ...]:
+    """The command that starts an agent over there: the same interpreter, by its path."""
+    return (sys.executable, "-m", "bireme.agent", *(("--channel",) if dial is None else dial.arguments()))
+
+
+def _hosts(entries: tuple[HostEntry, ...]) -> tuple[base.HostLaunch, ...]:
+    here = find_this_machine([entry.name for entry in entries])
+    return tuple(base.HostLaunch(entry.name, entry.user, entry.port, entry.name == here) for entry in entries)
+
+
+def plan(spec: JobSpec, environ: Mapping[str, str], found: Found) -> StartPlan:
+    """The start plan as far as it is known before connecting.
+
+    Raises:
+        BadInputError: as :func:`run`.
+    """
+    entries, slots = pool.select(spec, found)
+    active = {entry.name: slots[entry.name] or (ONLY_NODES_KNOW,) for entry in entries}
+    kind = spec.accelerator if spec.accelerator != "auto" else "cuda"
+    job = JobFacts(
+        ONLY_NODES_KNOW,
+        spec.accelerator,
+        devices.visible_variables(kind),
+        spec.accelerator != "auto",
+        "",
+        spec.master_addr or ONLY_NODES_KNOW,
+        spec.master_port or 29500,
+    )
+    nodes = {
+        name: NodeFacts(name, sys.executable, os.getcwd(), 0, ONLY_NODES_KNOW, omp_threads_set=True) for name in active
+    }
+    return start_plan(spec, active, job, nodes)

@@ -1,0 +1,83 @@
+"""One node of the fleet, as the runner knows it."""
+
+from __future__ import annotations
+
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Literal, TypeAlias
+
+    from bireme.backends.base import HostLaunch
+    from bireme.control.channel import Channel
+
+    State: TypeAlias = Literal["waiting", "connecting", "ready", "probed", "running", "over", "failed", "lost"]
+
+
+class Member:
+    """A node's agent: what it has said, when it was last heard, how its clock stands to ours."""
+
+    def __init__(self, index: int, host: HostLaunch, slots: tuple[str, ...] | None) -> None:
+        self.index, self.host, self.slots = index, host, slots
+        self.state: State = "waiting"
+        self.channel: Channel | None = None
+        self.hello: dict[str, Any] = {}
+        self.reachable: set[str] = set()
+        self.problems: list[str] = []
+        self.last_heard = time.monotonic()
+        self.offset = 0.0
+        """Its monotonic clock minus ours, in seconds."""
+        self._best_trip = float("inf")
+        self.unpaid = 0
+        """Bytes of its output that were taken but not yet credited."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the pool."""
+        return self.host.name
+
+    @property
+    def alive(self) -> bool:
+        """Whether its agent is there and has not said that all is over."""
+        return self.state in ("connecting", "ready", "probed", "running")
+
+    def send(self, type_: str, **body: object) -> None:
+        """A message to its agent, if there is one."""
+        if self.channel is not None:
+            self.channel.send(type_, **body)
+
+    def clock(self, sent: float, theirs: float) -> None:
+        """An answer to a ping: the shortest round trip measures the offset best (as in NTP)."""
+        now = time.monotonic()
+        if now - sent < self._best_trip:
+            self._best_trip = now - sent
+            self.offset = theirs - (now + sent) / 2
+
+    def our_time(self, theirs: float) -> float:
+        """A second of its clock on ours."""
+        return theirs - self.offset
+
+
+def find_member(members: Sequence[Member], who: Mapping[str, str]) -> Member | None:
+    """The member that an agent which has dialled is: by its name, its addresses, or its place among the engine's."""
+    short = who.get("hostname", "").partition(".")[0]
+    for name in (who.get("name"), who.get("slurm"), who.get("hostname"), short):
+        for member in members:
+            if name and name in (member.name, member.name.partition(".")[0]):
+                return member
+    addresses = set(who.get("addresses", "").split(","))
+    for member in members:
+        if addresses & _addresses_of(member.name):
+            return member
+    place = who.get("place", "")
+    return members[int(place)] if place.isdecimal() and int(place) < len(members) else None
+
+
+def _addresses_of(name: str) -> set[str]:
+    import socket
+
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return set()

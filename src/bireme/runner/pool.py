@@ -1,0 +1,81 @@
+"""Which nodes the job may use: from the command line, a file, the scheduler's allocation, or just this machine."""
+
+from __future__ import annotations
+
+from bireme.resources import allocation, filters, hostfile
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bireme.job import JobSpec
+    from bireme.resources.hostfile import HostEntry
+    from bireme.resources.pool import Pool
+
+
+class Found(Value):
+    """The pool as it was declared. ``source``: where it was found, for a message; ``scheduler``: whose allocation."""
+
+    entries: tuple[HostEntry, ...]
+    source: str
+    scheduler: str = ""
+
+
+def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
+    """The declared pool; ``None``: this machine.
+
+    Raises:
+        BadInputError: a file that was named is missing, or what declares the pool cannot be read.
+    """
+    if spec.hosts:
+        return Found(hostfile.parse_hosts(spec.hosts), "--hosts")
+    if spec.hostfile is not None:
+        entries = hostfile.read_hostfile(spec.hostfile)
+        assert entries is not None
+        return Found(entries, spec.hostfile)
+    allocated = allocation.find_allocation(environ)
+    if allocated is not None:
+        return Found(allocated.entries, f"the {allocated.scheduler} allocation", allocated.scheduler)
+    entries = hostfile.read_hostfile(None)
+    return None if entries is None else Found(entries, hostfile.DEFAULT_HOSTFILE)
+
+
+def select(spec: JobSpec, found: Found) -> tuple[tuple[HostEntry, ...], dict[str, tuple[str, ...] | None]]:
+    """The nodes to connect to, and the slots of those whose number is declared.
+
+    Where a node has to be asked for its slots, only its name can be judged before.
+
+    Raises:
+        BadInputError: a filter names a node or slot that is not there, or nothing is left.
+    """
+    slots = {entry.name: _numbered(entry) for entry in found.entries}
+    if None not in slots.values():
+        active = resolve(spec, {name: known for name, known in slots.items() if known is not None})
+        return tuple(entry for entry in found.entries if entry.name in active), dict(active)
+    wanted = _by_name(spec, slots)
+    return tuple(entry for entry in found.entries if entry.name in wanted), {name: slots[name] for name in wanted}
+
+
+def resolve(spec: JobSpec, pool: Pool) -> Pool:
+    """The active resources: what filters and numbers leave of a pool whose slots are known.
+
+    Raises:
+        BadInputError: as :func:`select`.
+    """
+    left = filters.apply_filters(pool, spec.include, spec.exclude)
+    return filters.take(left, spec.num_nodes, spec.num_gpus)
+
+
+def _numbered(entry: HostEntry) -> tuple[str, ...] | None:
+    return None if entry.slots is None else tuple(map(str, range(entry.slots)))
+
+
+def _by_name(spec: JobSpec, slots: Mapping[str, tuple[str, ...] | None]) -> list[str]:
+    """The nodes that the filters and ``--num_nodes`` may leave, whatever slots they turn out to have."""
+    include = filters.parse_filter(spec.include, where="--include") if spec.include else ()
+    exclude = filters.parse_filter(spec.exclude, where="--exclude") if spec.exclude else ()
+    pool = dict.fromkeys(slots, ("0",))
+    names = "@".join(str(node.replace(slots=())) for node in include)
+    without = "@".join(str(node) for node in exclude if not node.slots)
+    return list(filters.take(filters.apply_filters(pool, names, without), spec.num_nodes))
