@@ -3,9 +3,8 @@
 A hostfile names hosts as its author likes: by a short name, a full one, an alias, an address. Names that this machine
 gives itself are recognised at once. Any other name is resolved, and is this machine's when one of the addresses is.
 
-The addresses come from the kernel (``SIOCGIFCONF`` and ``/proc/net/if_inet6``), without external commands. Two tricks
-with UDP sockets, which send nothing, complete them: only an address of ours can be bound; and a connected socket
-tells which address the kernel would use towards the rest of the world.
+The addresses come from the kernel (``SIOCGIFCONF`` and ``/proc/net/if_inet6``), without external commands. A connected
+UDP socket, which has sent nothing, tells which of them the kernel would use towards the rest of the world.
 """
 
 from __future__ import annotations
@@ -26,16 +25,19 @@ TIMEOUT = 3.0
 
 _THREADS = 16
 _SIOCGIFCONF = 0x8912
+_SIOCGIFFLAGS = 0x8913
+_IFF_RUNNING = 0x40
 _LOCAL_NAMES = ("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
 # Given to nobody (IANA's "reserved"), so no network of ours can be nearer to them than the default route. Those for
 # documentation would not do: laboratories use them.
 _FAR_AWAY = {_socket.AF_INET: "240.0.0.1", _socket.AF_INET6: "4000::1"}
 _IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
 _TEMPORARY = 0x01
+_NOT_YET_OURS = 0x48  # tentative; or another machine has it (DAD failed)
 
 
 class _Address(Value):
-    """``second`` choice: it passes (RFC 8981), or is known only on its link."""
+    """``second`` choice: it passes (RFC 8981), is known only on its link, or its interface has no carrier."""
 
     interface: str
     text: str
@@ -79,9 +81,10 @@ def find_this_machine(names: Iterable[str], timeout: float = TIMEOUT) -> str | N
 def own_addresses() -> tuple[str, ...]:
     """This machine's addresses that others may be able to reach, the likeliest first.
 
-    Those on the interface of the default route come first; IPv6's temporary and IPv4's link-local
-    addresses last. IPv6's link-local ones are left out: they mean nothing without the other side's
-    interface. Empty on a machine without a network.
+    Those on the interface of the default route come first; last come IPv6's temporary and IPv4's
+    link-local addresses, and those of an interface without a carrier. IPv6's link-local ones are
+    left out: they mean nothing without the other side's interface. Empty on a machine without a
+    network.
     """
     found = [address for address in _addresses() if not _only_here(address.text)]
     towards_others = {_source(family) for family in _FAR_AWAY}
@@ -103,11 +106,19 @@ def _addresses() -> list[_Address]:
     """All addresses that are ours at this moment, in the kernel's order, IPv4 first."""
     if sys.platform != "linux":
         return [_Address("", source) for family in _FAR_AWAY if (source := _source(family))]
-    # An interface that is down keeps its addresses, but they cannot be bound; nor can a link-local one as it stands.
-    return [it for it in (*_ipv4(), *_ipv6()) if it.text.startswith("fe80:") or _can_bind(it.text)]
+    try:
+        probe = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    except OSError:  # a kernel without IPv4
+        return _ipv6()
+    try:
+        found = [*_ipv4(probe.fileno()), *_ipv6()]
+        idle = {name: _is_idle(probe.fileno(), name) for name in {address.interface for address in found}}
+    finally:
+        probe.close()
+    return [address.replace(second=address.second or idle[address.interface]) for address in found]
 
 
-def _ipv4() -> list[_Address]:
+def _ipv4(probe: int) -> list[_Address]:
     import array
     import fcntl
     import struct
@@ -115,21 +126,16 @@ def _ipv4() -> list[_Address]:
     # struct ifreq: 16 bytes of name, then the largest of a union: a struct sockaddr or a struct ifmap.
     size = 16 + (24 if struct.calcsize("P") == 8 else 16)
     room = 64
-    try:
-        probe = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
-    except OSError:
-        return []
     while True:
         buffer = array.array("B", bytes(room * size))
         request = struct.pack("iP", len(buffer), buffer.buffer_info()[0])
         try:
-            used: int = struct.unpack("iP", fcntl.ioctl(probe.fileno(), _SIOCGIFCONF, request))[0]
+            used: int = struct.unpack("iP", fcntl.ioctl(probe, _SIOCGIFCONF, request))[0]
         except OSError:
             used = 0
         if used < len(buffer):
             break
         room *= 2  # it tells what fitted, not what there is
-    probe.close()
     found = []
     for start in range(0, used, size):
         name, address = bytes(buffer[start : start + 16]), bytes(buffer[start + 20 : start + 24])
@@ -148,11 +154,24 @@ def _ipv6() -> list[_Address]:
         rows = []
     for digits, _, _, _, flags, interface in rows:
         text = _socket.inet_ntop(_socket.AF_INET6, bytes.fromhex(digits))
-        found.append(_Address(interface, text, bool(int(flags, 16) & _TEMPORARY)))
+        if not int(flags, 16) & _NOT_YET_OURS:
+            found.append(_Address(interface, text, bool(int(flags, 16) & _TEMPORARY)))
     return found
 
 
+def _is_idle(probe: int, interface: str) -> bool:
+    """Down, or without a carrier: a bridge for containers that do not run, a cable that is not plugged in."""
+    import fcntl
+
+    try:
+        answer = fcntl.ioctl(probe, _SIOCGIFFLAGS, interface.encode("ascii", "replace")[:15].ljust(40, b"\0"))
+    except OSError:
+        return False
+    return not int.from_bytes(answer[16:18], sys.byteorder) & _IFF_RUNNING
+
+
 def _can_bind(text: str) -> bool:
+    """Only an address of ours can be bound; not quite so on Linux, where this is not used."""
     family = _socket.AF_INET6 if ":" in text else _socket.AF_INET
     try:
         probe = _socket.socket(family, _socket.SOCK_DGRAM)
