@@ -196,10 +196,11 @@ class Node:
 
     def _on(self, event: Event, signum: int = signal.SIGTERM) -> None:
         steps, deadline = self._ladder.on(event, signum)
-        if deadline is not None:
+        if deadline != "keep":
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.after(deadline, lambda: self._on("deadline")) if deadline else None
+            seconds = None if deadline == "cancel" else deadline
+            self._timer = None if seconds is None else self._loop.after(seconds, lambda: self._on("deadline"))
         for step in steps:
             getattr(self, "_do_" + step.replace(" ", "_"))()
 

@@ -52,12 +52,18 @@ class HostLaunch(Value):
 
 
 class LaunchPlan(Value):
-    """What a backend is given. ``agent``: the words that start an agent there. ``extra``: ``--launcher_args``."""
+    """What a backend is given.
+
+    ``agent``: the words that start an agent there. ``program``: the backend's executable, where it was looked up.
+    ``extra``: ``--launcher_args``. ``root``: the command runs as root. ``connect_timeout`` in seconds.
+    """
 
     hosts: tuple[HostLaunch, ...]
     agent: tuple[str, ...]
+    program: str = ""
     extra: tuple[str, ...] = ()
     ssh_port: int | None = None
+    root: bool = False
     connect_timeout: int = 10
 
 

@@ -407,6 +407,8 @@ class Fleet:
 
     def _on_end(self, member: Member, reason: str) -> None:
         """A channel has ended; whose session it was may say why when it ends too."""
+        if self._leaving:
+            return
         if member.state in ("ready", "probed", "running"):
             self._lose(member, f"its channel was {reason}" if reason.startswith("closed") else reason)
         elif member.state == "connecting" and not reason.startswith("closed"):

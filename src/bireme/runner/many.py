@@ -38,14 +38,17 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, *, check_only: 
     """
     entries, slots = pool.select(spec, found)
     backend = base.load(launcher_name(spec, found))
-    base.find_program(backend, environ)
+    executable = base.find_program(backend, environ)
     log_dir = rankfiles.prepare(spec.log_dir, "--log_dir") if spec.log_dir is not None else None
     travelling = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd())
     variables = {**travelling.variables, "PYTHONPATH": python_path(environ.get("PYTHONPATH", ""), os.getcwd())}
     dial = Dial(backend.TOKEN_VARIABLE) if backend.CHANNEL == "dial" else None
     hosts = _hosts(entries)
-    launch = base.LaunchPlan(hosts, agent_words(dial), spec.launcher_args, spec.ssh_port)
-    engine_environ = {**environ, **(dial.environment() if dial is not None else {})}
+    launch = base.LaunchPlan(
+        hosts, agent_words(dial), executable, spec.launcher_args, spec.ssh_port, root=os.geteuid() == 0
+    )
+    # The token comes first: MPICH 4.0's hydra does not see the last variable of its environment.
+    engine_environ = {**(dial.environment() if dial is not None else {}), **environ}
     voyage = Voyage(
         spec,
         hosts,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     State: TypeAlias = Literal["running", "stopping", "killing", "done"]
     Event: TypeAlias = Literal["stop", "urge", "deserted", "deadline", "empty"]
+    Deadline: TypeAlias = float | Literal["cancel", "keep"]
     Do: TypeAlias = Literal["signal", "sweep", "kill", "give up", "finish"]
 
 KILL_WAIT = 5.0
@@ -23,11 +24,11 @@ KILL_WAIT = 5.0
 
 
 class Step(Value):
-    """Where an event leads: the new state, what to do, and when the next deadline is (seconds, or none)."""
+    """Where an event leads: the new state, what to do, and when the next deadline is."""
 
     state: State
     do: tuple[Do, ...] = ()
-    deadline: Literal["grace", "kill", "none", "keep"] = "keep"
+    deadline: Literal["grace", "kill", "cancel", "keep"] = "keep"
 
 
 # stop: somebody wants the end. urge: and does not want to wait. deserted: every rank has ended, but
@@ -36,12 +37,12 @@ TABLE: dict[tuple[State, Event], Step] = {
     ("running", "stop"): Step("stopping", ("signal",), "grace"),
     ("running", "urge"): Step("killing", ("kill",), "kill"),
     ("running", "deserted"): Step("stopping", ("sweep",), "grace"),
-    ("running", "empty"): Step("done", ("finish",), "none"),
+    ("running", "empty"): Step("done", ("finish",), "cancel"),
     ("stopping", "urge"): Step("killing", ("kill",), "kill"),
     ("stopping", "deadline"): Step("killing", ("kill",), "kill"),
-    ("stopping", "empty"): Step("done", ("finish",), "none"),
-    ("killing", "deadline"): Step("done", ("give up", "finish"), "none"),
-    ("killing", "empty"): Step("done", ("finish",), "none"),
+    ("stopping", "empty"): Step("done", ("finish",), "cancel"),
+    ("killing", "deadline"): Step("done", ("give up", "finish"), "cancel"),
+    ("killing", "empty"): Step("done", ("finish",), "cancel"),
 }
 
 
@@ -53,16 +54,19 @@ class Ladder:
         self.state: State = "running"
         self.signum: int = signal.SIGTERM
 
-    def on(self, event: Event, signum: int = signal.SIGTERM) -> tuple[tuple[Do, ...], float | None]:
-        """What to do now, and in how many seconds the next ``deadline`` comes (0: cancel, ``None``: as it was).
+    def on(
+        self, event: Event, signum: int = signal.SIGTERM
+    ) -> tuple[tuple[Do, ...], float | Literal["cancel", "keep"]]:
+        """What to do now, and when the next ``deadline`` comes: in so many seconds, never, or as it was.
 
         An event that the table does not know in this state changes nothing.
         """
         step = TABLE.get((self.state, event))
         if step is None:
-            return (), None
+            return (), "keep"
         self.state = step.state
         if event == "stop":
             self.signum = signum
-        seconds = {"grace": self.grace, "kill": KILL_WAIT, "none": 0.0, "keep": None}[step.deadline]
-        return step.do, seconds
+        if step.deadline == "grace":
+            return step.do, self.grace
+        return step.do, KILL_WAIT if step.deadline == "kill" else step.deadline

@@ -1,0 +1,44 @@
+"""``pdsh``: one command that opens an ssh session to each host; agents dial back."""
+
+from __future__ import annotations
+
+import shlex
+
+from bireme.backends import ssh
+from bireme.errors import BadInputError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Literal
+
+    from bireme.backends.base import LaunchPlan
+
+NAME = "pdsh"
+PROGRAMS = ("pdsh",)
+CHANNEL: Literal["stdio", "dial"] = "dial"
+TOKEN_VARIABLE = "LC_BIREME_TOKEN"
+"""Stock servers accept variables named ``LC_*`` from their clients."""
+RANK_VARIABLES: tuple[str, ...] = (TOKEN_VARIABLE,)
+
+
+def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """A single ``pdsh``, with ssh's options in its environment.
+
+    Raises:
+        BadInputError: a host has a port of its own, or is an IPv6 address: pdsh knows neither.
+    """
+    for host in plan.hosts:
+        if host.port is not None or ":" in host.name:
+            raise BadInputError(
+                f"pdsh cannot reach {host.name}: it knows neither a host's own port nor IPv6 addresses",
+                mend="--launcher ssh can",
+                where="--launcher",
+            )
+    port = ("-p", str(plan.ssh_port)) if plan.ssh_port else ()
+    ssh_words = (*ssh.options(plan), *port, "-o", f"SendEnv={TOKEN_VARIABLE}")
+    appended = " ".join((environ.get("PDSH_SSH_ARGS_APPEND", ""), shlex.join(ssh_words))).strip()
+    targets = ",".join(host.target for host in plan.hosts)
+    fanout = str(len(plan.hosts))
+    head = ("env", f"PDSH_SSH_ARGS_APPEND={appended}", plan.program or NAME, "-S", "-N", "-R", "ssh", "-f", fanout)
+    return ((*head, *plan.extra, "-w", targets, f"exec {shlex.join(plan.agent)}"),)

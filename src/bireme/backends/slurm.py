@@ -1,0 +1,61 @@
+"""Slurm's ``srun`` as a way to start one agent on each node of the allocation; agents dial back."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Literal
+
+    from bireme.backends.base import LaunchPlan
+
+NAME = "slurm"
+PROGRAMS = ("srun",)
+CHANNEL: Literal["stdio", "dial"] = "dial"
+TOKEN_VARIABLE = "BIREME_TOKEN"
+# The step's and the task's variables; the job's (SLURM_JOB_ID, SLURM_JOB_NODELIST, …) stay.
+RANK_VARIABLES = (
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_STEP",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_TASK_PID",
+    "SLURM_GTIDS",
+    "SLURM_CPU_BIND",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_DISTRIBUTION",
+    "SLURM_LAUNCH_NODE_IPADDR",
+    "SLURM_SRUN_COMM",
+    "SLURM_UMASK",
+    "PMI_",
+    "PMIX_",
+    "PMI2_",
+    TOKEN_VARIABLE,
+)
+
+
+def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """A single ``srun``: one task a node, the whole node, unbound."""
+    count = str(len(plan.hosts))
+    return (
+        (
+            plan.program or "srun",
+            f"--nodes={count}",
+            f"--ntasks={count}",
+            "--ntasks-per-node=1",
+            f"--nodelist={','.join(host.name for host in plan.hosts)}",
+            "--exclusive",
+            "--cpu-bind=none",
+            "--mem=0",
+            "--export=ALL",
+            "--kill-on-bad-exit=0",
+            "--wait=0",
+            "--input=none",
+            "--unbuffered",
+            *plan.extra,
+            *plan.agent,
+        ),
+    )
