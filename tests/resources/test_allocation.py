@@ -42,23 +42,23 @@ SLURM = {
     ),
     "sbatch -N2 --gpus-per-node=2": (
         {**GPUS_HERE, "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_GPUS_PER_NODE": "2", "SLURM_GPUS_ON_NODE": "2"},
-        {"n1": 2, "n2": 2},
+        {"n1": None, "n2": None},
     ),
     "salloc -N2 --gpus-per-node=a100:2": (
         {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_GPUS_PER_NODE": "a100:2", "SLURM_TASKS_PER_NODE": "1(x2)"},
-        {"n1": 2, "n2": 2},
+        {"n1": None, "n2": None},
     ),
     "sbatch -N1 --gpus-per-node=a100:2,h100:1": (
         {"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_PER_NODE": "a100:2,h100:1"},
-        {"n1": 3},
+        {"n1": None},
     ),
     "sbatch -n1 --gpus=2": (
         {**ON_NODE, "SLURM_JOB_NODELIST": "n1", "SLURM_GPUS": "2", "SLURM_GPUS_ON_NODE": "2", "SLURM_NTASKS": "1"},
-        {"n1": 2},
+        {"n1": None},
     ),
     "the same, of a Slurm without SLURM_GPUS_ON_NODE": (
         {"SLURM_JOB_NODELIST": "n1", "SLURM_JOB_GPUS": "2,3"},
-        {"n1": 2},
+        {"n1": None},
     ),
     "sbatch -N2 -n8 --gpus-per-task=1": (
         {**ON_NODE, "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "8", "SLURM_GPUS_PER_TASK": "1"}
@@ -106,10 +106,22 @@ SLURM = {
 }
 
 
+GPUS = {  # where they are known of every host
+    "sbatch -N2 --gpus-per-node=2": 2,
+    "salloc -N2 --gpus-per-node=a100:2": 2,
+    "sbatch -N1 --gpus-per-node=a100:2,h100:1": 3,
+    "sbatch -n1 --gpus=2": 2,
+    "the same, of a Slurm without SLURM_GPUS_ON_NODE": 2,
+}
+
+
 @pytest.mark.parametrize("case", SLURM)
-def test_slots_of_slurm(case: str) -> None:
+def test_slots_and_gpus_of_slurm(case: str) -> None:
     environ, expected = SLURM[case]
     assert slots({"SLURM_JOB_ID": "7", **environ}) == expected
+    allocation = find_allocation({"SLURM_JOB_ID": "7", **environ})
+    assert allocation is not None
+    assert allocation.gpus == GPUS.get(case)
 
 
 def test_the_whole_value() -> None:
@@ -119,9 +131,9 @@ def test_the_whole_value() -> None:
     assert find_allocation({"SLURM_JOB_NODELIST": "n1"}) is None
     assert find_allocation({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": ""}) is None
     tasks = find_allocation(slurm("n1", SLURMD_NODENAME="n1", SLURM_NTASKS="2", SLURM_TASKS_PER_NODE="2"))
-    assert tasks == Allocation("slurm", (HostEntry("n1", slots=2),), counts_tasks=True)
+    assert tasks == Allocation("slurm", (HostEntry("n1", slots=2),))
     gpus = find_allocation(slurm("n1", SLURM_GPUS_ON_NODE="2"))
-    assert gpus == Allocation("slurm", (HostEntry("n1", slots=2),), counts_tasks=False)
+    assert gpus == Allocation("slurm", (HostEntry("n1"),), gpus=2)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +200,7 @@ def test_malformed_numbers_of_slurm(variable: str, value: str) -> None:
 def test_pbs(tmp_path: Path) -> None:
     environ = {"PBS_NODEFILE": listed(tmp_path, "b.x\nb.x\na.x\n\nb.x\n")}
     entries = (HostEntry("b.x", slots=3, line=1), HostEntry("a.x", slots=1, line=3))
-    assert find_allocation(environ) == Allocation("pbs", entries, counts_tasks=True)
+    assert find_allocation(environ) == Allocation("pbs", entries)
     assert slots({**environ, "CUDA_VISIBLE_DEVICES": "GPU-1234"}) == {"b.x": None, "a.x": None}
     gpus = tmp_path / "gpus"
     gpus.write_text("")
@@ -208,7 +220,7 @@ def test_lsf(tmp_path: Path) -> None:
     path = listed(tmp_path, "a\na\nb\n")
     environ = {"LSB_JOBID": "7", "LSB_DJOB_HOSTFILE": path, "LSB_MCPU_HOSTS": "x 4"}
     entries = (HostEntry("a", slots=2, line=1), HostEntry("b", slots=1, line=3))
-    assert find_allocation(environ) == Allocation("lsf", entries, counts_tasks=True)
+    assert find_allocation(environ) == Allocation("lsf", entries)
     assert find_allocation({"LSB_DJOB_HOSTFILE": path}) is None
 
 

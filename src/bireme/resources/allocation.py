@@ -8,13 +8,14 @@ lsf    ``LSB_JOBID`` with ``LSB_DJOB_HOSTFILE`` (the same kind of file) or, with
        ``LSB_MCPU_HOSTS`` (``hostA 4 hostB 4``).
 =====  ============================================================================================
 
-**Slots.** What a job of ours wants is devices; what these systems mostly count is cores. So a number
-is believed only where it says what we want to know, and all other hosts are asked for their devices:
+**Slots.** What a job of ours wants is devices; what these systems mostly count is cores. And a number of
+devices does not say which: on a shared host ours may be 2 and 3, which only the host can tell. So hosts
+are asked for their devices (their ``slots`` are ``None``), except where tasks are what counts:
 
-* Slurm's ``SLURM_GPUS_PER_NODE`` speaks of every host. ``SLURM_GPUS_ON_NODE`` and ``SLURM_JOB_GPUS``
-  speak only of the host on which they are set, so they count when it is the only one: after
-  ``--gpus=5`` the hosts differ.
-* The number of tasks counts where nothing shows a device, neither the scheduler's variables nor
+* Slurm's number of GPUs is kept beside the hosts. ``SLURM_GPUS_PER_NODE`` speaks of every host;
+  ``SLURM_GPUS_ON_NODE`` and ``SLURM_JOB_GPUS`` speak only of the host on which they are set, so they
+  count when it is the only one: after ``--gpus=5`` the hosts differ.
+* The number of tasks makes slots where nothing shows a device, neither the scheduler's variables nor
   ``CUDA_VISIBLE_DEVICES`` and its kin, and somebody asked for several on a host. Slurm sets
   ``SLURM_TASKS_PER_NODE`` to the number of cores when nobody asked (``sbatch -N2 --exclusive``), so there
   must be a ``SLURM_NTASKS`` above the number of hosts; and a shell that ``salloc`` opened on the
@@ -64,14 +65,13 @@ class Allocation(Value):
     """What the scheduler gave us.
 
     Attributes:
-        entries: the hosts in the scheduler's order. Their ``slots`` are a number only: which
-            devices these are is the host's to tell.
-        counts_tasks: the ``slots`` count tasks (or cores), not devices.
+        entries: the hosts in the scheduler's order; ``slots`` where tasks (or cores) were counted.
+        gpus: how many GPUs each host has for the job; ``None``: not known, or not the same for all.
     """
 
     scheduler: Scheduler
     entries: tuple[HostEntry, ...]
-    counts_tasks: bool = False
+    gpus: int | None = None
 
 
 def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
@@ -94,8 +94,7 @@ def _slurm(environ: Mapping[str, str]) -> Allocation | None:
     names = tuple(dict.fromkeys(_expand(nodes, where)))
     gpus = _gpus(environ, len(names))
     tasks = {} if gpus or _shows_devices(environ) else _tasks(environ, names)
-    entries = tuple(HostEntry(name, slots=gpus or tasks.get(name)) for name in names)
-    return Allocation("slurm", entries, counts_tasks=bool(tasks))
+    return Allocation("slurm", tuple(HostEntry(name, slots=tasks.get(name)) for name in names), gpus or None)
 
 
 def _gpus(environ: Mapping[str, str], hosts: int) -> int:
@@ -158,7 +157,7 @@ def _lsf(environ: Mapping[str, str]) -> Allocation | None:
 def _by_counts(scheduler: Scheduler, counts: Counts, *, believed: bool) -> Allocation:
     believed = believed and any(count > 1 for count, _ in counts.values())
     entries = (HostEntry(name, slots=count if believed else None, line=line) for name, (count, line) in counts.items())
-    return Allocation(scheduler, tuple(entries), counts_tasks=believed)
+    return Allocation(scheduler, tuple(entries))
 
 
 def _counted(path: str, variable: str) -> Counts:
