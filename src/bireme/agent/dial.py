@@ -35,6 +35,7 @@ def dial(addresses: list[str], port: int, variable: str, environ: MutableMapping
         "name": name,
         "hostname": os.uname().nodename,
         "slurm": environ.get("SLURMD_NODENAME", ""),
+        "allocation": environ.get("SLURM_JOB_ID", ""),
         "addresses": ",".join(own_addresses()),
         "place": next((environ[variable] for variable in _PLACES if variable in environ), ""),
     }

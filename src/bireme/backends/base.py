@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         """A module of this package, as seen from outside."""
 
         NAME: str
+        CANCEL: tuple[str, ...]
+        """The words before an allocation's id that give it back; empty where the engine has no allocations."""
         PROGRAMS: tuple[str, ...]
         """Executables, any of which will do."""
         CHANNEL: Literal["stdio", "dial"]

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "openmpi"
+CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("mpirun.openmpi", "mpirun")
 CHANNEL: Literal["stdio", "dial"] = "dial"
 TOKEN_VARIABLE = "BIREME_TOKEN"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "pdsh"
+CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("pdsh",)
 CHANNEL: Literal["stdio", "dial"] = "dial"
 TOKEN_VARIABLE = "LC_BIREME_TOKEN"

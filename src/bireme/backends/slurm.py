@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "slurm"
+CANCEL = ("scancel",)
 PROGRAMS = ("srun",)
 CHANNEL: Literal["stdio", "dial"] = "dial"
 TOKEN_VARIABLE = "BIREME_TOKEN"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from subprocess import DEVNULL, Popen, TimeoutExpired
 
 from bireme.supervise import guardian, limits
 from bireme.supervise.status import exit_code
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 _WORDS = 8192
 """Bytes that are kept of what an engine process says on its stderr."""
+
+
+_FAREWELL = 3.0
+"""Seconds between SIGTERM and SIGKILL for an engine."""
 
 
 class Engine:
@@ -54,6 +59,7 @@ class Engine:
         self._errs: dict[int, int] = {}
         self._handle: Handle | None = None
         self._over = False
+        self._aside: list[Popen[bytes]] = []
 
     def start(self, *, channels: bool, keep: Sequence[int] = ()) -> list[tuple[int, int]]:
         """Fork the guardian and, through it, the first processes.
@@ -82,7 +88,12 @@ class Engine:
             starts.append(guardian.WorkerStart(argv, dict(self._environ), os.getcwd(), stdin, stdout, err_write))
             self._watch_words(index, err_read)
         self._handle = guardian.start(
-            starts, keep=keep, at_loss=self._at_loss, at_once=self._at_once, files_limit=files_limit
+            starts,
+            keep=keep,
+            at_loss=self._at_loss,
+            at_once=self._at_once,
+            files_limit=files_limit,
+            farewell=_FAREWELL,
         )
         self._loop.watch(self._handle.events, self._hear)
         for fd in theirs:
@@ -129,9 +140,22 @@ class Engine:
         if self._handle is not None:
             self._handle.tell("kill")
 
+    def terminate(self) -> None:
+        """Ask all processes to end, and end them if they do not: ``srun`` has an allocation to give back."""
+        if self._handle is not None:
+            self._handle.tell("rank", int(signal.SIGTERM), "*")
+        self.kill_after(_FAREWELL)
+
     def kill_after(self, seconds: float) -> Timer:
-        """The same, if they have not ended by themselves by then."""
+        """End all processes that have not ended by themselves by then."""
         return self._loop.after(seconds, self.kill)
+
+    def run_aside(self, argv: tuple[str, ...]) -> None:
+        """Run a short command beside the engine; :meth:`close` waits for it."""
+        try:
+            self._aside.append(Popen(argv, env=dict(self._environ), stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL))
+        except OSError:
+            pass
 
     def _hear(self) -> None:
         assert self._handle is not None
@@ -168,3 +192,9 @@ class Engine:
             self._loop.unwatch(fd)
             os.close(fd)
         self._errs.clear()
+        for process in self._aside:
+            try:
+                process.wait(_FAREWELL)
+            except TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -75,6 +75,7 @@ class Fleet:
         self._plan: StartPlan | None = None
         self._active: Pool = {}
         self._stopping = self._started = self._leaving = self._held = False
+        self._allocation = ""
         self._killed = 0
         self._stuck: list[str] = []
         self._files: RankFiles | None = None
@@ -218,6 +219,7 @@ class Fleet:
         elif member.channel is not None or member.state != "connecting":
             os.close(fd)
         else:
+            self._allocation = who.get("allocation", "")
             self._attach(member, fd, fd, greeted=False)
 
     def _no_answer(self, member: Member) -> None:
@@ -447,10 +449,15 @@ class Fleet:
             member.send("release")
         if self._started and all(member.state == "over" for member in self.members):
             self._engine.kill_after(_ENGINE_WAIT)
-        elif self._started:
-            self._engine.kill_after(1.0)
         else:
-            self._engine.kill()
+            self._engine.terminate()
+            self._give_back_allocation()
+
+    def _give_back_allocation(self) -> None:
+        """An allocation that the engine has made for us outlives an engine that waits for a dead node."""
+        cancel = self._voyage.backend.CANCEL
+        if cancel and self._allocation and self._voyage.environ.get("SLURM_JOB_ID") != self._allocation:
+            self._engine.run_aside((*cancel, self._allocation))
 
     def _engine_over(self) -> None:
         if not self._leaving:

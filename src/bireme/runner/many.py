@@ -8,7 +8,7 @@ import sys
 from bireme.agent import session
 from bireme.backends import base
 from bireme.logs import rankfiles
-from bireme.plan.exports import exports, python_path
+from bireme.plan.exports import exports
 from bireme.plan.start import JobFacts, NodeFacts, start_plan
 from bireme.resources import devices
 from bireme.resources.locality import find_this_machine
@@ -41,7 +41,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, *, check_only: 
     executable = base.find_program(backend, environ)
     log_dir = rankfiles.prepare(spec.log_dir, "--log_dir") if spec.log_dir is not None else None
     travelling = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd())
-    variables = {**travelling.variables, "PYTHONPATH": python_path(environ.get("PYTHONPATH", ""), os.getcwd())}
+
     dial = Dial(backend.TOKEN_VARIABLE) if backend.CHANNEL == "dial" else None
     hosts = _hosts(entries)
     launch = base.LaunchPlan(
@@ -54,7 +54,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, *, check_only: 
         hosts,
         tuple(slots[entry.name] for entry in entries),
         lambda known: known if None not in slots.values() else pool.resolve(spec, known),
-        variables,
+        travelling.variables,
         engine_environ,
         backend.commands(launch, engine_environ),
         backend,
@@ -64,6 +64,8 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, *, check_only: 
     )
     names = ", ".join(sorted(travelling.variables)) or "none"
     notes = [("debug", f"{len(hosts)} nodes of {found.source}, by {backend.NAME}; variables that travel: {names}")]
+    if travelling.passed_over:
+        notes.append(("warning", f"set by Bireme itself, so passed over: {', '.join(travelling.passed_over)}"))
     pid_file = pidfile.create(os.getpid()) if spec.save_pid else None
     try:
         manner = session.Manner(spec.output, spec.timestamps, spec.log_level, tuple(notes))

@@ -90,6 +90,7 @@ def start(
     at_loss: Callable[[], None],
     at_once: int | None = None,
     files_limit: tuple[int, int] | None = None,
+    farewell: float = 0.0,
 ) -> Handle:
     """Fork the guardian, which forks the workers.
 
@@ -97,6 +98,8 @@ def start(
         workers: what to start, by index.
         at_once: how many to start now; the others wait for ``fork``. Nothing is ``empty`` before all were started.
         files_limit: the (soft, hard) limit of open files that the workers shall have, if it is not ours.
+        farewell: seconds between SIGTERM and SIGKILL when the agent was lost; ranks get none, but ``srun`` has an
+            allocation to give back.
         keep: descriptors that the guardian holds for as long as anything lives (the port's lock).
         at_loss: called in the guardian, after the killing, when the agent was lost.
     """
@@ -115,7 +118,7 @@ def start(
         raise UnfitError(f"cannot start a process: {error.strerror}", mend=_FORK_MEND) from None
     if pid == 0:
         try:
-            _Guardian(workers, command_read, event_write, was, mask, keep, at_loss).run(at_once)
+            _Guardian(workers, command_read, event_write, was, mask, keep, at_loss, farewell).run(at_once)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -160,9 +163,10 @@ class _Guardian:
         mask: Collection[int],
         keep: Sequence[int],
         at_loss: Callable[[], None],
+        farewell: float,
     ) -> None:
         self.workers, self.commands, self.events = workers, commands, events
-        self.was, self.mask, self.keep, self.at_loss = was, mask, keep, at_loss
+        self.was, self.mask, self.keep, self.at_loss, self.farewell = was, mask, keep, at_loss, farewell
         self.alive: dict[int, int] = {}  # pid → index
         self.stray_signal = 0
         self.signalled: set[int] = set()
@@ -170,12 +174,14 @@ class _Guardian:
         self.killing = self.reported = False
         self.partial = b""
         self.group = ""
+        self.wake_read = -1
 
     def run(self, at_once: int | None) -> NoReturn:
         os.setsid()  # Ctrl+C at the terminal is for the agent to decide upon
         process.become_subreaper()
         process.name_process("bireme-guard")
         wake = self._take_signals()
+        self.wake_read = wake[0]
         self.group = cgroup.enter()
         now = len(self.workers) if at_once is None else min(at_once, len(self.workers))
         for index in range(now):
@@ -303,12 +309,27 @@ class _Guardian:
         return True
 
     def _agent_lost(self) -> NoReturn:
+        if self.farewell and not self.killing:
+            self._bid_farewell()
         cgroup.leave(self.group)
         cgroup.kill(self.group)
         process.kill_below((), _STUCK_WAIT)
         cgroup.remove(self.group)
         self.at_loss()
         os._exit(0)
+
+    def _bid_farewell(self) -> None:
+        deadline = time.monotonic() + self.farewell
+        for pid in self.alive:
+            process.send(pid, signal.SIGTERM)
+        wake = select.poll()
+        wake.register(self.wake_read, select.POLLIN)
+        while self.alive and (left := deadline - time.monotonic()) > 0:
+            wake.poll(left * 1000)
+            os.read(self.wake_read, 4096)
+            for pid in list(self.alive):
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    del self.alive[pid]
 
 
 def _become(worker: WorkerStart, parent: int, was: _Inherited, mask: Collection[int]) -> NoReturn:

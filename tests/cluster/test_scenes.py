@@ -1,0 +1,117 @@
+"""Whatever dies on a real cluster, on every backend: nothing is left on any host, and the exit code says what died."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.testbed import Testbed
+from tests.conftest import PROGRAMS, bireme, read_lines
+
+SCENE = PROGRAMS / "scene.py"
+GRACE = 0.5
+HEARTBEAT = 2.0
+RANKS = 6
+BACKENDS = ("ssh", "pdsh", "openmpi", "mpich", "slurm")
+PROGRAM_OF = {"ssh": "ssh", "pdsh": "pdsh", "openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich", "slurm": "srun"}
+
+BY_ITSELF = {"exit3": 3, "segv": 139, "stubborn": 3, "grandchild": 3}
+TO_COMMAND = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: None}
+NODE_FAULTS = ("panic", "poweroff", "cut", "freeze")
+
+
+class Scene:
+    """One job of three nodes with two ranks each, all of them ready."""
+
+    def __init__(self, testbed: Testbed, backend: str, shared: Path) -> None:
+        self.testbed, self.backend, self.shared = testbed, backend, shared
+        self.go = shared / "go"
+        self.hostfile = shared / "hostfile"
+        self.hostfile.write_text("".join(f"node{n} slots=2\n" for n in (1, 2, 3)))
+
+    def start(self, part: str, *options: str) -> subprocess.Popen[bytes]:
+        command = bireme("run", "--hostfile", self.hostfile, "--launcher", self.backend, "--grace", str(GRACE))
+        command += ["--heartbeat", str(HEARTBEAT), *options, str(SCENE), part, str(self.go)]
+        pipe = subprocess.PIPE
+        process = self.testbed["login"].popen(command, cwd=str(self.shared), stdout=pipe, stderr=pipe, text=False)
+        read_lines(process, RANKS, "ready")
+        return process
+
+    def clean(self, within: float) -> None:
+        """Nothing of the job on any host that runs, its engine's daemons included."""
+        left = self.testbed.strays(within)
+        assert not any(left.values()), f"left: {left}"
+
+
+@pytest.fixture(params=BACKENDS)
+def scene(request: pytest.FixtureRequest, shared_dir: Path, tool: Callable[[str], str]) -> Iterator[Scene]:
+    tool(PROGRAM_OF[request.param])
+    cluster = "slurm_cluster" if request.param == "slurm" else "ssh_cluster"
+    yield Scene(request.getfixturevalue(cluster), request.param, shared_dir)
+
+
+def end(process: subprocess.Popen[bytes], within: float) -> str:
+    _, err = process.communicate(timeout=within)
+    return err.decode(errors="replace")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", BY_ITSELF)
+def test_rank_fails(scene: Scene, part: str) -> None:
+    process = scene.start(part)
+    scene.go.touch()
+    err = end(process, 30)
+    assert process.returncode == BY_ITSELF[part], err
+    scene.clean(within=1)
+    assert "rank 5 on node3" in err and "failed first" in err
+    assert "5 other ranks were stopped" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", TO_COMMAND, ids=lambda signum: signum.name)
+def test_command_is_signalled(scene: Scene, signum: signal.Signals) -> None:
+    process = scene.start("wait")
+    scene.testbed["login"].kill(process, signum)
+    err = end(process, 30)
+    if TO_COMMAND[signum] is not None:
+        assert process.returncode == TO_COMMAND[signum], err
+    scene.clean(within=10 if signum == signal.SIGKILL else 1)
+
+
+@pytest.mark.slow
+def test_agent_is_killed(scene: Scene) -> None:
+    process = scene.start("grandchild")
+    node = scene.testbed["node2"]
+    agents = {pid for pid, found in node.ps().items() if "bireme.agent" in found.argv}
+    (agent,) = [pid for pid in agents if parent(pid) not in agents]  # the other one is its guardian
+    os.kill(agent, signal.SIGKILL)
+    err = end(process, 30)
+    assert process.returncode == 75, err
+    assert "agent lost on node2" in err
+    scene.clean(within=3)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", NODE_FAULTS)
+def test_node_is_lost(scene: Scene, fault: str) -> None:
+    process = scene.start("wait")
+    node = scene.testbed["node2"]
+    getattr(node, fault)()
+    err = end(process, HEARTBEAT + 5)
+    assert process.returncode == 75, err
+    assert "agent lost on node2" in err
+    if fault == "freeze":
+        node.thaw()
+    elif fault == "cut":
+        node.heal()
+    # the node that was cut off has ended its ranks by itself, within the same bound
+    scene.clean(within=HEARTBEAT + 5)
