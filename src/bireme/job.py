@@ -67,6 +67,7 @@ class JobSpec(Value):
     grace: float = DEFAULT_GRACE
     output: OutputMode = "auto"
     timestamps: bool = False
+    fold: bool = False
     wrap: tuple[str, ...] = ()
     wrap_ranks: tuple[int, ...] = ()
     log_level: str = "info"

@@ -146,9 +146,11 @@ class RemoteAgent:
         self._channel.send("hello", problems=problems, **hello)
 
     def _program_facts(self, spec: JobSpec, problems: list[str]) -> dict[str, Any]:
+        flag = ""
         try:
             interpreter, _ = program.interpreter(spec, self._environ)
-            flag = program.check(spec, own_interpreter=spec.venv_script is None)
+            if spec.program.target:  # `bireme check` may have none
+                flag = program.check(spec, own_interpreter=spec.venv_script is None)
             if spec.rank_log_dir is not None:
                 prepare(spec.rank_log_dir)
         except BiremeError as error:

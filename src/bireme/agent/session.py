@@ -82,6 +82,7 @@ class Manner(Value):
 
     output: OutputMode = "auto"
     timestamps: bool = False
+    fold: bool = False
     log_level: str = "info"
     notes: tuple[tuple[str, str], ...] = ()
 
@@ -131,7 +132,7 @@ class Session:
 
     def planned(self, plan: StartPlan) -> None:
         """These ranks will run: be ready for their output."""
-        style = Style(self._manner.output, self._manner.timestamps, plan.world_size)
+        style = Style(self._manner.output, self._manner.timestamps, plan.world_size, self._manner.fold)
         self._output = Output(self.loop, self.console, style)
         for node in plan.nodes:
             for worker in node.workers:
@@ -173,6 +174,8 @@ class Session:
 
     def over(self) -> None:
         """Nothing is left of the job, and all its output is here: it remains to be written."""
+        if self._output is not None:
+            self._output.flush()
         self.console.when_drained(self.loop.stop)
 
     def _wait_no_longer(self) -> None:

@@ -32,6 +32,14 @@ Starts the ranks of one node of a job whose nodes and slots are known, without a
 """
 
 
+_CHECK_HEAD = """\
+usage: bireme check [options] [script.py]
+
+Asks every node of the pool whether it can carry a job: reachable, Python and Bireme there, the working
+directory, the script, the devices. One table of what is wrong; ends with 0 or 1.
+"""
+
+
 def run_help() -> str:
     """The page of ``bireme run --help``."""
     return _page(_HEAD, RUN)
@@ -42,6 +50,11 @@ def agent_help() -> str:
     return _page(_AGENT_HEAD, AGENT)
 
 
+def check_help(groups: dict[str, tuple[Option, ...]]) -> str:
+    """The page of ``bireme check --help``."""
+    return _page(_CHECK_HEAD, groups)
+
+
 def _page(head: str, groups: dict[str, tuple[Option, ...]]) -> str:
     width = min(max(_columns(), 60), 100)
     lines = [head]
@@ -50,7 +63,7 @@ def _page(head: str, groups: dict[str, tuple[Option, ...]]) -> str:
         for option in options:
             lines += _entry(option, width)
         lines.append("")
-    lines.append("exit code: the first failure's (128 + n for signal n); 2 for bad input; docs/exit-codes.md has all")
+    lines.append("docs/exit-codes.md has the exit codes")
     return "\n".join(lines) + "\n"
 
 

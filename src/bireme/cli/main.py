@@ -19,6 +19,7 @@ usage: bireme COMMAND …
 
   bireme run [options] script.py [script arguments]    launch a distributed job
   bireme run --help                                    all its options, with examples
+  bireme check [options] [script.py]                   are the nodes fit for a job?
   bireme --version
 """
 
@@ -73,7 +74,13 @@ def _dispatch(argv: list[str]) -> int:
         sys.stderr.write(USAGE)
         return BAD_INPUT
     word, *rest = argv
-    commands: dict[str, Callable[[list[str]], int]] = {"run": _run, "--version": _version, "--help": _help, "-h": _help}
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "run": _run,
+        "check": _check,
+        "--version": _version,
+        "--help": _help,
+        "-h": _help,
+    }
     if word in commands:
         return commands[word](rest)
     complain(
@@ -89,6 +96,12 @@ def _run(argv: list[str]) -> int:
     from bireme.cli import run
 
     return run.main(argv)
+
+
+def _check(argv: list[str]) -> int:
+    from bireme.cli import check
+
+    return check.main(argv)
 
 
 def _version(_: list[str]) -> int:

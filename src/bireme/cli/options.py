@@ -124,6 +124,7 @@ OUTPUT = (
         ("auto", "prefix", "raw", "rank0", "none"),
     ),
     Option(("--timestamps",), "put the time before each line"),
+    Option(("--fold",), "show lines that several ranks write alike once: [host:0-5] or [*:0-5]"),
     Option(("--enable_each_rank_log",), "also write each rank's output into a file in DIR, on its node", "word", "DIR"),
     Option(("--log_dir",), "also gather each rank's output in a file in DIR, on this machine", "word", "DIR"),
     Option(("--log_level",), "how much Bireme itself says", "choice", "LEVEL", "info", _LOG_LEVELS),

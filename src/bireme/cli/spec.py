@@ -58,6 +58,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
         grace=options["grace"],
         output=options["output"],
         timestamps=options["timestamps"],
+        fold=options["fold"],
         wrap=_wrap(options),
         wrap_ranks=_ranks(options["wrap_ranks"]),
         log_level="error" if options["quiet"] else options["log_level"],
@@ -73,6 +74,29 @@ def job_spec(parsed: Parsed) -> JobSpec:
         node_rank=options["node_rank"],
         exports=options["export"],
         log_dir=options["log_dir"],
+        heartbeat=_heartbeat(options["heartbeat"]),
+    )
+
+
+def nodes_spec(parsed: Parsed) -> JobSpec:
+    """What ``bireme check`` looks at: the nodes, and a program only if one is named."""
+    options = {**_ABSENT, **parsed.options}
+    num_gpus, accelerator = _slots(options)
+    target, *args = parsed.command or ("",)
+    return JobSpec(
+        Program(target, tuple(args)),
+        include=options["include"],
+        exclude=options["exclude"],
+        num_gpus=num_gpus,
+        accelerator=accelerator,
+        venv_script=options["venv_script"],
+        hosts=options["hosts"],
+        hostfile=options["hostfile"],
+        num_nodes=_num_nodes(options),
+        launcher=options["launcher"],
+        launcher_args=_words(options["launcher_args"], "--launcher_args"),
+        ssh_port=options["ssh_port"],
+        exports=options["export"],
         heartbeat=_heartbeat(options["heartbeat"]),
     )
 

@@ -75,9 +75,9 @@ class Console:
         if _LEVELS[level] >= self._level:
             self.write_lines("".join(f"bireme: {line}\n" for line in text.splitlines()))
 
-    def write_lines(self, text: str) -> None:
-        """Whole lines of ours on stderr, as they are."""
-        sink = self._sinks[ERR]
+    def write_lines(self, text: str, stream: int = ERR) -> None:
+        """Whole lines of ours, as they are."""
+        sink = self._sinks[stream]
         start = "\n" if self._open.get(sink) is not None else ""
         self._open[sink] = None
         sink.write((start + text).encode(errors="surrogateescape"))

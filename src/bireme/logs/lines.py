@@ -26,7 +26,7 @@ class Label(Value):
     more: bytes
 
     @staticmethod
-    def of(host: str, rank: int, *, timestamps: bool = False) -> Callable[[], Label]:
+    def of(host: str, rank: int | str, *, timestamps: bool = False) -> Callable[[], Label]:
         """A function that gives the label for what arrives now: ``[host:rank] `` with the local time if asked."""
         name = f"{host}:{rank}"
         plain = Label(f"[{name}] ".encode(), f"[{name}+] ".encode())

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 
-from bireme.logs.console import ERR
-from bireme.logs.lines import Label, LineCutter
+from bireme.logs.console import ERR, OUT
+from bireme.logs.fold import Folder, rank_set
+from bireme.logs.lines import Block, Label, LineCutter
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.job import OutputMode
     from bireme.logs.console import Console
-    from bireme.logs.lines import Block
     from bireme.loop import Loop
 
 _REST_ON_TERMINAL = 0.1
@@ -23,12 +23,22 @@ _TAIL = 32 * 1024
 """Bytes of stderr that are kept of each rank, for the report."""
 
 
+_FOLD_SECONDS = 0.1
+"""How long a line waits for others like it."""
+_FOLD_BYTES = 256 * 1024
+
+
 class Style(Value):
-    """How output is shown. ``world_size``: with more than one rank, lines are labelled by default."""
+    """How output is shown.
+
+    ``world_size``: with more than one rank, lines are labelled by default. ``fold``: lines that several ranks write
+    alike are shown once.
+    """
 
     mode: OutputMode
     timestamps: bool
     world_size: int
+    fold: bool = False
 
     @property
     def effective(self) -> OutputMode:
@@ -58,6 +68,8 @@ class Output:
     def __init__(self, loop: Loop, console: Console, style: Style) -> None:
         self._loop, self._console, self._style = loop, console, style
         self._streams: dict[tuple[int, int], _Stream] = {}
+        self._hosts: dict[int, str] = {}
+        self._folders = {OUT: Folder(), ERR: Folder()}
 
     def add(self, rank: int, host: str, number: int) -> None:
         """Expect output of a rank's stdout (1) or stderr (2)."""
@@ -68,8 +80,10 @@ class Output:
         shown = mode != "none" and (mode != "rank0" or rank == 0)
         alone = shown and not labelled and (style.world_size == 1 or mode == "rank0")
         cutter = None
+        self._hosts[rank] = host
         if shown and not alone:
-            label = Label.of(host, rank, timestamps=style.timestamps) if labelled else Label.empty
+            plain = not labelled or style.fold
+            label = Label.empty if plain else Label.of(host, rank, timestamps=style.timestamps)
             cutter = LineCutter(label, relabel_cr=terminal)
         self._streams[rank, number] = _Stream(number, cutter, alone=alone, rest=rest)
 
@@ -80,6 +94,8 @@ class Output:
             stream.tail = chunk[-_TAIL:] if len(chunk) >= _TAIL else (stream.tail + chunk)[-_TAIL:]
         if stream.alone:
             self._console.pass_on(number, chunk)
+        elif stream.cutter is not None and self._style.fold:
+            self._gather(rank, number, stream.cutter.feed(chunk))
         elif stream.cutter is not None:
             self._put(stream, stream.cutter.feed(chunk))
             if stream.cutter.resting:
@@ -88,8 +104,34 @@ class Output:
     def eof(self, rank: int, number: int) -> None:
         """A stream is at its end: what has no newline is shown as it is."""
         stream = self._streams[rank, number]
-        if stream.cutter is not None:
+        if stream.cutter is None:
+            return
+        if self._style.fold:
+            self._gather(rank, number, stream.cutter.flush())
+        else:
             self._put(stream, stream.cutter.flush())
+
+    def _gather(self, rank: int, number: int, block: Block | None) -> None:
+        """Keep a rank's lines for a moment, in which others may write the same."""
+        if block is None:
+            return
+        folder = self._folders[number]
+        if not folder.size:
+            self._loop.after(_FOLD_SECONDS, lambda: self._unfold(number))
+        folder.add(rank, block.data if block.data.endswith(b"\n") else block.data + b"\n")
+        if folder.size > _FOLD_BYTES:
+            self._unfold(number)
+
+    def _unfold(self, number: int) -> None:
+        for ranks, line in self._folders[number].take():
+            host = self._hosts[ranks[0]] if len({self._hosts[rank] for rank in ranks}) == 1 else "*"
+            label = Label.of(host, rank_set(ranks), timestamps=self._style.timestamps)()
+            self._console.put(number, self, Block(label.first + line, label.more))
+
+    def flush(self) -> None:
+        """Show what was kept back."""
+        self._unfold(OUT)
+        self._unfold(ERR)
 
     def tail(self, rank: int) -> bytes:
         """The last bytes that a rank has written to its stderr."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 
 import bireme
 from bireme.control.channel import Channel
 from bireme.control.frames import Output
+from bireme.logs.console import OUT
 from bireme.logs.rankfiles import RankFiles
-from bireme.plan.start import JobFacts, NodeFacts, start_plan
+from bireme.plan.start import JobFacts, start_plan
 from bireme.resources import devices
+from bireme.runner import preflight
 from bireme.runner.engine import Engine
 from bireme.runner.member import Member, find_member
 from bireme.supervise.outcome import RankEnd
@@ -246,6 +247,10 @@ class Fleet:
         self._ping(member)
         if hello["version"] != bireme.__version__:
             problems.append(f"Bireme {hello['version']} is installed there, {bireme.__version__} here")
+        if problems and not self._voyage.spec.preflight and "slots" in hello and "interpreter" in hello:
+            for problem in problems:
+                self._session.console.say("warning", f"{member.name}: {problem}")
+            problems = []
         if problems:
             self._fail(member, problems)
             return
@@ -259,8 +264,9 @@ class Fleet:
             return
         bad = [member for member in self.members if member.problems]
         if bad:
-            self._session.trouble("unfit", _table(bad, len(self.members)), time.monotonic())
+            self._session.trouble("unfit", preflight.complaint(bad, len(self.members)), time.monotonic())
         elif self._voyage.check_only:
+            self._session.console.write_lines(preflight.inventory(self.members), OUT)
             self._leave()
         else:
             self._probe()
@@ -307,7 +313,7 @@ class Fleet:
             master_addr,
             spec.master_port or first.hello["port"],
         )
-        nodes = {member.name: _facts(member, job.job_id) for member in self.members}
+        nodes = {member.name: preflight.node_facts(member, job.job_id) for member in self.members}
         plan = self._plan = start_plan(spec, self._active, job, nodes)
         self._session.planned(plan)
         if self._voyage.log_dir is not None:
@@ -363,7 +369,7 @@ class Fleet:
 
     def _on_unfit(self, member: Member, problems: list[str]) -> None:
         member.problems += problems
-        self._session.trouble("unfit", _table([member], len(self.members)), time.monotonic())
+        self._session.trouble("unfit", preflight.complaint([member], len(self.members)), time.monotonic())
 
     def _on_guardian_lost(self, member: Member, pid: int) -> None:
         note = f"agent lost on {member.name}: its guardian (pid {pid}) was killed"
@@ -467,26 +473,3 @@ class Fleet:
             self._leaving = True
         self._session.gone()
         self._session.over()
-
-
-def _facts(member: Member, job_id: str) -> NodeFacts:
-    hello = member.hello
-    return NodeFacts(
-        hostname=hello["hostname"],
-        interpreter=hello.get("interpreter", sys.executable),
-        cwd=os.getcwd(),
-        cores=hello["cores"],
-        error_dir=os.path.join(hello["temporary"], f"bireme-{job_id}"),
-        bound=tuple(map(tuple, hello["bound"])),
-        omp_threads_set=hello["omp_threads_set"],
-    )
-
-
-def _table(bad: Sequence[Member], total: int) -> str:
-    """Host by host, what is wrong."""
-    lines = [f"{len(bad)} of {total} nodes cannot carry the job:"]
-    width = max(len(member.name) for member in bad)
-    for member in bad:
-        for place, problem in enumerate(line for text in member.problems for line in text.splitlines()):
-            lines.append(f"  {member.name if not place else '':{width}}  {problem.strip()}")
-    return "\n".join(lines)

@@ -26,7 +26,7 @@ def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
     Raises:
         BadInputError: the job cannot be run as described; nothing was started.
     """
-    found = _find(spec, environ)
+    found = find(spec, environ)
     if found is None:
         return local.run(spec, environ)
     if spec.by_hand:
@@ -45,7 +45,7 @@ def plan(spec: JobSpec, environ: Mapping[str, str]) -> StartPlan:
     Raises:
         BadInputError: as :func:`run`.
     """
-    found = _find(spec, environ)
+    found = find(spec, environ)
     here = None if found is None else _only_here(spec, found)
     if found is not None and here is None:
         from bireme.runner import many
@@ -56,8 +56,12 @@ def plan(spec: JobSpec, environ: Mapping[str, str]) -> StartPlan:
     return prepared.plan
 
 
-def _find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
-    """The declared pool. The modules that read one are loaded only where something declares one."""
+def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
+    """The declared pool, or ``None``. The modules that read one are loaded only where something declares one.
+
+    Raises:
+        BadInputError: what declares it cannot be read, or the job needs more than this machine.
+    """
     declared = spec.hosts or spec.hostfile is not None or os.path.exists(_DEFAULT_HOSTFILE)
     found = None
     if declared or any(name in environ for name in _SCHEDULERS):

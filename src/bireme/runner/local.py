@@ -176,7 +176,7 @@ def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
         if spec.save_pid and main_pid is not None:
             pid_file = pidfile.create(main_pid)
             notes.append(("info", f"launcher pid: {os.getpid()} (in {pid_file})"))
-        manner = session.Manner(spec.output, spec.timestamps, spec.log_level, tuple(notes))
+        manner = session.Manner(spec.output, spec.timestamps, spec.fold, spec.log_level, tuple(notes))
         lock = prepared.lease.fileno() if prepared.lease is not None else -1
         return session.run(
             manner,

@@ -68,7 +68,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, *, check_only: 
         notes.append(("warning", f"set by Bireme itself, so passed over: {', '.join(travelling.passed_over)}"))
     pid_file = pidfile.create(os.getpid()) if spec.save_pid else None
     try:
-        manner = session.Manner(spec.output, spec.timestamps, spec.log_level, tuple(notes))
+        manner = session.Manner(spec.output, spec.timestamps, spec.fold, spec.log_level, tuple(notes))
         at_loss = (pid_file,) if pid_file else ()
         return session.run(manner, lambda crew_session: Fleet(crew_session, voyage, dial, at_loss))
     finally:

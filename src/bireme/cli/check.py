@@ -1,0 +1,64 @@
+"""``bireme check``: the preflight alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from bireme.cli.options import NODES, RESOURCES, Option, parse
+from bireme.cli.run import report
+from bireme.cli.spec import nodes_spec
+from bireme.errors import OK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bireme.job import JobSpec
+
+_HELP = Option(("--help", "-h"), "show this page")
+CHECK: dict[str, tuple[Option, ...]] = {
+    "nodes": tuple(option for option in NODES if option.dest not in ("no_ssh", "node_rank", "no_ssh_check")),
+    "resources": tuple(option for option in RESOURCES if not option.dest.startswith("bind_")),
+    "other": (Option(("--venv_script",), "source this file first, as for the job", "word", "FILE"), _HELP),
+}
+"""The options of ``bireme check``."""
+
+
+def main(argv: list[str]) -> int:
+    """Carry out ``bireme check ARGV``: 0 when every node is fit, else 1."""
+    parsed = parse(CHECK, argv)
+    if parsed.options["help"]:
+        from bireme.cli.help import check_help
+
+        print(check_help(CHECK), end="")
+        return OK
+    spec = nodes_spec(parsed)
+    from bireme.runner import launch
+
+    found = launch.find(spec, os.environ)
+    if found is None:
+        return _check_here(spec)
+    from bireme.runner import many
+
+    outcome = many.run(spec, os.environ, found, check_only=True)
+    report(outcome)
+    return OK if outcome.exit_code == OK else 1
+
+
+def _check_here(spec: JobSpec) -> int:
+    """This machine alone: whatever is wrong is raised."""
+    from bireme.errors import BadInputError
+    from bireme.logs.console import complain
+    from bireme.resources import cores, devices, program
+
+    try:
+        found = devices.discover(spec.accelerator, os.environ)
+        slots, _ = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=bool(spec.include or spec.exclude))
+        program.interpreter(spec, os.environ)
+        if spec.program.target:
+            program.check(spec, own_interpreter=spec.venv_script is None)
+    except BadInputError as error:
+        complain(str(error))
+        return 1
+    kind = "cpu" if found.accelerator == "cpu" else f"{found.accelerator} {','.join(slots)}"
+    print(f"{os.uname().nodename}  {kind}  {cores.usable()} cores  Python {sys.version.split()[0]}")
+    return OK

@@ -1,0 +1,71 @@
+"""Lines that many ranks write alike, shown once (``--fold``). Pure: lines in, groups out.
+
+The order of each rank's own lines is kept. A line waits while others still have it further back in their queue, so that
+``rank 0``, ``done`` and ``rank 1``, ``done`` give a single ``done``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+
+class _Queue:
+    """The lines of one rank, and how often each is still in there."""
+
+    def __init__(self) -> None:
+        self.lines: deque[bytes] = deque()
+        self.counts: Counter[bytes] = Counter()
+
+    def extend(self, lines: list[bytes]) -> None:
+        self.lines.extend(lines)
+        self.counts.update(lines)
+
+    def pop(self) -> None:
+        self.counts[self.lines.popleft()] -= 1
+
+
+class Folder:
+    """Gathers whole lines of one stream of all ranks for a moment."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, _Queue] = {}
+        self.size = 0
+        """Bytes gathered."""
+
+    def add(self, rank: int, lines: bytes) -> None:
+        """Whole lines of a rank, each with its newline."""
+        self._queues.setdefault(rank, _Queue()).extend(lines.splitlines(keepends=True))
+        self.size += len(lines)
+
+    def take(self) -> list[tuple[tuple[int, ...], bytes]]:
+        """All that was gathered: (the ranks that wrote it, the line)."""
+        groups = []
+        while self._queues:
+            line = self._next()
+            ranks = tuple(sorted(rank for rank, queue in self._queues.items() if queue.lines[0] == line))
+            for rank in ranks:
+                self._queues[rank].pop()
+                if not self._queues[rank].lines:
+                    del self._queues[rank]
+            groups.append((ranks, line))
+        self.size = 0
+        return groups
+
+    def _next(self) -> bytes:
+        """The first line that nobody has further back; else the one that most have in front."""
+        heads = Counter(self._queues[rank].lines[0] for rank in sorted(self._queues))
+        for line, count in heads.items():
+            if count == sum(1 for queue in self._queues.values() if queue.counts[line] > 0):
+                return line
+        return heads.most_common(1)[0][0]
+
+
+def rank_set(ranks: tuple[int, ...]) -> str:
+    """``0-5,8`` for the ranks 0 to 5 and 8, given in ascending order."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1][1:] = [rank]
+        else:
+            parts.append([rank])
+    return ",".join("-".join(map(str, part)) for part in parts)
