@@ -1,0 +1,122 @@
+"""The environment of a rank: what was there arrives byte for byte, our table comes on top, nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from tests.conftest import clean_environ
+from tests.run.conftest import LOOK
+
+OURS = {
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "NODE_RANK", "GROUP_RANK",
+    "GROUP_WORLD_SIZE", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS",
+    "TORCHELASTIC_ERROR_FILE", "BIREME_JOB",
+}  # fmt: skip
+
+
+def theirs(env):
+    """The environment as ``/proc`` shows it, in Latin-1."""
+    return {os.fsencode(k).decode("latin-1"): os.fsencode(v).decode("latin-1") for k, v in env.items()}
+
+
+def test_table_of_each_rank(look):
+    ranks = look(ranks=3)
+    for rank, found in enumerate(ranks):
+        env = found["environ"]
+        assert env["RANK"] == env["LOCAL_RANK"] == str(rank)
+        assert env["WORLD_SIZE"] == env["LOCAL_WORLD_SIZE"] == env["LOCAL_SIZE"] == "3"
+        assert env["NODE_RANK"] == env["GROUP_RANK"] == env["CROSS_RANK"] == "0"
+        assert env["GROUP_WORLD_SIZE"] == env["CROSS_SIZE"] == "1"
+        assert env["MASTER_ADDR"] == "127.0.0.1"
+        assert env["MASTER_PORT"] == ranks[0]["environ"]["MASTER_PORT"]
+        assert 1 <= int(env["MASTER_PORT"]) <= 65535
+        assert env["OMP_NUM_THREADS"] == str(max(1, len(os.sched_getaffinity(0)) // 3))
+        assert re.fullmatch(r"[0-9a-f]{12}/0", env["BIREME_JOB"])
+        assert env["BIREME_JOB"] == ranks[0]["environ"]["BIREME_JOB"]
+        assert env["TORCHELASTIC_ERROR_FILE"].endswith(f"/rank{rank}.json")
+
+
+def test_nothing_but_the_table_is_added(look):
+    before = clean_environ()
+    for found in look(env=before):
+        assert set(found["environ"]) - set(theirs(before)) - {"LOOK_DIR"} == OURS
+
+
+def test_hard_values_arrive_as_they_were(look):
+    hard = {
+        "A_SPACE": "a b ",
+        "A_QUOTE": "'\"`",
+        "A_DOLLAR": "$HOME ${PATH}",
+        "A_LINE": "one\ntwo\n",
+        "AN_EMPTY": "",
+        "A_JSON": '{"a": [1, 2]}',
+        "AN_EQUALS": "a=b=c",
+        "A_UTF8": "ü 漢字",
+        "SOME_BYTES": os.fsdecode(bytes(range(1, 256))),
+        "WITH-DASH.AND.DOT": "x",
+        "lower case": "x",
+        os.fsdecode(b"NAME\xff"): "x",
+        "BASH_FUNC_f%%": "() {  echo x\n}",
+        "HF_TOKEN": "a secret",
+    }
+    for found in look(env={**clean_environ(), **hard}):
+        assert {name: found["environ"].get(name) for name in theirs(hard)} == theirs(hard)
+
+
+def test_two_hundred_kilobytes(look):
+    large = {f"VARIABLE_{i}": os.urandom(24).hex() * 2 for i in range(1000)}
+    large |= {"BIG_A": "a" * 60_000, "BIG_B": "b" * 60_000}
+    assert sum(len(name) + len(value) + 2 for name, value in large.items()) > 200_000
+    for found in look(env={**clean_environ(), **large}):
+        assert large.items() <= found["environ"].items()
+
+
+def test_of_an_outer_job_is_replaced(look):
+    outer = dict.fromkeys(OURS - {"OMP_NUM_THREADS"}, "7")
+    for rank, found in enumerate(look(env={**clean_environ(), **outer})):
+        env = found["environ"]
+        assert (env["RANK"], env["WORLD_SIZE"], env["NODE_RANK"]) == (str(rank), "2", "0")
+        assert "7" not in {env[name] for name in OURS - {"OMP_NUM_THREADS"}}
+
+
+def test_threads_that_the_user_set_stay_and_nothing_is_said(look):
+    ranks = look(env=clean_environ(OMP_NUM_THREADS="5"))
+    assert [found["environ"]["OMP_NUM_THREADS"] for found in ranks] == ["5", "5"]
+    assert "OMP_NUM_THREADS" not in ranks.done.stderr
+
+
+def test_threads_are_said_once(look):
+    ranks = look(ranks=3)
+    assert ranks.done.stderr.count("OMP_NUM_THREADS") == 1
+
+
+def test_accelerator_cpu_hides_the_gpus(look):
+    for found in look("--accelerator", "cpu"):
+        assert found["environ"]["CUDA_VISIBLE_DEVICES"] == ""
+        assert found["environ"]["DS_ACCELERATOR"] == "cpu"
+
+
+def test_rendezvous_that_the_user_names(look):
+    for options in (["--master_addr", "::1"], ["--rdzv_endpoint", "[::1]:0"]):
+        for found in look(*options):
+            assert found["environ"]["MASTER_ADDR"] == "::1"
+
+
+def test_a_rank_is_as_if_started_by_hand(look, stage, tmp_path):
+    """Directory, umask, limits, signal mask and dispositions are the command's own; only the session is new."""
+    import json
+    import subprocess
+    import sys
+
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    env = {**clean_environ(), "LOOK_DIR": str(bare), "RANK": "0"}
+    subprocess.run([sys.executable, LOOK], env=env, check=True, cwd=tmp_path)
+    expected = json.loads((bare / "0.json").read_text())
+    for found in look(cwd=tmp_path):
+        assert found["session"]
+        for name in ("cwd", "umask", "affinity", "limits", "executable"):
+            assert found[name] == expected[name], name
+        for name in ("SigBlk", "SigIgn", "SigCgt", "Uid", "Gid", "NoNewPrivs", "Cpus_allowed_list"):
+            assert found["status"][name] == expected["status"][name], name
