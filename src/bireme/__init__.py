@@ -10,16 +10,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.api import plan, run
     from bireme.errors import BadInputError, BiremeError
-    from bireme.job import JobSpec
+    from bireme.job import JobSpec, Program
     from bireme.supervise.outcome import Outcome
 
 __version__ = "0.1.0"
-__all__ = ["BadInputError", "BiremeError", "JobSpec", "Outcome", "__version__", "plan", "run"]
+__all__ = ["BadInputError", "BiremeError", "JobSpec", "Outcome", "Program", "__version__", "plan", "run"]
 
 _HOME = {
     "run": "bireme.api",
     "plan": "bireme.api",
     "JobSpec": "bireme.job",
+    "Program": "bireme.job",
     "Outcome": "bireme.supervise.outcome",
     "BiremeError": "bireme.errors",
     "BadInputError": "bireme.errors",

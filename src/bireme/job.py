@@ -46,7 +46,8 @@ class JobSpec(Value):
     before the program's on the ranks of ``wrap_ranks`` (all when empty); ``{rank}``,
     ``{local_rank}`` and ``{host}`` in it are replaced.
 
-    ``hosts`` and ``hostfile`` declare the pool. ``preflight``: nodes that are not fit keep the job from starting.
+    ``hosts`` and ``hostfile`` declare the pool. ``native_ranks``: the engine starts every rank itself. ``preflight``:
+    nodes that are not fit keep the job from starting.
     ``by_hand``: every node's command is typed there, with its ``node_rank``. ``exports``: ``NAME``, ``PREFIX*`` or
     ``NAME=VALUE``. ``rank_log_dir`` is on each node, ``log_dir`` on this machine. ``heartbeat`` is in seconds.
     """
@@ -79,6 +80,7 @@ class JobSpec(Value):
     ssh_port: int | None = None
     preflight: bool = True
     force_multi: bool = False
+    native_ranks: bool = False
     by_hand: bool = False
     node_rank: int | None = None
     exports: tuple[str, ...] = ()

@@ -12,6 +12,16 @@ if __name__ == "__main__":
         from bireme.agent import remote
 
         os._exit(remote.over_dial(sys.argv[2:], os.environ))
+    elif sys.argv[1:2] == ["--native"]:
+        from bireme.agent import native
+        from bireme.errors import BiremeError
+
+        try:
+            os._exit(native.main(sys.argv[2:], os.environ))
+        except BiremeError as error:
+            sys.stderr.write(f"bireme: {error}\n")
+            sys.stderr.flush()
+            os._exit(error.code)
     else:
         from bireme.cli.agent import command
 

@@ -13,7 +13,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Literal, Protocol
 
     class Backend(Protocol):
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
         """The name under which the token travels in the engine's own environment."""
         RANK_VARIABLES: tuple[str, ...]
         """Beginnings of the names that the engine leaves in the agent's environment and no worker may see."""
+
+        NATIVE: Callable[[LaunchPlan, tuple[int, ...], tuple[str, ...]], tuple[str, ...]] | None
+        """The command line by which the engine starts every rank itself: (plan, ranks of each host, names of the
+        variables that travel); ``None`` where it cannot."""
 
         def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
             """The command lines: one for each host, in order (``stdio``), or a single one (``dial``)."""

@@ -27,6 +27,17 @@ RANK_VARIABLES = (
 )
 
 
+def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+    """Every rank by hydra, host by host."""
+    hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
+    exported = ("-genvlist", ",".join(names)) if names else ()
+    head = (plan.program or "mpiexec", "-launcher", "ssh", "-hosts", hosts)
+    return (*head, *exported, *plan.extra, "-n", str(sum(ranks)), *plan.agent)
+
+
+NATIVE = native
+
+
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """A single ``mpiexec``, unbound."""
     # Global options come first: hydra overlooks them after -n.

@@ -17,12 +17,27 @@ TOKEN_VARIABLE = "BIREME_TOKEN"
 RANK_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "OPAL_", TOKEN_VARIABLE)
 
 
+def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+    """Every rank by ``mpirun``, host by host."""
+    hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
+    exported = tuple(word for name in names for word in ("-x", name))
+    root = ("--allow-run-as-root",) if plan.root else ()
+    head = (plan.program or "mpirun", *root, "-n", str(sum(ranks)), "--host", hosts, "--map-by", "slot")
+    return (*head, "--mca", "plm_rsh_args", _ssh_words(plan), *exported, *plan.extra, *plan.agent)
+
+
+NATIVE = native
+
+
+def _ssh_words(plan: LaunchPlan) -> str:
+    port = f" -p {plan.ssh_port}" if plan.ssh_port else ""
+    return f"-o BatchMode=yes -o ConnectTimeout={plan.connect_timeout}{port}"
+
+
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """A single ``mpirun``: unbound, for else all ranks of a node would share the agent's one core."""
     hosts = ",".join(f"{host.target}:1" for host in plan.hosts)
-    ssh_words = f"-o BatchMode=yes -o ConnectTimeout={plan.connect_timeout}"
-    if plan.ssh_port:
-        ssh_words += f" -p {plan.ssh_port}"
+
     return (
         (
             plan.program or "mpirun",
@@ -37,7 +52,7 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
             "none",
             "--mca",
             "plm_rsh_args",
-            ssh_words,
+            _ssh_words(plan),
             "-x",
             TOKEN_VARIABLE,
             *plan.extra,

@@ -21,6 +21,7 @@ CHANNEL: Literal["stdio", "dial"] = "dial"
 TOKEN_VARIABLE = "LC_BIREME_TOKEN"
 """Stock servers accept variables named ``LC_*`` from their clients."""
 RANK_VARIABLES: tuple[str, ...] = (TOKEN_VARIABLE,)
+NATIVE = None
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bireme.errors import BadInputError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +38,24 @@ RANK_VARIABLES = (
     "PMI2_",
     TOKEN_VARIABLE,
 )
+
+
+def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+    """Every rank by ``srun``, host by host.
+
+    Raises:
+        BadInputError: the nodes have different numbers of ranks, which ``srun`` cannot be told in its arguments.
+    """
+    if len(set(ranks)) > 1:
+        what = "srun starts the same number of ranks on every node"
+        raise BadInputError(what, mend="--num_gpus N, or filters", where="--native_ranks")
+    nodes = ",".join(host.name for host in plan.hosts)
+    head = (plan.program or "srun", f"--nodes={len(plan.hosts)}", f"--ntasks={sum(ranks)}")
+    shape = (f"--ntasks-per-node={ranks[0]}", f"--nodelist={nodes}", "--distribution=block", "--export=ALL")
+    return (*head, *shape, *plan.extra, *plan.agent)
+
+
+NATIVE = native
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:

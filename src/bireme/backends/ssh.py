@@ -17,6 +17,7 @@ PROGRAMS = ("ssh",)
 CHANNEL: Literal["stdio", "dial"] = "stdio"
 TOKEN_VARIABLE = ""
 RANK_VARIABLES: tuple[str, ...] = ()
+NATIVE = None
 
 
 def options(plan: LaunchPlan) -> tuple[str, ...]:

@@ -64,6 +64,7 @@ NODES = (
     Option(("--ssh_port",), "the port of the nodes' sshd", "count", "PORT"),
     Option(("--no_ssh_check",), "start although the nodes' preflight has found something wrong"),
     Option(("--force_multi",), "start an agent even where the only node is this machine"),
+    Option(("--native_ranks",), "mpirun or srun starts every rank itself: for programs that call MPI"),
     Option(("--no_ssh",), "start only this node's ranks: the command is typed on each node, with its --node_rank"),
     Option(("--node_rank",), "which node this one is, with --no_ssh", "count", "K"),
     Option(("--export",), "also set this variable on the nodes: NAME, 'PREFIX*' or NAME=VALUE", "list", "WHAT"),

@@ -70,6 +70,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
         ssh_port=options["ssh_port"],
         preflight=not options["no_ssh_check"],
         force_multi=bool(options["force_multi"]),
+        native_ranks=bool(options["native_ranks"]),
         by_hand=bool(options["no_ssh"]),
         node_rank=options["node_rank"],
         exports=options["export"],

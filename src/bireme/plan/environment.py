@@ -10,6 +10,8 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bireme.job import JobSpec
     from bireme.plan.start import JobFacts, NodeFacts
 
@@ -78,4 +80,40 @@ def rank_environment(rank: int, local_rank: int, *, error_dir: str) -> dict[str,
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "TORCHELASTIC_ERROR_FILE": os.path.join(error_dir, f"rank{rank}.json"),
+    }
+
+
+def native_environment(
+    world: Sequence[tuple[str, Sequence[str]]],
+    rank: int,
+    local_rank: int,
+    variables: Sequence[str],
+    master_addr: str,
+    master_port: int,
+) -> dict[str, str]:
+    """The environment of a rank that an engine has started itself.
+
+    Args:
+        world: (host, slots) in rank order.
+        rank, local_rank: as the engine numbers them, host by host.
+        variables: what binds devices.
+    """
+    node_of = [node for node, (_, slots) in enumerate(world) for _ in slots]
+    node_rank = node_of[rank]
+    slots = world[node_rank][1]
+    local, nodes = str(len(slots)), str(len(world))
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(sum(len(slots) for _, slots in world)),
+        "LOCAL_WORLD_SIZE": local,
+        "LOCAL_SIZE": local,
+        "NODE_RANK": str(node_rank),
+        "GROUP_RANK": str(node_rank),
+        "GROUP_WORLD_SIZE": nodes,
+        "CROSS_RANK": str(node_rank),
+        "CROSS_SIZE": nodes,
+        "MASTER_ADDR": master_addr,
+        "MASTER_PORT": str(master_port),
+        **{name: ",".join(slots) for name in variables},
     }

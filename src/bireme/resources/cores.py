@@ -38,7 +38,7 @@ def bound(core_list: str | None, *, physical: bool, ranks: int) -> tuple[tuple[i
         BadInputError: the list is no list, or there are fewer cores than ranks.
     """
     if core_list:
-        return split_cores(parse_core_list(core_list), ranks)
+        return split_cores(parse_core_list(core_list), ranks, where=_LIST)
     return split_cores(physical_cores(allowed_cores()), ranks) if physical else ()
 
 
@@ -102,7 +102,7 @@ def physical_cores(allowed: Collection[int], root: str = "/") -> tuple[int, ...]
     return tuple(core for *_, core in sorted(found))
 
 
-def split_cores(cores: tuple[int, ...], ranks: int) -> tuple[tuple[int, ...], ...]:
+def split_cores(cores: tuple[int, ...], ranks: int, *, where: str = _BIND) -> tuple[tuple[int, ...], ...]:
     """A share of the cores for each rank: neighbours in the list, and as many for each.
 
     Cores that cannot be shared evenly stay idle, as with the reference: all ranks wait for the
@@ -113,7 +113,7 @@ def split_cores(cores: tuple[int, ...], ranks: int) -> tuple[tuple[int, ...], ..
     """
     if len(cores) < ranks:
         raise BadInputError(
-            f"{ranks} ranks cannot each have a core of their own: {len(cores)} may be used", where=_BIND
+            f"{ranks} ranks cannot each have a core of their own: {len(cores)} may be used", where=where
         )
     each = len(cores) // ranks
     return tuple(cores[rank * each : (rank + 1) * each] for rank in range(ranks))

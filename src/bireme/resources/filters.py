@@ -145,7 +145,7 @@ def _node(text: str, where: str) -> NodeFilter:
         if not _is_word(host) or host.startswith("-"):
             raise _malformed(text, "it must be NODE or NODE:SLOT,SLOT; nodes are separated by '@'", where)
         if ":" in slots:
-            raise _malformed(text, "an IPv6 address goes in brackets, as in [fe80::1]:0,2", where)
+            raise _malformed(text, "after ':' come slots and commas; IPv6 stands in brackets: [fe80::1]:0,2", where)
     if not colon:
         return NodeFilter(host)
     words = tuple(slot.strip() for slot in slots.split(","))

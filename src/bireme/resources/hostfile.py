@@ -149,7 +149,7 @@ def read_text(path: str, variable: str = "") -> str:
     Raises:
         BadInputError: the file is not there, cannot be read, or is no text in UTF-8.
     """
-    of = f"{path} " if variable else ""
+    of = f"{path if path.isprintable() else ascii(path)} " if variable else ""
     try:
         with open(path, "rb") as file:
             data = file.read(_MOST_BYTES + 1)

@@ -31,6 +31,10 @@ def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
         return local.run(spec, environ)
     if spec.by_hand:
         return _run_by_hand(spec, environ, found)
+    if spec.native_ranks:
+        from bireme.runner import many, native
+
+        return native.run(spec, environ, found, many.launcher_name(spec, found))
     here = _only_here(spec, found)
     if here is not None:
         return local.run(spec, environ, here)
@@ -75,8 +79,9 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
                 mend="--hostfile or --hosts name others",
                 where="--num_nodes",
             )
-        if spec.by_hand:
-            raise BadInputError("--no_ssh needs the nodes: --hostfile or --hosts names them")
+        if spec.by_hand or spec.native_ranks:
+            option = "--no_ssh" if spec.by_hand else "--native_ranks"
+            raise BadInputError(f"{option} needs the nodes", mend="--hostfile or --hosts names them")
     return found
 
 

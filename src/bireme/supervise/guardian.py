@@ -203,8 +203,7 @@ class _Guardian:
                 self._agent_lost()
             self._reap()
             if self.killing:
-                for pid in process.descendants([os.getpid()]):
-                    process.send(pid, signal.SIGKILL)
+                self._signal_all(signal.SIGKILL)
 
     def _take_signals(self) -> tuple[int, int]:
         for signum in _DEAF:
@@ -266,6 +265,14 @@ class _Guardian:
             self.reported = True
             self._say("deserted")
 
+    def _signal_all(self, signum: int) -> None:
+        below = process.descendants([os.getpid()])
+        for pid in below:
+            process.send(pid, signum)
+        if not process.LINUX:  # no tree to be had: each worker leads a group of its own
+            for pid in self.alive:
+                process.send(-pid, signum)
+
     def _signal_strays(self) -> None:
         """What an ended worker has left hangs directly below us: signal each such tree, once."""
         adopted = [pid for pid in process.children() if pid not in self.alive]
@@ -297,8 +304,7 @@ class _Guardian:
                     if wanted is None or index in wanted:
                         process.send(pid, int(args[0]))
             elif word == "all":
-                for pid in process.descendants([os.getpid()]):
-                    process.send(pid, int(args[0]))
+                self._signal_all(int(args[0]))
             elif word == "stray":
                 self.stray_signal = int(args[0])
             elif word == "kill":
@@ -313,6 +319,7 @@ class _Guardian:
             self._bid_farewell()
         cgroup.leave(self.group)
         cgroup.kill(self.group)
+        self._signal_all(signal.SIGKILL)
         process.kill_below((), _STUCK_WAIT)
         cgroup.remove(self.group)
         self.at_loss()

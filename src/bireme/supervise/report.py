@@ -51,7 +51,9 @@ def _others(outcome: Outcome) -> list[str]:
     ranks = "1 other rank was" if stopped == 1 else f"{stopped} other ranks were"
     if outcome.first is None:
         ranks = ranks.replace("other ", "")
-    killed = f", {outcome.killed} of them by SIGKILL" if outcome.killed else ""
+    killed = ""
+    if outcome.killed:
+        killed = ", by SIGKILL" if outcome.killed == stopped else f", {outcome.killed} of them by SIGKILL"
     return [f"  {ranks} stopped because of it{killed}"]
 
 
