@@ -26,6 +26,7 @@ TRIED = 100
 
 _LAST = 65535
 _NO_LOCK = -1
+_BACKLOG = 4096  # all nodes of a job try the port at the same moment, and nobody accepts
 _REFUSED = (errno.EADDRINUSE, errno.EACCES, errno.EPERM)
 
 
@@ -171,7 +172,7 @@ def _listen(port: int) -> _socket.socket:
             if family == _socket.AF_INET6:
                 probe.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 0)
             probe.bind(("" if family == _socket.AF_INET else "::", port))
-            probe.listen(1)
+            probe.listen(_BACKLOG)
             return probe
         except OSError as error:
             if probe is not None:
