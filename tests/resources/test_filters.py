@@ -142,9 +142,21 @@ def test_ipv6_hosts_stand_in_brackets() -> None:
     pool: Pool = {"fe80::1": ("0", "1", "2"), "fe80::2%eth0": ("0",), "10.0.0.1": ("0",)}
     assert apply_filters(pool, include="[fe80::1]:0,2@10.0.0.1") == {"fe80::1": ("0", "2"), "10.0.0.1": ("0",)}
     assert apply_filters(pool, exclude="[fe80::1]@[fe80::2%eth0]:0") == {"10.0.0.1": ("0",)}
-    for text in ("[fe80::1", "[fe80::1]0", "[worker-0]", "[01-16]", "[]", "[fe80::1%]", "[g::]", "node[01-16]", "a]"):
+    for text in ("[fe80::1", "[fe80::1]0", "[worker-0]", "[01-16]", "[]", "[fe80::1%]", "[g::]", "node[01-", "a]"):
         with pytest.raises(BadInputError):
             parse_filter(text)
+
+
+def test_node_sets_stand_for_their_nodes() -> None:
+    pool: Pool = {f"node{n:02}": ("0", "1") for n in range(1, 5)}
+    assert apply_filters(pool, include="node[02-03]:1@node04") == {
+        "node02": ("1",),
+        "node03": ("1",),
+        "node04": ("0", "1"),
+    }
+    assert list(apply_filters(pool, exclude="node[01,04]")) == ["node02", "node03"]
+    with pytest.raises(BadInputError):
+        apply_filters(pool, include="node[01-16]")
 
 
 def test_a_host_that_looks_like_an_option_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -94,6 +95,20 @@ class Terminal:
             self._read(deadline - time.monotonic())
         return self.seen
 
+    def expect_all(self, pattern: bytes, count: int, seconds: float = 30.0) -> list[bytes]:
+        """Read until a pattern was seen so many times; return what its group has matched."""
+        deadline = time.monotonic() + seconds
+        while len(found := re.findall(pattern, self.seen)) < count:
+            assert not self.closed and time.monotonic() < deadline, f"{pattern!r} was not seen in {self.seen!r}"
+            self._read(deadline - time.monotonic())
+        return found
+
+    def hang_up(self) -> None:
+        """Close the window."""
+        os.close(self.fd)
+        self.fd = -1
+        self.closed = True
+
     def type(self, data: bytes) -> None:
         """Press keys."""
         os.write(self.fd, data)
@@ -110,7 +125,7 @@ class Terminal:
                 self.status = status
             else:
                 assert time.monotonic() < deadline, f"does not end: {self.seen!r}"
-                self._read(0.01)
+                self._read(0.01) if not self.closed else time.sleep(0.002)
         while not self.closed and self._read(0.0):
             pass
         return os.waitstatus_to_exitcode(self.status)
@@ -119,7 +134,8 @@ class Terminal:
         if self.status is None and os.waitpid(self.pid, os.WNOHANG)[0] == 0:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
-        os.close(self.fd)
+        if self.fd >= 0:
+            os.close(self.fd)
 
 
 @pytest.fixture

@@ -70,6 +70,7 @@ class Node:
         self._spare: frozenset[int] = frozenset()
         self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, since when)
         self._stopped_at: float | None = None
+        self._was_subreaper = process.is_subreaper()
         self.killed = 0
         self.stuck: tuple[str, ...] = ()
 
@@ -97,6 +98,7 @@ class Node:
             for worker, fds in zip(self._plan.workers, pipes, strict=True)
         ]
         self._spare = frozenset(process.children())  # an embedding program's own children
+        self._was_subreaper = process.is_subreaper()
         process.become_subreaper()
         self._guardian = guardian.start(starts, keep=keep, at_loss=self._clean_up, files_limit=files_limit)
         self._loop.watch(self._guardian.events, self._hear)
@@ -237,7 +239,9 @@ class Node:
         if self._guardian is not None:
             self._loop.unwatch(self._guardian.events)
             self._guardian.close()
-        process.become_subreaper(False)
+            if self._ladder.state == "done" and not self.stuck:
+                os.waitpid(self._guardian.pid, 0)  # it has said "empty", its last word
+        process.become_subreaper(self._was_subreaper)
 
 
 def _names(pids: Sequence[int]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import signal
 import time
 
 from bireme.agent.terminal import Terminal
+from bireme.errors import BadInputError
 from bireme.logs.console import ERR, OUT, Console
 from bireme.logs.output import Output, Style
 from bireme.loop import Loop
@@ -92,12 +93,22 @@ def run(manner: Manner, make_crew: Callable[[Session], Crew]) -> Outcome:
 
     Must be called in the main thread (signals arrive there); handlers are given back at the end.
     """
+    if not _in_main_thread():
+        raise BadInputError("a job can be run only by the main thread: it takes the process's signals")
     session = Session(manner)
     try:
         session.crew = make_crew(session)
         return session.run()
     finally:
         session.close()
+
+
+def _in_main_thread() -> bool:
+    try:
+        signal.signal(signal.SIGCHLD, signal.getsignal(signal.SIGCHLD) or signal.SIG_DFL)
+    except ValueError:  # only the main thread may
+        return False
+    return True
 
 
 class Session:

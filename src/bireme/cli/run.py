@@ -44,7 +44,8 @@ def report(outcome: Outcome) -> None:
         return
     from bireme.supervise.report import summary
 
-    complain(summary(outcome), every_line=True)
+    # Who has stopped the job does not want to wait for a reader that does not read either.
+    complain(summary(outcome), every_line=True, patience=2.0 if outcome.cause == "signal" else None)
 
 
 def _dry_run(spec: JobSpec, *, as_json: bool) -> int:

@@ -7,7 +7,7 @@ of it.
 from __future__ import annotations
 
 import os
-import sys
+import select
 
 from bireme.logs.sink import Sink, is_gone
 
@@ -115,11 +115,19 @@ class Console:
             sink.close()
 
 
-def complain(text: str, *, every_line: bool = False) -> None:
-    """A message of ours when there is no console: before the start, or after the end."""
+def complain(text: str, *, every_line: bool = False, patience: float | None = None) -> None:
+    """A message of ours when there is no console: before the start, or after the end.
+
+    Args:
+        every_line: each line says that it is ours, not only the first.
+        patience: seconds to wait for a reader that does not read; ``None``: as long as it takes.
+    """
     lines = [line if place and not every_line else f"bireme: {line}" for place, line in enumerate(text.splitlines())]
+    left = "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")
+    poll = select.poll()
+    poll.register(ERR, select.POLLOUT)
     try:
-        sys.stderr.write("".join(f"{line}\n" for line in lines))
-        sys.stderr.flush()
-    except (OSError, ValueError):
+        while left and poll.poll(None if patience is None else patience * 1000):
+            left = left[os.write(ERR, left[:256]) :]  # a small piece does not block after the poll's yes
+    except OSError:
         pass

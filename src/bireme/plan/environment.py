@@ -44,9 +44,8 @@ def node_environment(
         "MASTER_PORT": str(job.master_port),
         MARK: f"{job.job_id}/{node_rank}",
     }
-    if job.accelerator == "cpu":
-        if job.explicit_accelerator:
-            env["CUDA_VISIBLE_DEVICES"] = ""  # else a script that asks PyTorch finds the GPUs all the same
+    if job.accelerator == "cpu" and job.explicit_accelerator:
+        env["CUDA_VISIBLE_DEVICES"] = ""  # else a script that asks PyTorch finds the GPUs all the same
     else:
         env.update(visible_devices(job, slots))
     if job.explicit_accelerator:

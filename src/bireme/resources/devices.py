@@ -90,9 +90,14 @@ class _Found(Value):
     uuids: tuple[str, ...] = ()
 
 
-def visible_variables(accelerator: str) -> tuple[str, ...]:
-    """The variables that tell a worker its devices; all are to be set to the same list."""
-    return _VARIABLES[accelerator]
+def visible_variables(accelerator: str, *, declared: bool = False) -> tuple[str, ...]:
+    """The variables that tell a worker its devices; all are to be set to the same list.
+
+    Args:
+        declared: the slots were declared, by a hostfile or as world info. They are bound then even where no
+            accelerator is found, as the reference does.
+    """
+    return _VARIABLES["cuda" if declared and accelerator == "cpu" else accelerator]
 
 
 def discover(accelerator: str, environ: Mapping[str, str], root: str = "/") -> Devices:

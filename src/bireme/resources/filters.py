@@ -4,6 +4,8 @@ The filters' grammar is the reference's (``deepspeed --include``)::
 
     FILTER = NODE [":" SLOT ["," SLOT ...]] ["@" FILTER]
 
+with node sets such as ``node[01-16]`` for NODE.
+
 Hosts stand without a user and IPv6 addresses in brackets (``[fe80::1]:0,2``), so ``@`` and ``:``
 have one meaning each. A node without slots stands for all its slots. Slots are opaque words
 (``3``, ``GPU-8932f937``, ``MIG-GPU-8932f937/1/0``), except that a number may have zeros before it.
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SEPARATORS = frozenset("@:,[]")
+_NO_BRACKETS = str.maketrans("", "", "[],")  # they stand in a node set
 _IN_IPV6 = frozenset("0123456789abcdefABCDEF:.")
 
 
@@ -49,7 +52,8 @@ def parse_filter(text: str, *, where: str = "") -> tuple[NodeFilter, ...]:
     Raises:
         BadInputError: the text does not follow the grammar.
     """
-    return tuple(_node(node.strip(), where) for node in text.split("@"))
+    nodes = (_node(node.strip(), where) for node in text.split("@"))
+    return tuple(one for node in nodes for one in _expanded(node, where))
 
 
 def apply_filters(
@@ -142,7 +146,7 @@ def _node(text: str, where: str) -> NodeFilter:
         host, colon, slots = text.partition(":")
         host = host.strip()
         # A dash at the beginning would be read as an option by ssh and its kin.
-        if not _is_word(host) or host.startswith("-"):
+        if not _is_word(host.translate(_NO_BRACKETS)) or host.startswith("-"):
             raise _malformed(text, "it must be NODE or NODE:SLOT,SLOT; nodes are separated by '@'", where)
         if ":" in slots:
             raise _malformed(text, "after ':' come slots and commas; IPv6 stands in brackets: [fe80::1]:0,2", where)
@@ -152,6 +156,16 @@ def _node(text: str, where: str) -> NodeFilter:
     if not all(map(_is_word, words)):
         raise _malformed(text, "after ':' come the slots, separated by commas, as in worker-0:0,2", where)
     return NodeFilter(host, words)
+
+
+def _expanded(node: NodeFilter, where: str) -> tuple[NodeFilter, ...]:
+    """The nodes of a node set (``node[01-16]:0``), each with the set's slots."""
+    if "[" not in node.host and "]" not in node.host:
+        return (node,)
+    from bireme.resources.hostfile import node_set
+
+    names = node_set(node.host, where, "it must be NODE or NODE:SLOT,SLOT; a set is node[01-16]")
+    return tuple(node.replace(host=name) for name in names)
 
 
 def _is_word(text: str) -> bool:

@@ -220,7 +220,7 @@ def _hosts(word: str, where: str, mend: str) -> tuple[str | None, tuple[str, ...
     elif _SET_SIGNS.isdisjoint(host):
         raise _malformed(word, mend, where)
     else:
-        names = _node_set(host, where, mend)
+        names = node_set(host, where, mend)
     return user if named else None, names
 
 
@@ -237,7 +237,15 @@ def _ipv6(text: str) -> str:
     return bare
 
 
-def _node_set(text: str, where: str, mend: str) -> tuple[str, ...]:
+def node_set(text: str, where: str, mend: str) -> tuple[str, ...]:
+    """The hosts that a node set such as ``node[01-16]`` stands for, in the order of ClusterShell's ``NodeSet``.
+
+    Args:
+        mend: what the error says when it is none.
+
+    Raises:
+        BadInputError: it is none, stands for no host, or for too many.
+    """
     if not _IN_SETS.issuperset(text):
         raise _malformed(text, mend, where)
     if sum(map(_spread, split_outside_brackets(text))) > MOST_HOSTS:

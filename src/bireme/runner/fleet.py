@@ -307,7 +307,7 @@ class Fleet:
         job = JobFacts(
             os.urandom(6).hex(),
             accelerator,
-            devices.visible_variables(accelerator if accelerator != "cpu" or spec.accelerator == "cpu" else "cuda"),
+            devices.visible_variables(accelerator, declared=all(slots is not None for slots in self._voyage.slots)),
             spec.accelerator != "auto",
             first.hello["local_rank_flag"],
             master_addr,

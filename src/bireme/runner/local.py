@@ -81,7 +81,10 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
     lease, note = (ports.lease_named_port(spec.master_port), "") if spec.master_port else ports.lease_port()
     said = [("info", text) for text in (*notes, note) if text]
     try:
-        return _prepare_node(spec, environ, active, host, found.accelerator, lease.port, lease, said)
+        is_declared = declared is not None and declared.slots is not None
+        return _prepare_node(
+            spec, environ, active, host, found.accelerator, lease.port, lease, said, declared=is_declared
+        )
     except BaseException:
         lease.close()
         raise
@@ -102,7 +105,8 @@ def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node
     _check_working_directory()
     accelerator = devices.discover(spec.accelerator, environ).accelerator
     host = list(world)[node_rank]
-    return _prepare_node(spec, environ, world, host, accelerator, spec.master_port or DEFAULT_PORT, None, [])
+    port = spec.master_port or DEFAULT_PORT
+    return _prepare_node(spec, environ, world, host, accelerator, port, None, [], declared=True)
 
 
 def _prepare_node(
@@ -114,12 +118,14 @@ def _prepare_node(
     port: int,
     lease: ports.PortLease | None,
     notes: list[tuple[str, str]],
+    *,
+    declared: bool,
 ) -> Prepared:
     interpreter, environ = program.interpreter(spec, environ)
     job = JobFacts(
         os.urandom(6).hex(),
         accelerator,
-        devices.visible_variables(accelerator),
+        devices.visible_variables(accelerator, declared=declared),
         spec.accelerator != "auto",
         program.check(spec, own_interpreter=spec.venv_script is None),
         spec.master_addr or "127.0.0.1",

@@ -23,6 +23,7 @@ guardian → agent   ``up i PID T``         worker ``i`` was forked, at monotoni
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -352,9 +353,8 @@ def _become(worker: WorkerStart, parent: int, was: _Inherited, mask: Collection[
         if worker.cores:
             os.sched_setaffinity(0, worker.cores)
         os.chdir(worker.cwd)
-        os.closerange(3, 1 << 20)  # else the old limit may be too low for exec itself
         limits.give_back(was.files_limit)
-        os.execvpe(worker.argv[0], worker.argv, worker.env)
+        _execute(worker.argv, worker.env)
     except OSError as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126
         os.write(2, os.fsencode(f"bireme: cannot run {worker.argv[0]}: {error.strerror}\n"))
@@ -362,6 +362,21 @@ def _become(worker: WorkerStart, parent: int, was: _Inherited, mask: Collection[
         os.write(2, f"bireme: cannot run {worker.argv[0]!a}: {error!a}\n".encode())
     finally:
         os._exit(code)
+
+
+def _execute(argv: tuple[str, ...], env: dict[str, str]) -> NoReturn:
+    """``os.execvpe`` without its import, for which a low limit of open files may leave no descriptor."""
+    if os.sep in argv[0]:
+        os.execve(argv[0], argv, env)
+    failure: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for directory in env.get("PATH", os.defpath).split(os.pathsep):
+        try:
+            os.execve(os.path.join(directory, argv[0]), argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:  # there, but it cannot be run: an error only if no other can
+            failure = error
+    raise failure
 
 
 def _place(*fds: int) -> None:

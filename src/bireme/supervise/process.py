@@ -20,6 +20,7 @@ LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
 
 if LINUX:
     import ctypes
@@ -27,9 +28,19 @@ if LINUX:
     _libc = ctypes.CDLL(None)
 
 
-def become_subreaper(on: bool = True) -> bool:
-    """Orphans below this process become its children instead of init's. ``False`` where that cannot be had."""
-    return LINUX and _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) == 0
+def become_subreaper(on: bool = True) -> None:
+    """Orphans below this process become its children instead of init's, where that can be had."""
+    if LINUX:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+
+
+def is_subreaper() -> bool:
+    """Whether orphans come to this process already."""
+    if not LINUX:
+        return False
+    flag = ctypes.c_int(0)
+    _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(flag), 0, 0, 0)
+    return flag.value != 0
 
 
 def die_with_parent(parent: int) -> None:

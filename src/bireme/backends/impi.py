@@ -1,0 +1,89 @@
+"""Intel MPI's ``mpiexec.hydra`` (2019 and later) as a way to start one agent on each node; agents dial back."""
+
+from __future__ import annotations
+
+import shlex
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Literal
+
+    from bireme.backends.base import LaunchPlan
+
+NAME = "impi"
+CANCEL: tuple[str, ...] = ()
+PROGRAMS = ("mpiexec.hydra", "mpirun")
+"""``mpirun`` is a script around the other: it comes second, for a signal would end the script alone."""
+CHANNEL: Literal["stdio", "dial"] = "dial"
+TOKEN_VARIABLE = "BIREME_TOKEN"
+# Not all of I_MPI_: where a login sets I_MPI_ROOT or I_MPI_FABRICS, that is the user's.
+RANK_VARIABLES = (
+    "PMI_",
+    "PMIX_",
+    "MPI_LOCAL",
+    "HYDRA_",
+    "HYDI_",
+    "GFORTRAN_UNBUFFERED_PRECONNECTED",
+    "I_MPI_BIND_",
+    "I_MPI_HYDRA_",
+    "I_MPI_INFO_",
+    "I_MPI_INTERNAL_",
+    "I_MPI_MPIRUN",
+    "I_MPI_PIN",
+    "I_MPI_RETURN_",
+    TOKEN_VARIABLE,
+)
+_SSH_ARGS = "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"
+
+
+def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+    """Every rank by hydra, host by host, bound as Intel MPI sees fit."""
+    hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
+    exported = ("-genvlist", ",".join(names)) if names else ()
+    return (
+        *_head(plan, {}),
+        "-hosts",
+        hosts,
+        *exported,
+        *plan.extra,
+        "-n",
+        str(sum(ranks)),
+        *plan.agent,
+    )
+
+
+NATIVE = native
+
+
+def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """A single ``mpiexec.hydra``, unbound."""
+    # Global options come first: hydra takes what follows -n for one executable's own.
+    return (
+        (
+            *_head(plan, environ),
+            "-hosts",
+            ",".join(host.target for host in plan.hosts),
+            "-ppn",
+            "1",
+            "-genv",
+            "I_MPI_PIN",
+            "0",
+            "-genvlist",
+            TOKEN_VARIABLE,
+            *plan.extra,
+            "-n",
+            str(len(plan.hosts)),
+            *plan.agent,
+        ),
+    )
+
+
+def _head(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """By ssh even inside an allocation, and with our word on how many processes a node gets, not the scheduler's."""
+    words = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={plan.connect_timeout}"]
+    if plan.ssh_port:
+        words += ["-p", str(plan.ssh_port)]
+    ssh_args = " ".join((environ.get(_SSH_ARGS, ""), shlex.join(words))).strip()
+    settings = (f"{_SSH_ARGS}={ssh_args}", "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT=0")
+    return ("env", *settings, plan.program or "mpiexec.hydra", "-bootstrap", "ssh")
