@@ -52,7 +52,7 @@ def test_out_of_memory_is_said():
 
 def test_ranks_that_had_to_be_killed():
     report = lines(failed(end(), stopped(0), killed=1))
-    assert report[-1] == "  1 other rank was stopped because of it, 1 of them by SIGKILL"
+    assert report[-1] == "  1 other rank was stopped because of it, by SIGKILL"
 
 
 @pytest.mark.parametrize(

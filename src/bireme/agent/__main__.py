@@ -4,6 +4,9 @@ import os
 import sys
 
 if __name__ == "__main__":
+    from bireme.interrupt import exit_quietly_on_interrupt
+
+    exit_quietly_on_interrupt()
     if sys.argv[1:2] == ["--channel"]:
         from bireme.agent import remote
 

@@ -14,7 +14,7 @@ from bireme.supervise import limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from bireme.agent.session import Session
     from bireme.plan.start import NodePlan, StartPlan
@@ -30,6 +30,7 @@ class LocalCrew:
         grace: seconds between the stop signal and SIGKILL.
         log_dir: where the ranks' log files go, if anywhere.
         keep: descriptors that stay open while anything of the job lives (the port's lock).
+        at_start: called in the guardian, before the ranks are forked.
         remove_at_loss: files that the guardian removes should this process be lost.
     """
 
@@ -43,8 +44,10 @@ class LocalCrew:
         grace: float,
         log_dir: str | None = None,
         keep: Sequence[int] = (),
+        at_start: Callable[[], object] = lambda: None,
         remove_at_loss: Sequence[str] = (),
     ) -> None:
+        self._at_start = at_start
         self._session, self._plan, self._node_plan = session, plan, node
         self._environ, self._keep = environ, keep
         self._over = False
@@ -79,13 +82,12 @@ class LocalCrew:
         """Fork the ranks."""
         self._session.planned(self._plan)
         files_limit = limits.allow_files(4 * len(self._node_plan.workers))
-        os.mkdir(self._node_plan.error_dir, 0o700)
         null = os.open(os.devnull, os.O_RDWR)
         pipes = []
         for worker in self._node_plan.workers:
             stdin = self._session.terminal.stdin_for_ranks(null) if worker.rank == 0 else null
             pipes.append((stdin, self._pipes.add(worker.rank, OUT), self._pipes.add(worker.rank, ERR)))
-        self._node.start(self._environ, pipes, keep=self._keep, files_limit=files_limit)
+        self._node.start(self._environ, pipes, keep=self._keep, files_limit=files_limit, at_start=self._at_start)
         os.close(null)
         self._pipes.begin()
 

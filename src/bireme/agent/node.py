@@ -83,6 +83,7 @@ class Node:
         *,
         keep: Sequence[int] = (),
         files_limit: tuple[int, int] | None = None,
+        at_start: Callable[[], object] = lambda: None,
     ) -> None:
         """Fork the guardian and, through it, the workers.
 
@@ -91,7 +92,13 @@ class Node:
             pipes: (stdin, stdout, stderr) of each worker, in the plan's order.
             keep: descriptors that stay open as long as anything of the job lives.
             files_limit: the (soft, hard) limit of open files that the workers shall have, if it is not ours.
+            at_start: called in the guardian, before the workers are forked.
         """
+
+        def prepare() -> None:
+            os.mkdir(self._plan.error_dir, 0o700)
+            at_start()
+
         base = {**environ, **self._plan.env}
         starts = [
             guardian.WorkerStart(worker.argv, {**base, **worker.env}, self._plan.cwd, *fds, worker.cores)
@@ -100,7 +107,9 @@ class Node:
         self._spare = frozenset(process.children())  # an embedding program's own children
         self._was_subreaper = process.is_subreaper()
         process.become_subreaper()
-        self._guardian = guardian.start(starts, keep=keep, at_loss=self._clean_up, files_limit=files_limit)
+        self._guardian = guardian.start(
+            starts, keep=keep, at_start=prepare, at_loss=self._clean_up, files_limit=files_limit
+        )
         self._loop.watch(self._guardian.events, self._hear)
 
     def _clean_up(self) -> None:

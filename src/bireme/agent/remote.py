@@ -161,7 +161,8 @@ class RemoteAgent:
     def _device_facts(self, spec: JobSpec, slots: list[str] | None, problems: list[str]) -> dict[str, Any]:
         try:
             found = devices.discover(spec.accelerator, self._environ)
-            mine = devices.remote_slots(found, slots)
+            filtered = bool(spec.include or spec.exclude)
+            mine = devices.remote_slots(found, slots, num_gpus=spec.num_gpus, filtered=filtered)
             facts = node_facts(spec, self._environ, "", len(mine), "")
         except BiremeError as error:
             problems.append(str(error))
@@ -211,7 +212,7 @@ class RemoteAgent:
         listener = Listener(self._up, self._down, self._guardian_lost, self._unfit, self._node_over)
         self._node = Node(self._loop, plan, accelerator=accelerator, grace=grace, listener=listener)
         files_limit = limits.allow_files(4 * len(plan.workers))
-        os.makedirs(plan.error_dir, mode=0o700, exist_ok=True)
+
         keep: tuple[int, ...] = ()
         if self._listener is not None:
             keep = self._listener.hand_over()

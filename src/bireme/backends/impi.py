@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from bireme.errors import BadInputError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +40,12 @@ _SSH_ARGS = "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"
 
 
 def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Every rank by hydra, host by host, bound as Intel MPI sees fit."""
+    """Every rank by hydra, host by host, bound as Intel MPI sees fit.
+
+    Raises:
+        BadInputError: as :func:`commands`.
+    """
+    _refuse(plan)
     hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
     exported = ("-genvlist", ",".join(names)) if names else ()
     return (
@@ -57,7 +64,12 @@ NATIVE = native
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """A single ``mpiexec.hydra``, unbound."""
+    """A single ``mpiexec.hydra``, unbound.
+
+    Raises:
+        BadInputError: a host has a port of its own, or is an IPv6 address: hydra's list of hosts has neither.
+    """
+    _refuse(plan)
     # Global options come first: hydra takes what follows -n for one executable's own.
     return (
         (
@@ -87,3 +99,13 @@ def _head(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[str, ...]:
     ssh_args = " ".join((environ.get(_SSH_ARGS, ""), shlex.join(words))).strip()
     settings = (f"{_SSH_ARGS}={ssh_args}", "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT=0")
     return ("env", *settings, plan.program or "mpiexec.hydra", "-bootstrap", "ssh")
+
+
+def _refuse(plan: LaunchPlan) -> None:
+    for host in plan.hosts:
+        if host.port is not None or ":" in host.name:
+            raise BadInputError(
+                f"Intel MPI cannot reach {host.name}: it knows neither a host's own port nor IPv6 addresses",
+                mend="--launcher ssh can",
+                where="--launcher",
+            )

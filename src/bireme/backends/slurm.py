@@ -59,24 +59,26 @@ NATIVE = native
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """A single ``srun``: one task a node, the whole node, unbound."""
+    """A single ``srun``: one task a node, the whole node, unbound; with ``salloc`` before it outside an allocation.
+
+    ``srun --exclusive`` would not do: for a step the word means "exactly the CPUs of its tasks", and a task of one CPU
+    is pinned to it whatever ``--cpu-bind`` says. A step that does not say it has all that the allocation has.
+    """
     count = str(len(plan.hosts))
-    return (
-        (
-            plan.program or "srun",
-            f"--nodes={count}",
-            f"--ntasks={count}",
-            "--ntasks-per-node=1",
-            f"--nodelist={','.join(host.name for host in plan.hosts)}",
-            "--exclusive",
-            "--cpu-bind=none",
-            "--mem=0",
-            "--export=ALL",
-            "--kill-on-bad-exit=0",
-            "--wait=0",
-            "--input=none",
-            "--unbuffered",
-            *plan.extra,
-            *plan.agent,
-        ),
+    where = (f"--nodes={count}", f"--nodelist={','.join(host.name for host in plan.hosts)}")
+    step = (
+        plan.program or "srun",
+        *where,
+        f"--ntasks={count}",
+        "--ntasks-per-node=1",
+        "--overlap",
+        "--cpu-bind=none",
+        "--export=ALL",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--input=none",
+        "--unbuffered",
     )
+    if "SLURM_JOB_ID" in environ:
+        return ((*step, *plan.extra, *plan.agent),)
+    return (("salloc", "--quiet", *where, "--exclusive", "--mem=0", *plan.extra, *step, *plan.agent),)

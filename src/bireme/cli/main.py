@@ -61,8 +61,6 @@ def main(argv: list[str], carry_out: Callable[[list[str]], int] | None = None) -
     except BiremeError as error:
         complain(str(error))
         return error.code
-    except KeyboardInterrupt:  # before the job's own handlers are there
-        return 130
     except BrokenPipeError:
         return READER_GONE
     except Exception as error:

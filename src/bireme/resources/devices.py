@@ -174,19 +174,22 @@ def local_slots(
     return devices.ids[:num_gpus], notes
 
 
-def remote_slots(devices: Devices, wanted: Sequence[str] | None) -> tuple[str, ...]:
+def remote_slots(
+    devices: Devices, wanted: Sequence[str] | None, *, num_gpus: int | None = None, filtered: bool = False
+) -> tuple[str, ...]:
     """The slots of a node of many, as device ids of that node.
 
     Args:
         devices: what the node has.
         wanted: the slots that the pool gives it; ``None``: whatever it has. Where a scheduler has set the node's
             variable, a number means a place in its list.
+        num_gpus, filtered: as for :func:`local_slots`, where ``wanted`` is ``None``.
 
     Raises:
         BadInputError: the node has no such device.
     """
     if wanted is None:
-        return local_slots(devices)[0]
+        return local_slots(devices, num_gpus=num_gpus, filtered=filtered)[0]
     if devices.accelerator == "cpu":
         return tuple(wanted)
     offered = devices.ids if devices.visible is None else devices.visible

@@ -38,7 +38,7 @@ class Engine:
         on_exit: called with (index, exit code) at each process's end.
         on_over: called when none is left.
         at_once: how many to start now; the others wait for :meth:`fork`.
-        at_loss: called in the guardian when this process was lost.
+        at_start, at_loss: called in the guardian before it forks, and when this process was lost.
     """
 
     def __init__(
@@ -50,11 +50,12 @@ class Engine:
         on_exit: Callable[[int, int], None],
         on_over: Callable[[], None],
         at_once: int,
-        at_loss: Callable[[], None],
+        at_start: Callable[[], object],
+        at_loss: Callable[[], object],
     ) -> None:
         self._loop, self._on_exit, self._on_over = loop, on_exit, on_over
         self._commands, self._environ = commands, environ
-        self._at_once, self._at_loss = at_once, at_loss
+        self._at_once, self._at_start, self._at_loss = at_once, at_start, at_loss
         self._words: dict[int, bytes] = {}
         self._errs: dict[int, int] = {}
         self._handle: Handle | None = None
@@ -90,6 +91,7 @@ class Engine:
         self._handle = guardian.start(
             starts,
             keep=keep,
+            at_start=self._at_start,
             at_loss=self._at_loss,
             at_once=self._at_once,
             files_limit=files_limit,

@@ -13,7 +13,7 @@ from bireme.logs.console import OUT
 from bireme.logs.rankfiles import RankFiles
 from bireme.plan.start import JobFacts, start_plan
 from bireme.resources import devices
-from bireme.runner import preflight
+from bireme.runner import pidfile, preflight
 from bireme.runner.engine import Engine
 from bireme.runner.member import Member, find_member
 from bireme.supervise.outcome import RankEnd
@@ -21,7 +21,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from bireme.agent.session import Session
@@ -68,9 +68,9 @@ class Voyage(Value):
 class Fleet:
     """A crew of many nodes: see :class:`bireme.agent.session.Crew`."""
 
-    def __init__(self, session: Session, voyage: Voyage, dial: Dial | None, remove_at_loss: Sequence[str] = ()) -> None:
+    def __init__(self, session: Session, voyage: Voyage, dial: Dial | None, pid_file: str | None) -> None:
         self._session, self._voyage, self._dial = session, voyage, dial
-        self._remove_at_loss = tuple(remove_at_loss)
+        me = os.getpid()
         pairs = zip(voyage.hosts, voyage.slots, strict=True)
         self.members = [Member(index, host, slots) for index, (host, slots) in enumerate(pairs)]
         self._plan: StartPlan | None = None
@@ -89,7 +89,8 @@ class Fleet:
             on_exit=self._engine_exit,
             on_over=self._engine_over,
             at_once=_CONNECTING,
-            at_loss=self._clean_up,
+            at_start=lambda: pidfile.create(pid_file, me) if pid_file else None,
+            at_loss=lambda: pidfile.remove(pid_file, me) if pid_file else None,
         )
         self._per_host = per_host
 
@@ -175,14 +176,6 @@ class Fleet:
             self._dial.close()
         if self._files is not None:
             self._files.close()
-
-    def _clean_up(self) -> None:
-        """In the engine's guardian, when this process was lost."""
-        for path in self._remove_at_loss:
-            try:
-                os.unlink(path)
-            except OSError:
-                pass
 
     # -- connecting ------------------------------------------------------------------------------
 

@@ -172,16 +172,17 @@ def run_by_hand(
 
 def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
     notes = list(prepared.notes)
-    pid_file = None
+    pid_file = pidfile.path_of(main_pid) if spec.save_pid and main_pid is not None else None
+    me = os.getpid()
     try:
         log_dir = None
         if spec.rank_log_dir is not None:
             log_dir = rankfiles.prepare(spec.rank_log_dir)
         elif spec.log_dir is not None:
             log_dir = rankfiles.prepare(spec.log_dir, "--log_dir")
-        if spec.save_pid and main_pid is not None:
-            pid_file = pidfile.create(main_pid)
-            notes.append(("info", f"launcher pid: {os.getpid()} (in {pid_file})"))
+        if pid_file is not None:
+            pidfile.check(pid_file)
+            notes.append(("info", f"launcher pid: {me} (in {pid_file})"))
         manner = session.Manner(spec.output, spec.timestamps, spec.fold, spec.log_level, tuple(notes))
         lock = prepared.lease.fileno() if prepared.lease is not None else -1
         return session.run(
@@ -194,10 +195,11 @@ def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
                 grace=spec.grace,
                 log_dir=log_dir,
                 keep=(lock,) if lock >= 0 else (),
+                at_start=lambda: pidfile.create(pid_file, me) if pid_file else None,
                 remove_at_loss=(pid_file,) if pid_file else (),
             ),
         )
     finally:
         prepared.release()
         if pid_file is not None:
-            pidfile.remove(pid_file)
+            pidfile.remove(pid_file, me)

@@ -66,14 +66,16 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, *, check_only: 
     notes = [("debug", f"{len(hosts)} nodes of {found.source}, by {backend.NAME}; variables that travel: {names}")]
     if travelling.passed_over:
         notes.append(("warning", f"set by Bireme itself, so passed over: {', '.join(travelling.passed_over)}"))
-    pid_file = pidfile.create(os.getpid()) if spec.save_pid else None
+    me = os.getpid()
+    pid_file = pidfile.path_of(me) if spec.save_pid else None
+    if pid_file is not None:
+        pidfile.check(pid_file)
     try:
         manner = session.Manner(spec.output, spec.timestamps, spec.fold, spec.log_level, tuple(notes))
-        at_loss = (pid_file,) if pid_file else ()
-        return session.run(manner, lambda crew_session: Fleet(crew_session, voyage, dial, at_loss))
+        return session.run(manner, lambda crew_session: Fleet(crew_session, voyage, dial, pid_file))
     finally:
         if pid_file is not None:
-            pidfile.remove(pid_file)
+            pidfile.remove(pid_file, me)
 
 
 def launcher_name(spec: JobSpec, found: Found) -> str:

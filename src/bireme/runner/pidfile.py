@@ -1,4 +1,7 @@
-"""The pid file of ``--save_pid``: ``/tmp/<pid>.deepspeed``, the reference's path and content."""
+"""The pid file of ``--save_pid``: ``/tmp/<pid>.deepspeed``, the reference's path and content.
+
+The guardian makes it, so that there is no moment at which it stands there and nobody would remove it.
+"""
 
 from __future__ import annotations
 
@@ -14,53 +17,59 @@ def path_of(main_pid: int) -> str:
     return os.path.join(DIRECTORY, f"{main_pid}.deepspeed")
 
 
-def create(main_pid: int) -> str:
-    """Write our pid into the file, which appears complete or not at all; return its path.
-
-    A file that a dead process has left is replaced.
+def check(path: str) -> None:
+    """Whether the file can be made; one that a dead process has left will be replaced.
 
     Raises:
-        BadInputError: the file belongs to a process that lives, or cannot be written.
+        BadInputError: it belongs to a process that lives, or the directory cannot be written.
     """
-    path = path_of(main_pid)
-    draft = f"{path}.{os.getpid()}.tmp"
+    where = "--save_pid"
+    if _belongs_to_the_living(path):
+        raise BadInputError(f"{path} belongs to a launcher that is running", where=where)
+    if not os.access(DIRECTORY, os.W_OK | os.X_OK):
+        raise BadInputError(f"cannot write {path}", where=where)
+
+
+def create(path: str, pid: int) -> None:
+    """Write ``pid`` into the file, which appears complete or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    draft = f"{path}.{pid}.tmp"
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-        with os.fdopen(fd, "w") as file:
-            file.write(str(os.getpid()))
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            _replace_stale(draft, path)
-    except OSError as error:
-        raise BadInputError(f"cannot write {path}: {error.strerror}", where="--save_pid") from None
+        os.write(fd, str(pid).encode())
+        os.rename(draft, path)  # replaces a link, too, instead of following it
     finally:
+        os.close(fd)
+
+
+def remove(path: str, pid: int) -> None:
+    """Remove the file if it is ours; a guardian may have done so already."""
+    if _owner(path) == pid:
         try:
-            os.unlink(draft)
+            os.unlink(path)
         except OSError:
             pass
-    return path
 
 
-def remove(path: str) -> None:
-    """Remove the file, which a guardian may have done already."""
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
-
-
-def _replace_stale(draft: str, path: str) -> None:
+def _owner(path: str) -> int:
     try:
         with open(path) as file:
-            owner = int(file.read(20))
-        alive = owner > 0 and owner != os.getpid()
-        if alive:
-            os.kill(owner, 0)
-    except (ValueError, OverflowError, ProcessLookupError):
-        alive = False
+            return int(file.read(20))
+    except (OSError, ValueError):
+        return 0
+
+
+def _belongs_to_the_living(path: str) -> bool:
+    owner = _owner(path)
+    if owner <= 0 or owner == os.getpid():
+        return False
+    try:
+        os.kill(owner, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
     except PermissionError:
-        alive = True
-    if alive:
-        raise BadInputError(f"{path} belongs to a launcher that is running", where="--save_pid")
-    os.rename(draft, path)
+        pass
+    return True

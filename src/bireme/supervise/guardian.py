@@ -88,7 +88,8 @@ def start(
     workers: Sequence[WorkerStart],
     *,
     keep: Sequence[int] = (),
-    at_loss: Callable[[], None],
+    at_start: Callable[[], object] = lambda: None,
+    at_loss: Callable[[], object],
     at_once: int | None = None,
     files_limit: tuple[int, int] | None = None,
     farewell: float = 0.0,
@@ -102,6 +103,7 @@ def start(
         farewell: seconds between SIGTERM and SIGKILL when the agent was lost; ranks get none, but ``srun`` has an
             allocation to give back.
         keep: descriptors that the guardian holds for as long as anything lives (the port's lock).
+        at_start: called in the guardian before it forks: whatever it makes, ``at_loss`` can remove.
         at_loss: called in the guardian, after the killing, when the agent was lost.
     """
     command_read, command_write = os.pipe()
@@ -119,7 +121,7 @@ def start(
         raise UnfitError(f"cannot start a process: {error.strerror}", mend=_FORK_MEND) from None
     if pid == 0:
         try:
-            _Guardian(workers, command_read, event_write, was, mask, keep, at_loss, farewell).run(at_once)
+            _Guardian(workers, command_read, event_write, was, mask, keep, at_loss, farewell).run(at_start, at_once)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -163,7 +165,7 @@ class _Guardian:
         was: _Inherited,
         mask: Collection[int],
         keep: Sequence[int],
-        at_loss: Callable[[], None],
+        at_loss: Callable[[], object],
         farewell: float,
     ) -> None:
         self.workers, self.commands, self.events = workers, commands, events
@@ -177,13 +179,17 @@ class _Guardian:
         self.group = ""
         self.wake_read = -1
 
-    def run(self, at_once: int | None) -> NoReturn:
+    def run(self, at_start: Callable[[], object], at_once: int | None) -> NoReturn:
         os.setsid()  # Ctrl+C at the terminal is for the agent to decide upon
         process.become_subreaper()
         process.name_process("bireme-guard")
         wake = self._take_signals()
         self.wake_read = wake[0]
         self.group = cgroup.enter()
+        try:
+            at_start()
+        except OSError:
+            pass  # a directory for tracebacks, a pid file: not worth a job
         now = len(self.workers) if at_once is None else min(at_once, len(self.workers))
         for index in range(now):
             self._fork(index)

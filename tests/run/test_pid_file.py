@@ -1,0 +1,127 @@
+"""The pid file: there while the job runs, gone at every end, and a way to end the job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bireme.plan.world import encode_world_info
+from tests.conftest import bireme, clean_environ, read_lines
+
+WAITS = "import os, time\nprint('ready', flush=True)\ntime.sleep(1000)\n"
+
+
+def pid_file(pid) -> Path:
+    return Path(f"/tmp/{pid}.deepspeed")
+
+
+@pytest.fixture
+def running(stage, script):
+    process = stage.start("run", "--save_pid", "--num_gpus", "2", script(WAITS))
+    read_lines(process, 2, "ready")
+    yield process
+    pid_file(process.pid).unlink(missing_ok=True)
+
+
+def test_holds_the_launchers_pid(running):
+    assert pid_file(running.pid).read_text() == str(running.pid)
+    running.terminate()
+    _, err = running.communicate(timeout=30)
+    assert f"launcher pid: {running.pid} (in {pid_file(running.pid)})".encode() in err
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL], ids=lambda s: s.name)
+def test_gone_at_every_end(running, stage, signum):
+    running.send_signal(signum)
+    running.communicate(timeout=30)
+    assert not stage.left(within=10)
+    assert not pid_file(running.pid).exists()
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "import os; os.kill(os.getpid(), 9)"])
+def test_gone_when_the_job_ends_by_itself(stage, script, end):
+    process = stage.start("run", "-q", "--save_pid", script(end))
+    process.communicate(timeout=30)
+    assert not pid_file(process.pid).exists()
+
+
+def test_killing_by_it_ends_the_job(running, stage):
+    os.kill(int(pid_file(running.pid).read_text()), signal.SIGTERM)
+    running.communicate(timeout=30)
+    assert running.returncode == 143
+    assert not stage.left()
+
+
+def test_none_without_the_option(stage, script):
+    process = stage.start("run", "-q", script(WAITS))
+    read_lines(process, 1, "ready")
+    assert not pid_file(process.pid).exists()
+    process.terminate()
+    process.communicate(timeout=30)
+
+
+def test_no_draft_is_left(running):
+    assert not list(Path("/tmp").glob(f"{running.pid}.deepspeed.*"))
+    running.terminate()
+    running.communicate(timeout=30)
+
+
+# -- by hand the caller names the file -----------------------------------------------------------
+
+
+def by_hand(stage, main_pid, program):
+    world = encode_world_info({"localhost": [0]})
+    argv = [*bireme()[:2], "bireme.agent", f"--world_info={world}", "--save_pid", str(main_pid), "-q", str(program)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environ())
+    stage.started.append(process)
+    return process
+
+
+@pytest.fixture
+def dead_pid():
+    """The pid of a process that has ended; files named by it are removed afterwards."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    yield child.pid
+    pid_file(child.pid).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("content", ["{dead}", "", "nonsense", "99999999999999999999999", "0", "-1"])
+def test_a_stale_file_is_replaced(stage, script, dead_pid, content):
+    pid_file(dead_pid).write_text(content.format(dead=dead_pid))
+    process = by_hand(stage, dead_pid, script(WAITS))
+    read_lines(process, 1, "ready")
+    assert pid_file(dead_pid).read_text() == str(process.pid)
+    process.terminate()
+    process.communicate(timeout=30)
+    assert not pid_file(dead_pid).exists()
+
+
+def test_the_file_of_a_launcher_that_runs_is_not_touched(stage, script, dead_pid):
+    first = by_hand(stage, dead_pid, script(WAITS))
+    read_lines(first, 1, "ready")
+    second = by_hand(stage, dead_pid, script("open('ran', 'w')", "second.py"))
+    _, err = second.communicate(timeout=30)
+    assert second.returncode == 2
+    assert b"--save_pid" in err
+    assert pid_file(dead_pid).read_text() == str(first.pid)
+    first.terminate()
+    first.communicate(timeout=30)
+
+
+def test_what_is_there_and_no_file_of_ours(stage, script, dead_pid, tmp_path):
+    """A link that somebody else has laid is not followed for writing."""
+    target = tmp_path / "target"
+    target.write_text("precious")
+    pid_file(dead_pid).symlink_to(target)
+    process = by_hand(stage, dead_pid, script(WAITS))
+    try:
+        read_lines(process, 1, "ready")
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert target.read_text() == "precious"

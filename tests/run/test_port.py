@@ -1,0 +1,114 @@
+"""The rendezvous port of a whole job: free, its own, and let go at the end."""
+
+from __future__ import annotations
+
+import signal
+import socket
+
+import pytest
+
+from bireme.resources.ports import lease_named_port
+from tests.conftest import read_lines
+from tests.run.conftest import wait_for
+
+SAYS = "import os, sys, time\nprint('port', os.environ['MASTER_PORT'], flush=True)\nsys.stdin.read()\n"
+WAITS = "import os, time\nprint('port', os.environ['MASTER_PORT'], flush=True)\ntime.sleep(1000)\n"
+
+
+def port_of(process):
+    return int(read_lines(process, 1, "port")[-1].split()[-1])
+
+
+@pytest.fixture
+def free_port():
+    """The number of a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def default_taken():
+    """Whatever the default port is like now, somebody listens on it, or it is leased to another job."""
+    with socket.socket() as taken:
+        try:
+            taken.bind(("", 29500))
+            taken.listen()
+        except OSError:
+            pass
+        yield
+
+
+def test_default_port_taken(stage, script, default_taken):
+    process = stage.start("run", "--output", "raw", script(SAYS))
+    port = port_of(process)
+    _, err = process.communicate(timeout=30)
+    assert port != 29500
+    assert f"port 29500 is taken: using {port}".encode() in err
+
+
+def test_named_port(stage, script, free_port):
+    process = stage.start("run", "-q", "--master_port", free_port, script(SAYS))
+    assert port_of(process) == free_port
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_named_port_of_another_job(stage, script, free_port):
+    first = stage.start("run", "-q", "--master_port", free_port, script(WAITS))
+    assert port_of(first) == free_port
+    second = stage.run("run", "--master_port", free_port, script("open('ran', 'w')", "second.py"))
+    assert second.returncode == 2
+    assert f"port {free_port} is taken" in second.stderr
+    first.terminate()
+    assert first.wait(30) == 143
+
+
+@pytest.mark.parametrize("end", [None, signal.SIGTERM, signal.SIGKILL])
+def test_let_go_at_every_end(stage, script, free_port, end):
+    text = WAITS if end else SAYS
+    process = stage.start("run", "-q", "--master_port", free_port, script(text))
+    assert port_of(process) == free_port
+    if end:
+        process.send_signal(end)
+    process.communicate(timeout=30)
+    if end == signal.SIGKILL:
+        wait_for(lambda: not stage.left(), "the guardian to finish")
+    lease_named_port(free_port).close()
+
+
+def test_held_while_a_rank_lives_although_the_command_was_killed(stage, script, free_port, tmp_path):
+    """The guardian holds the lock until nothing can listen on the port any more."""
+    process = stage.start("run", "-q", "--master_port", free_port, script(WAITS))
+    assert port_of(process) == free_port
+    process.kill()
+    process.wait()
+    wait_for(lambda: not stage.left(), "the guardian to finish")
+    lease_named_port(free_port).close()
+
+
+def pairs(stage, script, times):
+    program = script(SAYS)
+    for _ in range(times):
+        both = [stage.start("run", "-q", program, stdin=-1) for _ in range(2)]
+        ports = [port_of(process) for process in both]
+        for process in both:
+            process.communicate(timeout=30)
+            assert process.returncode == 0
+        assert ports[0] != ports[1]
+
+
+def test_two_jobs_started_in_the_same_instant(stage, script):
+    pairs(stage, script, 2)
+
+
+@pytest.mark.slow
+def test_many_pairs_of_jobs_started_in_the_same_instant(stage, script):
+    pairs(stage, script, 20)
+
+
+def test_a_plan_takes_no_port_away(stage, script, free_port):
+    for _ in range(2):
+        done = stage.run("run", "--dry_run", "--master_port", free_port, script(SAYS))
+        assert done.returncode == 0
+    lease_named_port(free_port).close()
