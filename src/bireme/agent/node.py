@@ -197,6 +197,9 @@ class Node:
         # The workers have died with their parent, and what they left is ours now.
         group = cgroup.of_guardian(gone.pid)
         cgroup.kill(group)
+        if not process.LINUX:  # nothing has told them: each leads a group of its own
+            for pid, _ in self._up.values():
+                process.send(-pid, signal.SIGKILL)
         self.stuck = _names(process.kill_below(self._spare, KILL_WAIT))
         cgroup.remove(group)
         self._listener.guardian_lost(gone.pid)

@@ -86,14 +86,29 @@ def load(name: str) -> Backend:
     return module
 
 
+def refuse(plan: LaunchPlan, name: str, *, users: bool = False) -> None:
+    """For engines that know neither a host's own port nor IPv6 addresses, and maybe no users.
+
+    Raises:
+        BadInputError: a host of the plan has what the engine does not know.
+    """
+    for host in plan.hosts:
+        if host.port is not None or ":" in host.name or (users and host.user):
+            what = "a host's own port" if host.port is not None else "IPv6 addresses"
+            what = "another user" if users and host.user else what
+            reason = f"{name} cannot reach {host.target}: it does not know {what}"
+            raise BadInputError(reason, mend="--launcher ssh does", where="--launcher")
+
+
 def find_program(backend: Backend, environ: Mapping[str, str]) -> str:
     """The path of the backend's executable.
 
     Raises:
         BadInputError: it is not installed.
     """
-    for program in backend.PROGRAMS:
-        for directory in environ.get("PATH", os.defpath).split(os.pathsep):
+    # Directory by directory: what `module load` has put in front wins, under whichever of its names.
+    for directory in environ.get("PATH", os.defpath).split(os.pathsep):
+        for program in backend.PROGRAMS:
             path = os.path.join(directory, program)
             if os.path.isfile(path) and os.access(path, os.X_OK):
                 return path

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+
+from bireme.backends.base import refuse
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,6 +18,7 @@ CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("mpiexec.mpich", "mpirun.mpich", "mpiexec.hydra", "mpirun")
 CHANNEL: Literal["stdio", "dial"] = "dial"
 TOKEN_VARIABLE = "BIREME_TOKEN"
+_SSH_ARGS = "HYDRA_LAUNCHER_EXTRA_ARGS"
 RANK_VARIABLES = (
     "PMI_",
     "PMIX_",
@@ -28,35 +33,36 @@ RANK_VARIABLES = (
 
 
 def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Every rank by hydra, host by host."""
+    """Every rank by hydra, host by host.
+
+    Raises:
+        BadInputError: as :func:`commands`.
+    """
+    refuse(plan, NAME)
     hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
     exported = ("-genvlist", ",".join(names)) if names else ()
-    head = (plan.program or "mpiexec", "-launcher", "ssh", "-hosts", hosts)
-    return (*head, *exported, *plan.extra, "-n", str(sum(ranks)), *plan.agent)
+    return (*_head(plan, {}), "-hosts", hosts, *exported, *plan.extra, "-n", str(sum(ranks)), *plan.agent)
 
 
 NATIVE = native
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """A single ``mpiexec``, unbound."""
+    """A single ``mpiexec``, unbound.
+
+    Raises:
+        BadInputError: a host has a port of its own, or is an IPv6 address.
+    """
+    refuse(plan, NAME)
+    hosts = ",".join(host.target for host in plan.hosts)
     # Global options come first: hydra overlooks them after -n.
-    return (
-        (
-            plan.program or "mpiexec",
-            "-launcher",
-            "ssh",
-            "-hosts",
-            ",".join(host.target for host in plan.hosts),
-            "-ppn",
-            "1",
-            "-bind-to",
-            "none",
-            "-genvlist",
-            TOKEN_VARIABLE,
-            *plan.extra,
-            "-n",
-            str(len(plan.hosts)),
-            *plan.agent,
-        ),
-    )
+    shape = ("-hosts", hosts, "-ppn", "1", "-bind-to", "none", "-genvlist", TOKEN_VARIABLE)
+    return ((*_head(plan, environ), *shape, *plan.extra, "-n", str(len(plan.hosts)), *plan.agent),)
+
+
+def _head(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The program, with ssh's options in its environment: hydra has no argument for them."""
+    port = ("-p", str(plan.ssh_port)) if plan.ssh_port else ()
+    words = shlex.join(("-o", "BatchMode=yes", "-o", f"ConnectTimeout={plan.connect_timeout}", *port))
+    args = f"{environ.get(_SSH_ARGS, '')} {words}".strip()
+    return "env", f"{_SSH_ARGS}={args}", plan.program or "mpiexec", "-launcher", "ssh"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bireme.backends.base import refuse
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +21,7 @@ RANK_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "OPAL_", TOKEN_VAR
 
 def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
     """Every rank by ``mpirun``, host by host."""
+    refuse(plan, NAME)
     hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
     exported = tuple(word for name in names for word in ("-x", name))
     root = ("--allow-run-as-root",) if plan.root else ()
@@ -36,8 +39,8 @@ def _ssh_words(plan: LaunchPlan) -> str:
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """A single ``mpirun``: unbound, for else all ranks of a node would share the agent's one core."""
+    refuse(plan, NAME)
     hosts = ",".join(f"{host.target}:1" for host in plan.hosts)
-
     return (
         (
             plan.program or "mpirun",

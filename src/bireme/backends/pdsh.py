@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from bireme.backends import ssh
-from bireme.errors import BadInputError
+from bireme.backends.base import refuse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,13 +30,7 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
     Raises:
         BadInputError: a host has a port of its own, or is an IPv6 address: pdsh knows neither.
     """
-    for host in plan.hosts:
-        if host.port is not None or ":" in host.name:
-            raise BadInputError(
-                f"pdsh cannot reach {host.name}: it knows neither a host's own port nor IPv6 addresses",
-                mend="--launcher ssh can",
-                where="--launcher",
-            )
+    refuse(plan, NAME)
     port = ("-p", str(plan.ssh_port)) if plan.ssh_port else ()
     ssh_words = (*ssh.options(plan), *port, "-o", f"SendEnv={TOKEN_VARIABLE}")
     appended = " ".join((environ.get("PDSH_SSH_ARGS_APPEND", ""), shlex.join(ssh_words))).strip()

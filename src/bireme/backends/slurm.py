@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bireme.backends.base import refuse
 from bireme.errors import BadInputError
 
 TYPE_CHECKING = False
@@ -46,6 +47,7 @@ def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> 
     Raises:
         BadInputError: the nodes have different numbers of ranks, which ``srun`` cannot be told in its arguments.
     """
+    refuse(plan, NAME, users=True)
     if len(set(ranks)) > 1:
         what = "srun starts the same number of ranks on every node"
         raise BadInputError(what, mend="--num_gpus N, or filters", where="--native_ranks")
@@ -64,6 +66,7 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
     ``srun --exclusive`` would not do: for a step the word means "exactly the CPUs of its tasks", and a task of one CPU
     is pinned to it whatever ``--cpu-bind`` says. A step that does not say it has all that the allocation has.
     """
+    refuse(plan, NAME, users=True)
     count = str(len(plan.hosts))
     where = (f"--nodes={count}", f"--nodelist={','.join(host.name for host in plan.hosts)}")
     step = (

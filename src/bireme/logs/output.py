@@ -55,8 +55,8 @@ class _Stream:
     passed on as it is.
     """
 
-    def __init__(self, number: int, cutter: LineCutter | None, *, alone: bool, rest: float) -> None:
-        self.number, self.cutter, self.alone, self.rest = number, cutter, alone, rest
+    def __init__(self, rank: int, number: int, cutter: LineCutter | None, *, alone: bool, rest: float) -> None:
+        self.rank, self.number, self.cutter, self.alone, self.rest = rank, number, cutter, alone, rest
         self.last_read = 0.0
         self.timed = False
         self.tail = b""
@@ -85,7 +85,7 @@ class Output:
             plain = not labelled or style.fold
             label = Label.empty if plain else Label.of(host, rank, timestamps=style.timestamps)
             cutter = LineCutter(label, relabel_cr=terminal)
-        self._streams[rank, number] = _Stream(number, cutter, alone=alone, rest=rest)
+        self._streams[rank, number] = _Stream(rank, number, cutter, alone=alone, rest=rest)
 
     def feed(self, rank: int, number: int, chunk: bytes) -> None:
         """A rank has written."""
@@ -94,8 +94,6 @@ class Output:
             stream.tail = chunk[-_TAIL:] if len(chunk) >= _TAIL else (stream.tail + chunk)[-_TAIL:]
         if stream.alone:
             self._console.pass_on(number, chunk)
-        elif stream.cutter is not None and self._style.fold:
-            self._gather(rank, number, stream.cutter.feed(chunk))
         elif stream.cutter is not None:
             self._put(stream, stream.cutter.feed(chunk))
             if stream.cutter.resting:
@@ -104,11 +102,7 @@ class Output:
     def eof(self, rank: int, number: int) -> None:
         """A stream is at its end: what has no newline is shown as it is."""
         stream = self._streams[rank, number]
-        if stream.cutter is None:
-            return
-        if self._style.fold:
-            self._gather(rank, number, stream.cutter.flush())
-        else:
+        if stream.cutter is not None:
             self._put(stream, stream.cutter.flush())
 
     def _gather(self, rank: int, number: int, block: Block | None) -> None:
@@ -138,7 +132,9 @@ class Output:
         return self._streams[rank, ERR].tail
 
     def _put(self, stream: _Stream, block: Block | None) -> None:
-        if block is not None:
+        if self._style.fold:
+            self._gather(stream.rank, stream.number, block)
+        elif block is not None:
             self._console.put(stream.number, stream, block)
 
     def _let_rest(self, stream: _Stream, cutter: LineCutter) -> None:
