@@ -51,6 +51,7 @@ def over_dial(arguments: Sequence[str], environ: MutableMapping[str, str]) -> in
     """Dial the runner that ``ADDRESSES PORT VARIABLE [NAME]`` describes, and serve it."""
     from bireme.agent.dial import dial
 
+    os.closerange(3, 1 << 16)  # hydra leaks its own into us: whoever holds them keeps mpiexec from ending
     addresses, port, variable, *name = arguments
     try:
         fd = dial(addresses.split(","), int(port), variable, environ, "".join(name))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "mpich"
+FAILED = ""
 CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("mpiexec.mpich", "mpirun.mpich", "mpiexec.hydra", "mpirun")
 CHANNEL: Literal["stdio", "dial"] = "dial"
@@ -40,8 +41,8 @@ def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> 
     """
     refuse(plan, NAME)
     hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
-    exported = ("-genvlist", ",".join(names)) if names else ()
-    return (*_head(plan, {}), "-hosts", hosts, *exported, *plan.extra, "-n", str(sum(ranks)), *plan.agent)
+    # No -genvlist: hydra 4.0 loses variables of a list of several; without it, all of its own environment travels.
+    return (*_head(plan, {}), "-hosts", hosts, *plan.extra, "-n", str(sum(ranks)), *plan.agent)
 
 
 NATIVE = native
@@ -56,7 +57,8 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
     refuse(plan, NAME)
     hosts = ",".join(host.target for host in plan.hosts)
     # Global options come first: hydra overlooks them after -n.
-    shape = ("-hosts", hosts, "-ppn", "1", "-bind-to", "none", "-genvlist", TOKEN_VARIABLE)
+    # Agents change the directory by themselves, and say it well where it is missing: hydra only gives up.
+    shape = ("-hosts", hosts, "-ppn", "1", "-bind-to", "none", "-wdir", "/", "-genvlist", TOKEN_VARIABLE)
     return ((*_head(plan, environ), *shape, *plan.extra, "-n", str(len(plan.hosts)), *plan.agent),)
 
 

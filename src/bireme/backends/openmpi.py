@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "openmpi"
+FAILED = ""
 CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("mpirun.openmpi", "mpirun")
 CHANNEL: Literal["stdio", "dial"] = "dial"
@@ -58,6 +59,8 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
             _ssh_words(plan),
             "-x",
             TOKEN_VARIABLE,
+            "--wdir",
+            "/",  # agents change the directory by themselves, and say it well where it is missing
             *plan.extra,
             *plan.agent,
         ),

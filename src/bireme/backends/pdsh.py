@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "pdsh"
+FAILED = r"pdsh@\S+: (\S+): ssh exited"
 CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("pdsh",)
 CHANNEL: Literal["stdio", "dial"] = "dial"
@@ -36,5 +37,6 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
     appended = " ".join((environ.get("PDSH_SSH_ARGS_APPEND", ""), shlex.join(ssh_words))).strip()
     targets = ",".join(host.target for host in plan.hosts)
     fanout = str(len(plan.hosts))
-    head = ("env", f"PDSH_SSH_ARGS_APPEND={appended}", plan.program or NAME, "-S", "-N", "-R", "ssh", "-f", fanout)
-    return ((*head, *plan.extra, "-w", targets, f"exec {shlex.join(plan.agent)}"),)
+    head = ("env", f"PDSH_SSH_ARGS_APPEND={appended}", plan.program or NAME, "-S", "-R", "ssh", "-f", fanout)
+    words = shlex.join(plan.agent).replace("%", "%%")  # pdsh has a meaning of its own for %h and the like
+    return ((*head, *plan.extra, "-w", targets, f"exec {words}"),)

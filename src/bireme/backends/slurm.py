@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "slurm"
+FAILED = r"srun: error: (\S+): task \d+:"
 CANCEL = ("scancel",)
 PROGRAMS = ("srun",)
 CHANNEL: Literal["stdio", "dial"] = "dial"
@@ -81,6 +82,7 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
         "--wait=0",
         "--input=none",
         "--unbuffered",
+        "--chdir=/",  # agents change the directory by themselves, and say it well where it is missing
     )
     if "SLURM_JOB_ID" in environ:
         return ((*step, *plan.extra, *plan.agent),)

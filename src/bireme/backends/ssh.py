@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "ssh"
+FAILED = ""
 CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("ssh",)
 CHANNEL: Literal["stdio", "dial"] = "stdio"

@@ -7,7 +7,7 @@ import shlex
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bireme.plan.start import NodePlan, StartPlan
 
@@ -41,21 +41,22 @@ def masked_environment(env: Mapping[str, str]) -> dict[str, str]:
     return {name: MASK if is_secret(name) else value for name, value in env.items()}
 
 
-def as_text(plan: StartPlan) -> str:
-    """The plan, several lines."""
+def as_text(plan: StartPlan, commands: Sequence[tuple[str, ...]] = ()) -> str:
+    """The plan, several lines; ``commands``: how other nodes are reached."""
     ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
     nodes = "1 node" if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes"
     lines = [f"{ranks} on {nodes} ({plan.accelerator}), meeting at {plan.master_addr}:{plan.master_port}"]
+    lines += [f"  $ {shlex.join(masked_words(command))}" for command in commands]
     for node in plan.nodes:
         lines += _node(node)
     return "\n".join(lines) + "\n"
 
 
-def as_json(plan: StartPlan) -> str:
-    """The plan for a machine: the same fields as :class:`bireme.plan.start.StartPlan`."""
+def as_json(plan: StartPlan, commands: Sequence[tuple[str, ...]] = ()) -> str:
+    """The plan for a machine: the fields of :class:`bireme.plan.start.StartPlan`, and ``launch``, the commands."""
     import json
 
-    tree = plan.as_dict()
+    tree = {**plan.as_dict(), "launch": [masked_words(command) for command in commands]}
     for node in tree["nodes"]:
         node["env"] = masked_environment(node["env"])
         for worker in node["workers"]:

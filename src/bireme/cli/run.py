@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from bireme.cli.options import RUN, parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
@@ -51,7 +53,8 @@ def report(outcome: Outcome) -> None:
 def _dry_run(spec: JobSpec, *, as_json: bool) -> int:
     from bireme.api import plan
     from bireme.cli import dry_run
+    from bireme.runner.launch import engine_commands
 
-    found = plan(spec)
-    print(dry_run.as_json(found) if as_json else dry_run.as_text(found), end="")
+    found, commands = plan(spec), engine_commands(spec, os.environ)
+    print(dry_run.as_json(found, commands) if as_json else dry_run.as_text(found, commands), end="")
     return OK

@@ -1,45 +1,157 @@
-"""The names of ``deepspeed.launcher.runner``: the command, and the helpers that others import from it."""
+"""The names of ``deepspeed.launcher.runner``: the command, and the helpers that others import from it.
+
+What a filter names and the pool lacks is a ``ValueError`` in the reference's words, since programs look for them.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess  # noqa: F401 - programs that wrap the reference's runner look for its Popen here
 import sys
-from argparse import Namespace
 from collections import OrderedDict
 
-from bireme.cli.options import RUN, parse
 from bireme.cli.run import carry_out
+from bireme.deepspeed.accelerator import get_accelerator
+from bireme.deepspeed.arguments import parse_runner, runner_namespace
+from bireme.deepspeed.constants import (
+    IMPI_LAUNCHER,
+    MPICH_LAUNCHER,
+    MVAPICH_LAUNCHER,
+    OPENMPI_LAUNCHER,
+    PDSH_LAUNCHER,
+    PDSH_MAX_FAN_OUT,
+    SLURM_LAUNCHER,
+    SSH_LAUNCHER,
+)
+from bireme.deepspeed.multinode_runner import (
+    IMPIRunner,
+    MPICHRunner,
+    MultiNodeRunner,
+    MVAPICHRunner,
+    OpenMPIRunner,
+    PDSHRunner,
+    SlurmRunner,
+    SSHRunner,
+)
 from bireme.errors import BadInputError
+from bireme.logs.console import complain
+from bireme.plan import exports
 from bireme.plan.world import encode_world_info
-from bireme.resources.filters import apply_filters
+from bireme.resources import filters
+from bireme.resources.hostfile import DEFAULT_HOSTFILE, parse_hostfile, read_hostfile, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from argparse import Namespace
+    from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["encode_world_info", "main", "parse_args", "parse_inclusion_exclusion", "parse_resource_filter"]
+    from bireme.cli.options import Parsed
+    from bireme.resources.hostfile import HostEntry
 
-# What an option that was not given is there, where it is not what it is here.
-_DEFAULTS = {"num_gpus": -1, "master_addr": "", "master_port": 29500, "enable_each_rank_log": "None"}
+__all__ = [
+    "DEEPSPEED_ENVIRONMENT_NAME",
+    "DEEPSPEED_ENVIRONMENT_PATHS",
+    "DLTS_HOSTFILE",
+    "EXPORT_ENVS",
+    "LAUNCHER_CLASSES",
+    "PDSH_MAX_FAN_OUT",
+    "apply_num_nodes_and_gpus",
+    "encode_world_info",
+    "fetch_hostfile",
+    "get_accelerator",
+    "main",
+    "parse_args",
+    "parse_inclusion_exclusion",
+    "parse_node_config",
+    "parse_node_config_list",
+    "parse_resource_filter",
+]
+
+DLTS_HOSTFILE = DEFAULT_HOSTFILE
+"""Where a hostfile is looked for that nobody has named."""
+
+EXPORT_ENVS = list(exports.PREFIXES)
+"""A variable travels when its name begins with one of these. To be read: changing it changes nothing."""
+
+DEEPSPEED_ENVIRONMENT_NAME = os.environ.get(exports.REFERENCE_ENV_FILE_VARIABLE, exports.REFERENCE_ENV_FILE)
+"""The file with further variables that travel."""
+
+DEEPSPEED_ENVIRONMENT_PATHS = [os.path.expanduser("~"), "."]
+"""Where that file is looked for."""
+
+LAUNCHER_CLASSES: dict[str, type[MultiNodeRunner]] = {
+    PDSH_LAUNCHER: PDSHRunner,
+    OPENMPI_LAUNCHER: OpenMPIRunner,
+    MPICH_LAUNCHER: MPICHRunner,
+    IMPI_LAUNCHER: IMPIRunner,
+    MVAPICH_LAUNCHER: MVAPICHRunner,
+    SLURM_LAUNCHER: SlurmRunner,
+    SSH_LAUNCHER: SSHRunner,
+}
+"""The class of each ``--launcher``."""
 
 
 def parse_args(args: Sequence[str] | None = None) -> Namespace:
-    """The command line as a namespace, with ``user_script`` and ``user_args``.
+    """The command line as a namespace, with ``user_script`` and ``user_args``; options may be shortened.
 
     Raises:
-        SystemExit: with code 2, for a command line that cannot be read.
+        SystemExit: with code 2, for a command line that cannot be read; with 0 for ``--help``.
     """
-    try:
-        parsed = parse(RUN, sys.argv[1:] if args is None else args)
-        if not parsed.command:
-            raise BadInputError("no script is named")
-    except BadInputError as error:
-        sys.stderr.write(f"bireme: {error}\n")
-        raise SystemExit(error.code) from None
-    options = dict(parsed.options)
-    if options["num_gpus"] is not None and options["num_gpus"].removeprefix("-").isdecimal():
-        options["num_gpus"] = int(options["num_gpus"])
-    options.update({name: value for name, value in _DEFAULTS.items() if options[name] is None})
-    return Namespace(**options, user_script=parsed.command[0], user_args=list(parsed.command[1:]))
+    return runner_namespace(sys.argv[1:] if args is None else args)
+
+
+def fetch_hostfile(hostfile_path: str) -> OrderedDict[str, int] | None:
+    """The pool of a hostfile, ``host → number of slots``; ``None``, and a word on stderr, where there is no file.
+
+    Raises:
+        ValueError: as :func:`_parse_hostfile`.
+    """
+    if not os.path.isfile(hostfile_path):
+        complain(f"there is no hostfile {hostfile_path}: only this machine is used")
+        return None
+    return _numbers(parse_hostfile(read_text(hostfile_path), hostfile_path), hostfile_path)
+
+
+def _parse_hostfile(hostfile_lines: Iterable[str]) -> OrderedDict[str, int]:
+    """The pool that the lines of a hostfile declare.
+
+    Raises:
+        ValueError: a line is malformed or has no number of slots, a host stands there twice, or there is none.
+    """
+    text = "\n".join(line.rstrip("\r\n") for line in hostfile_lines)
+    return _numbers(parse_hostfile(text, "hostfile"), "hostfile")
+
+
+def _numbers(entries: Iterable[HostEntry], path: str) -> OrderedDict[str, int]:
+    pool: OrderedDict[str, int] = OrderedDict()
+    for entry in entries:
+        if entry.slots is None:
+            raise BadInputError(f"{entry.name} has no slots=N", where=f"{path}:{entry.line}")
+        pool[f"{entry.user}@{entry.name}" if entry.user else entry.name] = entry.slots
+    return pool
+
+
+def parse_node_config(node_config: str) -> tuple[str, list[int]]:
+    """``NODE[:SLOT,…]`` as (node, slots); no slots stand for all.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    host, colon, slots = node_config.partition(":")
+    return host, [int(slot) for slot in slots.split(",")] if colon else []
+
+
+def parse_node_config_list(node_config_list: str) -> dict[str, list[int]]:
+    """``NODE[:SLOT,…][@NODE…]`` as node → slots, sorted, each once.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    nodes: dict[str, set[int]] = {}
+    for node in node_config_list.split("@"):
+        host, slots = parse_node_config(node)
+        nodes.setdefault(host, set()).update(slots)
+    return {host: sorted(slots) for host, slots in nodes.items()}
 
 
 def parse_resource_filter(
@@ -53,8 +165,19 @@ def parse_resource_filter(
     if not include_str and not exclude_str:
         return host_info
     pool = {host: tuple(map(str, slots)) for host, slots in host_info.items()}
-    left = apply_filters(pool, include_str, exclude_str, may_be_empty=True)
+    if not (include_str and exclude_str):
+        _refuse_unknown(pool, include_str or exclude_str)
+    left = filters.apply_filters(pool, include_str, exclude_str, may_be_empty=True)
     return OrderedDict((host, [int(slot) for slot in slots]) for host, slots in left.items())
+
+
+def _refuse_unknown(pool: Mapping[str, Sequence[str]], text: str) -> None:
+    for node in filters.parse_filter(text):
+        if node.host not in pool:
+            raise ValueError(f"Hostname '{node.host}' not found in hostfile")
+        for slot in node.slots:
+            if slot not in pool[node.host] and not (slot.isdecimal() and str(int(slot)) in pool[node.host]):
+                raise ValueError(f"No slot '{slot}' specified on host '{node.host}'")
 
 
 def parse_inclusion_exclusion(
@@ -69,13 +192,58 @@ def parse_inclusion_exclusion(
     return parse_resource_filter(active, inclusion, exclusion)
 
 
+def apply_num_nodes_and_gpus(
+    active_resources: Mapping[str, Sequence[int]], num_nodes: int, num_gpus: int
+) -> Mapping[str, Sequence[int]]:
+    """The first ``num_nodes`` hosts and the first ``num_gpus`` slots of each; all where the number is -1.
+
+    Raises:
+        ValueError: a number is more than there are.
+    """
+    pool = {host: tuple(map(str, slots)) for host, slots in active_resources.items()}
+    left = filters.take(pool, num_nodes if num_nodes > 0 else None, num_gpus if num_gpus > 0 else None)
+    return OrderedDict((host, [int(slot) for slot in slots]) for host, slots in left.items())
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """Run a command line; return when the job has ended well.
 
     Raises:
-        ValueError: bad input; nothing was started.
+        ValueError: bad input; nothing was started. As in the reference that includes, with ``--launcher slurm``,
+            filters that ``srun`` itself could not carry out, although ``bireme run`` can.
         SystemExit: with the job's exit code, when it is not 0.
     """
-    code = carry_out(parse(RUN, sys.argv[1:] if args is None else args))
+    parsed = parse_runner(sys.argv[1:] if args is None else args)
+    if not parsed.options["help"]:
+        _refuse_as_reference(parsed)
+    code = carry_out(parsed)
     if code:
         raise SystemExit(code)
+
+
+def _refuse_as_reference(parsed: Parsed) -> None:
+    """What the job's own run would not refuse, or would in other words."""
+    options = parsed.options
+    if options["autotuning"]:
+        raise BadInputError("tuning is not there yet", where="--autotuning")
+    if options["hosts"] or options["accelerator"] != "auto":
+        return
+    filtered = bool(options["include"] or options["exclude"])
+    numbered = options["num_nodes"] not in (None, -1, 1) or options["num_gpus"] not in (None, "-1")
+    entries = read_hostfile(options["hostfile"])
+    if entries is None:
+        if not filtered and not numbered:
+            _refuse_unknown_visible_devices()
+        return
+    if options["launcher"] == SLURM_LAUNCHER and all(entry.slots is not None for entry in entries):
+        active = parse_inclusion_exclusion(_numbers(entries, ""), options["include"], options["exclude"])
+        SlurmRunner.validate_active_resources(active)
+
+
+def _refuse_unknown_visible_devices() -> None:
+    """A list such as ``CUDA_VISIBLE_DEVICES=0,2`` names devices of this machine, as a filter does."""
+    accelerator = get_accelerator()
+    for variable in accelerator.visible_devices_envs()[:1]:
+        visible = os.environ.get(variable, "")
+        if visible and all(word.strip().isdecimal() for word in visible.split(",")):
+            parse_inclusion_exclusion({"localhost": accelerator.device_count()}, f"localhost:{visible}", "")

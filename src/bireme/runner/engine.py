@@ -36,6 +36,7 @@ class Engine:
         commands: one command line for each process.
         environ: their environment.
         on_exit: called with (index, exit code) at each process's end.
+        on_line: called with (index, line) for each line of a process's stderr.
         on_over: called when none is left.
         at_once: how many to start now; the others wait for :meth:`fork`.
         at_start, at_loss: called in the guardian before it forks, and when this process was lost.
@@ -48,12 +49,13 @@ class Engine:
         environ: Mapping[str, str],
         *,
         on_exit: Callable[[int, int], None],
+        on_line: Callable[[int, str], None],
         on_over: Callable[[], None],
         at_once: int,
         at_start: Callable[[], object],
         at_loss: Callable[[], object],
     ) -> None:
-        self._loop, self._on_exit, self._on_over = loop, on_exit, on_over
+        self._loop, self._on_exit, self._on_line, self._on_over = loop, on_exit, on_line, on_over
         self._commands, self._environ = commands, environ
         self._at_once, self._at_start, self._at_loss = at_once, at_start, at_loss
         self._words: dict[int, bytes] = {}
@@ -118,7 +120,10 @@ class Engine:
             self._loop.unwatch(fd)
             os.close(fd)
             return False
+        begun = self._words[index].rpartition(b"\n")[2]
         self._words[index] = (self._words[index] + data)[-_WORDS:]
+        for line in (begun + data).split(b"\n")[:-1]:
+            self._on_line(index, line.decode(errors="replace"))
         return True
 
     def words(self, index: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 
@@ -87,6 +88,7 @@ class Fleet:
             voyage.commands,
             voyage.environ,
             on_exit=self._engine_exit,
+            on_line=self._engine_says,
             on_over=self._engine_over,
             at_once=_CONNECTING,
             at_start=lambda: pidfile.create(pid_file, me) if pid_file else None,
@@ -237,6 +239,8 @@ class Fleet:
 
     def _on_hello(self, member: Member, problems: list[str], **hello: Any) -> None:
         member.hello = hello
+        if self._beat is None:
+            self._heartbeat()
         self._ping(member)
         if hello["version"] != bireme.__version__:
             problems.append(f"Bireme {hello['version']} is installed there, {bireme.__version__} here")
@@ -255,7 +259,8 @@ class Fleet:
         """Once every node has answered: go on, or say what is wrong with which."""
         if self._leaving or any(member.state in ("waiting", "connecting") for member in self.members):
             return
-        bad = [member for member in self.members if member.problems]
+        failed = [member for member in self.members if member.state == "failed"]
+        bad = [member for member in failed if member.problems] or failed
         if bad:
             self._session.trouble("unfit", preflight.complaint(bad, len(self.members)), time.monotonic())
         elif self._voyage.check_only:
@@ -268,7 +273,6 @@ class Fleet:
 
     def _probe(self) -> None:
         """Node 0's addresses are tried from every other node, all at once."""
-        self._beat = self._session.loop.after(self._voyage.heartbeat / 4, self._heartbeat)
         first, *others = self.members
         if self._voyage.spec.master_addr or not others:
             self._start(self._voyage.spec.master_addr or "127.0.0.1")
@@ -369,8 +373,11 @@ class Fleet:
         self._session.trouble("agent lost", note, time.monotonic())
 
     def _on_signalled(self, member: Member, signum: int) -> None:
-        note = f"agent lost on {member.name}: it was stopped by {signal.Signals(signum).name}"
-        self._session.trouble("agent lost", note, time.monotonic())
+        reason = f"it was stopped by {signal.Signals(signum).name}"
+        if self._started:
+            self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", time.monotonic())
+        else:
+            self._lose(member, reason)
 
     def _on_over(self, member: Member, killed: int, stuck: list[str]) -> None:
         member.state = "over"
@@ -398,11 +405,16 @@ class Fleet:
 
     def _lose(self, member: Member, reason: str) -> None:
         """A node is gone; what it did last was before whatever its silence has caused elsewhere."""
-        member.state = "lost"
         if member.channel is not None:
             member.channel.close()
         if self._per_host:
             self._engine.end(member.index)
+        if not self._started:
+            # An engine that cannot reach one node ends the agents of the others: theirs is not the fault.
+            member.hint = reason
+            self._fail(member, [reason] if self._per_host else [])
+            return
+        member.state = "lost"
         self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", member.last_heard)
         self._maybe_leave()
 
@@ -429,7 +441,15 @@ class Fleet:
         """The engine's own words for a node that did not answer."""
         said = self._engine.words(index).splitlines()
         noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
-        return [*(said or noise)[-5:]] or [f"{self._voyage.commands[index][0]} has ended with exit code {code}"]
+        telling = [line for line in said if line.startswith("ssh:") or member.name in line]
+        return (telling or said or noise)[-5:] or [f"{self._voyage.backend.NAME} has ended with exit code {code}"]
+
+    def _engine_says(self, index: int, line: str) -> None:
+        """An engine of all nodes may go on although it could not reach one of them."""
+        found = re.match(self._voyage.backend.FAILED, line) if self._voyage.backend.FAILED else None
+        for member in self.members if found is not None else ():
+            if found is not None and found.group(1) == member.name and member.state == "connecting":
+                self._fail(member, self._why(member, index, 0))
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -60,6 +60,20 @@ def plan(spec: JobSpec, environ: Mapping[str, str]) -> StartPlan:
     return prepared.plan
 
 
+def engine_commands(spec: JobSpec, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """The command lines by which other nodes would be reached; empty where the job runs on this machine alone.
+
+    Raises:
+        BadInputError: as :func:`run`.
+    """
+    found = find(spec, environ)
+    if found is None or _only_here(spec, found) is not None:
+        return ()
+    from bireme.runner import many
+
+    return many.engine_commands(spec, environ, found)
+
+
 def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
     """The declared pool, or ``None``. The modules that read one are loaded only where something declares one.
 

@@ -80,6 +80,23 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, *, check_only: 
             pidfile.remove(pid_file, me)
 
 
+def engine_commands(spec: JobSpec, environ: Mapping[str, str], found: Found) -> tuple[tuple[str, ...], ...]:
+    """The command lines by which the nodes would be reached, for a dry run: nothing is listened on or looked up.
+
+    Raises:
+        BadInputError: as :func:`run`.
+    """
+    entries, _ = pool.select(spec, found)
+    backend = base.load(launcher_name(spec, found))
+    words: tuple[str, ...] = ("--channel",)
+    if backend.CHANNEL == "dial":
+        words = ("--dial", "<our addresses>", "<a free port>", backend.TOKEN_VARIABLE)
+    agent = (sys.executable, "-m", "bireme.agent", *words)
+    root = os.geteuid() == 0
+    launch = base.LaunchPlan(_hosts(entries), agent, "", spec.launcher_args, spec.ssh_port, root=root)
+    return backend.commands(launch, environ)
+
+
 def launcher_name(spec: JobSpec, found: Found) -> str:
     """``auto`` decided: Slurm's own way inside its allocation, else ssh."""
     if spec.launcher != "auto":

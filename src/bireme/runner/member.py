@@ -25,6 +25,8 @@ class Member:
         self.hello: dict[str, Any] = {}
         self.reachable: set[str] = set()
         self.problems: list[str] = []
+        self.hint = ""
+        """What is known of its end where that is not its own fault."""
         self.last_heard = time.monotonic()
         self.offset = 0.0
         """Its monotonic clock minus ours, in seconds."""

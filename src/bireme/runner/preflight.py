@@ -45,6 +45,7 @@ def complaint(bad: Sequence[Member], total: int) -> str:
     lines = [f"{len(bad)} of {total} nodes cannot carry the job:"]
     width = max(len(member.name) for member in bad)
     for member in bad:
-        for place, problem in enumerate(line for text in member.problems for line in text.splitlines()):
+        said = member.problems or [member.hint]
+        for place, problem in enumerate(line for text in said for line in text.splitlines()):
             lines.append(f"  {member.name if not place else '':{width}}  {problem.strip()}")
     return "\n".join(lines)

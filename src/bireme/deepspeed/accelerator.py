@@ -1,0 +1,48 @@
+"""As much of ``deepspeed.accelerator`` as a launcher needs: which devices this machine has, without PyTorch."""
+
+from __future__ import annotations
+
+import os
+
+from bireme.resources import devices
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Accelerator", "get_accelerator"]
+
+
+class Accelerator:
+    """The accelerator of this machine, under the reference's names."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        asked = environ.get("DS_ACCELERATOR", "auto")
+        self._devices = devices.discover(asked if asked in devices.ACCELERATORS else "auto", environ)
+
+    def device_name(self, device_index: int | None = None) -> str:
+        """``cuda`` or ``cuda:0``; AMD's GPUs have that name too, as in PyTorch."""
+        kind = self._devices.accelerator
+        name = "cuda" if kind == "rocm" else kind
+        return name if device_index is None else f"{name}:{device_index}"
+
+    def device_count(self) -> int:
+        """How many devices there are, whatever the user's environment hides; on a CPU, how many cores may be used."""
+        return len(self._devices.ids)
+
+    def is_available(self) -> bool:
+        """Whether there is a device to run on; a CPU always is."""
+        return bool(self._devices.ids)
+
+    def visible_devices_envs(self) -> list[str]:
+        """The variables that say which devices a process sees; none on a CPU."""
+        return list(devices.visible_variables(self._devices.accelerator))
+
+
+def get_accelerator() -> Accelerator:
+    """The accelerator of this machine: ``DS_ACCELERATOR``, or the first kind that is found.
+
+    Raises:
+        ValueError: ``DS_ACCELERATOR`` names one that is not there.
+    """
+    return Accelerator(os.environ)

@@ -1,0 +1,145 @@
+"""Command lines as the reference reads them: options may be shortened, and an absent one has the reference's value."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from bireme.cli.help import agent_help, run_help
+from bireme.cli.options import AGENT, RUN, Option, parse
+from bireme.errors import BadInputError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from typing import Any
+
+    from bireme.cli.options import Parsed
+
+_AUTOTUNING = Option(("--autotuning",), "search for the fastest configuration", "choice", "HOW", "", ("tune", "run"))
+RUNNER = {**RUN, "autotuning": (_AUTOTUNING,)}
+"""The options of ``deepspeed``, and ours."""
+
+# What can be shortened: the reference's own options come first, as if there were no others.
+_OF_RUNNER = (
+    *("hostfile", "include", "exclude", "num_nodes", "num_gpus", "num_accelerators", "master_port", "master_addr"),
+    *("node_rank", "launcher", "launcher_args", "module", "no_python", "no_local_rank", "no_ssh", "no_ssh_check"),
+    *("force_multi", "save_pid", "enable_each_rank_log", "autotuning", "bind_cores_to_rank", "bind_core_list"),
+    *("ssh_port", "venv_script", "log_level", "quiet", "help"),
+)
+_OF_LAUNCH = (
+    *("node_rank", "master_addr", "master_port", "world_info", "module", "no_python", "no_local_rank", "save_pid"),
+    *("enable_each_rank_log", "bind_cores_to_rank", "bind_core_list", "log_level", "quiet", "help"),
+)
+
+_RUNNER_DEFAULTS = {
+    "hostfile": "/job/hostfile",
+    "num_nodes": -1,
+    "num_gpus": -1,
+    "node_rank": -1,
+    "master_addr": "",
+    "master_port": 29500,
+    "enable_each_rank_log": "None",
+}
+_LAUNCH_DEFAULTS = {
+    "master_addr": "127.0.0.1",
+    "master_port": 29500,
+    "enable_each_rank_log": "None",
+    "world_info": "None",
+}
+
+
+def parse_runner(words: Sequence[str]) -> Parsed:
+    """A command line of ``deepspeed``.
+
+    Raises:
+        BadInputError: it cannot be read.
+    """
+    return parse(RUNNER, spelled_out(RUNNER, _OF_RUNNER, words))
+
+
+def runner_namespace(words: Sequence[str]) -> Namespace:
+    """The same as a namespace, with ``user_script`` and ``user_args``.
+
+    ``launcher`` is the reference's default, ``pdsh``, where none is named: code that asks for it chooses a class by
+    it. A job itself is then started by ``auto``.
+
+    Raises:
+        SystemExit: with code 2, for a command line that cannot be read; with 0 for ``--help``.
+    """
+    parsed = _or_exit(lambda: parse_runner(words), run_help)
+    options = _filled(parsed, _RUNNER_DEFAULTS)
+    if options["launcher"] == "auto":
+        options["launcher"] = "pdsh"
+    if isinstance(options["num_gpus"], str) and options["num_gpus"].removeprefix("-").isdecimal():
+        options["num_gpus"] = int(options["num_gpus"])
+    return Namespace(**options, user_script=parsed.command[0], user_args=list(parsed.command[1:]))
+
+
+def launch_namespace(words: Sequence[str]) -> Namespace:
+    """A command line of ``deepspeed.launcher.launch``, with ``training_script`` and ``training_script_args``.
+
+    Raises:
+        SystemExit: as :func:`runner_namespace`.
+    """
+    parsed = _or_exit(lambda: parse(AGENT, spelled_out(AGENT, _OF_LAUNCH, words)), agent_help)
+    options = _filled(parsed, _LAUNCH_DEFAULTS)
+    return Namespace(**options, training_script=parsed.command[0], training_script_args=list(parsed.command[1:]))
+
+
+def spelled_out(groups: Mapping[str, Iterable[Option]], first: Collection[str], words: Sequence[str]) -> list[str]:
+    """The words with shortened options written in full, and ``--launcher`` in small letters.
+
+    Args:
+        groups: the options.
+        first: the names among which a shortened one is looked for before the others.
+    """
+    table = {name: option for group in groups.values() for option in group for name in option.names}
+    known = [f"--{name}" for name in first if f"--{name}" in table]
+    rest = list(words)
+    done: list[str] = []
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+        name, equals, value = rest.pop(0).partition("=")
+        if name.startswith("--"):
+            name = _full_name(f"--{name[2:].replace('-', '_')}", known, list(table))
+        option = table.get(name)
+        takes_next = option is not None and option.kind != "flag" and not equals
+        if takes_next and rest:
+            done += [name, _value(name, rest.pop(0))]
+        else:
+            done.append(f"{name}={_value(name, value)}" if equals else name)
+    return done + rest
+
+
+def _full_name(name: str, known: list[str], names: list[str]) -> str:
+    if name in names:
+        return name
+    for among in (known, names):
+        meant = [full for full in among if full.startswith(name)]
+        if meant:
+            return meant[0] if len(meant) == 1 else name
+    return name
+
+
+def _value(name: str, value: str) -> str:
+    return value.lower() if name == "--launcher" else value
+
+
+def _or_exit(read: Callable[[], Parsed], help_page: Callable[[], str]) -> Parsed:
+    try:
+        parsed = read()
+        if parsed.options["help"]:
+            sys.stdout.write(help_page())
+            raise SystemExit(0)
+        if not parsed.command:
+            raise BadInputError("no script is named")
+    except BadInputError as error:
+        sys.stderr.write(f"bireme: {error}\n")
+        raise SystemExit(error.code) from None
+    return parsed
+
+
+def _filled(parsed: Parsed, defaults: Mapping[str, object]) -> dict[str, Any]:
+    options = {name: value for name, value in parsed.options.items() if name != "help"}
+    options.update({name: value for name, value in defaults.items() if options[name] is None})
+    return options

@@ -1,0 +1,88 @@
+"""The names of ``deepspeed.launcher.launcher_helper``: between MPICH and a rank, tells it its numbers.
+
+``python -m bireme.deepspeed.launcher_helper --launcher mpich [--module | --no_python] SCRIPT …`` sets ``RANK`` and
+``LOCAL_RANK`` and executes the program in its own place, so that signals and exit codes are the program's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+
+from bireme.cli.main import guarded
+from bireme.cli.options import Option, parse
+from bireme.errors import CANNOT_RUN, NOT_FOUND, BadInputError
+from bireme.job import Program
+from bireme.logs.console import complain
+from bireme.plan.command import worker_argv
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping, Sequence
+
+    from bireme.job import ProgramKind
+
+__all__ = ["env_mapping", "main", "parse_args"]
+
+_OPTIONS = {
+    "helper": (
+        Option(("--launcher",), "the engine that has started this rank", "choice", "NAME", "mpich", ("mpich",)),
+        Option(("--module",), "the script is a Python module"),
+        Option(("--no_python",), "the script is a program of its own"),
+    )
+}
+_RANKS = ("PMIX_RANK", "PMI_RANK")
+_LOCAL_RANKS = ("PALS_LOCAL_RANKID", "MPI_LOCALRANKID")
+
+
+def parse_args(args: Sequence[str] | None = None) -> Namespace:
+    """The command line, with ``user_script`` and ``user_args``.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    parsed = parse(_OPTIONS, sys.argv[1:] if args is None else args)
+    if not parsed.command:
+        raise BadInputError("no script is named")
+    return Namespace(**parsed.options, user_script=parsed.command[0], user_args=list(parsed.command[1:]))
+
+
+def env_mapping(
+    env: MutableMapping[str, str],
+    rank_name_list: Sequence[str] = _RANKS,
+    local_rank_name_list: Sequence[str] = _LOCAL_RANKS,
+) -> MutableMapping[str, str]:
+    """Set ``RANK`` and ``LOCAL_RANK`` from the engine's variables, in place; return the environment.
+
+    Raises:
+        OSError: none of the variables is there, or they differ.
+    """
+    for ours, names in (("RANK", rank_name_list), ("LOCAL_RANK", local_rank_name_list)):
+        values = {env[name] for name in names if name in env}
+        if len(values) != 1:
+            what = "differ" if values else "are not in the environment"
+            raise OSError(f"cannot tell {ours}: {' and '.join(names)} {what}")
+        env[ours] = values.pop()
+    return env
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Execute the program; does not return, unless it cannot be executed."""
+    parsed = parse_args(args)
+    try:
+        environ = dict(env_mapping(os.environ.copy()))
+    except OSError as error:
+        raise BadInputError(str(error), mend="this is for ranks that mpirun has started") from None
+    kind: ProgramKind = "exec" if parsed.no_python else "module" if parsed.module else "script"
+    program = Program(parsed.user_script, tuple(parsed.user_args), kind)
+    argv = worker_argv(program, sys.executable)
+    try:
+        os.execvpe(argv[0], argv, environ)
+    except OSError as error:
+        complain(f"cannot run {argv[0]}: {error.strerror}")
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
+
+
+if __name__ == "__main__":
+    guarded(main, sys.argv[1:])
