@@ -14,11 +14,12 @@ from tests.run.conftest import state_of, wait_for
 # A grandchild that has left everything by which it could be found but the control group.
 HIDES = """
 import os, subprocess, sys, time
-code = "import os; os.setsid(); os.fork() and os._exit(0); open('%s.%%d' %% os.getpid(), 'w'); import time; time.sleep(1000)"
-subprocess.Popen([sys.executable, "-S", "-c", code % sys.argv[1]], env={}, start_new_session=True).wait()
+hidden = "import os, sys, time; os.fork() and os._exit(0); os.setsid(); open(f'{sys.argv[1]}.{os.getpid()}', 'w')"
+hidden += "; time.sleep(1000)"
+subprocess.Popen([sys.executable, "-S", "-c", hidden, sys.argv[1]], env={}, start_new_session=True).wait()
 print("ready", os.getpid(), flush=True)
-if len(sys.argv) > 2: sys.exit(int(sys.argv[2]))
-time.sleep(1000)
+while not os.path.exists(sys.argv[1] + "-go"): time.sleep(0.001)
+sys.exit(int(sys.argv[2]))
 """
 
 
@@ -35,7 +36,7 @@ def group(request):
     """A v2 group that is marked as delegated, as systemd does."""
     if not roots():
         pytest.skip("there is no control group v2")
-    place = roots()[0] / f"bireme-test-{os.getpid()}"
+    place = roots()[0] / f"bireme-test-{os.urandom(4).hex()}"
     try:
         place.mkdir()
         os.setxattr(place, request.param, b"1")
@@ -47,17 +48,25 @@ def group(request):
         place.rmdir()
         pytest.skip("this kernel has no cgroup.kill")
     yield place
-    wait_for(lambda: not (place / "cgroup.procs").read_text(), "the group to be empty")
-    place.rmdir()
+    remove(place)
+
+
+def remove(place):
+    """Take a group away, with whatever a failed test has left in it."""
+    (place / "cgroup.kill").write_text("1")
+    for group in (*below(place), place):
+        wait_for(lambda group=group: not (group / "cgroup.procs").read_text(), "the group to be empty")
+        group.rmdir()
 
 
 def entered(place):
     return lambda: (place / "cgroup.procs").write_text(str(os.getpid()))
 
 
-def start(stage, script, group, tmp_path, *args):
+def start(stage, script, group, tmp_path, code=0):
+    """The command with its ranks ready, the ranks' pids, and those of what they hide; they exit when told to."""
     process = stage.start(
-        "run", "-q", "--num_gpus", "2", "--grace", "0.5", script(HIDES), tmp_path / "hidden", *args,
+        "run", "-q", "--num_gpus", "2", "--grace", "0.5", script(HIDES), tmp_path / "hidden", code,
         preexec_fn=entered(group),
     )  # fmt: skip
     ranks = [int(line.split()[-1]) for line in read_lines(process, 2, "ready")]
@@ -86,6 +95,7 @@ def test_the_job_has_a_group_of_its_own(stage, script, group, tmp_path):
 @pytest.mark.parametrize("code", [0, 3])
 def test_nothing_is_left_when_the_ranks_end(stage, script, group, tmp_path, code):
     process, _, hidden = start(stage, script, group, tmp_path, code)
+    (tmp_path / "hidden-go").touch()
     process.communicate(timeout=30)
     assert process.returncode == code
     assert not [pid for pid in hidden if state_of(pid) not in ("", "Z")]
@@ -114,7 +124,7 @@ def test_nothing_is_left_when_the_guardian_is_killed(stage, script, group, tmp_p
 def test_a_group_that_was_not_handed_over_is_left_alone(stage, script, tmp_path):
     if not roots():
         pytest.skip("there is no control group v2")
-    place = roots()[0] / f"bireme-test-plain-{os.getpid()}"
+    place = roots()[0] / f"bireme-test-{os.urandom(4).hex()}"
     try:
         place.mkdir()
     except OSError as error:
@@ -126,6 +136,5 @@ def test_a_group_that_was_not_handed_over_is_left_alone(stage, script, tmp_path)
         assert below(place) == []
         process.terminate()
         assert process.wait(30) == 143
-        wait_for(lambda: not (place / "cgroup.procs").read_text(), "the group to be empty")
     finally:
-        place.rmdir()
+        remove(place)

@@ -120,3 +120,15 @@ def test_a_rank_is_as_if_started_by_hand(look, stage, tmp_path):
             assert found[name] == expected[name], name
         for name in ("SigBlk", "SigIgn", "SigCgt", "Uid", "Gid", "NoNewPrivs", "Cpus_allowed_list"):
             assert found["status"][name] == expected["status"][name], name
+
+
+def test_a_rank_inherits_no_descriptor_of_ours(look, tmp_path):
+    path = tmp_path / "theirs"
+    path.write_text("")
+    given = os.open(path, os.O_RDONLY)
+    try:
+        for found in look(pass_fds=[given]):
+            assert {int(fd) for fd in found["fds"]} == {0, 1, 2, given}, found["fds"]
+            assert found["fds"][str(given)] == str(path)
+    finally:
+        os.close(given)

@@ -43,7 +43,7 @@ def interrupted(stage, script, tmp_path, signum, times):
         delay = dice.uniform(0, 1.2 * whole)
         time.sleep(delay)  # the moment is what the test is about
         process.send_signal(signum)
-        out, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=60)
         case = f"{signum.name} after {delay:.4f} of {whole:.4f} s: {process.returncode} {err.decode()}"
         if b"Traceback" not in err or b"bireme" in err:  # else it was the interpreter, still reading its own modules
             assert process.returncode in CODES[signum], case

@@ -107,5 +107,3 @@ def test_the_report_says_where_the_logs_are(stage, script, tmp_path):
     for path in (tmp_path / "logs").iterdir():
         assert str(path) in last
     assert process.returncode == 3
-
-

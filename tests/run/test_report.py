@@ -32,9 +32,9 @@ def fail(stage, script, text, *options, ranks=3, **kwargs):
 def test_a_script_that_raises(stage, script):
     done, report, program = fail(stage, script, "def f():\n    raise ValueError('boom')\nf()\n")
     assert done.returncode == 1
-    assert re.fullmatch(
-        rf"rank 1 on {HOST} \(cpu\), pid \d+, failed first: exit code 1, after \d+\.\d s", report[0]
-    ), report[0]
+    assert re.fullmatch(rf"rank 1 on {HOST} \(cpu\), pid \d+, failed first: exit code 1, after \d+\.\d s", report[0]), (
+        report[0]
+    )
     traceback = [line.removeprefix("  | ") for line in report if line.startswith("  | ")]
     assert traceback[0] == "Traceback (most recent call last):"
     assert f'  File "{program}", line 5, in <module>' in traceback
@@ -183,4 +183,3 @@ def test_and_after_a_kill_of_the_command(stage, script, tmp_path):
     process.wait()
     assert not stage.left(within=10)
     assert os.listdir(tmp_path / "tmp") == []
-

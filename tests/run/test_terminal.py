@@ -175,7 +175,9 @@ def test_a_suspended_job_can_be_killed(terminal, script):
 
 def test_in_the_background_stdin_is_empty(script, tmp_path, stage):
     """A rank is in a session of its own: job control would not keep it from the shell's keys."""
-    program = script("import os, sys\nopen(sys.argv[1], 'w').write(os.readlink('/proc/self/fd/0') + sys.stdin.read())\n")
+    program = script(
+        "import os, sys\nopen(sys.argv[1], 'w').write(os.readlink('/proc/self/fd/0') + sys.stdin.read())\n"
+    )
     argv = bireme("run", "-q", program, tmp_path / "stdin")
     pid, fd = pty.fork()
     if pid == 0:
