@@ -1,0 +1,203 @@
+"""The ranks of a job find each other, and no others: the address, the port, and two jobs at once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.basics import wait_until
+from tests.cluster.test_world import Jobs, backends
+from tests.cluster.testbed import Testbed
+from tests.conftest import read_lines
+
+# All ranks meet at rank 0, as in a store of PyTorch's: each says its rank and its job, and learns who is there.
+# meet.py JOB [PAUSE]: with PAUSE, all wait for that file before they end.
+MEET = """
+import json, os, socket, sys, time
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+me = [rank, sys.argv[1], os.uname().nodename]
+
+def line(sock):
+    return json.loads(sock.makefile().readline())
+
+def say(sock, what):
+    sock.sendall((json.dumps(what) + "\\n").encode())
+
+if rank == 0:
+    server = socket.create_server(("", where[1]), backlog=size)
+    server.settimeout(60)
+    others = [server.accept()[0] for _ in range(size - 1)]
+    there = sorted([me, *map(line, others)])
+    for other in others:
+        say(other, there)
+else:
+    until = time.monotonic() + 60
+    while True:
+        try:
+            sock = socket.create_connection(where, timeout=60)
+            break
+        except ConnectionRefusedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.005)
+    say(sock, me)
+    there = line(sock)
+print("met", where[0], where[1], json.dumps(there), flush=True)
+while len(sys.argv) > 2 and not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+"""
+
+HOSTS = ("node1", "node1", "node2", "node2", "node3", "node3")
+
+
+def met(lines: list[str], name: str, hosts: tuple[str, ...] = HOSTS) -> tuple[str, int]:
+    """The address and port at which all ranks of a job have met, and nobody else."""
+    said = [line.partition("] ")[2].split(" ", 3) for line in lines]
+    assert len(said) == len(hosts)
+    (address, port, there), *others = [words[1:] for words in said]
+    assert all(other == [address, port, there] for other in others)
+    expected = ", ".join(f'[{rank}, "{name}", "{host}"]' for rank, host in enumerate(hosts))
+    assert there.strip() == f"[{expected}]"
+    return address, int(port)
+
+
+def meet(jobs: Jobs, *options: object, **kwargs: object) -> tuple[str, int]:
+    done = jobs.run(*options, jobs.write("meet.py", MEET), "job", **kwargs)  # type: ignore[arg-type]
+    assert done.returncode == 0, done.stderr
+    return met(done.stdout.splitlines(), "job")
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_ranks_meet(request: pytest.FixtureRequest, backend: str) -> None:
+    jobs = Jobs.on(request, backend)
+    assert meet(jobs) == (jobs.testbed["node1"].ip, 29500)
+
+
+LISTEN = "import socket, time; s = socket.create_server(('', {})); print('up', flush=True); time.sleep(1000)"
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_default_port_is_taken_on_node_0(request: pytest.FixtureRequest, backend: str) -> None:
+    jobs = Jobs.on(request, backend)
+    words = [sys.executable, "-c", LISTEN.format(29500)]
+    other = jobs.testbed["node1"].popen(words, stdout=subprocess.PIPE)
+    assert other.stdout and other.stdout.readline() == b"up\n"
+    address, port = meet(jobs)
+    assert address == jobs.testbed["node1"].ip
+    assert port != 29500
+    jobs.testbed["node1"].kill(other, signal.SIGKILL)
+    assert other.wait(10)
+
+
+def test_port_that_was_asked_for(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    assert meet(jobs, "--master_port", "31234") == (ssh_cluster["node1"].ip, 31234)
+    other = ssh_cluster["node1"].popen([sys.executable, "-c", LISTEN.format(31234)], stdout=subprocess.PIPE)
+    assert other.stdout and other.stdout.readline() == b"up\n"
+    done = jobs.run("--master_port", "31234", jobs.shared / "meet.py", "job")
+    assert done.returncode == 69
+    assert "node1" in done.stderr and "31234" in done.stderr
+    assert done.stdout == ""
+
+
+def test_address_that_all_nodes_reach(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """Node 0 has two networks; of the one that comes first, node 3 knows nothing."""
+    ssh_cluster["node1"].run(
+        "ip addr flush dev eth0 scope global && ip addr add 10.9.0.1/24 dev eth0 && "
+        f"ip addr add {ssh_cluster['node1'].ip}/16 dev eth0"
+    )
+    try:
+        ssh_cluster["node2"].run("ip addr add 10.9.0.2/24 dev eth0")
+        assert meet(Jobs(ssh_cluster, "ssh", shared_dir)) == (ssh_cluster["node1"].ip, 29500)
+        ssh_cluster["node3"].run("ip addr add 10.9.0.3/24 dev eth0")
+        assert meet(Jobs(ssh_cluster, "ssh", shared_dir)) == ("10.9.0.1", 29500)
+    finally:
+        for number in (1, 2, 3):
+            ssh_cluster[f"node{number}"].run(f"ip addr del 10.9.0.{number}/24 dev eth0; :")
+
+
+def test_no_address_that_all_nodes_reach(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    ssh_cluster["node1"].drop(29500)
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    done = jobs.run(jobs.write("meet.py", MEET), "job")
+    assert done.returncode == 69
+    assert "node1" in done.stderr and "node2, node3" in done.stderr and ssh_cluster["node1"].ip in done.stderr
+    assert done.stdout == ""
+
+
+# -- two jobs at once ------------------------------------------------------------------------------
+
+
+def start_two(jobs: Jobs) -> list[tuple[str, subprocess.Popen[bytes]]]:
+    """Two jobs of one user on the same nodes, with default ports, at the same moment."""
+    program, pause = jobs.write("meet.py", MEET), jobs.shared / "pause"
+    return [(name, jobs.start(program, name, pause)) for name in ("one", "two")]
+
+
+def both_right(jobs: Jobs) -> None:
+    """Both meet while the other one is there, at ports of their own."""
+    pause = jobs.shared / "pause"
+    pause.unlink(missing_ok=True)
+    started = start_two(jobs)
+    places = {met(read_lines(process, 6, "met"), name) for name, process in started}
+    assert len(places) == 2
+    pause.touch()
+    for _, process in started:
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 0, err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends("ssh", "pdsh", "openmpi", "mpich"))
+def test_two_jobs_at_once(request: pytest.FixtureRequest, backend: str) -> None:
+    jobs = Jobs.on(request, backend)
+    for _ in range(50 if backend == "ssh" else 5):
+        both_right(jobs)
+
+
+def test_two_jobs_at_once_a_few_times(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    for _ in range(3):
+        both_right(Jobs(ssh_cluster, "ssh", shared_dir))
+
+
+@pytest.mark.slow
+def test_two_jobs_in_one_allocation_each(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """Slurm gives each job nodes of its own: the second one waits for the first."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    pause = shared_dir / "pause"
+    pause.touch()
+    program = jobs.write("meet.py", MEET)
+    started = [(name, jobs.start(program, name, pause)) for name in ("one", "two")]
+    for name, process in started:
+        met(read_lines(process, 6, "met"), name)
+        assert process.wait(60) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("backend", backends("ssh", "pdsh", "openmpi", "mpich"))
+def test_the_end_of_one_leaves_the_other(request: pytest.FixtureRequest, backend: str, signum: signal.Signals) -> None:
+    jobs = Jobs.on(request, backend)
+    (_, first), (name, second) = start_two(jobs)
+    read_lines(first, 6, "met")
+    met(read_lines(second, 6, "met"), name)
+    jobs.login.kill(first, signum)
+    first.communicate(timeout=30)
+
+    def ranks() -> dict[str, int]:
+        """How many ranks of each job there are on all nodes."""
+        argvs = [process.argv for node in jobs.testbed.nodes for process in node.ps().values()]
+        mine = [argv for argv in argvs if str(jobs.shared / "meet.py") in argv and "-u" in argv]
+        return {word: sum(word in argv for argv in mine) for word in ("one", "two")}
+
+    wait_until("the first job's ranks to go", lambda: not ranks()["one"], 10)
+    assert ranks()["two"] == 6
+    (jobs.shared / "pause").touch()
+    _, err = second.communicate(timeout=30)
+    assert second.returncode == 0, err
