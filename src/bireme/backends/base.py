@@ -22,9 +22,9 @@ if TYPE_CHECKING:
         NAME: str
         CANCEL: tuple[str, ...]
         """The words before an allocation's id that give it back; empty where the engine has no allocations."""
-        FAILED: str
-        """A pattern of the line by which an engine of all nodes says that one of them (group 1) cannot be reached, or
-        has ended, while it goes on itself; empty where it does not, or has a session for each."""
+        FAILED: tuple[str, ...]
+        """Patterns of the lines by which an engine of all nodes says that one of them (group 1) cannot be reached, or
+        has ended, while it goes on itself; none where it does not, or has a session for each."""
         PROGRAMS: tuple[str, ...]
         """Executables, any of which will do."""
         CHANNEL: Literal["stdio", "dial"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "impi"
-FAILED = ""
+FAILED: tuple[str, ...] = ()
 CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("mpiexec.hydra", "mpirun")
 """``mpirun`` is a script around the other: it comes second, for a signal would end the script alone."""

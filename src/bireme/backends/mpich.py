@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "mpich"
-FAILED = ""
+# Hydra waits for ever for a node that ssh has given up.
+FAILED = (r"ssh: (?:connect to host|Could not resolve hostname) ([^\s:]+)", r"^\[proxy:\S+@(\S+?)\] .*execvp error")
 CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("mpiexec.mpich", "mpirun.mpich", "mpiexec.hydra", "mpirun")
 CHANNEL: Literal["stdio", "dial"] = "dial"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "mvapich"
-FAILED = ""
+FAILED: tuple[str, ...] = ()
 CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("mpirun_rsh",)
 CHANNEL: Literal["stdio", "dial"] = "dial"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "openmpi"
-FAILED = ""
+FAILED: tuple[str, ...] = ()
 CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("mpirun.openmpi", "mpirun")
 CHANNEL: Literal["stdio", "dial"] = "dial"

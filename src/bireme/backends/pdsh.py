@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "pdsh"
-FAILED = r"pdsh@\S+: (\S+): ssh exited"
+FAILED = (r"^pdsh@\S+: (\S+): ssh exited",)
 CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("pdsh",)
 CHANNEL: Literal["stdio", "dial"] = "dial"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "slurm"
-FAILED = r"srun: error: (\S+): task \d+:"
+FAILED = (r"^srun: error: (\S+): task \d+:",)
 CANCEL = ("scancel",)
 PROGRAMS = ("srun",)
 CHANNEL: Literal["stdio", "dial"] = "dial"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "ssh"
-FAILED = ""
+FAILED: tuple[str, ...] = ()
 CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("ssh",)
 CHANNEL: Literal["stdio", "dial"] = "stdio"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["env_mapping", "main", "parse_args"]
 
-_OPTIONS = {
+_OPTIONS: dict[str, tuple[Option, ...]] = {
     "helper": (
         Option(("--launcher",), "the engine that has started this rank", "choice", "NAME", "mpich", ("mpich",)),
         Option(("--module",), "the script is a Python module"),

@@ -27,6 +27,7 @@ import subprocess
 import sys
 import warnings
 from abc import ABC, abstractmethod
+from itertools import pairwise
 from shlex import split
 
 from bireme.backends import ssh
@@ -116,14 +117,14 @@ class MultiNodeRunner(ABC):
         """The backend's name, as ``--launcher`` has it."""
         return type(self).__name__
 
-    def validate_args(self) -> None:
+    def validate_args(self) -> None:  # noqa: B027
         """Refuse what this backend cannot do.
 
         Raises:
             ValueError: there is such a thing among the arguments.
         """
 
-    @classmethod
+    @classmethod  # noqa: B027
     def validate_active_resources(cls, active_resources: Resources) -> None:
         """Refuse slots that this backend cannot choose.
 
@@ -183,16 +184,17 @@ class _AgentRunner(MultiNodeRunner):
     def _kill_line(self) -> str:
         """For the shell on a node: SIGTERM to the agent of this job, which then ends its ranks in order."""
         path = os.path.join(PID_FILE_BASEPATH, f"{self._pid_number}.deepspeed")
-        return f'[ ! -e {path} ] || kill -TERM "$(cat {path})"'
+        return f'[ ! -O {path} ] || kill -TERM "$(cat {path})"'
 
 
 class PDSHRunner(_AgentRunner):
     """One agent on each node, by pdsh.
 
-    ``get_cmd`` returns ``(command, kill_command, environment)``. pdsh leaves everything running on the nodes when it is
-    killed, so whoever ends it runs ``kill_command`` then. That one looks for no pattern: it sends SIGTERM to the process
-    whose number stands in this job's own pid file on each node. The file is there as long as the agent is; without it
-    the command does nothing. (Under ``bireme run`` nothing of this is needed: agents end when their channel does.)
+    ``get_cmd`` returns ``(command, kill_command, environment)``. pdsh leaves everything running on the nodes when it
+    is killed, so whoever ends it runs ``kill_command`` then. That one looks for no pattern: it sends SIGTERM to the
+    process whose number stands in this job's own pid file on each node. The file is there as long as the agent is;
+    without it the command does nothing. (Under ``bireme run`` nothing of this is needed: there, agents end when their
+    channel does.)
     """
 
     @property
@@ -334,7 +336,7 @@ class OpenMPIRunner(_EngineRunner):
     def get_cmd(self, environment: Environment, active_resources: Resources) -> list[str]:
         """The command. Its TCP traffic keeps to ``eth0``, unless ``--launcher_args`` names interfaces."""
         extra = self._launcher_args()
-        chosen = any(flag in ("-mca", "--mca") and key == "btl_tcp_if_include" for flag, key in _pairs(extra))
+        chosen = any(flag in ("-mca", "--mca") and key == "btl_tcp_if_include" for flag, key in pairwise(extra))
         interface = [] if chosen else ["--mca", "btl_tcp_if_include", "eth0"]
         environment.update(self._values())
         exported = [word for name in self.exports for word in ("-x", name)]
@@ -518,10 +520,6 @@ class MVAPICHRunner(_EngineRunner):
 
 def _quoted(word: str) -> str:
     return shlex.quote(word)
-
-
-def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    return zip(words, words[1:], strict=False)
 
 
 def _slots(active_resources: Resources) -> dict[str, list[int]]:

@@ -38,6 +38,7 @@ from bireme.logs.console import complain
 from bireme.plan import exports
 from bireme.plan.world import encode_world_info
 from bireme.resources import filters
+from bireme.resources.allocation import find_allocation
 from bireme.resources.hostfile import DEFAULT_HOSTFILE, parse_hostfile, read_hostfile, read_text
 
 TYPE_CHECKING = False
@@ -159,25 +160,30 @@ def parse_resource_filter(
 ) -> Mapping[str, Sequence[int]]:
     """Filter ``host → slots`` by ``NODE[:SLOT,…][@NODE…]``; hosts keep their order, those left empty are dropped.
 
+    As in the reference, ``a@a:0`` names slot 0 of ``a`` alone (under ``bireme run``, all its slots).
+
     Raises:
         ValueError: both filters are given, one cannot be read, or it names what is not there.
     """
     if not include_str and not exclude_str:
         return host_info
-    pool = {host: tuple(map(str, slots)) for host, slots in host_info.items()}
-    if not (include_str and exclude_str):
-        _refuse_unknown(pool, include_str or exclude_str)
-    left = filters.apply_filters(pool, include_str, exclude_str, may_be_empty=True)
-    return OrderedDict((host, [int(slot) for slot in slots]) for host, slots in left.items())
-
-
-def _refuse_unknown(pool: Mapping[str, Sequence[str]], text: str) -> None:
-    for node in filters.parse_filter(text):
-        if node.host not in pool:
+    if include_str and exclude_str:
+        raise BadInputError("--include and --exclude cannot be given together")
+    named: dict[str, set[str]] = {}
+    for node in filters.parse_filter(include_str or exclude_str):
+        if node.host not in host_info:
             raise ValueError(f"Hostname '{node.host}' not found in hostfile")
-        for slot in node.slots:
-            if slot not in pool[node.host] and not (slot.isdecimal() and str(int(slot)) in pool[node.host]):
-                raise ValueError(f"No slot '{slot}' specified on host '{node.host}'")
+        slots = {slot.lstrip("0") or "0" for slot in node.slots}
+        for slot in slots.difference(map(str, host_info[node.host])):
+            raise ValueError(f"No slot '{slot}' specified on host '{node.host}'")
+        named.setdefault(node.host, set()).update(slots)
+    left = OrderedDict()
+    for host, there in host_info.items():
+        mine = named.get(host)
+        chosen = set() if mine is None else mine or set(map(str, there))
+        if kept := [slot for slot in there if (str(slot) in chosen) == bool(include_str)]:
+            left[host] = kept
+    return left
 
 
 def parse_inclusion_exclusion(
@@ -232,7 +238,7 @@ def _refuse_as_reference(parsed: Parsed) -> None:
     numbered = options["num_nodes"] not in (None, -1, 1) or options["num_gpus"] not in (None, "-1")
     entries = read_hostfile(options["hostfile"])
     if entries is None:
-        if not filtered and not numbered:
+        if not filtered and not numbered and find_allocation(os.environ) is None:
             _refuse_unknown_visible_devices()
         return
     if options["launcher"] == SLURM_LAUNCHER and all(entry.slots is not None for entry in entries):

@@ -41,6 +41,10 @@ _PREFLIGHT_WAIT = 30.0
 _WINDOW = 1024 * 1024
 """Bytes of output that an agent may send before we have taken what it sent."""
 _CREDIT = 128 * 1024
+_NEWS = 0.25
+"""Seconds by which the end of a channel may reach us later than the failures that a dead node causes elsewhere."""
+_WORDS_WAIT = 0.3
+"""Seconds in which an engine may say more about a node that it could not reach."""
 _ENGINE_WAIT = 5.0
 """Seconds that an engine may take to end after its agents were released."""
 
@@ -78,6 +82,7 @@ class Fleet:
         self._active: Pool = {}
         self._stopping = self._started = self._leaving = self._held = False
         self._allocation = ""
+        self._engine_gone = False
         self._killed = 0
         self._stuck: list[str] = []
         self._files: RankFiles | None = None
@@ -377,7 +382,7 @@ class Fleet:
         if self._started:
             self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", time.monotonic())
         else:
-            self._lose(member, reason)
+            self._lose(member, reason, time.monotonic())
 
     def _on_over(self, member: Member, killed: int, stuck: list[str]) -> None:
         member.state = "over"
@@ -396,15 +401,16 @@ class Fleet:
     def _heartbeat(self) -> None:
         now = time.monotonic()
         for member in self.members:
-            if member.alive:
-                if now - member.last_heard > self._voyage.heartbeat:
-                    self._lose(member, f"no sign of life for {self._voyage.heartbeat:g} s")
-                else:
-                    self._ping(member)
+            if not member.alive or member.state == "connecting":
+                continue
+            if now - member.last_heard > self._voyage.heartbeat:
+                self._lose(member, f"no sign of life for {self._voyage.heartbeat:g} s", member.last_heard)
+            else:
+                self._ping(member)
         self._beat = self._session.loop.after(self._voyage.heartbeat / 4, self._heartbeat)
 
-    def _lose(self, member: Member, reason: str) -> None:
-        """A node is gone; what it did last was before whatever its silence has caused elsewhere."""
+    def _lose(self, member: Member, reason: str, when: float) -> None:
+        """A node is gone, since a second of our clock: whatever that has caused elsewhere comes after it."""
         if member.channel is not None:
             member.channel.close()
         if self._per_host:
@@ -415,7 +421,7 @@ class Fleet:
             self._fail(member, [reason] if self._per_host else [])
             return
         member.state = "lost"
-        self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", member.last_heard)
+        self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", when)
         self._maybe_leave()
 
     def _on_end(self, member: Member, reason: str) -> None:
@@ -423,7 +429,8 @@ class Fleet:
         if self._leaving:
             return
         if member.state in ("ready", "probed", "running"):
-            self._lose(member, f"its channel was {reason}" if reason.startswith("closed") else reason)
+            reason = f"its channel was {reason}" if reason.startswith("closed") else reason
+            self._lose(member, reason, time.monotonic() - _NEWS)
         elif member.state == "connecting" and not reason.startswith("closed"):
             self._fail(member, [reason])
 
@@ -434,22 +441,27 @@ class Fleet:
         for member in affected:
             if member.state in ("waiting", "connecting"):
                 self._fail(member, self._why(member, index, code))
-            elif member.alive and not self._per_host:
-                self._lose(member, f"{self._voyage.backend.NAME} has ended with exit code {code}")
 
     def _why(self, member: Member, index: int, code: int) -> list[str]:
         """The engine's own words for a node that did not answer."""
         said = self._engine.words(index).splitlines()
         noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
-        telling = [line for line in said if line.startswith("ssh:") or member.name in line]
-        return (telling or said or noise)[-5:] or [f"{self._voyage.backend.NAME} has ended with exit code {code}"]
+        if not self._per_host:  # an engine of all nodes says much: prefer what ssh said about this one
+            said = [line for line in said if "ssh: " in line and member.name in line] or said
+        lines = [line for line in said or noise if line.strip(" -=")]
+        return lines[-8:] or [f"{self._voyage.backend.NAME} has ended with exit code {code}"]
 
     def _engine_says(self, index: int, line: str) -> None:
         """An engine of all nodes may go on although it could not reach one of them."""
-        found = re.match(self._voyage.backend.FAILED, line) if self._voyage.backend.FAILED else None
-        for member in self.members if found is not None else ():
-            if found is not None and found.group(1) == member.name and member.state == "connecting":
-                self._fail(member, self._why(member, index, 0))
+        for pattern in self._voyage.backend.FAILED:
+            found = re.search(pattern, line)
+            for member in self.members if found is not None else ():
+                if found is not None and found.group(1) == member.name:
+                    self._session.loop.after(_WORDS_WAIT, lambda member=member: self._unreachable(member, index))
+
+    def _unreachable(self, member: Member, index: int) -> None:
+        if member.state == "connecting":
+            self._fail(member, self._why(member, index, 0))
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -471,6 +483,8 @@ class Fleet:
         else:
             self._engine.terminate()
             self._give_back_allocation()
+        if self._engine_gone:
+            self._finish()
 
     def _give_back_allocation(self) -> None:
         """An allocation that the engine has made for us outlives an engine that waits for a dead node."""
@@ -479,10 +493,11 @@ class Fleet:
             self._engine.run_aside((*cancel, self._allocation))
 
     def _engine_over(self) -> None:
-        if not self._leaving:
-            for member in self.members:
-                if member.alive:
-                    self._lose(member, "the engine is gone")
-            self._leaving = True
+        """The engine has ended. Agents that have dialled are not lost by that: their channels say when they are."""
+        self._engine_gone = True
+        if self._leaving:
+            self._finish()
+
+    def _finish(self) -> None:
         self._session.gone()
         self._session.over()
