@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from functools import partial
 
 import contest
 from contest import Launcher, decimals, milliseconds
@@ -33,20 +34,15 @@ def main() -> int:
     launchers = contest.contestants(parser, args)
     results = []
     for ranks in map(int, args.ranks.split(",")):
-        commands = {name: it.script(ranks, contest.program("empty.py")) for name, it in launchers.items()}
-        runs = {
-            name: lambda it=it, name=name, commands=commands: contest.seconds(it, commands[name])
-            for name, it in launchers.items()
-        }
+        empty = contest.program("empty.py")
+        runs = {name: partial(contest.seconds, it, it.script(ranks, empty)) for name, it in launchers.items()}
         times = contest.take_turns(runs, args.rounds)
         rows = []
         for name, figures in times.items():
             there = [figure for figure in figures if figure is not None]
-            mean, ratio = contest.median(there), contest.ratio(figures, times.get("bare"))
-            held = held_mib(launchers[name], ranks)
-            rows.append(
-                [name, milliseconds(mean), milliseconds(min(there)), decimals(ratio), decimals(held, 1), len(there)]
-            )
+            middle, best = milliseconds(contest.median(there)), milliseconds(min(there))
+            ratio, held = contest.ratio(figures, times.get("bare")), held_mib(launchers[name], ranks)
+            rows.append([name, middle, best, decimals(ratio), decimals(held, 1), len(there)])
             results.append({"ranks": ranks, "name": name, "seconds": figures, "ratio": ratio, "rss_mib": held})
         header = ["launcher", "median ms", "min ms", "ratio", "RSS MiB", "rounds"]
         contest.table(f"An empty script on {ranks} ranks", header, rows)

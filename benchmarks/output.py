@@ -31,7 +31,7 @@ Results: TypeAlias = list[dict[str, Any]]
 
 LINE = 100
 LOGS = "torchrun-logs"
-WORDS = re.compile(rb"\[20\d\d-[^x]*$")  # what deepspeed itself says on stdout
+WORDS = re.compile(rb"\[20\d\d-(?!.*xxxx)")  # what deepspeed itself says on stdout
 
 
 @dataclass(frozen=True)
