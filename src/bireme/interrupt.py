@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # not ``signal``: the 4 ms of its enumerations would be the very window that is to be closed
 import os
-import signal
 
 
 def exit_quietly_on_interrupt() -> None:
@@ -11,5 +11,5 @@ def exit_quietly_on_interrupt() -> None:
 
     A command calls it before it imports anything else, which takes most of the time until it has handlers of its own.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, lambda *_: os._exit(128 + _signal.SIGINT))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from bireme.errors import BadInputError
+from bireme.backends.base import refuse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,24 +41,14 @@ _SSH_ARGS = "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"
 
 
 def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Every rank by hydra, host by host, bound as Intel MPI sees fit.
+    """Every rank by hydra, host by host, bound as Intel MPI sees fit; all of hydra's environment travels.
 
     Raises:
         BadInputError: as :func:`commands`.
     """
-    _refuse(plan)
+    refuse(plan, NAME)
     hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
-    exported = ("-genvlist", ",".join(names)) if names else ()
-    return (
-        *_head(plan, {}),
-        "-hosts",
-        hosts,
-        *exported,
-        *plan.extra,
-        "-n",
-        str(sum(ranks)),
-        *plan.agent,
-    )
+    return (*_head(plan, {}), "-hosts", hosts, *plan.extra, "-n", str(sum(ranks)), *plan.agent)
 
 
 NATIVE = native
@@ -70,26 +60,12 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
     Raises:
         BadInputError: a host has a port of its own, or is an IPv6 address: hydra's list of hosts has neither.
     """
-    _refuse(plan)
+    refuse(plan, NAME)
+    hosts = ",".join(host.target for host in plan.hosts)
     # Global options come first: hydra takes what follows -n for one executable's own.
-    return (
-        (
-            *_head(plan, environ),
-            "-hosts",
-            ",".join(host.target for host in plan.hosts),
-            "-ppn",
-            "1",
-            "-genv",
-            "I_MPI_PIN",
-            "0",
-            "-genvlist",
-            TOKEN_VARIABLE,
-            *plan.extra,
-            "-n",
-            str(len(plan.hosts)),
-            *plan.agent,
-        ),
-    )
+    # Agents change the directory by themselves, and say where it is missing: hydra takes the home directory then.
+    shape = ("-hosts", hosts, "-ppn", "1", "-wdir", "/", "-genv", "I_MPI_PIN", "0", "-genvlist", TOKEN_VARIABLE)
+    return ((*_head(plan, environ), *shape, *plan.extra, "-n", str(len(plan.hosts)), *plan.agent),)
 
 
 def _head(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -100,13 +76,3 @@ def _head(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[str, ...]:
     ssh_args = " ".join((environ.get(_SSH_ARGS, ""), shlex.join(words))).strip()
     settings = (f"{_SSH_ARGS}={ssh_args}", "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT=0")
     return ("env", *settings, plan.program or "mpiexec.hydra", "-bootstrap", "ssh")
-
-
-def _refuse(plan: LaunchPlan) -> None:
-    for host in plan.hosts:
-        if host.port is not None or ":" in host.name:
-            raise BadInputError(
-                f"Intel MPI cannot reach {host.name}: it knows neither a host's own port nor IPv6 addresses",
-                mend="--launcher ssh can",
-                where="--launcher",
-            )

@@ -10,6 +10,7 @@ visible devices is not the nodes'.
 
 from __future__ import annotations
 
+from bireme.backends.base import refuse
 from bireme.errors import BadInputError
 
 TYPE_CHECKING = False
@@ -61,7 +62,7 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
     """A single ``mpirun_rsh``, in an environment that may be sent.
 
     Raises:
-        BadInputError: a port of sshd is named, which ``mpirun_rsh`` cannot be told.
+        BadInputError: a port of sshd is named, which ``mpirun_rsh`` cannot be told, or a host is an IPv6 address.
     """
     withheld = sorted(name for name in environ if name not in _KEPT and not name.startswith(_KEPT_PREFIXES))
     unset = tuple(word for name in withheld for word in ("-u", name))
@@ -75,10 +76,8 @@ def _head(plan: LaunchPlan, processes: int) -> tuple[str, ...]:
 
 
 def _hosts(plan: LaunchPlan) -> tuple[str, ...]:
-    if plan.ssh_port or any(host.port for host in plan.hosts):
-        raise BadInputError(
-            "mpirun_rsh cannot be told the port of sshd",
-            mend="a Port line in ~/.ssh/config, or --launcher ssh",
-            where="--launcher",
-        )
+    refuse(plan, NAME)
+    if plan.ssh_port:
+        mend = "a Port line in ~/.ssh/config, or --launcher ssh"
+        raise BadInputError("mpirun_rsh cannot be told the port of sshd", mend=mend, where="--launcher")
     return tuple(host.target for host in plan.hosts)

@@ -1,5 +1,6 @@
 """The public names of the ``deepspeed`` launcher, under the same module names.
 
 ``from deepspeed.launcher.runner import X`` ports to ``from bireme.deepspeed.runner import X``, and likewise
-``launch``. A thin adapter: integer slots, ``argparse.Namespace``, ``ValueError`` for bad input.
+``launch``, ``multinode_runner``, ``launcher_helper`` and ``constants``; of ``deepspeed.accelerator`` there is what a
+launcher asks. A thin adapter: integer slots, ``argparse.Namespace``, ``ValueError`` for bad input.
 """

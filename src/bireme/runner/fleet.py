@@ -3,71 +3,39 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 
-import bireme
 from bireme.control.channel import Channel
 from bireme.control.frames import Output
-from bireme.logs.console import OUT
 from bireme.logs.rankfiles import RankFiles
 from bireme.plan.start import JobFacts, start_plan
 from bireme.resources import devices
 from bireme.runner import pidfile, preflight
 from bireme.runner.engine import Engine
 from bireme.runner.member import Member, find_member
+from bireme.runner.muster import AT_ONCE, Muster
 from bireme.supervise.outcome import RankEnd
-from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from typing import Any
 
     from bireme.agent.session import Session
-    from bireme.backends.base import Backend, HostLaunch
     from bireme.control.frames import Message
-    from bireme.job import JobSpec
     from bireme.loop import Timer
     from bireme.plan.start import StartPlan
     from bireme.resources.pool import Pool
     from bireme.runner.dial import Dial
+    from bireme.runner.voyage import Voyage
 
-_CONNECTING = 64
-"""How many sessions connect at a time."""
-_PREFLIGHT_WAIT = 30.0
-"""Seconds that a session may take from its start to the agent's hello."""
 _WINDOW = 1024 * 1024
 """Bytes of output that an agent may send before we have taken what it sent."""
 _CREDIT = 128 * 1024
 _NEWS = 0.25
 """Seconds by which the end of a channel may reach us later than the failures that a dead node causes elsewhere."""
-_WORDS_WAIT = 0.3
-"""Seconds in which an engine may say more about a node that it could not reach."""
 _ENGINE_WAIT = 5.0
 """Seconds that an engine may take to end after its agents were released."""
-
-
-class Voyage(Value):
-    """What a fleet is to do.
-
-    ``hosts`` and ``slots``: the nodes, with the slots that the pool gives them, ``None`` where the node is asked.
-    ``resolve``: the active resources, once the slots of all nodes are known. ``exports``: the variables that
-    travel. ``heartbeat`` in seconds. ``check_only``: end after the preflight.
-    """
-
-    spec: JobSpec
-    hosts: tuple[HostLaunch, ...]
-    slots: tuple[tuple[str, ...] | None, ...]
-    resolve: Callable[[Pool], Pool]
-    exports: Mapping[str, str]
-    environ: Mapping[str, str]
-    commands: tuple[tuple[str, ...], ...]
-    backend: Backend
-    heartbeat: float
-    log_dir: str | None = None
-    check_only: bool = False
 
 
 class Fleet:
@@ -93,13 +61,14 @@ class Fleet:
             voyage.commands,
             voyage.environ,
             on_exit=self._engine_exit,
-            on_line=self._engine_says,
+            on_line=lambda index, line: self._muster.engine_says(index, line),
             on_over=self._engine_over,
-            at_once=_CONNECTING,
+            at_once=AT_ONCE,
             at_start=lambda: pidfile.create(pid_file, me) if pid_file else None,
             at_loss=lambda: pidfile.remove(pid_file, me) if pid_file else None,
         )
         self._per_host = per_host
+        self._muster = Muster(session, voyage, self.members, self._engine, on_fit=self._start, on_checked=self._leave)
 
     # -- the crew's interface --------------------------------------------------------------------
 
@@ -122,13 +91,10 @@ class Fleet:
         """Start the engine and talk to whoever answers."""
         ends = self._engine.start(channels=self._per_host)
         for index, (read_fd, write_fd) in enumerate(ends):
-            self._attach(self.members[index], read_fd, write_fd, greeted=False)
-            if index < _CONNECTING:
-                self._begin_connecting(self.members[index])
+            self._attach(self.members[index], read_fd, write_fd)
         if self._dial is not None:
             self._dial.listen(self._session.loop, self._dialled)
-            for member in self.members:
-                self._begin_connecting(member)
+        self._muster.start()
 
     def stop(self, signum: int) -> None:
         """End all ranks, by each node's stop ladder; before there are any, end the engine."""
@@ -186,14 +152,13 @@ class Fleet:
 
     # -- connecting ------------------------------------------------------------------------------
 
-    def _attach(self, member: Member, read_fd: int, write_fd: int, *, greeted: bool) -> None:
+    def _attach(self, member: Member, read_fd: int, write_fd: int) -> None:
         member.channel = Channel(
             self._session.loop,
             read_fd,
             write_fd,
             on_frame=lambda frame: self._on_frame(member, frame),
             on_end=lambda reason: self._on_end(member, reason),
-            greeted=greeted,
         )
         spec = self._voyage.spec
         slots = None if member.slots is None else list(member.slots)
@@ -206,10 +171,6 @@ class Fleet:
             slots=slots,
         )
 
-    def _begin_connecting(self, member: Member) -> None:
-        member.state = "connecting"
-        self._session.loop.after(_PREFLIGHT_WAIT, lambda: self._no_answer(member))
-
     def _dialled(self, who: dict[str, str], fd: int) -> None:
         """An agent has dialled back and proved that it is ours: which node is it?"""
         member = find_member(self.members, who)
@@ -221,88 +182,19 @@ class Fleet:
             os.close(fd)
         else:
             self._allocation = who.get("allocation", "")
-            self._attach(member, fd, fd, greeted=False)
-
-    def _no_answer(self, member: Member) -> None:
-        if member.state == "connecting":
-            said = self._engine.words(member.index if self._per_host else 0)
-            self._fail(member, [f"no answer within {_PREFLIGHT_WAIT:g} s", *said.splitlines()[-3:]])
-
-    def _fail(self, member: Member, problems: list[str]) -> None:
-        """A node cannot carry its part; the others are still asked, so that all that is wrong is said at once."""
-        member.problems += problems
-        member.state = "failed"
-        self._connect_next()
-        self._maybe_ready()
-
-    def _connect_next(self) -> None:
-        for member in self.members:
-            if member.state == "waiting":
-                self._begin_connecting(member)
-                self._engine.fork(member.index)
-                return
+            self._attach(member, fd, fd)
 
     def _on_hello(self, member: Member, problems: list[str], **hello: Any) -> None:
-        member.hello = hello
         if self._beat is None:
             self._heartbeat()
         self._ping(member)
-        if hello["version"] != bireme.__version__:
-            problems.append(f"Bireme {hello['version']} is installed there, {bireme.__version__} here")
-        if problems and not self._voyage.spec.preflight and "slots" in hello and "interpreter" in hello:
-            for problem in problems:
-                self._session.console.say("warning", f"{member.name}: {problem}")
-            problems = []
-        if problems:
-            self._fail(member, problems)
-            return
-        member.state = "ready"
-        self._connect_next()
-        self._maybe_ready()
-
-    def _maybe_ready(self) -> None:
-        """Once every node has answered: go on, or say what is wrong with which."""
-        if self._leaving or any(member.state in ("waiting", "connecting") for member in self.members):
-            return
-        failed = [member for member in self.members if member.state == "failed"]
-        bad = [member for member in failed if member.problems] or failed
-        if bad:
-            self._session.trouble("unfit", preflight.complaint(bad, len(self.members)), time.monotonic())
-        elif self._voyage.check_only:
-            self._session.console.write_lines(preflight.inventory(self.members), OUT)
-            self._leave()
-        else:
-            self._probe()
-
-    # -- planning --------------------------------------------------------------------------------
-
-    def _probe(self) -> None:
-        """Node 0's addresses are tried from every other node, all at once."""
-        first, *others = self.members
-        if self._voyage.spec.master_addr or not others:
-            self._start(self._voyage.spec.master_addr or "127.0.0.1")
-            return
-        first.state = "probed"
-        for member in others:
-            member.send("probe", addresses=first.hello["addresses"], port=first.hello["port"])
+        self._muster.hello(member, problems, **hello)
 
     def _on_probed(self, member: Member, reachable: list[str]) -> None:
-        member.reachable = set(reachable)
-        member.state = "probed"
-        if any(other.state != "probed" for other in self.members):
-            return
-        first, *others = self.members
-        for address in first.hello["addresses"]:
-            if all(address in other.reachable for other in others):
-                self._start(address)
-                return
-        cut = [other.name for other in others if not other.reachable]
-        who = f"{', '.join(cut)} reach none" if cut else "there is none that all nodes reach"
-        addresses = ", ".join(first.hello["addresses"]) or "none"
-        note = f"no common address of {first.name} for the rendezvous: {who} of {addresses}\n--master_addr names one"
-        self._session.trouble("unfit", note, time.monotonic())
+        self._muster.probed(member, reachable)
 
     def _start(self, master_addr: str) -> None:
+        """Every node is fit: number the ranks and let them start."""
         spec, first = self._voyage.spec, self.members[0]
         self._active = self._voyage.resolve({member.name: tuple(member.hello["slots"]) for member in self.members})
         accelerator = first.hello["accelerator"]
@@ -418,7 +310,7 @@ class Fleet:
         if not self._started:
             # An engine that cannot reach one node ends the agents of the others: theirs is not the fault.
             member.hint = reason
-            self._fail(member, [reason] if self._per_host else [])
+            self._muster.fail(member, [reason] if self._per_host else [])
             return
         member.state = "lost"
         self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", when)
@@ -432,7 +324,7 @@ class Fleet:
             reason = f"its channel was {reason}" if reason.startswith("closed") else reason
             self._lose(member, reason, time.monotonic() - _NEWS)
         elif member.state == "connecting" and not reason.startswith("closed"):
-            self._fail(member, [reason])
+            self._muster.fail(member, [reason])
 
     def _engine_exit(self, index: int, code: int) -> None:
         if self._leaving:
@@ -440,28 +332,7 @@ class Fleet:
         affected = [self.members[index]] if self._per_host else self.members
         for member in affected:
             if member.state in ("waiting", "connecting"):
-                self._fail(member, self._why(member, index, code))
-
-    def _why(self, member: Member, index: int, code: int) -> list[str]:
-        """The engine's own words for a node that did not answer."""
-        said = self._engine.words(index).splitlines()
-        noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
-        if not self._per_host:  # an engine of all nodes says much: prefer what ssh said about this one
-            said = [line for line in said if "ssh: " in line and member.name in line] or said
-        lines = [line for line in said or noise if line.strip(" -=")]
-        return lines[-8:] or [f"{self._voyage.backend.NAME} has ended with exit code {code}"]
-
-    def _engine_says(self, index: int, line: str) -> None:
-        """An engine of all nodes may go on although it could not reach one of them."""
-        for pattern in self._voyage.backend.FAILED:
-            found = re.search(pattern, line)
-            for member in self.members if found is not None else ():
-                if found is not None and found.group(1) == member.name:
-                    self._session.loop.after(_WORDS_WAIT, lambda member=member: self._unreachable(member, index))
-
-    def _unreachable(self, member: Member, index: int) -> None:
-        if member.state == "connecting":
-            self._fail(member, self._why(member, index, 0))
+                self._muster.fail(member, self._muster.why(member, index, code))
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -474,6 +345,7 @@ class Fleet:
         if self._leaving:
             return
         self._leaving = True
+        self._muster.stop()
         if self._beat is not None:
             self._beat.cancel()
         for member in self.members:

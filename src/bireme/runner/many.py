@@ -14,7 +14,8 @@ from bireme.resources import devices
 from bireme.resources.locality import find_this_machine
 from bireme.runner import pidfile, pool
 from bireme.runner.dial import Dial
-from bireme.runner.fleet import Fleet, Voyage
+from bireme.runner.fleet import Fleet
+from bireme.runner.voyage import Voyage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,0 +1,167 @@
+"""The muster: every node is reached, asked whether it can carry its part, and tries where the ranks will meet.
+
+The agent's hello is the preflight: one connection a host, and no rank starts before every node has said that it can.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import partial
+
+import bireme
+from bireme.logs.console import OUT
+from bireme.runner import preflight
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from bireme.agent.session import Session
+    from bireme.runner.engine import Engine
+    from bireme.runner.member import Member
+    from bireme.runner.voyage import Voyage
+
+AT_ONCE = 64
+"""How many sessions connect at a time."""
+_ANSWER_WAIT = 30.0
+"""Seconds that a session may take from its start to the agent's hello."""
+_WORDS_WAIT = 0.3
+"""Seconds in which an engine may say more about a node that it could not reach."""
+
+
+class Muster:
+    """Brings the members from ``waiting`` to ``probed``, or says what is wrong with which.
+
+    Args:
+        on_fit: called with the address at which the ranks can meet, when every node is fit.
+        on_checked: called instead when only the check was asked for.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        voyage: Voyage,
+        members: Sequence[Member],
+        engine: Engine,
+        *,
+        on_fit: Callable[[str], None],
+        on_checked: Callable[[], None],
+    ) -> None:
+        self._session, self._voyage, self._members, self._engine = session, voyage, members, engine
+        self._on_fit, self._on_checked = on_fit, on_checked
+        self._per_host = voyage.backend.CHANNEL == "stdio"
+        self._done = self._probing = False
+
+    def start(self) -> None:
+        """The engine was started: so many nodes are being connected to."""
+        for member in self._members[: AT_ONCE if self._per_host else None]:
+            self.begin(member)
+
+    def stop(self) -> None:
+        """Nobody waits for the answers any more."""
+        self._done = True
+
+    def begin(self, member: Member) -> None:
+        """This node's session was started; it has a bounded time to answer."""
+        member.state = "connecting"
+        self._session.loop.after(_ANSWER_WAIT, lambda: self._no_answer(member))
+
+    def _no_answer(self, member: Member) -> None:
+        if member.state == "connecting":
+            said = self._engine.words(member.index if self._per_host else 0)
+            self.fail(member, [f"no answer within {_ANSWER_WAIT:g} s", *said.splitlines()[-3:]])
+
+    def fail(self, member: Member, problems: list[str]) -> None:
+        """A node cannot carry its part; the others are still asked, so that all that is wrong is said at once."""
+        member.problems += problems
+        member.state = "failed"
+        self._connect_next()
+        self._maybe_ready()
+
+    def _connect_next(self) -> None:
+        for member in self._members:
+            if member.state == "waiting":
+                self.begin(member)
+                self._engine.fork(member.index)
+                return
+
+    def hello(self, member: Member, problems: list[str], **hello: Any) -> None:
+        """An agent has answered: what its node is, and what is wrong with it."""
+        member.hello = hello
+        if hello["version"] != bireme.__version__:
+            problems.append(f"Bireme {hello['version']} is installed there, {bireme.__version__} here")
+        if problems and not self._voyage.spec.preflight and "slots" in hello and "interpreter" in hello:
+            for problem in problems:
+                self._session.console.say("warning", f"{member.name}: {problem}")
+            problems = []
+        if problems:
+            self.fail(member, problems)
+            return
+        member.state = "ready"
+        self._connect_next()
+        self._maybe_ready()
+
+    def _maybe_ready(self) -> None:
+        """Once every node has answered: go on, or say what is wrong with which."""
+        if self._done or any(member.state in ("waiting", "connecting") for member in self._members):
+            return
+        failed = [member for member in self._members if member.state == "failed"]
+        bad = [member for member in failed if member.problems] or failed
+        if bad:
+            self._session.trouble("unfit", preflight.complaint(bad, len(self._members)), time.monotonic())
+        elif self._voyage.check_only:
+            self._session.console.write_lines(preflight.inventory(self._members), OUT)
+            self._on_checked()
+        elif not self._probing:
+            self._probing = True
+            self._probe()
+
+    def _probe(self) -> None:
+        """Node 0's addresses are tried from every other node, all at once."""
+        first, *others = self._members
+        if self._voyage.spec.master_addr or not others:
+            self._on_fit(self._voyage.spec.master_addr or "127.0.0.1")
+            return
+        first.state = "probed"
+        for member in others:
+            member.send("probe", addresses=first.hello["addresses"], port=first.hello["port"])
+
+    def probed(self, member: Member, reachable: list[str]) -> None:
+        """A node has tried the first node's addresses."""
+        member.reachable = set(reachable)
+        member.state = "probed"
+        if any(other.state != "probed" for other in self._members):
+            return
+        first, *others = self._members
+        for address in first.hello["addresses"]:
+            if all(address in other.reachable for other in others):
+                self._on_fit(address)
+                return
+        cut = [other.name for other in others if not other.reachable]
+        who = f"{', '.join(cut)} reach none" if cut else "there is none that all nodes reach"
+        addresses = ", ".join(first.hello["addresses"]) or "none"
+        note = f"no common address of {first.name} for the rendezvous: {who} of {addresses}\n--master_addr names one"
+        self._session.trouble("unfit", note, time.monotonic())
+
+    def why(self, member: Member, index: int, code: int) -> list[str]:
+        """The engine's own words for a node that did not answer."""
+        said = self._engine.words(index).splitlines()
+        noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
+        if not self._per_host:  # an engine of all nodes says much: prefer what ssh said about this one
+            said = [line for line in said if "ssh: " in line and member.name in line] or said
+        lines = [line for line in said or noise if line.strip(" -=")]
+        return lines[-8:] or [f"{self._voyage.backend.NAME} has ended with exit code {code}"]
+
+    def engine_says(self, index: int, line: str) -> None:
+        """An engine of all nodes may go on although it could not reach one of them."""
+        for pattern in self._voyage.backend.FAILED:
+            found = re.search(pattern, line)
+            for member in self._members if found is not None else ():
+                if found is not None and found.group(1) == member.name:
+                    self._session.loop.after(_WORDS_WAIT, partial(self._unreachable, member, index))
+
+    def _unreachable(self, member: Member, index: int) -> None:
+        if member.state == "connecting":
+            self.fail(member, self.why(member, index, 0))
