@@ -21,7 +21,7 @@ LAYERS = (
     {"bireme.agent"},
     {"bireme.elastic"},
     {"bireme.backends", "bireme.control", "bireme.supervise", "bireme.logs"},
-    {"bireme.plan"},
+    {"bireme.planning"},
     {"bireme.resources"},
     {"bireme.job"},
     {"bireme.loop"},
@@ -52,7 +52,7 @@ def module_name(path: Path) -> str:
 
 
 def top_level(module: str) -> str:
-    """The part of a module's name that stands in the table: ``bireme.plan`` for ``bireme.plan.ranks``."""
+    """The part of a module's name that stands in the table: ``bireme.planning`` for ``bireme.planning.ranks``."""
     return module if module in DEPTH else ".".join(module.split(".")[:2])
 
 
@@ -110,9 +110,17 @@ def test_imports_only_go_down() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_module_takes_a_public_name() -> None:
+    """Once ``bireme.x`` is imported, ``bireme.x`` is that module, whatever else the package offers by that name."""
+    import bireme
+
+    modules = {module.removeprefix("bireme.").partition(".")[0] for module in all_modules()}
+    assert not modules & set(bireme.__all__)
+
+
 def test_wrong_arrows_are_found() -> None:
     """The check itself: whatever way an import is written, one that goes up or aside is seen."""
-    plan = "bireme.plan.ranks"
+    plan = "bireme.planning.ranks"
     assert wrong_arrows("import bireme.runner", plan) == [f"{plan}:1 imports bireme.runner, which lies above it"]
     assert wrong_arrows("from bireme import runner", plan)
     assert wrong_arrows("from bireme.runner.local import start", plan)
@@ -120,7 +128,7 @@ def test_wrong_arrows_are_found() -> None:
     assert wrong_arrows("if TYPE_CHECKING:\n    from bireme.runner import start", plan)
     assert wrong_arrows("from ..runner import start", plan)
     assert wrong_arrows("from .. import runner", plan)
-    assert wrong_arrows("from ..runner import start", "bireme.plan", is_package=True)
+    assert wrong_arrows("from ..runner import start", "bireme.planning", is_package=True)
     assert wrong_arrows("importlib.import_module('bireme.runner')", plan)
     assert wrong_arrows("from bireme import run", plan)
     assert wrong_arrows("from bireme.value import Value", "bireme.errors") == [
@@ -130,12 +138,12 @@ def test_wrong_arrows_are_found() -> None:
 
 
 def test_right_arrows_pass() -> None:
-    plan = "bireme.plan.ranks"
+    plan = "bireme.planning.ranks"
     assert wrong_arrows("import os, sys\nfrom collections import abc", plan) == []
     assert wrong_arrows("from bireme import __version__\nfrom bireme.job import JobSpec", plan) == []
-    assert wrong_arrows("from bireme.plan.ports import choose\nfrom . import ports", plan) == []
+    assert wrong_arrows("from bireme.planning.ports import choose\nfrom . import ports", plan) == []
     assert wrong_arrows("from .ports import choose\nfrom ..job import JobSpec", plan) == []
-    assert wrong_arrows("from . import ports", "bireme.plan", is_package=True) == []
+    assert wrong_arrows("from . import ports", "bireme.planning", is_package=True) == []
 
 
 def test_the_package_itself_imports_nothing() -> None:

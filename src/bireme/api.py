@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bireme.job import JobSpec
-    from bireme.plan.start import StartPlan
+    from bireme.planning.start import StartPlan
     from bireme.supervise.outcome import Outcome
 
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from bireme.plan.world import encode_world_info
+from bireme.planning.world import encode_world_info
 from tests.conftest import bireme, clean_environ
 
 

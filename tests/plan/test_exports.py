@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
-from bireme.plan.exports import Exports, exports, parse_env_file, python_path
+from bireme.planning.exports import Exports, exports, parse_env_file, python_path
 
 TRAVELS = (
     *("NCCL_DEBUG", "PYTHONHASHSEED", "MLFLOW_TRACKING_URI", "MV2_DEBUG", "UCX_TLS", "PATH", "LD_LIBRARY_PATH"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bireme.plan.world import encode_world_info
+from bireme.planning.world import encode_world_info
 from tests.conftest import bireme, clean_environ, read_lines
 
 WAITS = "import os, time\nprint('ready', flush=True)\ntime.sleep(1000)\n"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from bireme.agent.session import Session
-    from bireme.plan.start import NodePlan, StartPlan
+    from bireme.planning.start import NodePlan, StartPlan
 
 
 class LocalCrew:

@@ -11,7 +11,7 @@ import os
 import sys
 
 from bireme.errors import BadInputError
-from bireme.plan.environment import native_environment
+from bireme.planning.environment import native_environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

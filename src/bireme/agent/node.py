@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from bireme.plan.environment import MARK
+from bireme.planning.environment import MARK
 from bireme.supervise import cgroup, guardian, process
 from bireme.supervise.ladder import KILL_WAIT, Ladder
 from bireme.supervise.oom import OomWatch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from bireme.loop import Loop, Timer
-    from bireme.plan.start import NodePlan
+    from bireme.planning.start import NodePlan
     from bireme.supervise.guardian import Handle
     from bireme.supervise.ladder import Event
 

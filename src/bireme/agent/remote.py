@@ -21,7 +21,7 @@ from bireme.errors import BiremeError
 from bireme.job import JobSpec, Program
 from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import Loop
-from bireme.plan.start import NodePlan, WorkerPlan
+from bireme.planning.start import NodePlan, WorkerPlan
 from bireme.resources import devices, locality, ports, program, reach
 from bireme.supervise import limits
 

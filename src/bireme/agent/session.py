@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from bireme.job import OutputMode
     from bireme.loop import Timer
-    from bireme.plan.start import StartPlan
+    from bireme.planning.start import StartPlan
     from bireme.supervise.outcome import Cause, Outcome, RankEnd
 
     class Crew(Protocol):

@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
         return OK
     if not options["world_info"]:
         raise BadInputError("--world_info is missing", mend="python -m bireme.agent --help shows the options")
-    from bireme.plan.world import decode_world_info
+    from bireme.planning.world import decode_world_info
     from bireme.runner import local
 
     world = decode_world_info(options["world_info"])

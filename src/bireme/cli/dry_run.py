@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from bireme.plan.start import NodePlan, StartPlan
+    from bireme.planning.start import NodePlan, StartPlan
 
 MASK = "********"
 _SECRET = re.compile(r"(api|access|secret|private|auth)[-_]?key|token(?!iz|s\b)|secret|passw|credential", re.IGNORECASE)
@@ -53,7 +53,7 @@ def as_text(plan: StartPlan, commands: Sequence[tuple[str, ...]] = ()) -> str:
 
 
 def as_json(plan: StartPlan, commands: Sequence[tuple[str, ...]] = ()) -> str:
-    """The plan for a machine: the fields of :class:`bireme.plan.start.StartPlan`, and ``launch``, the commands."""
+    """The plan for a machine: the fields of :class:`bireme.planning.start.StartPlan`, and ``launch``, the commands."""
     import json
 
     tree = {**plan.as_dict(), "launch": [masked_words(command) for command in commands]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -51,6 +52,8 @@ def _open_standard_descriptors() -> None:
         except OSError:
             os.open(os.devnull, mode)  # takes the lowest free number: this one
     sys.stdout = sys.stdout or open(1, "w", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # a dry run shows arguments, which may be any bytes
     sys.stderr = sys.stderr or open(2, "w", closefd=False)
 
 

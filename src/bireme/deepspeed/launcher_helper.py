@@ -15,7 +15,7 @@ from bireme.cli.options import Option, parse
 from bireme.errors import CANNOT_RUN, NOT_FOUND, BadInputError
 from bireme.job import Program
 from bireme.logs.console import complain
-from bireme.plan.command import worker_argv
+from bireme.planning.command import worker_argv
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ from bireme.deepspeed.multinode_runner import (
 )
 from bireme.errors import BadInputError
 from bireme.logs.console import complain
-from bireme.plan import exports
-from bireme.plan.world import encode_world_info
+from bireme.planning import exports
+from bireme.planning.world import encode_world_info
 from bireme.resources import filters
 from bireme.resources.allocation import find_allocation
 from bireme.resources.hostfile import DEFAULT_HOSTFILE, parse_hostfile, read_hostfile, read_text

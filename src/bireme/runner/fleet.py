@@ -9,7 +9,7 @@ import time
 from bireme.control.channel import Channel
 from bireme.control.frames import Output
 from bireme.logs.rankfiles import RankFiles
-from bireme.plan.start import JobFacts, start_plan
+from bireme.planning.start import JobFacts, start_plan
 from bireme.resources import devices
 from bireme.runner import pidfile, preflight
 from bireme.runner.engine import Engine
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bireme.agent.session import Session
     from bireme.control.frames import Message
     from bireme.loop import Timer
-    from bireme.plan.start import StartPlan
+    from bireme.planning.start import StartPlan
     from bireme.resources.pool import Pool
     from bireme.runner.dial import Dial
     from bireme.runner.voyage import Voyage

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bireme.job import JobSpec
-    from bireme.plan.start import StartPlan
+    from bireme.planning.start import StartPlan
     from bireme.runner.pool import Found
     from bireme.supervise.outcome import Outcome
 

@@ -10,7 +10,7 @@ from bireme.agent.facts import node_facts
 from bireme.errors import BadInputError
 from bireme.job import DEFAULT_PORT
 from bireme.logs import rankfiles
-from bireme.plan.start import JobFacts, StartPlan, start_plan
+from bireme.planning.start import JobFacts, StartPlan, start_plan
 from bireme.resources import devices, filters, ports, program
 from bireme.runner import pidfile
 from bireme.value import Value

@@ -8,8 +8,8 @@ import sys
 from bireme.agent import session
 from bireme.backends import base
 from bireme.logs import rankfiles
-from bireme.plan.exports import exports
-from bireme.plan.start import JobFacts, NodeFacts, start_plan
+from bireme.planning.exports import exports
+from bireme.planning.start import JobFacts, NodeFacts, start_plan
 from bireme.resources import devices
 from bireme.resources.locality import find_this_machine
 from bireme.runner import pidfile, pool
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bireme.job import JobSpec
-    from bireme.plan.start import StartPlan
+    from bireme.planning.start import StartPlan
     from bireme.resources.hostfile import HostEntry
     from bireme.runner.pool import Found
     from bireme.supervise.outcome import Outcome

@@ -14,9 +14,9 @@ from bireme.agent.crew import LocalCrew
 from bireme.agent.facts import temporary_directory
 from bireme.backends import base
 from bireme.errors import BadInputError
-from bireme.plan.command import worker_argv
-from bireme.plan.exports import exports
-from bireme.plan.start import NodePlan, StartPlan, WorkerPlan
+from bireme.planning.command import worker_argv
+from bireme.planning.exports import exports
+from bireme.planning.start import NodePlan, StartPlan, WorkerPlan
 from bireme.resources import devices, program
 from bireme.runner import pool
 

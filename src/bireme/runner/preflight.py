@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bireme.plan.start import NodeFacts
+from bireme.planning.start import NodeFacts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bireme.job import JobSpec
-    from bireme.plan.start import JobFacts, NodeFacts
+    from bireme.planning.start import JobFacts, NodeFacts
 
 MARK = "BIREME_JOB"
 """Every process of a job carries ``<job id>/<node rank>`` in this variable: the sweep goes by it."""

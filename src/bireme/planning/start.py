@@ -7,8 +7,8 @@ A pure function from the job, the active resources and the facts about the nodes
 from __future__ import annotations
 
 from bireme.errors import BadInputError
-from bireme.plan.command import worker_argv
-from bireme.plan.environment import is_mig, node_environment, rank_environment, visible_devices
+from bireme.planning.command import worker_argv
+from bireme.planning.environment import is_mig, node_environment, rank_environment, visible_devices
 from bireme.value import Value
 
 TYPE_CHECKING = False

@@ -1,0 +1,140 @@
+"""``--dry_run``: the plan in full, for eyes and for machines; secrets hidden; nothing started, nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+
+import pytest
+
+from bireme.cli.dry_run import MASK, is_secret, masked_words
+from tests.conftest import clean_environ
+
+
+@pytest.fixture
+def witness(tmp_path):
+    """A script that leaves a file behind if it is ever run."""
+    path = tmp_path / "train.py"
+    path.write_text(f"# --local_rank\nopen({str(tmp_path / 'ran')!r}, 'w')\n")
+    return path
+
+
+def plan(stage, *words, **kwargs):
+    done = stage.run("run", "--dry_run", "--json", *words, **kwargs)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_text(stage, witness, tmp_path):
+    done = stage.run("run", "--dry_run", "--num_gpus", "2", "--master_addr", "::1", witness, "a b", cwd=tmp_path)
+    assert done.returncode == 0
+    text = done.stdout
+    assert text.startswith("2 ranks on 1 node (cpu), meeting at ::1:")
+    assert f"in {tmp_path}" in text
+    for rank in (0, 1):
+        assert f"rank {rank}: slot {rank}" in text
+        assert f"RANK={rank}\n" in text
+        assert f"$ {sys.executable} -u {witness} --local_rank={rank} 'a b'" in text
+    assert "WORLD_SIZE=2" in text
+    assert not (tmp_path / "ran").exists()
+
+
+def test_json(stage, witness, tmp_path):
+    found = plan(stage, "--num_gpus", "2", witness, "a b", "", cwd=tmp_path)
+    assert (found["world_size"], found["accelerator"], found["master_addr"]) == (2, "cpu", "127.0.0.1")
+    (node,) = found["nodes"]
+    assert (node["cwd"], node["node_rank"]) == (str(tmp_path), 0)
+    assert node["env"]["WORLD_SIZE"] == "2"
+    assert node["env"]["MASTER_PORT"] == str(found["master_port"])
+    for rank, worker in enumerate(node["workers"]):
+        assert (worker["rank"], worker["local_rank"], worker["slot"]) == (rank, rank, str(rank))
+        assert worker["argv"] == [sys.executable, "-u", str(witness), f"--local_rank={rank}", "a b", ""]
+        assert worker["env"]["RANK"] == str(rank)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_is_printed_is_what_a_rank_gets(stage, script, tmp_path):
+    """The environment and the command of the plan are those of the run, but for the names that are new each time."""
+    program = script("import json, os, sys\njson.dump([dict(os.environ), sys.orig_argv], open(sys.argv[1], 'w'))\n")
+    words = ["--num_gpus", "1", "--output", "raw", program, tmp_path / "seen"]
+    planned = plan(stage, *words)
+    stage.run("run", *words)
+    environ, argv = json.loads((tmp_path / "seen").read_text())
+    (node,) = planned["nodes"]
+    (worker,) = node["workers"]
+    assert argv == worker["argv"]
+    for name, value in {**node["env"], **worker["env"]}.items():
+        assert environ[name] == value or name in ("BIREME_JOB", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"), name
+
+
+def test_the_command_can_be_pasted_into_a_shell(stage, witness):
+    hard = ["a b", "'", '"', "$HOME", "*", "a\nb", ""]
+    done = stage.run("run", "--dry_run", witness, *hard)
+    command = done.stdout[done.stdout.rindex("$ ") + 2 :]
+    assert shlex.split(command)[4:] == hard
+
+
+def test_wrapped_ranks_and_cores(stage, witness):
+    found = plan(stage, "--num_gpus", "2", "--wrap", "nsys -o r{rank}", "--wrap_ranks", "1", witness)
+    first, second = (worker["argv"] for worker in found["nodes"][0]["workers"])
+    assert second[:3] == ["nsys", "-o", "r1"]
+    assert first[0] == sys.executable
+    core = min(os.sched_getaffinity(0))
+    found = plan(stage, "--num_gpus", "1", "--bind_core_list", core, witness)
+    assert found["nodes"][0]["workers"][0]["cores"] == [core]
+
+
+def test_nothing_is_written(stage, witness, tmp_path):
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    stage.run(
+        "run", "--dry_run", "--save_pid", "--enable_each_rank_log", tmp_path / "logs", witness,
+        env=clean_environ(TMPDIR=str(tmp)),
+    )  # fmt: skip
+    assert not list(tmp.iterdir())
+    assert not (tmp_path / "logs").exists()
+
+
+# -- secrets -------------------------------------------------------------------------------------
+
+SECRET_WORDS = [
+    ["--api_key", "hunter2"],
+    ["--api-key=hunter2"],
+    ["--wandb_token", "hunter2"],
+    ["--password=hunter2"],
+    ["--hf-token", "hunter2"],
+    ["AWS_SECRET_ACCESS_KEY=hunter2"],
+]
+
+
+@pytest.mark.parametrize("words", SECRET_WORDS, ids=lambda words: words[0])
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+def test_secrets_are_masked(stage, witness, words, form):
+    done = stage.run("run", "--dry_run", *form, witness, *words, "--lr", "0.1")
+    assert "hunter2" not in done.stdout + done.stderr
+    assert MASK in done.stdout
+    assert "0.1" in done.stdout
+
+
+def test_inherited_secrets_are_not_shown(stage, witness):
+    done = stage.run("run", "--dry_run", witness, env=clean_environ(HF_TOKEN="hunter2", PLAIN="hunter2"))
+    assert "hunter2" not in done.stdout
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "--auth-token", "OPENAI_API_KEY", "DB_PASSWORD", "client_secret"])
+def test_names_of_secrets(name):
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize("name", ["--max_tokens", "TOKENIZERS_PARALLELISM", "--lr", "--keyframes", "--num_tokens=3"])
+def test_names_of_no_secrets(name):
+    assert not is_secret(name)
+
+
+def test_masking_leaves_all_else_alone():
+    words = ["python", "-u", "s.py", "--lr", "1", "", "a b", "--flag", "x=y"]
+    assert masked_words(words) == words
+    assert re.fullmatch(r"\*+", MASK)

@@ -1,0 +1,39 @@
+"""The pages of help: every option, in groups, with examples, in the width of the terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from bireme.cli.options import RUN
+
+
+def test_every_option_of_run_is_on_the_page(stage):
+    done = stage.run("run", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for title, options in RUN.items():
+        assert f"\n{title}:\n" in done.stdout
+        for option in options:
+            for name in option.names:
+                assert name in done.stdout
+    assert done.stdout.count("  bireme run ") >= 5
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("word", ["--help", "-h"])
+def test_help_wins_over_what_is_missing(stage, word):
+    for words in (["run", word], ["run", "--num_gpus", "2", word], [word]):
+        done = stage.run(*words)
+        assert done.returncode == 0
+        assert "usage: bireme" in done.stdout
+
+
+def test_help_of_the_script_is_the_scripts(stage, script):
+    done = stage.run("run", "-q", script("import sys\nprint(sys.argv[1:])\n"), "--help")
+    assert done.stdout == "['--help']\n"
+
+
+def test_version(stage):
+    import bireme
+
+    done = stage.run("--version")
+    assert (done.returncode, done.stdout) == (0, f"bireme {bireme.__version__}\n")

@@ -1,0 +1,194 @@
+"""``bireme.run`` and ``bireme.planning`` in a program of the user's, which is afterwards as it was before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bireme
+from bireme.job import JobSpec, Program
+from tests.conftest import clean_environ
+
+BEGIN = """
+import ctypes, json, os, signal, sys, threading
+import bireme
+from bireme.job import JobSpec, Program
+
+def state():
+    flag = ctypes.c_int()
+    ctypes.CDLL(None).prctl(37, ctypes.byref(flag), 0, 0, 0)
+    me = os.getpid()
+    return {
+        "handlers": [str(signal.getsignal(s)) for s in range(1, 32) if s not in (9, 19)],
+        "wakeup": signal.set_wakeup_fd(-1),
+        "mask": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))),
+        "fds": sorted(os.listdir("/proc/self/fd")),
+        "subreaper": flag.value,
+        "children": open(f"/proc/{me}/task/{me}/children").read().split(),
+        "threads": threading.active_count(),
+        "environ": dict(os.environ),
+        "cwd": os.getcwd(),
+    }
+"""
+
+
+def embed(text, **kwargs):
+    """Run a program that uses the interface."""
+    return subprocess.run(
+        [sys.executable, "-c", BEGIN + text], env=clean_environ(), capture_output=True, text=True, timeout=60, **kwargs
+    )
+
+
+def spec(script, *args, **more):
+    return f"JobSpec(Program({str(script)!r}, {args!r}), log_level='error', **{more!r})"
+
+
+def test_outcome_of_a_job_that_ends_well(script):
+    job = spec(script("print('hello')"), num_gpus=2)
+    done = embed(f"o = bireme.run({job})\nprint(o.exit_code, o.cause, [e.code for e in o.ends], o.first)")
+    assert done.returncode == 0, done.stderr
+    lines = sorted(done.stdout.splitlines())
+    assert lines[0] == "0 ok [0, 0] None"
+    assert [line.split("] ")[1] for line in lines[1:]] == ["hello", "hello"]
+    assert done.stderr == ""
+
+
+def test_outcome_of_a_job_that_fails(script):
+    program = script("import os, time\nif os.environ['RANK'] == '1': raise ValueError('boom')\ntime.sleep(1000)\n")
+    job = spec(program, num_gpus=2, output="none")
+    done = embed(
+        f"o = bireme.run({job})\nf = o.first\nstopped = [e.stopped for e in o.ends]\n"
+        "print(json.dumps([o.exit_code, o.cause, f.rank, f.code, f.by_signal, f.detail, stopped]))\n"
+    )
+    assert done.returncode == 0, done.stderr
+    code, cause, rank, rank_code, by_signal, detail, stopped = json.loads(done.stdout)
+    assert (code, cause, rank, rank_code, by_signal) == (1, "rank failed", 1, 1, False)
+    assert detail.startswith("Traceback") and detail.endswith("ValueError: boom")
+    assert stopped == [True, False]
+    assert done.stderr == ""  # to say it is the caller's business
+
+
+def test_the_program_is_as_before(script):
+    good, bad = script("pass", "good.py"), script("raise SystemExit(3)", "bad.py")
+    done = embed(
+        "signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "signal.signal(signal.SIGUSR1, signal.SIG_IGN)\n"
+        "before = state()\n"
+        f"assert bireme.run({spec(good, num_gpus=2)}).exit_code == 0\n"
+        "once = state()\n"
+        f"assert bireme.run({spec(bad, num_gpus=2)}).exit_code == 3\n"
+        f"try: bireme.run({spec(good, include='nowhere')})\n"
+        "except bireme.BadInputError: pass\n"
+        "print(json.dumps([before, once, state()]))\n"
+    )
+    assert done.returncode == 0, done.stderr
+    before, *after = json.loads(done.stdout.splitlines()[-1])
+    for now in after:
+        for name in before:
+            assert now[name] == before[name], name
+
+
+def test_a_subreaper_stays_one(script):
+    done = embed(
+        f"ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\nbireme.run({spec(script('pass'))})\nprint(state()['subreaper'])\n"
+    )
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_children_of_the_program_are_not_touched(script):
+    """Neither at a failure nor when the guardian itself is killed."""
+    kills = script("import os\nos.kill(os.getppid(), 9)\nimport time\ntime.sleep(1000)\n")
+    done = embed(
+        "import subprocess\n"
+        "mine = subprocess.Popen(['sleep', '1000'])\n"
+        f"outcome = bireme.run({spec(kills)})\n"
+        "print(outcome.exit_code, outcome.cause, mine.poll())\n"
+        "mine.kill(); print(mine.wait())\n"
+    )
+    assert done.stdout == "75 agent lost None\n-9\n", done.stderr
+
+
+def test_environment_that_is_given(script):
+    program = script("import os\nprint(os.environ.get('MINE'), os.environ.get('HOME'), os.environ['RANK'])\n")
+    done = embed(f"bireme.run({spec(program)}, {{'MINE': 'x', 'PATH': os.environ['PATH']}})")
+    assert done.stdout == "x None 0\n", done.stderr
+
+
+def test_a_signal_is_an_outcome(script):
+    program = script("import os, time\nos.kill(int(os.environ['EMBEDDING']), 2)\ntime.sleep(1000)\n")
+    job = spec(program, output="none")
+    done = embed(
+        f"o = bireme.run({job}, {{**os.environ, 'EMBEDDING': str(os.getpid())}})\nprint(o.exit_code, o.cause)\n"
+    )
+    assert done.stdout == "130 signal\n", done.stderr
+
+
+def test_another_thread_is_refused(script):
+    done = embed(
+        "before = state()\n"
+        "def run():\n"
+        f"    try: bireme.run({spec(script('pass'))})\n"
+        "    except bireme.BadInputError as error: print(error)\n"
+        "thread = threading.Thread(target=run); thread.start(); thread.join()\n"
+        "assert state()['fds'] == before['fds']\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "main thread" in done.stdout
+
+
+def test_importing_costs_nothing_heavy():
+    heavy = {"argparse", "asyncio", "dataclasses", "logging", "typing", "subprocess", "socket", "inspect", "torch"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys, bireme.cli.run, bireme.api; print({heavy!r} & set(sys.modules))"],
+        capture_output=True,
+        text=True,
+        env=clean_environ(),
+    )
+    assert done.stdout == "set()\n", done.stderr
+
+
+# -- plan ----------------------------------------------------------------------------------------
+
+
+def test_plan_starts_nothing(script, tmp_path):
+    program = script(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    plan = bireme.plan(JobSpec(Program(str(program), ("a",)), num_gpus=3))
+    assert plan.world_size == 3
+    assert [worker.argv[-2:] for worker in plan.nodes[0].workers] == [(str(program), "a")] * 3
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"num_gpus": 0},
+        {"include": "localhost:99"},
+        {"include": "localhost", "exclude": "localhost"},
+        {"master_port": 0xFFFFF},
+    ],
+    ids=str,
+)
+def test_bad_input_is_raised(script, more):
+    with pytest.raises(bireme.BadInputError):
+        bireme.plan(JobSpec(Program(str(script("pass"))), **more))
+    assert issubclass(bireme.BadInputError, ValueError)
+
+
+grammar = st.text("localhost:@,0123456789[]- .*#\0\n\ud800ü", max_size=25)
+
+
+@settings(max_examples=150, deadline=None)
+@given(grammar | st.text(max_size=25), st.booleans())
+def test_any_filter_is_accepted_or_refused(text, excludes):
+    filters = {"exclude": text} if excludes else {"include": text}
+    try:
+        plan = bireme.plan(JobSpec(Program("sh", kind="exec"), accelerator="cpu", **filters))
+    except bireme.BadInputError as error:
+        assert 1 <= len(str(error).splitlines()) <= 2
+        return
+    assert plan.world_size >= 1
