@@ -13,7 +13,7 @@ from bireme.cli.check import CHECK
 from bireme.cli.options import AGENT, RUN, parse
 from bireme.errors import EXIT_CODES
 from bireme.job import JobSpec, Program
-from bireme.plan.start import JobFacts, NodeFacts, start_plan
+from bireme.planning.start import JobFacts, NodeFacts, start_plan
 from bireme.resources.devices import ACCELERATORS, visible_variables
 from bireme.supervise.ladder import TABLE
 from tests.test_layers import LAYERS

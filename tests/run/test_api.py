@@ -1,10 +1,11 @@
-"""``bireme.run`` and ``bireme.planning`` in a program of the user's, which is afterwards as it was before."""
+"""``bireme.run`` and ``bireme.plan`` in a program of the user's, which is afterwards as it was before."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -147,7 +148,7 @@ def test_importing_costs_nothing_heavy():
         [sys.executable, "-S", "-c", f"import sys, bireme.cli.run, bireme.api; print({heavy!r} & set(sys.modules))"],
         capture_output=True,
         text=True,
-        env=clean_environ(),
+        env=clean_environ(PYTHONPATH=str(Path(bireme.__file__).parents[1])),
     )
     assert done.stdout == "set()\n", done.stderr
 
