@@ -47,8 +47,9 @@ def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> 
         BadInputError: as :func:`commands`.
     """
     refuse(plan, NAME)
-    hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
-    return (*_head(plan, {}), "-hosts", hosts, *plan.extra, "-n", str(sum(ranks)), *plan.agent)
+    # A host once for each of its ranks: of node1:2, Intel's hydra overlooks the number.
+    hosts = ",".join(host.target for host, count in zip(plan.hosts, ranks, strict=True) for _ in range(count))
+    return (*_head(plan, {}), "-hosts", hosts, "-ppn", "1", *plan.extra, "-n", str(sum(ranks)), *plan.agent)
 
 
 NATIVE = native
@@ -63,16 +64,17 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
     refuse(plan, NAME)
     hosts = ",".join(host.target for host in plan.hosts)
     # Global options come first: hydra takes what follows -n for one executable's own.
+    # The number of processes on a node is ours to say, not a scheduler's.
+    head = _head(plan, environ, "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT=0")
     # Agents change the directory by themselves, and say where it is missing: hydra takes the home directory then.
     shape = ("-hosts", hosts, "-ppn", "1", "-wdir", "/", "-genv", "I_MPI_PIN", "0", "-genvlist", TOKEN_VARIABLE)
-    return ((*_head(plan, environ), *shape, *plan.extra, "-n", str(len(plan.hosts)), *plan.agent),)
+    return ((*head, *shape, *plan.extra, "-n", str(len(plan.hosts)), *plan.agent),)
 
 
-def _head(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """By ssh even inside an allocation, and with our word on how many processes a node gets, not the scheduler's."""
+def _head(plan: LaunchPlan, environ: Mapping[str, str], *settings: str) -> tuple[str, ...]:
+    """The program, by ssh even inside an allocation; its settings are in its environment."""
     words = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={plan.connect_timeout}"]
     if plan.ssh_port:
         words += ["-p", str(plan.ssh_port)]
-    ssh_args = " ".join((environ.get(_SSH_ARGS, ""), shlex.join(words))).strip()
-    settings = (f"{_SSH_ARGS}={ssh_args}", "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT=0")
-    return ("env", *settings, plan.program or "mpiexec.hydra", "-bootstrap", "ssh")
+    ssh_args = f"{environ.get(_SSH_ARGS, '')} {shlex.join(words)}".strip()
+    return ("env", f"{_SSH_ARGS}={ssh_args}", *settings, plan.program or "mpiexec.hydra", "-bootstrap", "ssh")
