@@ -1,0 +1,202 @@
+"""The two engines that no Linux distribution brings, on real hosts.
+
+``mvapich``: a stand-in for ``mpirun_rsh`` (``fake/mpirun_rsh``), which starts the agents by real ssh. ``impi``: Intel
+MPI itself, where ``I_MPI_ROOT`` says where it is; ``pip install impi-rt`` brings it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bireme.backends import base
+from tests.cluster.basics import PATH
+from tests.cluster.test_scenes import parent
+from tests.cluster.test_world import Jobs, Looks
+from tests.cluster.testbed import PRIVATE, Testbed
+from tests.conftest import PROGRAMS, read_lines
+
+FAKE = Path(__file__).parent / "fake"
+SCENE = PROGRAMS / "scene.py"
+RANKS = 6
+UNEVEN = "node1 slots=2\nnode2 slots=3\nnode3 slots=1\n"
+PLACES = [("node1", 0), ("node1", 1), ("node2", 0), ("node2", 1), ("node2", 2), ("node3", 0)]
+
+
+def directory_of(engine: str) -> Path:
+    """Where the engine's programs are, or a skip."""
+    if engine == "mvapich":
+        return FAKE
+    root = os.environ.get("I_MPI_ROOT", "")
+    if not root:
+        pytest.skip("I_MPI_ROOT does not say where Intel MPI is")
+    if not (Path(root) / "bin" / "mpiexec.hydra").exists():
+        pytest.skip(f"there is no bin/mpiexec.hydra in I_MPI_ROOT, {root}")
+    if root.startswith(tuple(f"{path}/" for path in PRIVATE)):
+        pytest.skip(f"I_MPI_ROOT, {root}, lies where each host of the cluster has a directory of its own")
+    return Path(root) / "bin"
+
+
+class EngineJobs(Jobs):
+    """Jobs by an engine that is not on every PATH."""
+
+    def __init__(self, testbed: Testbed, engine: str, shared: Path) -> None:
+        super().__init__(testbed, engine, shared)
+        self.directory = directory_of(engine)
+        self.go = shared / "go"
+
+    def start(self, *words: object, env: dict[str, str] | None = None, **kwargs: Any) -> subprocess.Popen[bytes]:
+        environ = {"PATH": f"{self.directory}:{PATH}", **(env or {})}
+        return super().start("--accelerator", "cpu", *words, env=environ, **kwargs)
+
+    def scene(self, part: str) -> subprocess.Popen[bytes]:
+        """Start a scene on three nodes with two ranks each, and wait until all are ready."""
+        process = self.start("--grace", "0.5", "--heartbeat", "2", SCENE, part, self.go)
+        read_lines(process, RANKS, "ready")
+        return process
+
+    def end(self, process: subprocess.Popen[bytes], within: float = 30) -> str:
+        _, err = process.communicate(timeout=within)
+        return err.decode(errors="replace")
+
+    def clean(self, within: float) -> None:
+        left = self.testbed.strays(within)
+        assert not any(left.values()), f"left: {left}"
+
+
+@pytest.fixture(params=["mvapich", "impi"])
+def jobs(request: pytest.FixtureRequest, ssh_cluster: Testbed, shared_dir: Path) -> Iterator[EngineJobs]:
+    yield EngineJobs(ssh_cluster, request.param, shared_dir)
+
+
+def places(looks: Looks) -> list[tuple[str, int]]:
+    return [(found["host"], int(found["environ"]["LOCAL_RANK"])) for found in looks]
+
+
+@pytest.mark.slow
+def test_ranks(jobs: EngineJobs) -> None:
+    """Uneven nodes; agents unbound; nothing of the engine's in a rank's environment, nor of the login's."""
+    environ = {"CUDA_VISIBLE_DEVICES": "7", "NOT_EXPORTED": "x", "I_MPI_PIN_PROCESSOR_LIST": "0", "RANK": "9"}
+    looks = jobs.look(hosts=UNEVEN, env=environ)
+    assert places(looks) == PLACES
+    backend = base.load(jobs.backend)
+    for rank, found in enumerate(looks):
+        variables = found["environ"]
+        assert (variables["RANK"], variables["WORLD_SIZE"]) == (str(rank), "6")
+        assert found["affinity"] == sorted(os.sched_getaffinity(0))
+        travelled = {"I_MPI_PIN_PROCESSOR_LIST"}  # it is the user's, and begins as exported ones do
+        assert not [name for name in variables if name.startswith(backend.RANK_VARIABLES) and name not in travelled]
+        assert variables["CUDA_VISIBLE_DEVICES"] != "7"
+        assert "NOT_EXPORTED" not in variables
+
+
+@pytest.mark.slow
+def test_native_ranks(jobs: EngineJobs) -> None:
+    looks = jobs.look("--native_ranks", hosts=UNEVEN)
+    assert places(looks) == PLACES
+    assert [found["environ"]["RANK"] for found in looks] == [str(rank) for rank in range(RANKS)]
+
+
+@pytest.mark.slow
+def test_no_secret_in_any_arguments(jobs: EngineJobs) -> None:
+    jobs.write(".bireme_env", "WANDB_API_KEY=canary\n")
+    process = jobs.scene("wait")
+    tokens = {token for pid in jobs.login.ps() if (token := token_of(pid))}
+    arguments = [word for host in jobs.testbed.hosts.values() for found in host.ps().values() for word in found.argv]
+    assert len(tokens) == 1
+    assert any("bireme.agent" in word for word in arguments)
+    assert not [word for word in arguments if "canary" in word or any(token in word for token in tokens)]
+    jobs.login.kill(process, signal.SIGTERM)
+    jobs.end(process)
+
+
+def token_of(pid: int) -> str:
+    try:
+        pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return next((pair.partition(b"=")[2].decode() for pair in pairs if pair.startswith(b"BIREME_TOKEN=")), "")
+
+
+@pytest.mark.slow
+def test_rank_fails(jobs: EngineJobs) -> None:
+    process = jobs.scene("exit3")
+    jobs.go.touch()
+    err = jobs.end(process)
+    assert process.returncode == 3, err
+    assert "rank 5 on node3" in err
+    jobs.clean(within=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda signum: signum.name)
+def test_command_is_signalled(jobs: EngineJobs, signum: signal.Signals) -> None:
+    process = jobs.scene("wait")
+    jobs.login.kill(process, signum)
+    err = jobs.end(process)
+    if signum != signal.SIGKILL:
+        assert process.returncode == 128 + signum, err
+    jobs.clean(within=10 if signum == signal.SIGKILL else 1)
+
+
+@pytest.mark.slow
+def test_agent_is_killed(jobs: EngineJobs) -> None:
+    process = jobs.scene("grandchild")
+    node = jobs.testbed["node2"]
+    agents = {pid for pid, found in node.ps().items() if found.argv[1:3] == ["-m", "bireme.agent"]}
+    (agent,) = [pid for pid in agents if parent(pid) not in agents]  # the other one is its guardian
+    os.kill(agent, signal.SIGKILL)
+    err = jobs.end(process)
+    assert process.returncode == 75, err
+    assert "agent lost on node2" in err
+    jobs.clean(within=5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["poweroff", "cut"])
+def test_node_is_lost(jobs: EngineJobs, fault: str) -> None:
+    process = jobs.scene("wait")
+    node = jobs.testbed["node2"]
+    getattr(node, fault)()
+    err = jobs.end(process, within=30)
+    assert process.returncode == 75, err
+    assert "agent lost on node2" in err
+    if fault == "cut":
+        node.heal()
+    jobs.clean(within=10)
+
+
+@pytest.mark.slow
+def test_host_that_is_not_there(jobs: EngineJobs) -> None:
+    done = jobs.run(PROGRAMS / "scene.py", "wait", hosts="node1:1,nowhere:1")
+    assert done.returncode == 69, done.stderr
+    assert "nodes cannot carry the job" in done.stderr
+    jobs.clean(within=5)
+
+
+def test_the_stand_in_knows_its_options() -> None:
+    """What the real one refuses is refused, so that no test passes by its leniency."""
+    for words in (
+        ["-ssh", "-np", "1", "h", "true"],
+        ["-np", "2", "h", "true"],
+        ["-np", "0", "true"],
+        ["-np", "1", "h"],
+    ):
+        done = subprocess.run([FAKE / "mpirun_rsh", *words], capture_output=True, text=True)
+        assert done.returncode == 1, words
+        assert "usage: mpirun_rsh" in done.stderr
+    shown = subprocess.run(
+        [FAKE / "mpirun_rsh", "-np", "2", "-export", "-show", "a", "b", "X=secret", "prog", "it's"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "BIREME_TOKEN": "canary"},
+    ).stdout
+    assert shown.count("/usr/bin/ssh -q a ") == shown.count("/usr/bin/ssh -q b ") == 1
+    assert "MPISPAWN_GENERIC_VALUE_0=secret" in shown  # the reason why nothing is told it that way
+    assert "canary" not in shown
