@@ -47,7 +47,7 @@ class Console:
     @property
     def full(self) -> bool:
         """Whether the ranks have to wait for the reader of our output."""
-        return any(sink.full for sink in self._sinks.values())
+        return self._sinks[OUT].full or self._sinks[ERR].full
 
     @property
     def pending(self) -> bool:

@@ -44,18 +44,18 @@ def _stamped(name: str) -> Label:
     return Label(f"[{stamp} {name}] ".encode(), f"[{stamp} {name}+] ".encode())
 
 
-class Block(Value):
-    """Bytes that go to the console in one piece.
+class Block:
+    """Bytes that go to the console in one piece; a plain object, for one is made with every chunk.
 
     ``resumes``: the first line goes on where an earlier block of this stream left its line open.
     ``open``: the last line has no newline yet. ``more``: the label to repeat in front of a
     resumed line when something else has been written meanwhile.
     """
 
-    data: bytes
-    more: bytes
-    resumes: bool = False
-    open: bool = False
+    __slots__ = ("data", "more", "open", "resumes")
+
+    def __init__(self, data: bytes, more: bytes, *, resumes: bool = False, open: bool = False) -> None:
+        self.data, self.more, self.resumes, self.open = data, more, resumes, open
 
 
 class LineCutter:
@@ -81,22 +81,35 @@ class LineCutter:
 
     def feed(self, chunk: bytes) -> Block | None:
         """Take what was read; give the lines that it completes, and the pieces of one that is too long."""
-        body = self._rest + chunk if self._rest else chunk
+        newline = chunk.find(b"\n")
+        rest = self._rest
+        length = self._shown + len(rest) + (newline if newline >= 0 else len(chunk))
+        if length > MAX_LINE:
+            return self._cut(rest + chunk)
+        end = chunk.rfind(b"\n") + 1 if newline >= 0 else 0
+        if not end:
+            self._rest = rest + chunk
+            return None
+        self._rest = chunk[end:]
+        return self._emit(rest, chunk, end)
+
+    def _cut(self, body: bytes) -> Block:
+        """The first line of ``body`` is too long, and only that can be."""
         blocks = []
         while self._first_line(body) > MAX_LINE:
             room = MAX_LINE - self._shown
             labelled = bool(self._label().first)  # without a label, a cut could not be told from a line's end
-            blocks.append(self._emit(body[:room] + (b"\n" if labelled else b"")))
+            piece = body[:room] + (b"\n" if labelled else b"")
+            blocks.append(self._emit(b"", piece, len(piece)))
             self._torn = labelled
             self._shown = 0 if labelled else 1  # what comes next goes on with the line
             body = body[room:]
         end = body.rfind(b"\n") + 1
         self._rest = body[end:]
         if end:
-            blocks.append(self._emit(body[:end]))
-        if len(blocks) > 1:
-            return blocks[0].replace(data=b"".join(block.data for block in blocks), open=blocks[-1].open)
-        return blocks[0] if blocks else None
+            blocks.append(self._emit(b"", body, end))
+        data = b"".join(block.data for block in blocks)
+        return Block(data, blocks[0].more, resumes=blocks[0].resumes, open=blocks[-1].open)
 
     def _first_line(self, body: bytes) -> int:
         """Bytes of the present line with what ``body`` adds to it: only the first line can be too long."""
@@ -108,22 +121,38 @@ class LineCutter:
         if not self._rest:
             return None
         body, self._rest = self._rest, b""
-        return self._emit(body)
+        return self._emit(b"", body, len(body))
 
-    def _emit(self, body: bytes) -> Block:
-        """Label ``body``, which may end in the middle of a line."""
+    def _emit(self, begun: bytes, body: bytes, end: int) -> Block:
+        """Label ``begun`` (which has no newline) and the first ``end`` bytes of ``body``, in as few copies as can be.
+
+        They end with a newline, or ``end`` is all there is.
+        """
         label = self._label()
-        whole = body.endswith(b"\n")
+        whole = body.endswith(b"\n", 0, end)
         resumes = self._shown > 0
-        data = body
-        if label.first:
-            text = body[:-1] if whole else body
-            if self._relabel_cr and b"\r" in text:
-                # not before a newline: there it is a line end of the other kind
-                text = text.replace(b"\r", b"\r" + label.first).replace(b"\r" + label.first + b"\n", b"\r\n")
-            start = b"" if resumes else label.more if self._torn else label.first
-            data = b"".join((start, text.replace(b"\n", b"\n" + label.first), b"\n" if whole else b""))
-        last = len(body) - (body.rfind(b"\n") + 1)
-        self._shown = last if b"\n" in body else self._shown + last
+        if not label.first:
+            data = begun + body[:end]
+        elif self._relabel_cr and (b"\r" in body or b"\r" in begun):
+            data = self._start(label) + self._redrawn(begun + body[:end], label, whole=whole)
+        else:
+            # Labels also what follows the last newline: that is cut off again, which costs no copy.
+            text = memoryview(body.replace(b"\n", b"\n" + label.first))
+            keep = len(text) - (len(body) - end) - (len(label.first) if whole else 0)
+            data = b"".join((self._start(label), begun, text[:keep]))
+        newline = body.rfind(b"\n", 0, end)
+        self._shown = end - (newline + 1) if newline >= 0 else self._shown + len(begun) + end
         self._torn = False
         return Block(data, label.more, resumes=resumes, open=not whole)
+
+    def _start(self, label: Label) -> bytes:
+        """What stands before the first line of a block."""
+        if self._shown:
+            return b""
+        return label.more if self._torn else label.first
+
+    def _redrawn(self, text: bytes, label: Label, *, whole: bool) -> bytes:
+        """The text labelled, also after carriage returns, but for those before a newline: another kind of line end."""
+        text = text[:-1] if whole else text
+        text = text.replace(b"\r", b"\r" + label.first).replace(b"\r" + label.first + b"\n", b"\r\n")
+        return text.replace(b"\n", b"\n" + label.first) + (b"\n" if whole else b"")
