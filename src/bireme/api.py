@@ -30,7 +30,7 @@ def run(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Outcome:
     Raises:
         BadInputError: the job cannot be run as described; nothing was started.
     """
-    return launch.run(spec, os.environ if environ is None else environ)
+    return launch.run(spec, _inherited() if environ is None else environ)
 
 
 def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
@@ -39,4 +39,19 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
     Raises:
         BadInputError: as :func:`run`.
     """
-    return launch.plan(spec, os.environ if environ is None else environ)
+    return launch.plan(spec, _inherited() if environ is None else environ)
+
+
+def _inherited() -> Mapping[str, str]:
+    """The environment that we were started with.
+
+    In the C locale, Python puts an ``LC_CTYPE`` of its own into ``os.environ`` (:pep:`538`): ranks are not to find it.
+    """
+    if os.environ.get("LC_CTYPE") not in ("C.UTF-8", "C.utf8", "UTF-8"):
+        return os.environ
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            ours = any(entry.startswith(b"LC_CTYPE=") for entry in file.read().split(b"\0"))
+    except OSError:
+        return os.environ
+    return os.environ if ours else {name: value for name, value in os.environ.items() if name != "LC_CTYPE"}

@@ -184,8 +184,8 @@ class Host(Faults):
         self.thaw()
         if self.pid is None:
             self.boot()
+        self.clear()  # first: a delayed host's port is no port of the bridge, which heal() speaks to
         self.heal()
-        self.clear()
         if not self.has_sshd():
             self.start_sshd()
         self.hurt = False

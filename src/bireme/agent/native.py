@@ -1,6 +1,6 @@
 """The shim of ``--native_ranks``: an engine has started this rank; set the environment protocol, and out of the way.
 
-For programs that call MPI themselves. There is no agent then: ``docs/native-ranks.md`` says what the engine guarantees
+For programs that call MPI themselves. There is no agent then: ``docs/backends.md`` says what the engine guarantees
 instead. The shim executes the program in its own place, so it costs nothing after the start.
 """
 
@@ -28,7 +28,7 @@ _VARIABLES = (
 
 
 def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """Execute the program of ``PLAN PROGRAM…``, where the plan is JSON from :func:`bireme.runner.native.plan_words`."""
+    """Execute the program of ``PLAN PROGRAM…``, where the plan is JSON from :func:`bireme.runner.native.rank_words`."""
     plan = json.loads(arguments[0])
     rank, local_rank = engine_rank(environ)
     world: list[tuple[str, list[str]]] = plan["world"]

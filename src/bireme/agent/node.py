@@ -232,8 +232,13 @@ class Node:
         self._tell("kill")
 
     def _do_give_up(self) -> None:
+        """The guardian has had its time: end it, and try what is left ourselves."""
         assert self._guardian is not None
-        self.stuck = _names(process.descendants([self._guardian.pid]))
+        gone, self._guardian = self._guardian, None
+        self._loop.unwatch(gone.events)
+        gone.close()
+        process.send(gone.pid, signal.SIGKILL)
+        self.stuck = _names(process.kill_below(self._spare, 1.0))
 
     def _do_finish(self) -> None:
         if self._stopped_at is not None:

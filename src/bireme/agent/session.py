@@ -120,13 +120,16 @@ class Session:
         self._manner = manner
         self._begin = time.monotonic()
         self._gone = False
+        self._mask: set[int | signal.Signals] | None = None
+        # Ignored, as some daemons leave it, the kernel would reap our children before we can ask how they ended.
+        self._ignored_children = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+        if self._ignored_children:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._last_drain: Timer | None = None
         self.terminal = Terminal()
         self.loop = Loop()
         self.verdict = Verdict()
-        self.console = Console(
-            self.loop, manner.log_level, on_gone=self._reader_gone, on_room=lambda: self.crew.release_output()
-        )
+        self.console = Console(self.loop, manner.log_level, on_gone=self._reader_gone, on_room=self._room_again)
         self._output: Output | None = None
 
     def run(self) -> Outcome:
@@ -135,6 +138,8 @@ class Session:
             self.console.say(level, text)
         self.loop.on_signals((*_STOP_SIGNALS, *_RELAYED, signal.SIGTSTP, signal.SIGCONT), self._on_signal)
         self.crew.start()
+        # Whoever started us may have blocked them; the ranks get the mask as we found it, for they are forked now.
+        self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_STOP_SIGNALS, *_RELAYED, signal.SIGCHLD))
         self.loop.run()
         self.console.finish_line(report_follows=self.verdict.stopping)
         return self._outcome()
@@ -198,6 +203,11 @@ class Session:
 
     # -- what the world tells --------------------------------------------------------------------
 
+    def _room_again(self) -> None:
+        if self._output is not None:
+            self._output.room_again()
+        self.crew.release_output()
+
     def _reader_gone(self) -> None:
         self.trouble("reader gone", "", time.monotonic())
 
@@ -236,3 +246,7 @@ class Session:
         self.console.close()
         self.loop.close()
         self.terminal.leave()
+        if self._mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        if self._ignored_children:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)

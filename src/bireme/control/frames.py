@@ -116,11 +116,14 @@ class Decoder:
 
 
 def _decode(kind: bytes, rest: bytes) -> Message | Output:
-    if kind == b"O":
-        rank, number = _OUTPUT.unpack_from(rest)
-        return Output(rank, number, rest[_OUTPUT.size :])
     try:
+        if kind == b"O":
+            rank, number = _OUTPUT.unpack_from(rest)
+            return Output(rank, number, rest[_OUTPUT.size :])
         body = json.loads(rest)
-        return Message(body.pop("type"), body)
-    except (ValueError, KeyError, AttributeError, TypeError):
+        type_ = body.pop("type")
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError, struct.error):
         raise ProtocolError("the channel carries a message that is not ours") from None
+    if not isinstance(type_, str):
+        raise ProtocolError("the channel carries a message that is not ours")
+    return Message(type_, body)

@@ -26,6 +26,22 @@ def _mac(token: str, *words: str) -> str:
     return hmac.new(token.encode(), " ".join(words).encode(), "sha256").hexdigest()
 
 
+def _words(line: bytes) -> list[str]:
+    """The words of a line; none of one that is not ASCII, which no peer of ours sends."""
+    return line.decode().split() if line.isascii() else []
+
+
+def _who(word: str) -> dict[str, str] | None:
+    """What an agent says about itself, if it is a table of words."""
+    try:
+        who = json.loads(base64.b64decode(word))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(who, dict) or not all(isinstance(value, str) for value in who.values()):
+        return None
+    return who
+
+
 class Runner:
     """The runner's side of one connection."""
 
@@ -45,7 +61,7 @@ class Runner:
         if b"\n" not in self._buffer:
             return b""
         line, _, self._buffer = self._buffer.partition(b"\n")
-        words = line.decode("ascii", errors="replace").split()
+        words = _words(line)
         if self._first is None:
             if len(words) != 4 or words[:2] != ["bireme-dial", str(VERSION)]:
                 return None
@@ -54,11 +70,8 @@ class Runner:
         expected = _mac(self._token, "agent", self._nonce, self._first[2], self._first[3])
         if len(words) != 1 or not hmac.compare_digest(words[0], expected) or self._buffer:
             return None  # nothing may follow: the agent waits for us now
-        try:
-            self.agent = json.loads(base64.b64decode(self._first[3]))
-        except ValueError:
-            return None
-        return b"welcome\n"
+        self.agent = _who(self._first[3])
+        return None if self.agent is None else b"welcome\n"
 
 
 class Agent:
@@ -75,7 +88,7 @@ class Agent:
 
     def answer(self, line: bytes) -> bytes | None:
         """What to answer to the runner's line; ``None``: that is not our runner."""
-        words = line.decode("ascii", errors="replace").split()
+        words = _words(line)
         if len(words) != 2 or not hmac.compare_digest(words[1], _mac(self._token, "runner", self._nonce, words[0])):
             return None
         return f"{_mac(self._token, 'agent', words[0], self._nonce, self._who)}\n".encode()

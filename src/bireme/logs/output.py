@@ -23,6 +23,8 @@ _TAIL = 32 * 1024
 """Bytes of stderr that are kept of each rank, for the report."""
 
 
+_AFTER_ROOM = 1.0
+"""Seconds that output may take to arrive after the ranks had to wait: over a credit, a network, a busy machine."""
 _FOLD_SECONDS = 0.1
 """How long a line waits for others like it."""
 _FOLD_BYTES = 256 * 1024
@@ -121,6 +123,11 @@ class Output:
             host = self._hosts[ranks[0]] if len({self._hosts[rank] for rank in ranks}) == 1 else "*"
             label = Label.of(host, rank_set(ranks), timestamps=self._style.timestamps)()
             self._console.put(number, self, Block(label.first + line, label.more))
+
+    def room_again(self) -> None:
+        """The ranks had to wait: what they could not write meanwhile is still on its way, and no line has rested."""
+        for stream in self._streams.values():
+            stream.last_read = time.monotonic() + _AFTER_ROOM
 
     def flush(self) -> None:
         """Show what was kept back."""

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from bireme.runner.dial import Dial
     from bireme.runner.voyage import Voyage
 
+_MESSAGES = (
+    *("hello", "probed", "up", "down", "eof", "say", "unfit"),
+    *("guardian_lost", "signalled", "over", "pong"),
+)
+"""What an agent says."""
 _WINDOW = 1024 * 1024
 """Bytes of output that an agent may send before we have taken what it sent."""
 _CREDIT = 128 * 1024
@@ -242,7 +247,11 @@ class Fleet:
             member.unpaid += len(frame.data)
             self._pay(member)
             return
-        getattr(self, f"_on_{frame.type}")(member, **frame.body)
+        handler = getattr(self, f"_on_{frame.type}", None) if frame.type in _MESSAGES else None
+        if handler is None:
+            self._on_end(member, f"its agent has sent a message that we do not know: {frame.type}")
+        else:
+            handler(member, **frame.body)
 
     def _pay(self, member: Member) -> None:
         if not self._held and member.unpaid >= _CREDIT:

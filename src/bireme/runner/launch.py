@@ -67,11 +67,13 @@ def engine_commands(spec: JobSpec, environ: Mapping[str, str]) -> tuple[tuple[st
         BadInputError: as :func:`run`.
     """
     found = find(spec, environ)
-    if found is None or _only_here(spec, found) is not None:
+    if found is None or spec.by_hand:
         return ()
-    from bireme.runner import many
+    from bireme.runner import many, native
 
-    return many.engine_commands(spec, environ, found)
+    if spec.native_ranks:
+        return (native.command(spec, environ, found, many.launcher_name(spec, found)),)
+    return () if _only_here(spec, found) is not None else many.engine_commands(spec, environ, found)
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:

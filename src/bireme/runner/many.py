@@ -66,7 +66,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, *, check_only: 
     names = ", ".join(sorted(travelling.variables)) or "none"
     notes = [("debug", f"{len(hosts)} nodes of {found.source}, by {backend.NAME}; variables that travel: {names}")]
     if not spec.hosts and spec.hostfile is None:
-        notes.append(("info", f"{len(hosts)} nodes, from {found.source}"))
+        notes.append(("info", f"{len(hosts)} node{'' if len(hosts) == 1 else 's'}, from {found.source}"))
     if travelling.passed_over:
         notes.append(("warning", f"set by Bireme itself, so passed over: {', '.join(travelling.passed_over)}"))
     me = os.getpid()

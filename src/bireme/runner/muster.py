@@ -151,7 +151,7 @@ class Muster:
         noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
         if not self._per_host:  # an engine of all nodes says much: prefer what ssh said about this one
             said = [line for line in said if "ssh: " in line and member.name in line] or said
-        lines = [line for line in said or noise if line.strip(" -=")]
+        lines = [line.removeprefix(f"{member.name}: ") for line in said or noise if line.strip(" -=")]
         return lines[-8:] or [f"{self._voyage.backend.NAME} has ended with exit code {code}"]
 
     def engine_says(self, index: int, line: str) -> None:

@@ -36,22 +36,9 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, launcher: str) 
     Raises:
         BadInputError: the backend starts no ranks, or the slots are not declared.
     """
-    backend = base.load(launcher)
-    if backend.NATIVE is None:
-        mend = "--launcher openmpi, mpich, impi, mvapich or slurm does"
-        raise BadInputError(f"{launcher} does not start ranks itself", mend=mend, where="--native_ranks")
-    executable = base.find_program(backend, environ)
-    world = _world(spec, found)
+    executable = base.find_program(base.load(launcher), environ)
     travelling = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd()).variables
-    launch = base.LaunchPlan(
-        tuple(base.HostLaunch(entry.name, entry.user, entry.port) for entry in found.entries if entry.name in world),
-        rank_words(spec, environ, world),
-        executable,
-        spec.launcher_args,
-        spec.ssh_port,
-        root=os.geteuid() == 0,
-    )
-    argv = backend.NATIVE(launch, tuple(len(slots) for slots in world.values()), tuple(travelling))
+    argv = command(spec, environ, found, launcher, executable)
     worker = WorkerPlan(0, 0, launcher, argv, {"TORCHELASTIC_ERROR_FILE": os.devnull})
     error_dir = os.path.join(temporary_directory(environ), f"bireme-{os.urandom(6).hex()}")
     node = NodePlan(launcher, 0, os.getcwd(), {"BIREME_JOB": os.path.basename(error_dir)}, error_dir, (worker,))
@@ -60,6 +47,31 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, launcher: str) 
     # the engine's own environment first: see the note on hydra in bireme.runner.many
     inherited = {**travelling, **environ, **travelling}
     return session.run(manner, lambda crew_session: LocalCrew(crew_session, plan, node, inherited, grace=spec.grace))
+
+
+def command(
+    spec: JobSpec, environ: Mapping[str, str], found: Found, launcher: str, executable: str = ""
+) -> tuple[str, ...]:
+    """The engine's command line; ``executable`` where it was looked up.
+
+    Raises:
+        BadInputError: as :func:`run`.
+    """
+    backend = base.load(launcher)
+    if backend.NATIVE is None:
+        mend = "--launcher openmpi, mpich, impi, mvapich or slurm does"
+        raise BadInputError(f"{launcher} does not start ranks itself", mend=mend, where="--native_ranks")
+    world = _world(spec, found)
+    names = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd()).variables
+    launch = base.LaunchPlan(
+        tuple(base.HostLaunch(entry.name, entry.user, entry.port) for entry in found.entries if entry.name in world),
+        rank_words(spec, environ, world),
+        executable,
+        spec.launcher_args,
+        spec.ssh_port,
+        root=os.geteuid() == 0,
+    )
+    return backend.NATIVE(launch, tuple(len(slots) for slots in world.values()), tuple(names))
 
 
 def _world(spec: JobSpec, found: Found) -> Pool:

@@ -42,7 +42,7 @@ def inventory(members: Sequence[Member]) -> str:
 
 def complaint(bad: Sequence[Member], total: int) -> str:
     """Host by host, what is wrong."""
-    lines = [f"{len(bad)} of {total} nodes cannot carry the job:"]
+    lines = [f"{len(bad)} of {total} node{'' if total == 1 else 's'} cannot carry the job:"]
     width = max(len(member.name) for member in bad)
     for member in bad:
         said = member.problems or [member.hint]

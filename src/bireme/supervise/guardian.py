@@ -197,7 +197,7 @@ class _Guardian:
         later = [self.workers[index] for index in self.held]
         pipes = {fd for worker in later for fd in (worker.stdin, worker.stdout, worker.stderr)}
         self._close_but({self.commands, self.events, *wake, *self.keep, *pipes})
-        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, set(self.mask) - {signal.SIGCHLD})
         poll = select.poll()
         poll.register(self.commands, select.POLLIN)
         poll.register(wake[0], select.POLLIN)
