@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from bireme.agent.remote import RemoteAgent
+from bireme.backends import base
 from bireme.cli.check import CHECK
 from bireme.cli.options import AGENT, RUN, parse
-from bireme.errors import EXIT_CODES
+from bireme.errors import EXIT_CODES, BadInputError
 from bireme.job import JobSpec, Program
+from bireme.planning.exports import NAMES, PREFIXES
 from bireme.planning.start import JobFacts, NodeFacts, start_plan
 from bireme.resources.devices import ACCELERATORS, visible_variables
+from bireme.runner.fleet import Fleet
 from bireme.supervise.ladder import TABLE
 from tests.test_layers import LAYERS
 
@@ -97,6 +101,80 @@ def test_every_option_is_described():
     known = {name for table in (RUN, AGENT) for group in table.values() for option in group for name in option.names}
     assert known - described == set(), "not in docs/options.md"
     assert described - known == set(), "in docs/options.md, but there is no such option"
+
+
+def test_what_travels():
+    prefixes, (names,) = (list(rows(part)) for part in tables(section(page("nodes.md"), "What travels")))
+    assert [word for row in prefixes for word in code_words(row[1])] == list(PREFIXES)
+    assert set(code_words(names[0])) == NAMES
+
+
+def test_messages_of_the_channel():
+    to_agent, from_agent = (
+        list(rows(part)) for part in tables(section(page("architecture.md"), "The control channel"))
+    )
+    for table, receiver in ((to_agent, RemoteAgent), (from_agent, Fleet)):
+        described = {name for row in table for name in code_words(row[0])}
+        assert described == messages(receiver)
+
+
+def messages(receiver: type) -> set[str]:
+    """The types of message that it has a method for; the others are called for what is not said over the channel."""
+    others = {"frame", "signal", "end"}
+    return {name.removeprefix("_on_") for name in vars(receiver) if name.startswith("_on_")} - others
+
+
+def tables(text: str) -> list[str]:
+    return re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
+
+
+AGENT_WORDS = ("/home/me/.venv/bin/python", "-m", "bireme.agent")
+
+
+@pytest.mark.parametrize("name", base.NAMES)
+def test_command_lines(name):
+    backend = base.load(name)
+    channel = ("--channel",) if backend.CHANNEL == "stdio" else ("--dial", "ADDRESSES", "PORT", backend.TOKEN_VARIABLE)
+    plan = base.LaunchPlan(tuple(map(base.HostLaunch, ("node1", "node2"))), (*AGENT_WORDS, *channel))
+    block = re.search(rf"\n### {name}\n\n```\n(.*?)```", page("backends.md"), flags=re.DOTALL)
+    assert block is not None
+    expected = [word for command in backend.commands(plan, {}) for word in command]
+    assert shlex.split(block[1]) == expected
+
+
+def test_launchers():
+    table = {code_words(row[0])[0]: row for row in rows(page("backends.md").split("\n## ")[0])}
+    assert tuple(table) == base.NAMES
+    hosts = {
+        "user": base.HostLaunch("h", user="u"),
+        "port": base.HostLaunch("h", port=22),
+        "v6": base.HostLaunch("::1"),
+    }
+    for name, (_, programs, channel, *can, native) in table.items():
+        backend = base.load(name)
+        assert code_words(programs) == list(backend.PROGRAMS)
+        assert channel == {"stdio": "session", "dial": "dial back"}[backend.CHANNEL]
+        assert native == ("no" if backend.NATIVE is None else "yes")
+        for host, word in zip(hosts.values(), can, strict=True):
+            assert word == ("yes" if renders(backend, host) else "no"), (name, host)
+
+
+def renders(backend: base.Backend, host: base.HostLaunch) -> bool:
+    try:
+        return bool(backend.commands(base.LaunchPlan((host,), AGENT_WORDS), {}))
+    except BadInputError:
+        return False
+
+
+def test_rank_variables():
+    table = {code_words(row[0])[0]: tuple(code_words(row[1])) for row in rows(indented(page("backends.md"))) if row}
+    variables = {name: base.load(name).RANK_VARIABLES for name in base.NAMES}
+    assert table == {name: beginnings for name, beginnings in variables.items() if beginnings}
+
+
+def indented(text: str) -> str:
+    """The tables that stand within a list."""
+    return "\n".join(line.strip() for line in text.splitlines() if line.startswith("  |"))
 
 
 def test_layers():
