@@ -42,7 +42,7 @@ class JobSpec(Value):
     """A job as the user described it; nothing in it was looked up in the world yet.
 
     ``num_gpus`` counts slots per node. ``master_port`` ``None`` means: the default, or another free
-    one. ``grace`` is in seconds. ``wrap`` is a command line, already split into words, that is put
+    one. ``grace`` and ``time_limit`` are in seconds. ``wrap`` is a command line, already split into words, that is put
     before the program's on the ranks of ``wrap_ranks`` (all when empty); ``{rank}``,
     ``{local_rank}`` and ``{host}`` in it are replaced.
 
@@ -66,6 +66,7 @@ class JobSpec(Value):
     bind_core_list: str | None = None
     venv_script: str | None = None
     grace: float = DEFAULT_GRACE
+    time_limit: float | None = None
     output: OutputMode = "auto"
     timestamps: bool = False
     fold: bool = False

@@ -79,12 +79,13 @@ _RELAYED = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Manner(Value):
-    """How a session shows its job. ``notes``: (level, text) to say at the start."""
+    """How a session shows its job, and how long that may take, in seconds. ``notes``: (level, text) to say at first."""
 
     output: OutputMode = "auto"
     timestamps: bool = False
     fold: bool = False
     log_level: str = "info"
+    time_limit: float | None = None
     notes: tuple[tuple[str, str], ...] = ()
 
 
@@ -137,6 +138,10 @@ class Session:
         for level, text in self._manner.notes:
             self.console.say(level, text)
         self.loop.on_signals((*_STOP_SIGNALS, *_RELAYED, signal.SIGTSTP, signal.SIGCONT), self._on_signal)
+        limit = self._manner.time_limit
+        if limit is not None:
+            note = f"stopped after the time limit of {limit:g} s"
+            self.loop.after(limit, lambda: self.trouble("time limit", note, time.monotonic()))
         self.crew.start()
         # Whoever started us may have blocked them; the ranks get the mask as we found it, for they are forked now.
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_STOP_SIGNALS, *_RELAYED, signal.SIGCHLD))

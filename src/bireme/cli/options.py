@@ -134,6 +134,7 @@ OUTPUT = (
 
 CONDUCT = (
     Option(("--grace",), "seconds between SIGTERM and SIGKILL when ranks are stopped (10)", "seconds", "SECONDS", 10.0),
+    Option(("--time_limit",), "stop the job after so many seconds, with exit code 124", "seconds", "SECONDS"),
     Option(("--save_pid",), "keep the launcher's pid in /tmp/<pid>.deepspeed while it runs"),
     Option(("--dry_run",), "print the plan and start nothing"),
     Option(("--json",), "with --dry_run: the plan as JSON"),

@@ -56,6 +56,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
         bind_core_list=options["bind_core_list"],
         venv_script=options["venv_script"],
         grace=options["grace"],
+        time_limit=options["time_limit"],
         output=options["output"],
         timestamps=options["timestamps"],
         fold=options["fold"],

@@ -183,7 +183,7 @@ def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
         if pid_file is not None:
             pidfile.check(pid_file)
             notes.append(("info", f"launcher pid: {me} (in {pid_file})"))
-        manner = session.Manner(spec.output, spec.timestamps, spec.fold, spec.log_level, tuple(notes))
+        manner = session.Manner(spec.output, spec.timestamps, spec.fold, spec.log_level, spec.time_limit, tuple(notes))
         lock = prepared.lease.fileno() if prepared.lease is not None else -1
         return session.run(
             manner,

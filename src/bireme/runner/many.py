@@ -74,7 +74,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, *, check_only: 
     if pid_file is not None:
         pidfile.check(pid_file)
     try:
-        manner = session.Manner(spec.output, spec.timestamps, spec.fold, spec.log_level, tuple(notes))
+        manner = session.Manner(spec.output, spec.timestamps, spec.fold, spec.log_level, spec.time_limit, tuple(notes))
         return session.run(manner, lambda crew_session: Fleet(crew_session, voyage, dial, pid_file))
     finally:
         if pid_file is not None:

@@ -43,7 +43,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, launcher: str) 
     error_dir = os.path.join(temporary_directory(environ), f"bireme-{os.urandom(6).hex()}")
     node = NodePlan(launcher, 0, os.getcwd(), {"BIREME_JOB": os.path.basename(error_dir)}, error_dir, (worker,))
     plan = StartPlan(os.path.basename(error_dir), "cpu", 1, "", 0, (node,))
-    manner = session.Manner("raw", spec.timestamps, log_level=spec.log_level)
+    manner = session.Manner("raw", spec.timestamps, log_level=spec.log_level, time_limit=spec.time_limit)
     # the engine's own environment first: see the note on hydra in bireme.runner.many
     inherited = {**travelling, **environ, **travelling}
     return session.run(manner, lambda crew_session: LocalCrew(crew_session, plan, node, inherited, grace=spec.grace))

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
-    Cause: TypeAlias = Literal["ok", "rank failed", "signal", "agent lost", "unfit", "reader gone"]
+    Cause: TypeAlias = Literal["ok", "rank failed", "signal", "agent lost", "unfit", "reader gone", "time limit"]
 
 
 class RankEnd(Value):

@@ -34,7 +34,7 @@ def _headline(outcome: Outcome) -> list[str]:
         return [f"stopped by {signal_name(outcome.signum)} after {_duration(outcome.seconds)}"]
     if outcome.cause == "reader gone":
         return ["stopped, since the reader of our output went away"]
-    if outcome.cause in ("agent lost", "unfit"):
+    if outcome.cause in ("agent lost", "unfit", "time limit"):
         return [outcome.note]
     return ["some processes could not be ended"] if outcome.stuck else []
 

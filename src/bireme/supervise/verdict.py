@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bireme.errors import LOST, OK, READER_GONE, UNFIT
+from bireme.errors import LOST, OK, READER_GONE, TIME_LIMIT, UNFIT
 from bireme.supervise.outcome import Outcome, RankEnd
 
 TYPE_CHECKING = False
@@ -69,5 +69,11 @@ class Verdict:
         """The code of a cause that is not a rank's end."""
         if self.cause == "signal":
             return 128 + self.signum
-        codes: dict[Cause, int] = {"ok": OK, "agent lost": LOST, "unfit": UNFIT, "reader gone": READER_GONE}
+        codes: dict[Cause, int] = {
+            "ok": OK,
+            "agent lost": LOST,
+            "unfit": UNFIT,
+            "reader gone": READER_GONE,
+            "time limit": TIME_LIMIT,
+        }
         return codes[self.cause]

@@ -1,0 +1,18 @@
+"""``--time_limit``: a job that takes too long is stopped as for any other reason, and the code says why."""
+
+from __future__ import annotations
+
+from tests.conftest import PROGRAMS
+
+
+def test_time_limit(stage):
+    done = stage.run("run", "--num_gpus", "2", "--time_limit", "0.5", PROGRAMS / "scene.py", "wait")
+    assert done.returncode == 124
+    assert "stopped after the time limit of 0.5 s" in done.stderr
+    assert "2 ranks were stopped because of it" in done.stderr
+    assert not stage.left()
+
+
+def test_a_failure_before_the_limit_stays_the_cause(stage, script):
+    done = stage.run("run", "--time_limit", "1000", script("raise SystemExit(3)"))
+    assert done.returncode == 3
