@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cluster.host import Host
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme
 
@@ -25,6 +27,39 @@ def backends(*names: str) -> list[object]:
     """Parameters for ``backend``; each runs on the worker that has its cluster."""
     group = pytest.mark.xdist_group
     return [pytest.param(name, marks=group(cluster_of(name))) for name in names or PROGRAM_OF]
+
+
+@contextmanager
+def far(host: Host, ms: float = 50) -> Iterator[None]:
+    """A host with so much latency each way."""
+    host.delay(ms)
+    try:
+        yield
+    finally:
+        host.clear()
+
+
+@contextmanager
+def gpus(hosts: list[Host], count: int = 4) -> Iterator[None]:
+    """Hosts with so many GPUs, as far as anybody sees who does not use them: their device files."""
+    make = f"""
+        set -e
+        mkdir -p /run/dev/upper /run/dev/work
+        mount -t overlay -o lowerdir=/dev,upperdir=/run/dev/upper,workdir=/run/dev/work overlay /dev
+        mount -t devpts -o newinstance,ptmxmode=0666 devpts /dev/pts
+        mount --bind /dev/pts/ptmx /dev/ptmx
+        mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+        for i in $(seq 0 {count - 1}); do ln -s null /dev/nvidia$i; done
+        """
+    try:
+        for host in hosts:
+            done = host.run(make, check=False)
+            if done.returncode:
+                pytest.skip(f"no overlay mounts here: {done.stderr.strip()}")
+        yield
+    finally:
+        for host in hosts:
+            host.run("umount -l /dev; rm -rf /run/dev", check=False)
 
 
 class Looks(list[dict[str, Any]]):
@@ -275,6 +310,45 @@ def test_nodes_whose_slots_are_not_declared(request: pytest.FixtureRequest, back
     looks = Jobs.on(request, backend).look("--num_gpus", "2", hosts="node2\nnode1\n")
     places = [(found["host"], found["environ"]["LOCAL_RANK"]) for found in looks]
     assert places == [("node2", "0"), ("node2", "1"), ("node1", "0"), ("node1", "1")]
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_nodes_are_asked_for_their_devices(request: pytest.FixtureRequest, backend: str) -> None:
+    """Where no slots are declared: as many ranks as the node has GPUs, less what the filters take away."""
+    jobs = Jobs.on(request, backend)
+    one, two = (jobs.testbed[name] for name in ("node1", "node2"))
+    with gpus([one], 2), gpus([two], 3):
+        looks = jobs.look("--exclude", "node2:1", hosts="node1\nnode2\n")
+    expected = """
+        node1 0 0 0 4 2 0,1
+        node1 1 1 0 4 2 0,1
+        node2 2 0 1 4 2 0,2
+        node2 3 1 1 4 2 0,2
+        """
+    assert rows(looks) == table(expected)
+
+
+def test_declared_slots_that_are_not_there(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    with gpus([ssh_cluster["node1"]], 2), gpus([ssh_cluster["node2"]], 1):
+        done = jobs.run(jobs.write("look.py", LOOK), hosts="node1 slots=2\nnode2 slots=2\nnode3 slots=2\n")
+    assert done.returncode == 69, done.stderr
+    assert "node2" in done.stderr and "device 1" in done.stderr
+    assert "node1" not in done.stderr and not list(shared_dir.glob("*.json"))
+
+
+def test_devices_that_the_node_itself_names(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """``CUDA_VISIBLE_DEVICES`` of a start-up file there, by UUIDs."""
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    rc = Path(ssh_cluster.home, ".bashrc")
+    rc.write_text('[ "$(hostname)" != node2 ] || export CUDA_VISIBLE_DEVICES=GPU-aaaa,GPU-bbbb\n')
+    try:
+        with gpus([ssh_cluster["node1"], ssh_cluster["node2"]], 2):
+            looks = jobs.look(hosts="node1\nnode2\n")
+    finally:
+        rc.unlink()
+    devices = [found["environ"]["CUDA_VISIBLE_DEVICES"] for found in looks]
+    assert devices == ["0,1", "0,1", "GPU-aaaa,GPU-bbbb", "GPU-aaaa,GPU-bbbb"]
 
 
 def test_local_or_remote_is_decided_by_the_host(ssh_cluster: Testbed, shared_dir: Path) -> None:

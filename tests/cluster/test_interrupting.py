@@ -1,0 +1,185 @@
+"""Ctrl+C at any moment: while hosts are being reached, half started, running, twice: nothing is left, and it is 130."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.cluster.basics import children, wait_until
+from tests.cluster.test_world import Jobs, backends, far
+from tests.conftest import PROGRAMS, read_lines
+
+SCENE = PROGRAMS / "scene.py"
+CONNECT = 10.0  # seconds that ssh may take to connect: who presses Ctrl+C does not wait for that
+WITHIN = 1.0  # seconds after the command's end until nothing is left
+
+
+def start(jobs: Jobs, *words: object, hosts: str = "node[1-3]:2") -> subprocess.Popen[bytes]:
+    """In a process group of its own, as a shell with job control starts it; it is there when this returns."""
+    process = jobs.start("--grace", "30", *(words or (SCENE, "wait")), hosts=hosts, start_new_session=True)
+    wait_until("the command", lambda: children(process.pid), 10, every=0.001)
+    return process
+
+
+def press_ctrl_c(jobs: Jobs, process: subprocess.Popen[bytes]) -> None:
+    jobs.login.kill(process, signal.SIGINT, group=True)
+
+
+def ends_clean(jobs: Jobs, process: subprocess.Popen[bytes], within: float = CONNECT - 1, *codes: int) -> str:
+    begin = time.monotonic()
+    _, err = process.communicate(timeout=60)
+    seconds = time.monotonic() - begin
+    text = err.decode(errors="replace")
+    if "KeyboardInterrupt" in text and "bireme" not in text:
+        assert not text.count("[node")  # Python itself was hit while it began, before it came to us
+        return ""
+    assert process.returncode in (130, *codes), text
+    assert seconds < within, f"{seconds:.1f} s"
+    left = jobs.testbed.strays(WITHIN)
+    assert not any(left.values()), f"left: {left}"
+    ours = [line for line in text.splitlines() if not line.startswith("[node")]
+    assert all(line.startswith("bireme: ") for line in ours), ours
+    return text
+
+
+def agents(jobs: Jobs) -> dict[str, int]:
+    """How many agent processes there are on each node."""
+    return {
+        node.name: sum("bireme.agent" in process.argv for process in node.ps().values()) for node in jobs.testbed.nodes
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends("ssh", "pdsh", "openmpi", "mpich"))
+def test_while_hosts_are_being_reached(request: pytest.FixtureRequest, backend: str) -> None:
+    """One host is a black hole, the others' agents are there and wait (Open MPI's daemons wait for each other)."""
+    jobs = Jobs.on(request, backend)
+    jobs.testbed["node2"].blackhole()
+    process = start(jobs)
+
+    def reaching() -> bool:
+        there = [node.strays() for node in (jobs.testbed["node1"], jobs.testbed["node3"])]
+        to_it = any("node2" in argv and argv[0].endswith("ssh") for argv in jobs.login.strays().values())
+        return to_it and (all(there) if backend == "openmpi" else agents(jobs)["node1"] > 0 < agents(jobs)["node3"])
+
+    wait_until("connections", reaching, 10)
+    press_ctrl_c(jobs, process)
+    ends_clean(jobs, process)
+
+
+@pytest.mark.slow
+def test_while_the_allocation_is_waited_for(request: pytest.FixtureRequest) -> None:
+    """All nodes are another's: our request waits in the queue, and goes from there."""
+    jobs = Jobs.on(request, "slurm")
+    other = jobs.login.popen(["srun", "-N4", "--exclusive", "sleep", "1000"], stderr=subprocess.DEVNULL)
+    wait_until("the other job", lambda: any("RUNNING" in job for job in jobs.testbed.slurm_jobs()), 20)
+    process = start(jobs)
+    wait_until("our request", lambda: any("PENDING" in job for job in jobs.testbed.slurm_jobs()), 20)
+    press_ctrl_c(jobs, process)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    wait_until("the request to go", lambda: not any("PENDING" in job for job in jobs.testbed.slurm_jobs()), 5)
+    jobs.login.kill(other, signal.SIGTERM)
+    other.wait(20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends())
+def test_half_started(request: pytest.FixtureRequest, backend: str) -> None:
+    """The ranks of near nodes run; what the far node was told is still on its way."""
+    jobs = Jobs.on(request, backend)
+    with far(jobs.testbed["node2"]):
+        process = start(jobs)
+        lines = read_lines(process, 1, "ready")
+        assert "node2" not in lines[-1]
+        press_ctrl_c(jobs, process)
+        ends_clean(jobs, process)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends())
+def test_at_any_moment_of_the_start(request: pytest.FixtureRequest, backend: str) -> None:
+    """At twelve moments between Python's start and the last rank's, whatever they happen to hit."""
+    jobs = Jobs.on(request, backend)
+    begin = time.monotonic()
+    process = start(jobs)
+    read_lines(process, 6, "ready")
+    whole = time.monotonic() - begin
+    press_ctrl_c(jobs, process)
+    ends_clean(jobs, process)
+    for moment in range(12):
+        process = start(jobs)
+        try:
+            process.wait(whole * moment / 12)
+        except subprocess.TimeoutExpired:
+            pass
+        press_ctrl_c(jobs, process)
+        # before Python has begun, it is the shell that starts it which dies of the signal
+        ends_clean(jobs, process, CONNECT - 1, -signal.SIGINT)
+        if backend == "slurm":
+            assert not jobs.testbed.slurm_jobs(3)
+
+
+# Tells of the first two signals that it gets, and ends only by SIGKILL.
+STUBBORN = """
+import os, signal, time
+def tell(signum, frame):
+    os.write(1, b"got %d\\n" % signum)
+for signum in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(signum, tell)
+os.write(1, b"ready\\n")
+while True:
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends())
+def test_twice(request: pytest.FixtureRequest, backend: str) -> None:
+    """The first one reaches every rank as SIGINT, the second ends the grace time."""
+    jobs = Jobs.on(request, backend)
+    process = start(jobs, jobs.write("stubborn.py", STUBBORN))
+    read_lines(process, 6, "ready")
+    press_ctrl_c(jobs, process)
+    read_lines(process, 6, f"got {signal.SIGINT.value}")
+    assert process.poll() is None
+    press_ctrl_c(jobs, process)
+    assert "SIGKILL" in ends_clean(jobs, process)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends("ssh", "pdsh", "openmpi", "mpich"))
+def test_twice_while_hosts_are_being_reached(request: pytest.FixtureRequest, backend: str) -> None:
+    jobs = Jobs.on(request, backend)
+    jobs.testbed["node2"].blackhole()
+    process = start(jobs)
+    wait_until("connections", lambda: jobs.testbed["node1"].strays(), 10)
+    press_ctrl_c(jobs, process)
+    press_ctrl_c(jobs, process)
+    ends_clean(jobs, process)
+
+
+# Ends well when it is interrupted, as one that saves a checkpoint.
+SAVES = """
+import time
+print("ready", flush=True)
+try:
+    time.sleep(1000)
+except KeyboardInterrupt:
+    print("x" * 100_000 + "saved", flush=True)
+"""
+
+
+@pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
+def test_ranks_may_save_what_they_have(request: pytest.FixtureRequest, backend: str) -> None:
+    """What they say while they end is seen, and the code is 130 all the same."""
+    jobs = Jobs.on(request, backend)
+    process = start(jobs, jobs.write("saves.py", SAVES))
+    read_lines(process, 6, "ready")
+    press_ctrl_c(jobs, process)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert out.count(b"saved\n") == 6
