@@ -52,7 +52,7 @@ class LocalCrew:
         self._environ, self._keep = environ, keep
         self._over = False
         self._files = self._rank_files(log_dir) if log_dir is not None else None
-        self._pipes = Pipes(session.loop, self._chunk, session.eof, self._maybe_over)
+        self._pipes = Pipes(session.loop, self._chunk, session.rested, session.eof, self._maybe_over, rest=session.rest)
         listener = Listener(self._up, session.down, self._guardian_lost, self._unfit, self._node_over)
         self._node = Node(
             session.loop,

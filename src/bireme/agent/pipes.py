@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from functools import partial
 
 TYPE_CHECKING = False
@@ -24,6 +25,8 @@ class _Pipe:
 
     def __init__(self, rank: int, number: int) -> None:
         self.rank, self.number = rank, number
+        self.begun = self.timed = False
+        self.last_read = 0.0
         self.read_fd, self.write_fd = os.pipe()
         os.set_blocking(self.read_fd, False)
         try:
@@ -38,6 +41,8 @@ class Pipes:
     Args:
         loop: says when a pipe can be read.
         on_chunk: called with (rank, 1 or 2, bytes) for everything that is read.
+        on_rest: called with (rank, 1 or 2) when a line was begun and nothing has followed for ``rest`` seconds,
+            although somebody listened: only who reads the pipe knows that it is empty.
         on_eof: called with (rank, 1 or 2) at a pipe's end.
         on_end: called when the last pipe has reached its end.
     """
@@ -46,10 +51,14 @@ class Pipes:
         self,
         loop: Loop,
         on_chunk: Callable[[int, int, bytes], None],
+        on_rest: Callable[[int, int], None],
         on_eof: Callable[[int, int], None],
         on_end: Callable[[], None],
+        *,
+        rest: float,
     ) -> None:
-        self._loop, self._on_chunk, self._on_eof, self._on_end = loop, on_chunk, on_eof, on_end
+        self._loop, self._rest = loop, rest
+        self._on_chunk, self._on_rest, self._on_eof, self._on_end = on_chunk, on_rest, on_eof, on_end
         self._open: dict[int, _Pipe] = {}
         self._paused = False
 
@@ -106,7 +115,29 @@ class Pipes:
         if len(chunk) < _SMALL:
             self._loop.small_read()
         self._on_chunk(pipe.rank, pipe.number, chunk)
+        if not chunk.endswith(b"\n"):
+            self._let_rest(pipe)
+        else:
+            pipe.begun = False
         return True
+
+    def _let_rest(self, pipe: _Pipe) -> None:
+        pipe.begun, pipe.last_read = True, time.monotonic()
+        if not pipe.timed:
+            pipe.timed = True
+            self._loop.after(self._rest, partial(self._rested, pipe))
+
+    def _rested(self, pipe: _Pipe) -> None:
+        pipe.timed = False
+        if not pipe.begun or pipe.read_fd not in self._open:
+            return
+        since = time.monotonic() - pipe.last_read
+        if self._paused or since < self._rest:
+            pipe.timed = True
+            self._loop.after(self._rest - since if since < self._rest else self._rest, partial(self._rested, pipe))
+        elif not self._read(pipe) and pipe.read_fd in self._open:  # a last look: the loop may have been busy
+            pipe.begun = False
+            self._on_rest(pipe.rank, pipe.number)
 
     def _end(self, pipe: _Pipe) -> None:
         if self._open.pop(pipe.read_fd, None) is None:

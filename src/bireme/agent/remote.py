@@ -199,13 +199,14 @@ class RemoteAgent:
         unset: list[str],
         grace: float,
         window: int,
+        rest: float,
     ) -> None:
         assert self._spec is not None
         plan = self._plan = _node_plan(node)
         environ = {name: value for name, value in self._environ.items() if not name.startswith(tuple(unset))}
         _, environ_for_ranks = program.interpreter(self._spec, {**environ, **exports})
         self._window = window
-        self._pipes = Pipes(self._loop, self._chunk, self._eof, self._maybe_over)
+        self._pipes = Pipes(self._loop, self._chunk, self._rested, self._eof, self._maybe_over, rest=rest)
         if self._spec.rank_log_dir is not None:
             ranks = [worker.rank for worker in plan.workers]
             directory = prepare(self._spec.rank_log_dir)
@@ -308,6 +309,9 @@ class RemoteAgent:
         self._window -= len(chunk)
         if self._window <= 0 and self._pipes is not None:
             self._pipes.pause()
+
+    def _rested(self, rank: int, number: int) -> None:
+        self._channel.send("rested", rank=rank, number=number)
 
     def _eof(self, rank: int, number: int) -> None:
         self._channel.send("eof", rank=rank, number=number)

@@ -71,6 +71,8 @@ if TYPE_CHECKING:
             """Leave nothing behind, at whatever point the session has ended."""
 
 
+_REST_ON_TERMINAL = 0.1
+_REST_ELSEWHERE = 0.5
 _LAST_DRAIN = 2.0
 """Seconds that a stopped job waits for a reader that does not read (a terminal under Ctrl+S)."""
 
@@ -130,7 +132,9 @@ class Session:
         self.terminal = Terminal()
         self.loop = Loop()
         self.verdict = Verdict()
-        self.console = Console(self.loop, manner.log_level, on_gone=self._reader_gone, on_room=self._room_again)
+        self.console = Console(
+            self.loop, manner.log_level, on_gone=self._reader_gone, on_room=lambda: self.crew.release_output()
+        )
         self._output: Output | None = None
 
     def run(self) -> Outcome:
@@ -182,6 +186,16 @@ class Session:
         if self.console.full:
             self.crew.hold_output()
 
+    @property
+    def rest(self) -> float:
+        """Seconds after which an unfinished line is shown: a person is quick to wonder, a file is not."""
+        return _REST_ON_TERMINAL if self.console.is_terminal(OUT) else _REST_ELSEWHERE
+
+    def rested(self, rank: int, number: int) -> None:
+        """A rank has begun a line and does not go on."""
+        assert self._output is not None
+        self._output.rested(rank, number)
+
     def eof(self, rank: int, number: int) -> None:
         """A rank will write no more."""
         assert self._output is not None
@@ -207,11 +221,6 @@ class Session:
             self._last_drain = self.loop.after(_LAST_DRAIN, self.loop.stop)
 
     # -- what the world tells --------------------------------------------------------------------
-
-    def _room_again(self) -> None:
-        if self._output is not None:
-            self._output.room_again()
-        self.crew.release_output()
 
     def _reader_gone(self) -> None:
         self.trouble("reader gone", "", time.monotonic())

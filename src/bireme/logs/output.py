@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from bireme.logs.console import ERR, OUT
 from bireme.logs.fold import Folder, rank_set
 from bireme.logs.lines import Block, Label, LineCutter
@@ -15,16 +13,10 @@ if TYPE_CHECKING:
     from bireme.logs.console import Console
     from bireme.loop import Loop
 
-_REST_ON_TERMINAL = 0.1
-_REST_ELSEWHERE = 0.5
-"""Seconds after which an unfinished line is shown: a person is quick to wonder, a file is not."""
-
 _TAIL = 32 * 1024
 """Bytes of stderr that are kept of each rank, for the report."""
 
 
-_AFTER_ROOM = 1.0
-"""Seconds that output may take to arrive after the ranks had to wait: over a credit, a network, a busy machine."""
 _FOLD_SECONDS = 0.1
 """How long a line waits for others like it."""
 _FOLD_BYTES = 256 * 1024
@@ -57,10 +49,8 @@ class _Stream:
     passed on as it is.
     """
 
-    def __init__(self, rank: int, number: int, cutter: LineCutter | None, *, alone: bool, rest: float) -> None:
-        self.rank, self.number, self.cutter, self.alone, self.rest = rank, number, cutter, alone, rest
-        self.last_read = 0.0
-        self.timed = False
+    def __init__(self, rank: int, number: int, cutter: LineCutter | None, *, alone: bool) -> None:
+        self.rank, self.number, self.cutter, self.alone = rank, number, cutter, alone
         self.tail = b""
 
 
@@ -77,7 +67,6 @@ class Output:
         """Expect output of a rank's stdout (1) or stderr (2)."""
         style, mode = self._style, self._style.effective
         terminal = self._console.is_terminal(number)
-        rest = _REST_ON_TERMINAL if terminal else _REST_ELSEWHERE
         labelled = mode == "prefix" or style.timestamps
         shown = mode != "none" and (mode != "rank0" or rank == 0)
         alone = shown and not labelled and (style.world_size == 1 or mode == "rank0")
@@ -87,7 +76,7 @@ class Output:
             plain = not labelled or style.fold
             label = Label.empty if plain else Label.of(host, rank, timestamps=style.timestamps)
             cutter = LineCutter(label, relabel_cr=terminal)
-        self._streams[rank, number] = _Stream(rank, number, cutter, alone=alone, rest=rest)
+        self._streams[rank, number] = _Stream(rank, number, cutter, alone=alone)
 
     def feed(self, rank: int, number: int, chunk: bytes) -> None:
         """A rank has written."""
@@ -98,11 +87,13 @@ class Output:
             self._console.pass_on(number, chunk)
         elif stream.cutter is not None:
             self._put(stream, stream.cutter.feed(chunk))
-            if stream.cutter.resting:
-                self._let_rest(stream, stream.cutter)
 
     def eof(self, rank: int, number: int) -> None:
         """A stream is at its end: what has no newline is shown as it is."""
+        self.rested(rank, number)
+
+    def rested(self, rank: int, number: int) -> None:
+        """An unfinished line, to which nothing has been added for a moment, is shown as far as it is."""
         stream = self._streams[rank, number]
         if stream.cutter is not None:
             self._put(stream, stream.cutter.flush())
@@ -124,11 +115,6 @@ class Output:
             label = Label.of(host, rank_set(ranks), timestamps=self._style.timestamps)()
             self._console.put(number, self, Block(label.first + line, label.more))
 
-    def room_again(self) -> None:
-        """The ranks had to wait: what they could not write meanwhile is still on its way, and no line has rested."""
-        for stream in self._streams.values():
-            stream.last_read = time.monotonic() + _AFTER_ROOM
-
     def flush(self) -> None:
         """Show what was kept back."""
         self._unfold(OUT)
@@ -143,21 +129,3 @@ class Output:
             self._gather(stream.rank, stream.number, block)
         elif block is not None:
             self._console.put(stream.number, stream, block)
-
-    def _let_rest(self, stream: _Stream, cutter: LineCutter) -> None:
-        """An unfinished line is shown once nothing has followed it for a moment."""
-        stream.last_read = time.monotonic()
-        if not stream.timed:
-            stream.timed = True
-            self._loop.after(stream.rest, lambda: self._rested(stream, cutter))
-
-    def _rested(self, stream: _Stream, cutter: LineCutter) -> None:
-        stream.timed = False
-        if not cutter.resting:
-            return
-        since = time.monotonic() - stream.last_read
-        if self._console.full or since < stream.rest:  # full: nothing is read, so nothing can follow
-            stream.timed = True
-            self._loop.after(max(stream.rest - since, 0.01), lambda: self._rested(stream, cutter))
-        else:
-            self._put(stream, cutter.flush())

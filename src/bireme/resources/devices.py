@@ -189,6 +189,8 @@ def remote_slots(
         BadInputError: the node has no such device.
     """
     if wanted is None:
+        if devices.visible:  # the scheduler's word, or the node's: filters choose among these
+            return local_slots(devices.replace(ids=devices.visible), num_gpus=num_gpus, filtered=filtered)[0]
         return local_slots(devices, num_gpus=num_gpus, filtered=filtered)[0]
     if devices.accelerator == "cpu":
         return tuple(wanted)

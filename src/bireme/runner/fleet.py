@@ -11,9 +11,10 @@ from bireme.control.frames import Output
 from bireme.logs.rankfiles import RankFiles
 from bireme.planning.start import JobFacts, start_plan
 from bireme.resources import devices
+from bireme.resources.reach import reachable
 from bireme.runner import pidfile, preflight
 from bireme.runner.engine import Engine
-from bireme.runner.member import Member, find_member
+from bireme.runner.member import Member, addresses_of, find_member
 from bireme.runner.muster import AT_ONCE, Muster
 from bireme.supervise.outcome import RankEnd
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from bireme.runner.voyage import Voyage
 
 _MESSAGES = (
-    *("hello", "probed", "up", "down", "eof", "say", "unfit"),
+    *("hello", "probed", "up", "down", "rested", "eof", "say", "unfit"),
     *("guardian_lost", "signalled", "over", "pong"),
 )
 """What an agent says."""
@@ -234,6 +235,7 @@ class Fleet:
                 unset=list(self._voyage.backend.RANK_VARIABLES),
                 grace=spec.grace,
                 window=_WINDOW,
+                rest=self._session.rest,
             )
 
     # -- running ---------------------------------------------------------------------------------
@@ -263,6 +265,9 @@ class Fleet:
 
     def _on_down(self, member: Member, end: dict[str, Any], when: float) -> None:
         self._session.down(RankEnd(**end), member.our_time(when))
+
+    def _on_rested(self, member: Member, rank: int, number: int) -> None:
+        self._session.rested(rank, number)
 
     def _on_eof(self, member: Member, rank: int, number: int) -> None:
         self._session.eof(rank, number)
@@ -354,6 +359,7 @@ class Fleet:
         if self._leaving:
             return
         self._leaving = True
+        self._blame_the_silent()
         self._muster.stop()
         if self._beat is not None:
             self._beat.cancel()
@@ -366,6 +372,17 @@ class Fleet:
             self._give_back_allocation()
         if self._engine_gone:
             self._finish()
+
+    def _blame_the_silent(self) -> None:
+        """An engine of all nodes takes every agent along when it loses one: the one that is silent is to blame."""
+        lost = [member for member in self.members if member.state == "lost"]
+        if self._per_host or len(lost) < 2 or self._session.verdict.cause != "agent lost":
+            return
+        port = self._voyage.spec.ssh_port or 22
+        dead = [member.name for member in lost if not reachable(addresses_of(member.name), port, seconds=1.0)]
+        if dead:
+            note = f"agent lost on {', '.join(dead)}: the node does not answer any more"
+            self._session.trouble("agent lost", note, float("-inf"))
 
     def _give_back_allocation(self) -> None:
         """An allocation that the engine has made for us outlives an engine that waits for a dead node."""

@@ -27,6 +27,7 @@ def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
         BadInputError: the job cannot be run as described; nothing was started.
     """
     found = find(spec, environ)
+    _check_node_rank(spec, 1 if found is None else len(found.entries))
     if found is None:
         return local.run(spec, environ)
     if spec.by_hand:
@@ -58,6 +59,13 @@ def plan(spec: JobSpec, environ: Mapping[str, str]) -> StartPlan:
     prepared = local.prepare(spec, environ, here)
     prepared.release()
     return prepared.plan
+
+
+def _check_node_rank(spec: JobSpec, nodes: int) -> None:
+    """Typed on every node, as torchrun wants it, each would start the whole job."""
+    if spec.node_rank not in (None, -1) and not spec.by_hand and (nodes > 1 or spec.node_rank != 0):
+        mend = "one command reaches all nodes; to type it on each, add --no_ssh"
+        raise BadInputError("which node this one is matters only with --no_ssh", mend=mend, where="--node_rank")
 
 
 def engine_commands(spec: JobSpec, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:

@@ -70,16 +70,17 @@ def find_member(members: Sequence[Member], who: Mapping[str, str]) -> Member | N
                 return member
     addresses = set(who.get("addresses", "").split(","))
     for member in members:
-        if addresses & _addresses_of(member.name):
+        if addresses & set(addresses_of(member.name)):
             return member
     place = who.get("place", "")
     return members[int(place)] if place.isdecimal() and int(place) < len(members) else None
 
 
-def _addresses_of(name: str) -> set[str]:
+def addresses_of(name: str) -> list[str]:
+    """The numeric addresses that a name stands for; none when it cannot be resolved."""
     import socket
 
     try:
-        return {str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+        return [str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
     except OSError:
-        return set()
+        return []
