@@ -1,0 +1,116 @@
+"""Many hosts: as many as there are start, and no more connections, processes or files at a time than are needed."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.basics import read, wait_until
+from tests.cluster.conftest import REPOSITORY
+from tests.cluster.test_world import Jobs
+from tests.cluster.testbed import Testbed, unavailable
+from tests.conftest import bireme
+
+GIB = 1 << 30
+MANY = 128
+
+
+def available_memory() -> int:
+    """Bytes."""
+    words = read("/proc/meminfo").partition("MemAvailable:")[2].split()
+    return int(words[0]) * 1024 if words else 0
+
+
+@pytest.fixture
+def many_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+    """A cluster of its own."""
+    import sys
+
+    if why := unavailable():
+        pytest.skip(f"no cluster: {why}")
+    if available_memory() < 6 * GIB:
+        pytest.skip(f"{MANY} hosts with agents need 6 GiB of memory")
+    share = [str(REPOSITORY), sys.prefix, str(tmp_path_factory.getbasetemp())]
+    with Testbed(MANY, state=tempfile.mkdtemp(prefix="testbed-"), share=share) as testbed:
+        yield testbed
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ssh_cluster")
+def test_128_hosts(many_hosts: Testbed, shared_dir: Path) -> None:
+    """All ranks run, each on its node; and nothing is left."""
+    jobs = Jobs(many_hosts, "ssh", shared_dir)
+    done = jobs.run(
+        *("--no_python", "sh", "-c", "echo $RANK of $WORLD_SIZE on $(hostname)"), hosts=f"node[1-{MANY}]:1", timeout=180
+    )
+    assert done.returncode == 0, done.stderr
+    lines = sorted(done.stdout.splitlines(), key=lambda line: int(line.split("] ")[1].split()[0]))
+    assert lines == [f"[node{n + 1}:{n}] {n} of {MANY} on node{n + 1}" for n in range(MANY)]
+    left = many_hosts.strays(3)
+    assert not any(left.values()), left
+
+
+# -- without so many hosts: an ``ssh`` that runs its command here, when it is let ------------------
+
+SSH = """#!/bin/sh
+# ssh OPTIONS -- HOST COMMAND
+for word; do host=$command; command=$word; done
+: >"{dir}/reached-$host"
+while [ ! -e "{dir}/go" ]; do sleep 0.05; done
+exec sh -c "$command"
+"""
+MOST = 64
+
+
+def with_its_ssh(jobs: Jobs) -> dict[str, str]:
+    (jobs.shared / "bin").mkdir()
+    path = jobs.write("bin/ssh", SSH.format(dir=jobs.shared))
+    path.chmod(0o755)
+    return {"PATH": f"{path.parent}:/usr/local/bin:/usr/bin:/bin"}
+
+
+def reached(jobs: Jobs) -> int:
+    return len(list(jobs.shared.glob("reached-*")))
+
+
+@pytest.mark.slow
+def test_so_many_connect_at_a_time(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """And the others as those have been heard."""
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    process = jobs.start("--no_python", "true", hosts=f"fake[1-{MOST + 16}]:1", env=with_its_ssh(jobs))
+    wait_until("the first of them", lambda: reached(jobs) >= MOST, 30)
+    time.sleep(0.5)  # for what must not happen
+    assert reached(jobs) == MOST
+    (shared_dir / "go").touch()
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert reached(jobs) == MOST + 16
+
+
+OPEN_FILES = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+
+
+@pytest.mark.parametrize("hard", [4096, 128])
+def test_limit_of_open_files(ssh_cluster: Testbed, shared_dir: Path, hard: int) -> None:
+    """A low soft limit is raised, for us alone; a hard one is said, before anything is started."""
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    (shared_dir / "go").touch()
+    program = jobs.write("files.py", OPEN_FILES)
+    command = bireme("run", "--launcher", "ssh", "--hosts", "fake[1-24]:1", program)
+    limited = ["sh", "-c", f'ulimit -Sn 64; ulimit -Hn {hard}; exec "$@"', "sh", *command]
+    process = jobs.login.popen(
+        limited, cwd=str(shared_dir), env=with_its_ssh(jobs), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, err = process.communicate(timeout=60)
+    if hard == 128:
+        assert process.returncode == 69, err
+        assert b"open files" in err and b"ulimit" in err and b"Traceback" not in err
+        assert not reached(jobs)
+    else:
+        assert process.returncode == 0, err
+        assert out.count(b"(64, 4096)") == 24
