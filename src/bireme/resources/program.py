@@ -128,13 +128,28 @@ def interpreter(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, Mapping
     raise BadInputError(f"no python on PATH after {script}", where=where)
 
 
+def _die_with_us() -> None:
+    """In the shell's process, before exec: a script that takes seconds (``module load``) does not outlive a Ctrl+C."""
+    import ctypes
+    import signal
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+
+
 def _sourced(script: str, environ: Mapping[str, str], where: str) -> Mapping[str, str]:
     """The environment after ``source script`` in bash."""
     import subprocess
 
     command = ["bash", "-c", '. "$1" >&2 && exec env -0', "bash", script]
     try:
-        done = subprocess.run(command, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        done = subprocess.run(
+            command,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            preexec_fn=_die_with_us if sys.platform == "linux" else None,
+        )
     except OSError as error:
         raise BadInputError(f"cannot run bash to read {script}: {error.strerror}", where=where) from None
     if done.returncode != 0 or not done.stdout:  # it may also have left the shell with 0
