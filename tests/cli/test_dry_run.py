@@ -87,6 +87,13 @@ def test_wrapped_ranks_and_cores(stage, witness):
     assert found["nodes"][0]["workers"][0]["cores"] == [core]
 
 
+def test_arguments_that_are_not_utf8(stage, witness):
+    for words in (["--dry_run"], ["--dry_run", "--json"]):
+        process = stage.start("run", *words, witness, os.fsdecode(b"\xff"), env=clean_environ(PYTHONIOENCODING="utf-8"))
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+
+
 def test_nothing_is_written(stage, witness, tmp_path):
     tmp = tmp_path / "tmp"
     tmp.mkdir()

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import clean_environ
-from tests.run.conftest import wait_for
 
 SILENT = "import time\ntime.sleep(1000)\n"
 CODES = {
@@ -81,17 +80,6 @@ def test_while_a_rank_fails(stage, script, signum):
     _, err = process.communicate(timeout=30)
     assert process.returncode == 3, err
     assert b"rank 1" in err
-
-
-def test_while_the_environment_script_runs(stage, script, tmp_path):
-    source = tmp_path / "activate"
-    source.write_text(f"touch {tmp_path}/begun\nsleep 1000\n")
-    process = stage.start("run", "-q", "--venv_script", source, script(SILENT))
-    wait_for((tmp_path / "begun").exists, "the script to begin")
-    os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert b"Traceback" not in err
 
 
 def test_many_signals_at_once(stage, script):

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -118,6 +119,20 @@ def test_a_reader_that_waits_makes_the_ranks_wait(stage):
     assert process.returncode == 0
     for rank in (b"0", b"1"):
         assert b"".join(re.findall(rb"\] (" + rank + rb"+)", out)) == rank * size
+
+
+@pytest.mark.slow
+def test_a_slow_reader_gets_whole_lines(stage):
+    """What follows an unfinished line waits in the pipe because we do not read it: that is no rest of the rank's."""
+    process = stage.start("run", "-q", "--num_gpus", "3", "--no_python", "seq", "150000")
+    blocks = []
+    while block := os.read(process.stdout.fileno(), 4096):
+        blocks.append(block)
+        time.sleep(0.01)
+    out = b"".join(blocks)
+    assert process.wait(60) == 0
+    assert b"+] " not in out
+    assert out.count(b"\n") == 450_000
 
 
 def _blocked_writers(pid):

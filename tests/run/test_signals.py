@@ -185,3 +185,36 @@ def test_time_for_a_checkpoint(stage, script, tmp_path):
     out, _ = process.communicate(timeout=30)
     assert out.count(b"saving") == 2000
     assert [(tmp_path / f"checkpoint{rank}").read_text() for rank in (0, 1)] == ["saved", "saved"]
+
+
+def test_children_ignored_at_the_start(stage, script):
+    """Some daemons ignore SIGCHLD, and the kernel then reaps for them: we must hear of our own ends all the same."""
+    for text, code in (("", 0), ("raise SystemExit(3)", 3)):
+        done = stage.run(
+            "run",
+            "-q",
+            "--num_gpus",
+            "2",
+            script(text),
+            preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+        )
+        assert (done.returncode, "itself failed" in done.stderr) == (code, False), done.stderr
+
+
+def test_signals_blocked_at_the_start(stage, script):
+    """As by a parent that reads its signals from a descriptor: the ranks inherit it, and we are not deaf."""
+    blocked = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+    program = script(
+        "import signal\n"
+        "print('ready', *sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))), flush=True)\n"
+        "import time\ntime.sleep(1000)\n"
+    )
+    process = stage.start(
+        "run", "-q", "--num_gpus", "2", "--grace", "0.2", program,
+        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, blocked),
+    )  # fmt: skip
+    for line in read_lines(process, 2, "ready"):
+        assert set(map(int, line.split("ready")[1].split())) == blocked
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
