@@ -1,0 +1,157 @@
+"""The channel over real pipes and sockets: in order, without waiting, and with one end that is said once."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from bireme.control.channel import Channel
+from bireme.control.frames import GREETING, Message, Output, encode_output
+from bireme.loop import Loop
+
+
+class Side:
+    """One end of a channel, and what has happened there."""
+
+    def __init__(self, loop: Loop, read_fd: int, write_fd: int, **kwargs: bool) -> None:
+        self.frames: list[Message | Output] = []
+        self.ends: list[str] = []
+        self.until: Callable[[], bool] = lambda: False
+        self.loop = loop
+        self.channel = Channel(loop, read_fd, write_fd, on_frame=self.on_frame, on_end=self.on_end, **kwargs)
+
+    def on_frame(self, frame: Message | Output) -> None:
+        self.frames.append(frame)
+        self.check()
+
+    def on_end(self, reason: str) -> None:
+        self.ends.append(reason)
+        self.check()
+
+    def check(self) -> None:
+        if self.until():
+            self.loop.stop()
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Run the loop until then; fails when that takes too long."""
+        if until():
+            return
+        self.until = until
+        late: list[bool] = []
+        timer = self.loop.after(20, lambda: (late.append(True), self.loop.stop()))
+        self.loop.run()
+        timer.cancel()
+        assert not late, f"{self.frames[-3:]} {self.ends}"
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture(params=["pipes", "socket"])
+def ends(request: pytest.FixtureRequest) -> Iterator[list[tuple[int, int]]]:
+    """(read, write) of both ends."""
+    if request.param == "socket":
+        made = [(sock.detach(),) * 2 for sock in socket.socketpair()]
+    else:
+        (a, b), (c, d) = os.pipe(), os.pipe()
+        made = [(a, d), (c, b)]
+    yield made
+    for fd in {fd for pair in made for fd in pair}:
+        try:
+            os.close(fd)
+        except OSError:
+            pass
+
+
+@pytest.fixture
+def both(loop: Loop, ends: list[tuple[int, int]]) -> tuple[Side, Side]:
+    """The runner's end and the agent's."""
+    return Side(loop, *ends[0]), Side(loop, *ends[1], greet=True, greeted=True)
+
+
+def test_both_ways(both: tuple[Side, Side]) -> None:
+    runner, agent = both
+    agent.channel.send("hello", number=1)
+    runner.channel.send("ask", word="ü")
+    runner.wait(lambda: bool(runner.frames))
+    agent.wait(lambda: bool(agent.frames))
+    assert runner.frames == [Message("hello", {"number": 1})]
+    assert agent.frames == [Message("ask", {"word": "ü"})]
+
+
+def test_more_than_fits_is_sent_later_in_order(both: tuple[Side, Side]) -> None:
+    """And who sends does not wait."""
+    runner, agent = both
+    sent = [Output(number % 5, 1, bytes([number]) * 100_000) for number in range(50)]
+    for output in sent:
+        agent.channel.send_raw(encode_output(output.rank, output.number, output.data))
+    agent.channel.send("over")
+    assert agent.channel.pending > 3_000_000
+    runner.wait(lambda: len(runner.frames) == len(sent) + 1)
+    assert runner.frames == [*sent, Message("over", {})]
+    assert agent.channel.pending == 0
+
+
+def test_the_other_side_goes(both: tuple[Side, Side]) -> None:
+    runner, agent = both
+    agent.channel.send("last")
+    agent.channel.close()
+    runner.wait(lambda: bool(runner.ends))
+    assert runner.frames == [Message("last", {})]
+    assert runner.ends == ["closed by the other side"]
+    assert not runner.channel.open
+    runner.channel.send("into the void")
+    assert runner.ends == ["closed by the other side"]
+    assert not agent.ends, "who closes knows it"
+
+
+def test_the_other_side_goes_while_much_waits(both: tuple[Side, Side]) -> None:
+    runner, agent = both
+    for _ in range(100):
+        agent.channel.send_raw(encode_output(0, 1, b"x" * 100_000))
+    runner.channel.close()
+    agent.wait(lambda: bool(agent.ends))
+    assert len(agent.ends) == 1
+    assert not agent.channel.open
+
+
+def test_nonsense_ends_it(loop: Loop, ends: list[tuple[int, int]]) -> None:
+    runner = Side(loop, *ends[0])
+    os.write(ends[1][1], GREETING + b"garbage that is none of ours")
+    runner.wait(lambda: bool(runner.ends))
+    assert runner.ends == ["the channel carries something that is not ours"]
+    assert not runner.channel.open
+
+
+def test_noise_is_kept(loop: Loop, ends: list[tuple[int, int]]) -> None:
+    runner = Side(loop, *ends[0])
+    os.write(ends[1][1], b"no such file or directory\n")
+    os.close(ends[1][1])
+    if ends[1][0] != ends[1][1]:
+        os.close(ends[1][0])
+    runner.wait(lambda: bool(runner.ends))
+    assert runner.channel.noise == b"no such file or directory\n"
+
+
+def test_closed_in_the_middle_of_what_has_come(loop: Loop, ends: list[tuple[int, int]]) -> None:
+    """Who closes it on a frame hears of none that came with it."""
+    heard = []
+    channel = Channel(
+        loop,
+        *ends[0],
+        on_frame=lambda frame: (heard.append(frame), channel.close(), loop.stop()),
+        on_end=lambda reason: heard.append(reason),
+        greeted=True,
+    )
+    data = b"".join(encode_output(rank, 1, b"x") for rank in range(3))
+    os.write(ends[1][1], data)
+    loop.after(20, loop.stop)
+    loop.run()
+    assert heard == [Output(0, 1, b"x")]
