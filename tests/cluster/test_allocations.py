@@ -1,0 +1,154 @@
+"""Inside an allocation the pool is the allocation: Slurm's own, and what PBS and LSF leave in the environment."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.basics import wait_until
+from tests.cluster.test_world import LOOK, Jobs, Looks, gpus, rows, table
+from tests.cluster.testbed import Testbed
+from tests.conftest import bireme
+
+
+def in_allocation(jobs: Jobs, options: list[str], *words: object, after: str = ":") -> Looks:
+    """``salloc OPTIONS bireme run WORDS look.py``, and what a shell in the allocation does after that."""
+    command = shlex.join(bireme("run", *map(str, words), jobs.write("look.py", LOOK)))
+    salloc = ["salloc", "--quiet", *options, "sh", "-c", f"{command}; code=$?; {after}; exit $code"]
+    done = jobs.login.run(salloc, cwd=str(jobs.shared), check=False)
+    assert done.returncode == 0, done.stderr
+    return jobs.looked(done)
+
+
+def hosts(looks: Looks) -> list[str]:
+    return [found["host"] for found in looks]
+
+
+def test_salloc(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """The launcher is Slurm's own, the job number the allocation's, which is still there at the end."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    after = "echo state $(squeue --noheader --job $SLURM_JOB_ID --format %T) in $SLURM_JOB_ID"
+    looks = in_allocation(jobs, ["-N3"], "--log_level", "debug", "--num_gpus", "2", after=after)
+    assert hosts(looks) == ["node1", "node1", "node2", "node2", "node3", "node3"]
+    _, state, _, number = looks.done.stdout.splitlines()[-1].split()
+    assert state == "RUNNING"
+    assert {found["environ"]["SLURM_JOB_ID"] for found in looks} == {number}
+    assert "slurm" in looks.done.stderr
+
+
+def test_salloc_with_gpus(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """As many ranks as the allocation has GPUs, of more that the nodes have."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    with gpus(slurm_cluster.nodes):
+        looks = in_allocation(jobs, ["-N2", "--gres=gpu:3"])
+    assert hosts(looks) == ["node1"] * 3 + ["node2"] * 3
+    assert [found["environ"]["LOCAL_RANK"] for found in looks] == ["0", "1", "2"] * 2
+    assert {found["environ"]["CUDA_VISIBLE_DEVICES"] for found in looks} == {"0,1,2"}
+
+
+def test_gpus_of_an_allocation_that_are_not_the_first(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """Another job has the first two GPUs of each node: ours are 2 and 3."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    other = jobs.login.popen(["srun", "-N2", "-n2", "-w", "node[1-2]", "--gres=gpu:2", "sleep", "1000"])
+    wait_until("the other job", lambda: any("RUNNING" in job for job in slurm_cluster.slurm_jobs()), 20)
+    with gpus(slurm_cluster.nodes):
+        looks = in_allocation(jobs, ["-N2", "-w", "node[1-2]", "--gres=gpu:2"])
+    assert hosts(looks) == ["node1", "node1", "node2", "node2"]
+    assert {found["environ"]["CUDA_VISIBLE_DEVICES"] for found in looks} == {"2,3"}
+    jobs.login.kill(other, signal.SIGTERM)
+    other.wait(20)
+
+
+def test_filters_inside_an_allocation(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    with gpus(slurm_cluster.nodes):
+        looks = in_allocation(jobs, ["-N4", "--gres=gpu:2"], "--include", "node2@node4:1")
+    assert rows(looks) == table("node2 0 0 0 3 2 0,1\n node2 1 1 0 3 2 0,1\n node4 2 0 1 3 1 1")
+
+
+def test_named_hosts_win(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """``--hosts`` names fewer nodes than the allocation has; by ssh too."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    for launcher in ("auto", "ssh"):
+        looks = in_allocation(jobs, ["-N3"], "--hosts", "node3:2", "--launcher", launcher)
+        assert hosts(looks) == ["node3", "node3"]
+
+
+@pytest.mark.parametrize("launcher", ["ssh", "pdsh", "openmpi", "mpich"])
+def test_other_launchers_inside_an_allocation(
+    slurm_cluster: Testbed, shared_dir: Path, tool: object, launcher: str
+) -> None:
+    """MPI's own way to start daemons there is srun: our agents are unbound, and see the whole node, all the same."""
+    jobs = Jobs(slurm_cluster, launcher, shared_dir)
+    looks = in_allocation(jobs, ["-N2", "--exclusive"], "--launcher", launcher, "--num_gpus", "2")
+    assert hosts(looks) == ["node1", "node1", "node2", "node2"]
+
+
+def test_sbatch(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """The command runs on the allocation's first node, which is one of its own."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    command = shlex.join(bireme("run", "--num_gpus", "2", jobs.write("look.py", LOOK)))
+    script = jobs.write("job.sh", f"#!/bin/sh\ncd {shared_dir}\n{command}\necho code $?\n")
+    words = ["sbatch", "--wait", "-N3", "--output", f"{shared_dir}/job.out", "--chdir", str(shared_dir), str(script)]
+    jobs.login.run(words)
+    said = (shared_dir / "job.out").read_text()
+    assert "code 0" in said, said
+    looks = jobs.looked(subprocess.CompletedProcess((), 0))
+    assert hosts(looks) == ["node1", "node1", "node2", "node2", "node3", "node3"]
+    assert looks[0]["environ"]["MASTER_ADDR"] == slurm_cluster["node1"].ip
+
+
+@pytest.mark.slow
+def test_scancel_stops_everything(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    wait = jobs.write("wait.py", "import os, time\nopen('up-' + os.environ['RANK'], 'w')\ntime.sleep(1000)\n")
+    script = jobs.write("job.sh", f"#!/bin/sh\ncd {shared_dir}\n{shlex.join(bireme('run', '--num_gpus', '2', wait))}\n")
+    words = ["sbatch", "--parsable", "-N3", "--output", f"{shared_dir}/job.out", "--chdir", str(shared_dir)]
+    number = jobs.login.run([*words, str(script)]).stdout.strip()
+    wait_until("the ranks", lambda: len(list(shared_dir.glob("up-*"))) == 6, 30)
+    jobs.login.run(["scancel", number])
+    wait_until("the job to go", lambda: not slurm_cluster.slurm_jobs(), 30)
+    left = slurm_cluster.strays(3)
+    assert not any(left.values()), left
+
+
+# -- other schedulers, by their variables ----------------------------------------------------------
+
+
+def scheduler(shared: Path, name: str) -> dict[str, str]:
+    """What the scheduler leaves in the environment of an allocation: two slots on node1, one on node3."""
+    listed = shared / "listed"
+    listed.write_text("node1\nnode1\nnode3\n")
+    return {
+        "PBS": {"PBS_NODEFILE": str(listed), "PBS_JOBID": "17.server"},
+        "LSF hostfile": {"LSB_DJOB_HOSTFILE": str(listed), "LSB_JOBID": "17"},
+        "LSF list": {"LSB_MCPU_HOSTS": "node1 2 node3 1", "LSB_JOBID": "17"},
+    }[name]
+
+
+@pytest.mark.parametrize("launcher", ["auto", "pdsh", "openmpi", "mpich"])
+@pytest.mark.parametrize("name", ["PBS", "LSF hostfile", "LSF list"])
+def test_other_schedulers(ssh_cluster: Testbed, shared_dir: Path, name: str, launcher: str) -> None:
+    jobs = Jobs(ssh_cluster, launcher, shared_dir)
+    looks = jobs.look(hosts="", env=scheduler(shared_dir, name))
+    assert [row[:4] for row in rows(looks)] == table("node1 0 0 0\n node1 1 1 0\n node3 2 0 1")
+
+
+def test_hostfile_wins_over_an_allocation(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(ssh_cluster, "auto", shared_dir)
+    looks = jobs.look(hosts="node2 slots=1\n", env=scheduler(shared_dir, "PBS"))
+    assert hosts(looks) == ["node2"]
+
+
+def test_allocation_that_cannot_be_read(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """Never a silent local run."""
+    jobs = Jobs(ssh_cluster, "auto", shared_dir)
+    env = {"PBS_NODEFILE": str(shared_dir / "missing"), "PBS_JOBID": "17"}
+    done = jobs.run(jobs.write("look.py", LOOK), hosts="", env=env)
+    assert done.returncode == 2
+    assert "missing" in done.stderr
+    assert not list(shared_dir.glob("*.json"))

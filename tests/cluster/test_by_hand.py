@@ -1,0 +1,120 @@
+"""No channel: the command is typed on each node, or a per-node launcher started there, and one world comes of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.test_rendezvous import MEET, met
+from tests.cluster.test_world import LOOK, Jobs, rows, table
+from tests.cluster.testbed import Testbed
+from tests.conftest import bireme, read_lines
+
+UNEVEN = "node1 slots=2\nnode2 slots=3\nnode3 slots=1\n"
+NODES = ("node1", "node2", "node3")
+
+
+def start_on_each(jobs: Jobs, commands: list[list[str]]) -> list[subprocess.Popen[bytes]]:
+    """One command on each node."""
+    kwargs = {"cwd": str(jobs.shared), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return [jobs.testbed[name].popen(words, **kwargs) for name, words in zip(NODES, commands, strict=True)]
+
+
+def by_hand(jobs: Jobs, *words: object) -> list[list[str]]:
+    """``--no_ssh --node_rank K`` for each node."""
+    hostfile = jobs.write("hostfile", UNEVEN)
+    common = ("run", "--hostfile", hostfile, "--no_ssh", "--node_rank")
+    return [bireme(*common, str(number), *map(str, words)) for number in range(3)]
+
+
+def by_agent(jobs: Jobs, *words: object) -> list[list[str]]:
+    """The reference's per-node launcher: what it is given, our module in its place."""
+    from bireme.plan.world import encode_world_info
+
+    world = encode_world_info({"node1": [0, 1], "node2": [0, 1, 2], "node3": [0]})
+    common = [
+        sys.executable,
+        "-m",
+        "bireme.agent",
+        f"--world_info={world}",
+        f"--master_addr={jobs.testbed['node1'].ip}",
+    ]
+    return [[*common, "--master_port=29511", f"--node_rank={number}", *map(str, words)] for number in range(3)]
+
+
+WAYS = {"no_ssh": by_hand, "agent": by_agent}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_world(ssh_cluster: Testbed, shared_dir: Path, way: str) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    for node in ssh_cluster.nodes:
+        node.kill_sshd()
+    processes = start_on_each(jobs, WAYS[way](jobs, jobs.write("look.py", LOOK)))
+    for process in processes:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+    looks = jobs.looked(subprocess.CompletedProcess((), 0))
+    assert rows(looks) == table(
+        """
+        node1 0 0 0 6 2 0,1
+        node1 1 1 0 6 2 0,1
+        node2 2 0 1 6 3 0,1,2
+        node2 3 1 1 6 3 0,1,2
+        node2 4 2 1 6 3 0,1,2
+        node3 5 0 2 6 1 0
+        """
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ranks_meet(ssh_cluster: Testbed, shared_dir: Path, way: str) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    processes = start_on_each(jobs, WAYS[way](jobs, "--output", "prefix", jobs.write("meet.py", MEET), "job"))
+    lines: list[str] = []
+    for process in processes:
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        lines += out.decode().splitlines()
+    lines.sort(key=lambda line: line.partition("]")[0])
+    hosts = ("node1", "node1", "node2", "node2", "node2", "node3")
+    address, _ = met(lines, "job", hosts)
+    assert address in (ssh_cluster["node1"].ip, "node1")
+
+
+def test_exit_code_is_the_nodes_own(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """Nobody but its own ranks is stopped by a failure: there is no channel to the others."""
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    program = jobs.write(
+        "some.py",
+        "import os, sys, time\nprint('ready', flush=True)\n"
+        "time.sleep(1000) if os.environ['NODE_RANK'] != '1' else sys.exit(7)\n",
+    )
+    processes = start_on_each(jobs, by_hand(jobs, "--grace", "5", program))
+    _, err = processes[1].communicate(timeout=30)
+    assert processes[1].returncode == 7, err
+    for place, count in ((0, 2), (2, 1)):
+        read_lines(processes[place], count, "ready")
+        assert processes[place].poll() is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--no_ssh",), "--node_rank"),
+        (("--no_ssh", "--node_rank", "3"), "3"),
+        (("--no_ssh", "--node_rank", "-1"), "-1"),
+        (("--node_rank", "1"), "--no_ssh"),
+    ],
+)
+def test_refused(ssh_cluster: Testbed, shared_dir: Path, words: tuple[str, ...], said: str) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    hostfile = jobs.write("hostfile", UNEVEN)
+    program = jobs.write("look.py", LOOK)
+    done = ssh_cluster["node1"].run(bireme("run", "--hostfile", hostfile, *words, program), check=False)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert not list(shared_dir.glob("*.json"))

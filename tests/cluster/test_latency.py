@@ -1,0 +1,83 @@
+"""A node that is far away changes nothing but the time; and what it says late may have happened first."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.cluster.test_rendezvous import MEET, met
+from tests.cluster.test_streams import HOST_OF, WRITER, by_rank, expected
+from tests.cluster.test_world import Jobs, backends, far, rows
+
+DELAY = 50  # ms each way
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends())
+def test_changes_nothing_but_time(request: pytest.FixtureRequest, backend: str) -> None:
+    """Not for node 0 either, whose address and port are tried from the others."""
+    jobs = Jobs.on(request, backend)
+    near = rows(jobs.look())
+    for name in ("node1", "node3"):
+        with far(jobs.testbed[name], DELAY):
+            assert rows(jobs.look()) == near
+            done = jobs.run(jobs.write("meet.py", MEET), "job")
+            assert done.returncode == 0, done.stderr
+            met(done.stdout.splitlines(), "job")
+            process = jobs.start("-q", WRITER, "pieces", "1000")
+            out, err = process.communicate(timeout=60)
+            assert process.returncode == 0
+            assert by_rank(out) == {rank: expected(rank, b"out", 1000) for rank in HOST_OF}
+            assert by_rank(err) == {rank: expected(rank, b"err", 1000) for rank in HOST_OF}
+
+
+@pytest.mark.slow
+def test_no_heartbeat_is_missed(request: pytest.FixtureRequest) -> None:
+    """The shortest bound there is, on a far node, for some of its lengths."""
+    jobs = Jobs.on(request, "ssh")
+    heartbeat = 0.5
+    with far(jobs.testbed["node2"], DELAY):
+        begin = time.monotonic()
+        done = jobs.run("--heartbeat", heartbeat, "--no_python", "sleep", str(6 * heartbeat))
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - begin > 6 * heartbeat
+
+
+# Two failures: the last rank's, and as soon as it can be seen, rank 0's.
+FAIL = """
+import os, sys, time
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+first, second = map(int, sys.argv[1:])
+if rank == first:
+    while not os.path.exists("go"):
+        time.sleep(0.001)
+    open("gone", "w").close()
+    os._exit(3)
+print("ready", flush=True)
+if rank == second:
+    while not os.path.exists("gone"):
+        time.sleep(0.001)
+    time.sleep(0.005)
+    os._exit(4)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("first", [5, 0])
+def test_first_failure_wins_over_first_heard(request: pytest.FixtureRequest, backend: str, first: int) -> None:
+    """The far node's rank fails 5 ms before the near one's; that is heard 50 ms sooner. And the other way round."""
+    from tests.conftest import read_lines
+
+    jobs = Jobs.on(request, backend)
+    with far(jobs.testbed["node3"], DELAY):
+        process = jobs.start("--grace", "5", jobs.write("fail.py", FAIL), str(first), str(5 - first))
+        read_lines(process, 5, "ready")
+        (jobs.shared / "go").touch()
+        _, err = process.communicate(timeout=30)
+    text = err.decode()
+    assert process.returncode == 3, text
+    assert f"rank {first} on {HOST_OF[first]}" in text and "failed first" in text
+    assert "failed first" not in text.replace(f"rank {first} on", "", 1).partition("failed first")[2]

@@ -1,0 +1,381 @@
+"""Hosts that cannot carry their part, and hostfiles that are none: said at once, for all of them, before any rank."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import bireme as package
+from tests.cluster.host import Host
+from tests.cluster.test_world import Jobs, backends, rows, table, without_ssh
+from tests.cluster.testbed import Testbed
+
+STARTED = "import os\nopen(f'started-{os.environ[\"RANK\"]}', 'w').close()\n"
+CONNECT = 10.0  # seconds that ssh may take to connect
+SLACK = 5.0  # of a busy machine
+
+
+def refused(jobs: Jobs, *options: object, within: float = 40.0, **kwargs: object) -> dict[str, list[str]]:
+    """Run a job that must be refused; what its one table says, by host."""
+    begin = time.monotonic()
+    done = jobs.run(*options, jobs.write("started.py", STARTED), **kwargs)  # type: ignore[arg-type]
+    seconds = time.monotonic() - begin
+    assert done.returncode == 69, done.stderr
+    assert not list(jobs.shared.glob("started-*")), "a rank was started"
+    assert seconds < within, f"{seconds:.1f} s"
+    return table_of(done.stderr)
+
+
+def table_of(err: str) -> dict[str, list[str]]:
+    """What stands in the table of bad nodes, by host."""
+    lines = [line.removeprefix("bireme: ") for line in err.splitlines() if line.startswith("bireme: ")]
+    (head,) = [place for place, line in enumerate(lines) if "cannot carry the job" in line]
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in lines[head + 1 :]:
+        assert line.startswith("  "), f"not of the table: {line!r}"
+        if line[2] != " ":
+            name = line.split()[0]
+            assert name not in found, f"{name} stands there twice"
+        found.setdefault(name, []).append(line.strip().removeprefix(name).strip())
+    number = int(lines[head].split()[0])
+    assert number == len(found), lines
+    return found
+
+
+# -- the hostfile ----------------------------------------------------------------------------------
+
+BAD_HOSTFILES = {
+    "not a number": (b"node1 slots=2\nnode2 slots=4x\n", 2),
+    "no slots": (b"# a comment\n\nnode1 slots=0\n", 3),
+    "listed twice": (b"node1 slots=2\nnode2 slots=2\nnode1 slots=2\n", 3),
+    "a slip": (b"node1 slot=2\n", 1),
+    "an open bracket": (b"node1 slots=2\nnode[2-3 slots=2\n", 2),
+    "no key": (b"node1 2\n", 1),
+    "an option of ssh": (b"-oProxyCommand=id slots=2\n", 1),
+    "not text": (b"node1 slots=2\n\xff\xfe slots=1\n", 2),
+    "with CRLF": (b"node1 slots=2\r\nnode2 slots=2 x\r\n", 2),
+    "empty": (b"", 0),
+    "comments only": (b"# node1 slots=2\n", 0),
+}
+
+
+@pytest.mark.parametrize("name", BAD_HOSTFILES)
+def test_bad_hostfile(ssh_cluster: Testbed, shared_dir: Path, name: str) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    data, line = BAD_HOSTFILES[name]
+    path = shared_dir / "nodes"
+    path.write_bytes(data)
+    done = jobs.run("--hostfile", path, jobs.write("started.py", STARTED), hosts="", env=without_ssh(jobs))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"bireme: {path}:{line}: " if line else f"bireme: {path}: "), done.stderr
+    assert len(done.stderr.splitlines()) <= 2
+    assert not (shared_dir / "ssh-was-run").exists() and not list(shared_dir.glob("started-*"))
+
+
+@pytest.mark.parametrize("name", ["missing", "directory"])
+def test_hostfile_that_was_named_must_be_there(ssh_cluster: Testbed, shared_dir: Path, name: str) -> None:
+    """Never a silent local run."""
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    path = shared_dir / "nodes"
+    if name == "directory":
+        path.mkdir()
+    done = jobs.run("--hostfile", path, jobs.write("started.py", STARTED), hosts="")
+    assert done.returncode == 2
+    assert str(path) in done.stderr and len(done.stderr.splitlines()) <= 2
+    assert not list(shared_dir.glob("started-*"))
+
+
+def test_default_hostfile_may_be_missing(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    looks = Jobs(ssh_cluster, "auto", shared_dir).look("--num_gpus", "2", hosts="")
+    assert [found["host"] for found in looks] == ["login", "login"]
+
+
+def test_hostfile_with_all_that_is_allowed(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    text = f"\ufeff# nodes\r\n\r\n  node3   slots=1  # last\r\n{ssh_cluster.user}@node[1-2] slots=2\r\n"
+    (shared_dir / "nodes").write_bytes(text.encode())
+    looks = jobs.look("--hostfile", shared_dir / "nodes", hosts="")
+    assert [row[:4] for row in rows(looks)] == table(
+        """
+        node3 0 0 0
+        node1 1 0 1
+        node1 2 1 1
+        node2 3 0 2
+        node2 4 1 2
+        """
+    )
+
+
+# -- reaching the hosts ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(ssh_cluster: Testbed) -> Iterator[Path]:
+    """The user's home on all hosts; what a test writes there is taken away again."""
+    path = Path(ssh_cluster.home)
+    before = set(path.rglob("*"))
+    yield path
+    for left in sorted(set(path.rglob("*")) - before, reverse=True):
+        left.rmdir() if left.is_dir() else left.unlink()
+
+
+def ssh_config(home: Path, text: str) -> None:
+    (home / ".ssh").mkdir(exist_ok=True)
+    (home / ".ssh/config").write_text(text)
+    (home / ".ssh/config").chmod(0o600)
+
+
+def test_every_bad_host_with_the_words_of_ssh(ssh_cluster: Testbed, shared_dir: Path, home: Path) -> None:
+    """Refused, unknown, not let in, of unknown key: all in one table, without the host that is well."""
+    ssh_cluster["node2"].kill_sshd()
+    ssh_config(home, "Host node4\n  GlobalKnownHostsFile /dev/null\n")
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    hosts = "node1 slots=1\nnode2 slots=1\nnowhere slots=1\nnobody@node3 slots=1\nnode4 slots=1\n"
+    found = refused(jobs, hosts=hosts)
+    assert list(found) == ["node2", "nowhere", "node3", "node4"]
+    words = {name: " ".join(lines) for name, lines in found.items()}
+    assert "Connection refused" in words["node2"]
+    assert "Could not resolve hostname nowhere" in words["nowhere"]
+    assert "Permission denied (publickey)" in words["node3"]
+    assert "Host key verification failed" in words["node4"]
+
+
+def test_host_key_has_changed(ssh_cluster: Testbed, shared_dir: Path, home: Path) -> None:
+    key = Path(ssh_cluster.state, "keys/user.pub").read_text()
+    (home / "known").write_text(f"node2 {key}")
+    ssh_config(home, f"Host node2\n  GlobalKnownHostsFile {home}/known\n")
+    found = refused(Jobs(ssh_cluster, "ssh", shared_dir))
+    assert list(found) == ["node2"]
+    assert "Host key verification failed" in " ".join(found["node2"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["blackhole", "cut", "freeze"])
+def test_host_that_does_not_answer(ssh_cluster: Testbed, shared_dir: Path, fault: str) -> None:
+    """The others are reported all the same, and at the bound of one."""
+    getattr(ssh_cluster["node2"], fault)()
+    getattr(ssh_cluster["node3"], fault)()
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    # those that wait meanwhile must not miss our heartbeat
+    found = refused(jobs, "--heartbeat", 2, hosts="node[1-4]:1,nowhere:1", within=CONNECT + SLACK)
+    assert list(found) == ["node2", "node3", "nowhere"]
+    for name in ("node2", "node3"):
+        assert re.search("timed out|No route to host|Host is unreachable", " ".join(found[name])), found[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["refused", "unknown", "black hole"])
+@pytest.mark.parametrize("backend", backends("pdsh", "openmpi", "mpich"))
+def test_bad_host_under_an_engine(request: pytest.FixtureRequest, backend: str, fault: str) -> None:
+    """An engine may say it in its own way, but ssh's words are among its own, and the good hosts are let go."""
+    jobs = Jobs.on(request, backend)
+    if fault == "refused":
+        jobs.testbed["node2"].kill_sshd()
+    elif fault == "black hole":
+        jobs.testbed["node2"].blackhole()
+    bad = "nowhere" if fault == "unknown" else "node2"
+    found = refused(jobs, hosts=f"node1:1,{bad}:1,node3:1", within=CONNECT + SLACK)
+    assert bad in found
+    expected = {"refused": "Connection refused", "unknown": "resolve", "black hole": "timed out|No route"}[fault]
+    assert re.search(expected, " ".join(found[bad]))
+
+
+# -- start-up files --------------------------------------------------------------------------------
+
+NOISE = {
+    "a line": "echo welcome to $(hostname)",
+    "no newline": "printf welcome",
+    "much": "seq 30000",
+    "stderr": "echo warning >&2",
+    "bytes": r"printf '\377\000\001O\000\000\000\001'",
+    "almost a greeting": r"printf '\n\001bireme-channe'; printf '\n\001bireme'",
+}
+
+
+def rc_file(home: Path, text: str) -> None:
+    (home / ".bashrc").write_text(f"{text}\n")
+
+
+@pytest.mark.parametrize("noise", NOISE)
+def test_start_up_files_that_print(ssh_cluster: Testbed, shared_dir: Path, home: Path, noise: str) -> None:
+    rc_file(home, NOISE[noise])
+    out = ssh_cluster["login"].run(["ssh", "node1", "true"], errors="replace")
+    assert out.stdout or out.stderr, "else this test does nothing"
+    looks = Jobs(ssh_cluster, "ssh", shared_dir).look()
+    assert [found["host"] for found in looks] == ["node1", "node1", "node2", "node2", "node3", "node3"]
+    assert "welcome" not in looks.done.stdout
+
+
+@pytest.mark.parametrize("backend", ["pdsh", "openmpi", "mpich"])
+def test_start_up_files_that_print_under_an_engine(request: pytest.FixtureRequest, home: Path, backend: str) -> None:
+    rc_file(home, "echo a line; printf 'no newline'")
+    looks = Jobs.on(request, backend).look()
+    assert [found["host"] for found in looks] == ["node1", "node1", "node2", "node2", "node3", "node3"]
+
+
+def test_start_up_file_that_ends_the_session(ssh_cluster: Testbed, shared_dir: Path, home: Path) -> None:
+    rc_file(home, '[ "$(hostname)" = node2 ] && { echo not for you; exit 5; } ; true')
+    found = refused(Jobs(ssh_cluster, "ssh", shared_dir))
+    assert list(found) == ["node2"]
+    assert "not for you" in " ".join(found["node2"])
+
+
+# -- what is missing over there --------------------------------------------------------------------
+
+OWN = "/tmp/own"
+
+
+class OwnPython:
+    """A Python at a path that each host has for itself."""
+
+    def __init__(self, hosts: dict[str, Host]) -> None:
+        self.hosts = hosts
+        self.path = f"{OWN}/bin/python"
+
+    def make(self, host: str, packages: str | None = None) -> None:
+        """On one host: which finds Bireme, or what else lies in a directory (empty: nothing)."""
+        base = Path(getattr(sys, "_base_executable", sys.executable))
+        library = f"{OWN}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+        found = str(Path(package.__file__).parents[1]) if packages is None else packages
+        script = (
+            f"mkdir -p {OWN}/bin {library} && ln -s {base} {self.path} && "
+            f"echo home = {base.parent} > {OWN}/pyvenv.cfg && echo '{found}' > {library}/its.pth"
+        )
+        self.hosts[host].run(script)
+
+    def clear(self) -> None:
+        for host in self.hosts.values():
+            host.run(["rm", "-rf", OWN])
+
+
+@pytest.fixture
+def own_python(request: pytest.FixtureRequest) -> Iterator[Callable[[Testbed], OwnPython]]:
+    made: list[OwnPython] = []
+
+    def make(testbed: Testbed) -> OwnPython:
+        made.append(OwnPython(testbed.hosts))
+        return made[-1]
+
+    yield make
+    for own in made:
+        own.clear()
+
+
+def with_python(jobs: Jobs, python: str, hosts: str = "node1:2,node2:2,node3:2") -> subprocess.CompletedProcess[str]:
+    command = [python, *jobs.command(jobs.write("started.py", STARTED), hosts=hosts)[1:]]
+    process = jobs.login.popen(command, cwd=str(jobs.shared), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(command, process.returncode, out.decode(), err.decode())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends())
+def test_python_is_missing_on_one_node(
+    request: pytest.FixtureRequest, backend: str, own_python: Callable[[Testbed], OwnPython]
+) -> None:
+    jobs = Jobs.on(request, backend)
+    own = own_python(jobs.testbed)
+    for host in ("login", "node1", "node3"):
+        own.make(host)
+    begin = time.monotonic()
+    done = with_python(jobs, own.path)
+    assert done.returncode == 69, done.stderr
+    assert not list(jobs.shared.glob("started-*"))
+    assert time.monotonic() - begin < CONNECT + SLACK
+    found = table_of(done.stderr)
+    assert "node2" in found
+    assert re.search("[Nn]o such file|not found|could not access", " ".join(found["node2"])), found
+    if backend == "ssh":
+        assert list(found) == ["node2"]
+    # and with it there, the same job runs
+    own.make("node2")
+    done = with_python(jobs, own.path)
+    assert done.returncode == 0, done.stderr
+    assert len(list(jobs.shared.glob("started-*"))) == 6
+
+
+def test_bireme_is_missing_or_another_on_a_node(
+    ssh_cluster: Testbed, shared_dir: Path, own_python: Callable[[Testbed], OwnPython]
+) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    own = own_python(ssh_cluster)
+    for host in ("login", "node1"):
+        own.make(host)
+    own.make("node2", packages="")
+    source = Path(package.__file__).parent
+    other = shared_dir / "other/bireme"
+    other.mkdir(parents=True)
+    for path in source.rglob("*.py"):
+        target = other / path.relative_to(source)
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(path.read_text())
+    init = other / "__init__.py"
+    init.write_text(init.read_text().replace(f'"{package.__version__}"', '"77.0"'))
+    own.make("node3", packages=str(other.parent))
+    done = with_python(jobs, own.path)
+    assert done.returncode == 69, done.stderr
+    assert not list(shared_dir.glob("started-*"))
+    found = table_of(done.stderr)
+    assert list(found) == ["node2", "node3"]
+    assert "No module named" in " ".join(found["node2"])
+    assert "77.0" in " ".join(found["node3"]) and package.__version__ in " ".join(found["node3"])
+
+
+def only_on(jobs: Jobs, *hosts: str, script: bool) -> str:
+    """A working directory that each of these hosts has for itself, with the script in it or not."""
+    for name in hosts:
+        words = f"mkdir -p {OWN} && cd {OWN}" + (f" && cp {jobs.shared}/started.py ." if script else "")
+        jobs.testbed[name].run(words)
+    return OWN
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_working_directory_is_missing(
+    request: pytest.FixtureRequest, backend: str, own_python: Callable[[Testbed], OwnPython]
+) -> None:
+    jobs = Jobs.on(request, backend)
+    own_python(jobs.testbed)  # takes the directories away
+    jobs.write("started.py", STARTED)
+    cwd = only_on(jobs, "login", "node2", script=True)
+    done = jobs.run(jobs.shared / "started.py", cwd=cwd)
+    assert done.returncode == 69, done.stderr
+    found = table_of(done.stderr)
+    assert list(found) == ["node1", "node3"], found
+    assert all(cwd in " ".join(lines) and "No such file" in " ".join(lines) for lines in found.values())
+    assert not any(jobs.testbed[name].run(f"ls {cwd}/started-* 2>/dev/null; :").stdout for name in ("login", "node2"))
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_script_is_missing_on_one_node(
+    request: pytest.FixtureRequest, backend: str, own_python: Callable[[Testbed], OwnPython]
+) -> None:
+    jobs = Jobs.on(request, backend)
+    own_python(jobs.testbed)
+    jobs.write("started.py", STARTED)
+    only_on(jobs, "login", "node1", "node3", script=True)
+    cwd = only_on(jobs, "node2", script=False)
+    done = jobs.run("started.py", cwd=cwd)
+    assert done.returncode == 69, done.stderr
+    found = table_of(done.stderr)
+    assert list(found) == ["node2"]
+    assert "started.py" in found["node2"][0]
+    for name in ("login", "node1", "node3"):
+        assert not jobs.testbed[name].run(f"ls {cwd}/started-* 2>/dev/null; :").stdout
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_launcher_that_is_not_installed(request: pytest.FixtureRequest, backend: str) -> None:
+    jobs = Jobs.on(request, backend)
+    tools = jobs.shared / "bin"
+    tools.mkdir()
+    (tools / "sh").symlink_to("/bin/sh")  # which starts the command here
+    done = jobs.run(jobs.write("started.py", STARTED), env={"PATH": str(tools)})
+    assert done.returncode == 2
+    assert f"{backend!r} is not installed" in done.stderr
