@@ -33,11 +33,11 @@ def start_time(stage, program, env) -> float:
 
 def in_start_of_interpreter(err: bytes) -> bool:
     """Whether Python was still on its way to the first statement of ours, which makes Ctrl+C quiet."""
-    ours = [line for line in err.decode().splitlines() if "bireme" in line and "__main__.py" not in line]
-    return b"Traceback" in err and set(map(str.strip, ours)) <= {FIRST}
+    ours = [line for line in err.decode().splitlines() if "/src/bireme/" in line or "from bireme" in line]
+    return b"Traceback" in err and all(any(text in line for text in FIRST) for line in ours)
 
 
-FIRST = "from bireme.interrupt import exit_quietly_on_interrupt"
+FIRST = ("bireme/__init__.py", "bireme/__main__.py", "bireme/interrupt.py", "from bireme.interrupt import")
 
 
 def interrupted(stage, script, tmp_path, signum, times):
