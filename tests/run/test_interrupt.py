@@ -70,7 +70,7 @@ def test_at_a_few_random_moments(stage, script, tmp_path, signum):
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", CODES, ids=lambda s: s.name)
 def test_at_many_random_moments(stage, script, tmp_path, signum):
-    interrupted(stage, script, tmp_path, signum, 60)
+    interrupted(stage, script, tmp_path, signum, 25)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
