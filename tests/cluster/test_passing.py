@@ -120,6 +120,15 @@ def test_environment_files(ssh_cluster: Testbed, shared_dir: Path) -> None:
         assert {name: found["environ"].get(name) for name in expected} == expected
 
 
+def test_an_environment_script_that_takes_its_time(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """It runs once on each node, sees the exports, and while it does nobody thinks that the other one is lost."""
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    (shared_dir / "activate").write_text("echo $HOSTNAME >> began; sleep 2; export STACK=$TORCH_STACK:own\n")
+    looks = jobs.look("--heartbeat", "1", "--export", "TORCH_STACK=given", "--venv_script", "activate")
+    assert {look["environ"]["STACK"] for look in looks} == {"given:own"}
+    assert sorted((shared_dir / "began").read_text().split()) == ["node1", "node2", "node3"]
+
+
 def test_bad_line_of_an_environment_file(ssh_cluster: Testbed, shared_dir: Path) -> None:
     jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     jobs.write(".bireme_env", "GOOD=1\nthis is my secret\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import clean_environ
+from tests.run.conftest import wait_for
 
 SILENT = "import time\ntime.sleep(1000)\n"
 CODES = {
@@ -99,3 +100,17 @@ def test_many_signals_at_once(stage, script):
     _, err = process.communicate(timeout=30)
     assert process.returncode in (143, 130, 129), err
     assert b"Traceback" not in err
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
+@pytest.mark.parametrize("whom", ["command", "group"])
+def test_while_the_environment_script_runs(stage, script, tmp_path, signum, whom):
+    source = tmp_path / "activate"
+    source.write_text(f"touch {tmp_path}/begun\nsleep 1000\n")
+    process = stage.start("run", "-q", "--venv_script", source, script(SILENT))
+    wait_for((tmp_path / "begun").exists, "the script to begin")
+    (os.killpg if whom == "group" else os.kill)(process.pid, signum)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode in CODES[signum]
+    assert b"Traceback" not in err
+    assert not stage.left(within=5)

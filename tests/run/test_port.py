@@ -29,13 +29,19 @@ def free_port():
 
 @pytest.fixture
 def default_taken():
-    """Whatever the default port is like now, somebody listens on it, or it is leased to another job."""
+    """Somebody listens on the default port; where a job of another test does so just now, its end is waited for."""
     with socket.socket() as taken:
-        try:
-            taken.bind(("", 29500))
-            taken.listen()
-        except OSError:
-            pass
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+        def bound():
+            try:
+                taken.bind(("", 29500))
+            except OSError:
+                return False
+            return True
+
+        wait_for(bound, "the default port", 60)
+        taken.listen()
         yield
 
 

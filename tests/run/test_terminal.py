@@ -8,6 +8,8 @@ import re
 import signal
 import termios
 
+import pytest
+
 from tests.conftest import bireme, clean_environ
 from tests.run.conftest import state_of, wait_for
 
@@ -191,3 +193,37 @@ def test_in_the_background_stdin_is_empty(script, tmp_path, stage):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert (tmp_path / "stdin").read_text() == "/dev/null"
     os.close(fd)
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM,)], ids=["twice", "once"])
+def test_modes_are_given_back_although_output_is_stopped(terminal, script, signals):
+    """Waiting for the output to drain would be waiting for a Ctrl+Q that nobody types."""
+    program = script(
+        "import os, termios\n"
+        "modes = termios.tcgetattr(0)\n"
+        "modes[3] &= ~termios.ECHO\n"
+        "termios.tcsetattr(0, termios.TCSANOW, modes)\n"
+        "os.write(1, b'ready\\n')\n"
+        "os.read(0, 1)\n"
+        "termios.tcflow(0, termios.TCOOFF)\n"
+        "os.write(1, b'x' * 100_000)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    screen = terminal("run", "-q", program)
+    before = screen.modes()
+    screen.expect(b"ready")
+    assert screen.modes() != before
+    screen.type(b"\n")
+    status = wait_for(lambda: termios.tcgetattr(screen.fd) and _stopped_output(screen), "stopped output")
+    assert status
+    for signum in signals:
+        os.kill(screen.pid, signum)
+    assert screen.wait() == 137
+    assert screen.modes() == before
+
+
+def _stopped_output(screen):
+    """Whether the rank has written what it had to although nothing comes any more."""
+    while screen._read(0.0):
+        pass
+    return len(screen.seen) < 100_000 and screen.seen.count(b"ready") == 1 and not screen._read(0.3)

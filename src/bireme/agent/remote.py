@@ -23,7 +23,7 @@ from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import Loop
 from bireme.planning.start import NodePlan, WorkerPlan
 from bireme.resources import devices, locality, ports, program, reach
-from bireme.supervise import limits
+from bireme.supervise import activation, limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,11 +123,21 @@ class RemoteAgent:
         except BiremeError as error:
             self._channel.send("unfit", problems=[str(error)])
 
-    def _on_ask(self, spec: dict[str, Any], cwd: str, heartbeat: float, first: bool, slots: list[str] | None) -> None:
+    def _on_ask(
+        self,
+        spec: dict[str, Any],
+        cwd: str,
+        heartbeat: float,
+        first: bool,
+        slots: list[str] | None,
+        exports: dict[str, str],
+        unset: list[str],
+    ) -> None:
         """The preflight: can this node carry its part? All that is wrong is said at once."""
         self._spec = JobSpec(**{**_tuples(spec), "program": Program(**_tuples(spec["program"]))})
         self._heartbeat = heartbeat
-        self._watch_runner()
+        kept = {name: value for name, value in self._environ.items() if not name.startswith(tuple(unset))}
+        self._environ_for_ranks: Mapping[str, str] = {**kept, **exports}
         problems: list[str] = []
         hello: dict[str, Any] = {
             "hostname": short_hostname(),
@@ -145,11 +155,13 @@ class RemoteAgent:
         if first:
             self._listener, hello["port"] = self._listen(self._spec, problems)
         self._channel.send("hello", problems=problems, **hello)
+        self._last_heard = time.monotonic()  # an environment script may have taken its time
+        self._watch_runner()
 
     def _program_facts(self, spec: JobSpec, problems: list[str]) -> dict[str, Any]:
         flag = ""
         try:
-            interpreter, _ = program.interpreter(spec, self._environ)
+            interpreter, self._environ_for_ranks = activation.interpreter(spec, self._environ_for_ranks)
             if spec.program.target:  # `bireme check` may have none
                 flag = program.check(spec, own_interpreter=spec.venv_script is None)
             if spec.rank_log_dir is not None:
@@ -195,16 +207,12 @@ class RemoteAgent:
         self,
         node: dict[str, Any],
         accelerator: str,
-        exports: dict[str, str],
-        unset: list[str],
         grace: float,
         window: int,
         rest: float,
     ) -> None:
         assert self._spec is not None
         plan = self._plan = _node_plan(node)
-        environ = {name: value for name, value in self._environ.items() if not name.startswith(tuple(unset))}
-        _, environ_for_ranks = program.interpreter(self._spec, {**environ, **exports})
         self._window = window
         self._pipes = Pipes(self._loop, self._chunk, self._rested, self._eof, self._maybe_over, rest=rest)
         if self._spec.rank_log_dir is not None:
@@ -220,7 +228,7 @@ class RemoteAgent:
             keep = self._listener.hand_over()
         null = os.open(os.devnull, os.O_RDWR)
         pipes = [(null, self._pipes.add(w.rank, 1), self._pipes.add(w.rank, 2)) for w in plan.workers]
-        self._node.start(environ_for_ranks, pipes, keep=keep, files_limit=files_limit)
+        self._node.start(self._environ_for_ranks, pipes, keep=keep, files_limit=files_limit)
         os.close(null)
         self._pipes.begin()
 

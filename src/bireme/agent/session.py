@@ -129,6 +129,7 @@ class Session:
         if self._ignored_children:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._last_drain: Timer | None = None
+        self._unread = False
         self.terminal = Terminal()
         self.loop = Loop()
         self.verdict = Verdict()
@@ -216,9 +217,13 @@ class Session:
     def _wait_no_longer(self) -> None:
         """Who stops a job does not want to wait for a reader that does not read; who insists, not at all."""
         if self._last_drain is not None:
-            self.loop.stop()
+            self._leave_unread()
         else:
-            self._last_drain = self.loop.after(_LAST_DRAIN, self.loop.stop)
+            self._last_drain = self.loop.after(_LAST_DRAIN, self._leave_unread)
+
+    def _leave_unread(self) -> None:
+        self._unread = True
+        self.loop.stop()
 
     # -- what the world tells --------------------------------------------------------------------
 
@@ -251,7 +256,8 @@ class Session:
             self.verdict.detail(first.rank, last_words(tail, first.recorded, by_signal=first.by_signal))
         seconds = time.monotonic() - self._begin
         crew = self.crew
-        return self.verdict.outcome(seconds=seconds, killed=crew.killed, stuck=crew.stuck, logs=crew.logs)
+        outcome = self.verdict.outcome(seconds=seconds, killed=crew.killed, stuck=crew.stuck, logs=crew.logs)
+        return outcome.replace(unread=self._unread)
 
     def close(self) -> None:
         """Leave nothing behind, at whatever point the session has ended."""

@@ -49,11 +49,12 @@ def _check_here(spec: JobSpec) -> int:
     from bireme.errors import BadInputError
     from bireme.logs.console import complain
     from bireme.resources import cores, devices, program
+    from bireme.supervise import activation
 
     try:
         found = devices.discover(spec.accelerator, os.environ)
         slots, _ = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=bool(spec.include or spec.exclude))
-        program.interpreter(spec, os.environ)
+        activation.interpreter(spec, os.environ)
         if spec.program.target:
             program.check(spec, own_interpreter=spec.venv_script is None)
     except BadInputError as error:

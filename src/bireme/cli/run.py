@@ -46,8 +46,9 @@ def report(outcome: Outcome) -> None:
         return
     from bireme.supervise.report import summary
 
-    # Who has stopped the job does not want to wait for a reader that does not read either.
-    complain(summary(outcome), every_line=True, patience=2.0 if outcome.cause == "signal" else None)
+    # Who has stopped the job does not want to wait for a reader that does not read.
+    hasty = outcome.unread or outcome.cause == "signal"
+    complain(summary(outcome), every_line=True, patience=2.0 if hasty else None)
 
 
 def _dry_run(spec: JobSpec, *, as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""Looks at the program before anything starts: is it there, what runs it, does it want ``--local_rank``?"""
+"""Looks at the program before anything starts: is it there, does it want ``--local_rank``?"""
 
 from __future__ import annotations
 
@@ -103,61 +103,3 @@ def find_executable(name: str, environ: Mapping[str, str]) -> str:
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     return ""
-
-
-def interpreter(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-    """The Python for the ranks, and the environment that it runs in.
-
-    With ``--venv_script`` the environment is what that script makes of ours, and Python is the first one on
-    its ``PATH``; else it is the interpreter that runs us.
-
-    Raises:
-        BadInputError: the activation script is missing, fails, or leads to no Python.
-    """
-    script = spec.venv_script
-    if script is None:
-        return sys.executable, environ
-    where = "--venv_script"
-    if not os.path.isfile(script) or not os.access(script, os.R_OK):
-        raise BadInputError(f"cannot read {script}", mend="it is the file that activates the environment", where=where)
-    environ = _sourced(os.path.abspath(script), environ, where)
-    for name in ("python", "python3"):
-        path = find_executable(name, environ)
-        if path:
-            return path, environ
-    raise BadInputError(f"no python on PATH after {script}", where=where)
-
-
-def _die_with_us() -> None:
-    """In the shell's process, before exec: a script that takes seconds (``module load``) does not outlive a Ctrl+C."""
-    import ctypes
-    import signal
-
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
-
-
-def _sourced(script: str, environ: Mapping[str, str], where: str) -> Mapping[str, str]:
-    """The environment after ``source script`` in bash."""
-    import subprocess
-
-    command = ["bash", "-c", '. "$1" >&2 && exec env -0', "bash", script]
-    try:
-        done = subprocess.run(
-            command,
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            preexec_fn=_die_with_us if sys.platform == "linux" else None,
-        )
-    except OSError as error:
-        raise BadInputError(f"cannot run bash to read {script}: {error.strerror}", where=where) from None
-    if done.returncode != 0 or not done.stdout:  # it may also have left the shell with 0
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise BadInputError(
-            f"{script} ended with exit code {done.returncode} instead of setting an environment",
-            mend=said[-1] if said else "",
-            where=where,
-        )
-    pairs = (os.fsdecode(item).partition("=") for item in done.stdout.split(b"\0") if item)
-    return {name: value for name, _, value in pairs}

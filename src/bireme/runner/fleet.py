@@ -175,6 +175,8 @@ class Fleet:
             heartbeat=self._voyage.heartbeat,
             first=member.index == 0,
             slots=slots,
+            exports=dict(self._voyage.exports),
+            unset=list(self._voyage.backend.RANK_VARIABLES),
         )
 
     def _dialled(self, who: dict[str, str], fd: int) -> None:
@@ -231,8 +233,6 @@ class Fleet:
                 "start",
                 node=node.as_dict(),
                 accelerator=accelerator,
-                exports=dict(self._voyage.exports),
-                unset=list(self._voyage.backend.RANK_VARIABLES),
                 grace=spec.grace,
                 window=_WINDOW,
                 rest=self._session.rest,

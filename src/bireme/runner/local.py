@@ -13,6 +13,7 @@ from bireme.logs import rankfiles
 from bireme.planning.start import JobFacts, StartPlan, start_plan
 from bireme.resources import devices, filters, ports, program
 from bireme.runner import pidfile
+from bireme.supervise import activation
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -121,7 +122,7 @@ def _prepare_node(
     *,
     declared: bool,
 ) -> Prepared:
-    interpreter, environ = program.interpreter(spec, environ)
+    interpreter, environ = activation.interpreter(spec, environ)
     job = JobFacts(
         os.urandom(6).hex(),
         accelerator,

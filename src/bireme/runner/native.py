@@ -19,6 +19,7 @@ from bireme.planning.exports import exports
 from bireme.planning.start import NodePlan, StartPlan, WorkerPlan
 from bireme.resources import devices, program
 from bireme.runner import pool
+from bireme.supervise import activation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _world(spec: JobSpec, found: Found) -> Pool:
 
 def rank_words(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tuple[str, ...]:
     """What the engine executes for every rank: the shim, the plan, and the program's own command line."""
-    interpreter, _ = program.interpreter(spec, environ)
+    interpreter, _ = activation.interpreter(spec, environ)
     flag = program.check(spec, own_interpreter=True)
     argv = worker_argv(spec.program, interpreter, local_rank=f"{flag}={{local_rank}}" if flag else "", wrap=spec.wrap)
     kind = spec.accelerator if spec.accelerator not in ("auto", "cpu") else "cuda"

@@ -245,7 +245,10 @@ class _Guardian:
 
     def _fork_held(self, index: int) -> None:
         self.held.discard(index)
+        # A signal that comes before the child's own dispositions would find ours, which ignore it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CATCHABLE)
         self._fork(index)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         worker = self.workers[index]
         for fd in {worker.stdin, worker.stdout, worker.stderr}:
             os.close(fd)

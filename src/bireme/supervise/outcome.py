@@ -36,7 +36,8 @@ class Outcome(Value):
     """The end of a job.
 
     ``first``: the failure that brought the job down. ``stuck``: processes that even SIGKILL did not end, as
-    ``pid (name, state)``. ``killed``: how many ranks SIGKILL had to end.
+    ``pid (name, state)``. ``killed``: how many ranks SIGKILL had to end. ``unread``: a part of the output was not
+    written, since nobody read and somebody wanted the end.
     """
 
     exit_code: int
@@ -49,3 +50,4 @@ class Outcome(Value):
     stuck: tuple[str, ...] = ()
     logs: tuple[str, ...] = ()
     note: str = ""
+    unread: bool = False
