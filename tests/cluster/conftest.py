@@ -1,7 +1,7 @@
 """Clusters as fixtures: one of each kind for a whole session, mended after every test, with nothing left running.
 
 Which worker of xdist runs a test is decided by the cluster that the test asks for, so that no worker but one starts
-that cluster.
+that cluster; the tests of MPI have a group, and so a cluster, of their own, since most of their time is waiting.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLUSTERS = ("ssh_cluster", "slurm_cluster")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for cluster in CLUSTERS:
-            if cluster in getattr(item, "fixturenames", ()):
+            if cluster in getattr(item, "fixturenames", ()) and not item.get_closest_marker("xdist_group"):
                 item.add_marker(pytest.mark.xdist_group(cluster))
 
 

@@ -24,9 +24,10 @@ def cluster_of(backend: str) -> str:
 
 
 def backends(*names: str) -> list[object]:
-    """Parameters for ``backend``; each runs on the worker that has its cluster."""
+    """Parameters for ``backend``; each runs on the worker that has its cluster, the MPIs on one of their own."""
     group = pytest.mark.xdist_group
-    return [pytest.param(name, marks=group(cluster_of(name))) for name in names or PROGRAM_OF]
+    groups = {"slurm": "slurm_cluster", "openmpi": "mpi_cluster", "mpich": "mpi_cluster"}
+    return [pytest.param(name, marks=group(groups.get(name, "ssh_cluster"))) for name in names or PROGRAM_OF]
 
 
 @contextmanager

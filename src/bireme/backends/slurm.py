@@ -43,10 +43,11 @@ RANK_VARIABLES = (
 
 
 def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Every rank by ``srun``, host by host.
+    """Every rank by ``srun``, host by host; one that fails ends the others, which ``srun`` does not do by itself.
 
     Raises:
-        BadInputError: the nodes have different numbers of ranks, which ``srun`` cannot be told in its arguments.
+        BadInputError: the nodes have different numbers of ranks. ``--distribution=arbitrary`` would place them, but an
+            MPICH that is started so by Slurm 22.05 never comes back from ``MPI_Finalize``.
     """
     refuse(plan, NAME, users=True)
     if len(set(ranks)) > 1:
@@ -54,8 +55,8 @@ def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> 
         raise BadInputError(what, mend="--num_gpus N, or filters", where="--native_ranks")
     nodes = ",".join(host.name for host in plan.hosts)
     head = (plan.program or "srun", f"--nodes={len(plan.hosts)}", f"--ntasks={sum(ranks)}")
-    shape = (f"--ntasks-per-node={ranks[0]}", f"--nodelist={nodes}", "--distribution=block", "--export=ALL")
-    return (*head, *shape, *plan.extra, *plan.agent)
+    shape = (f"--ntasks-per-node={ranks[0]}", f"--nodelist={nodes}", "--distribution=block")
+    return (*head, *shape, "--export=ALL", "--kill-on-bad-exit=1", *plan.extra, *plan.agent)
 
 
 NATIVE = native

@@ -1,0 +1,97 @@
+"""``--native_ranks``: a program's own MPI world is the job's, whatever engine starts it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.test_world import Jobs, backends
+from tests.conftest import read_lines
+
+# What it sees by MPI, beside what the environment says.
+MPI = """
+import os
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+assert world.allreduce(1) == world.size
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+words = ("sees", os.uname().nodename, world.rank, world.size, *map(os.environ.get, names))
+os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # in one piece: engines write none of their own
+"""
+HOSTS = "node1 slots=2\nnode2 slots=3\nnode3 slots=1\n"
+SEEN = [
+    "node1 0 6 0 6 0 0 2 0,1",
+    "node1 1 6 1 6 1 0 2 0,1",
+    "node2 2 6 2 6 0 1 3 0,1,2",
+    "node2 3 6 3 6 1 1 3 0,1,2",
+    "node2 4 6 4 6 2 1 3 0,1,2",
+    "node3 5 6 5 6 0 2 1 0",
+]
+ONE_EACH = [f"node{node + 1} {node} 3 {node} 3 0 {node} 1 0" for node in range(3)]
+FAILS = """
+import os, time
+os.write(1, b"ready\\n")
+while not os.path.exists("go"):
+    time.sleep(0.01)
+if os.environ["RANK"] == "1":
+    os._exit(3)
+time.sleep(1000)
+"""
+NATIVE = ("openmpi", "mpich", "slurm")
+
+
+def exports(jobs: Jobs) -> list[str]:
+    """What mpi4py needs to find Debian's MPI: MPICH's library has another file name there than anywhere else.
+
+    A step of ``srun`` has no library of its own: MPICH's speaks its protocol.
+    """
+    abi = "openmpi" if jobs.backend == "openmpi" else "mpich"
+    found = sorted(Path("/usr/lib").glob("*/libmpi.so.40" if abi == "openmpi" else "*/libmpich.so.12"))
+    if not found:
+        pytest.skip(f"the library of {abi} is not there")
+    (jobs.shared / ("libmpi.so.40" if abi == "openmpi" else "libmpi.so.12")).symlink_to(found[0])
+    return ["--export", f"MPI4PY_MPIABI={abi}", "--export", f"LD_LIBRARY_PATH={jobs.shared}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends(*NATIVE))
+def test_world_of_mpi(request: pytest.FixtureRequest, backend: str) -> None:
+    """Size, ranks and hosts are the same by MPI and by the environment protocol; on uneven nodes where these may be."""
+    jobs = Jobs.on(request, backend)
+    program = jobs.write("sees.py", MPI)
+    options = ["--native_ranks", *exports(jobs), "--accelerator", "cuda"]
+    if backend == "slurm":
+        options += ["--launcher_args=--mpi=pmi2", "--num_gpus", "1"]
+    done = jobs.run(*options, program, hosts=HOSTS)
+    assert done.returncode == 0, done.stderr
+    seen = sorted(line.removeprefix("sees ") for line in done.stdout.splitlines() if line.startswith("sees"))
+    assert seen == (ONE_EACH if backend == "slurm" else SEEN), done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends("openmpi", "slurm"))
+def test_rank_fails(request: pytest.FixtureRequest, backend: str) -> None:
+    """The engines that end the others do; nothing is left."""
+    jobs = Jobs.on(request, backend)
+    process = jobs.start("--native_ranks", jobs.write("fails.py", FAILS))
+    read_lines(process, 6, "ready")
+    (jobs.shared / "go").touch()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode in ((3,) if backend == "openmpi" else (3, 143)), err
+    left = jobs.testbed.strays(5)
+    assert not any(left.values()), left
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--fold", "--log_dir logs", "--enable_each_rank_log logs", "--wrap_ranks 1", "--save_pid", "--output prefix"],
+)
+def test_what_needs_an_agent_is_refused(request: pytest.FixtureRequest, words: str) -> None:
+    jobs = Jobs.on(request, "openmpi")
+    wrap = ("--wrap", "env") if "wrap" in words else ()
+    done = jobs.run("--native_ranks", *words.split(), *wrap, "--no_python", "true", hosts=HOSTS)
+    assert done.returncode == 2, done.stderr
+    assert f"{words.split()[0]}: " in done.stderr and "no meaning with --native_ranks" in done.stderr
+    assert not os.path.exists(jobs.shared / "logs")
