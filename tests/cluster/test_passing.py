@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.basics import read
 from tests.cluster.test_world import LOOK, PROGRAM_OF, Jobs, Looks, backends
 from tests.cluster.testbed import Testbed
 from tests.conftest import read_lines
@@ -254,3 +256,31 @@ def test_the_trap_is_there(request: pytest.FixtureRequest, backend: str) -> None
     affinity, names = json.loads(jobs.login.run(engine).stdout)
     assert len(affinity) < (os.cpu_count() or 1)
     assert any(RANK_VARIABLES.match(name) for name in names)
+
+
+def ticks(testbed: Testbed) -> dict[int, int]:
+    """CPU time of every process that runs on the hosts, as the kernel counts it."""
+    found = {}
+    for host in testbed.hosts.values():
+        for pid in host.strays():
+            fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+            found[pid] = int(fields[11]) + int(fields[12])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends())
+def test_while_the_ranks_work_nobody_else_does(request: pytest.FixtureRequest, backend: str) -> None:
+    """Neither agents nor the engine's daemons: hydra's would spin on the descriptor that an agent had closed."""
+    jobs = Jobs.on(request, backend)
+    process = jobs.start("--no_python", "sh", "-c", "echo ready; exec sleep 1000")
+    read_lines(process, 6, "ready")
+    before = ticks(jobs.testbed)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2)  # this time itself is what is looked at
+    after = ticks(jobs.testbed)
+    busy = {pid: after[pid] - before[pid] for pid in before.keys() & after.keys()}
+    jobs.login.kill(process, signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert len(busy) >= 6  # at least the ranks themselves
+    assert max(busy.values()) <= 10, busy  # of the 200 that a spinning one has, or its share of them

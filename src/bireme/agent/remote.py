@@ -51,7 +51,7 @@ def over_dial(arguments: Sequence[str], environ: MutableMapping[str, str]) -> in
     """Dial the runner that ``ADDRESSES PORT VARIABLE [NAME]`` describes, and serve it."""
     from bireme.agent.dial import dial
 
-    os.closerange(3, 1 << 16)  # hydra leaks its own into us: whoever holds them keeps mpiexec from ending
+    _close_what_leaked(environ)
     addresses, port, variable, *name = arguments
     try:
         fd = dial(addresses.split(","), int(port), variable, environ, "".join(name))
@@ -59,6 +59,20 @@ def over_dial(arguments: Sequence[str], environ: MutableMapping[str, str]) -> in
         sys.stderr.write(f"bireme: {error}\n")
         return error.code
     return serve(fd, fd, environ)
+
+
+def _close_what_leaked(environ: Mapping[str, str]) -> None:
+    """Hydra leaks its own descriptors into us, and whoever holds them keeps ``mpiexec`` from ending.
+
+    All but the one by which MPI would speak to it: once that is closed, hydra's proxy reads its end over and over, and
+    takes a whole core from the ranks.
+    """
+    kept = environ.get("PMI_FD", "")
+    spared = int(kept) if kept.isdigit() and int(kept) >= 3 else 2
+    os.closerange(3, spared)
+    os.closerange(spared + 1, 1 << 16)
+    if spared > 2 and os.path.exists(f"/proc/self/fd/{spared}"):  # else the variable is an older launcher's
+        os.set_inheritable(spared, False)
 
 
 def serve(read_fd: int, write_fd: int, environ: Mapping[str, str]) -> int:
