@@ -1,6 +1,6 @@
 """One thread, one selector: the event loop of runner and agent.
 
-``asyncio`` costs 80 ms to import and ``selectors`` would add nothing to ``select.poll`` here. Callbacks
+``asyncio`` costs 80 ms to import and ``selectors`` would add nothing to ``select`` here. Callbacks
 run to their end, one after the other; nothing in them may block. Signals arrive as events too: their
 handlers do nothing but wake the loop.
 """
@@ -48,6 +48,58 @@ class Timer:
         return self.due < other.due
 
 
+class _Epoll:
+    """Readiness in the order in which it came: of two agents whose ends are seen at once, which was the first?"""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._masks: dict[int, int] = {}
+
+    def set(self, fd: int, mask: int) -> None:
+        """Tell of these events; of none, when the mask is empty."""
+        known = self._masks.pop(fd, None)
+        if mask:
+            self._masks[fd] = mask
+            (self._epoll.register if known is None else self._epoll.modify)(fd, mask)
+        elif known is not None:
+            try:
+                self._epoll.unregister(fd)
+            except OSError:  # closed already
+                pass
+
+    def wait(self, seconds: float | None) -> list[tuple[int, int]]:
+        """What is ready, at the latest after so many seconds."""
+        return self._epoll.poll(seconds, max(1, len(self._masks)))
+
+    def close(self) -> None:
+        """Free the descriptor."""
+        self._epoll.close()
+
+
+class _Poll:
+    """The same where there is no ``epoll`` (macOS): in the order of the descriptors."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+
+    def set(self, fd: int, mask: int) -> None:
+        """As there."""
+        if mask:
+            self._poll.register(fd, mask)
+        else:
+            try:
+                self._poll.unregister(fd)
+            except KeyError:
+                pass
+
+    def wait(self, seconds: float | None) -> list[tuple[int, int]]:
+        """As there."""
+        return self._poll.poll(None if seconds is None else seconds * 1000 + 1)
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+
 class Loop:
     """Readiness of file descriptors, timers and signals, turned into calls.
 
@@ -55,7 +107,7 @@ class Loop:
     """
 
     def __init__(self) -> None:
-        self._poll = select.poll()
+        self._poll: _Epoll | _Poll = _Epoll() if hasattr(select, "epoll") else _Poll()
         self._readers: dict[int, Callable[[], object]] = {}
         self._writers: dict[int, Callable[[], None]] = {}
         self._timers: list[Timer] = []
@@ -95,13 +147,7 @@ class Loop:
 
     def _register(self, fd: int) -> None:
         mask = (_READ if fd in self._readers else 0) | (select.POLLOUT if fd in self._writers else 0)
-        if mask:
-            self._poll.register(fd, mask)
-        else:
-            try:
-                self._poll.unregister(fd)
-            except KeyError:
-                pass
+        self._poll.set(fd, mask)
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -168,7 +214,7 @@ class Loop:
             self._last_small = now
 
     def _dispatch(self, wait: float | None) -> None:
-        for fd, mask in self._poll.poll(None if wait is None else min(wait, _LONGEST_WAIT) * 1000 + 1):
+        for fd, mask in self._poll.wait(None if wait is None else min(wait, _LONGEST_WAIT)):
             if mask & ~select.POLLOUT:
                 reader = self._readers.get(fd)
                 if reader is not None:
@@ -187,6 +233,7 @@ class Loop:
         for signum, old in self._handlers.items():
             signal.signal(signum, old if old is not None else signal.SIG_DFL)
         signal.set_wakeup_fd(self._old_wakeup)
+        self._poll.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
 

@@ -65,7 +65,15 @@ class Faults:
     def heal(self) -> None:
         """Undo ``cut`` and ``blackhole``."""
         self.testbed.site_run(["ip", "link", "set", self.port, "up"])
-        self.testbed.site_run(["bridge", "link", "set", "dev", self.port, "state", "3"])
+        wait_until("the port's carrier", self._forward, 5, every=0.002)
+
+    def _forward(self) -> bool:
+        """Let frames pass; the kernel refuses that until the carrier is back, a moment after the cable."""
+        try:
+            self.testbed.site_run(["bridge", "link", "set", "dev", self.port, "state", "3"], quiet=True)
+        except subprocess.CalledProcessError:
+            return False
+        return True
 
     def rate(self, mbit: float) -> None:
         """A slow line towards the host."""

@@ -92,7 +92,7 @@ def test_half_started(request: pytest.FixtureRequest, backend: str) -> None:
     """The ranks of near nodes run; what the far node was told is still on its way."""
     jobs = Jobs.on(request, backend)
     with far(jobs.testbed["node2"]):
-        process = start(jobs)
+        process = start(jobs, "--no_python", "sh", "-c", "echo ready; exec sleep 1000")  # as below
         lines = read_lines(process, 1, "ready")
         assert "node2" not in lines[-1]
         press_ctrl_c(jobs, process)
@@ -169,8 +169,8 @@ def test_twice_while_hosts_are_being_reached(request: pytest.FixtureRequest, bac
 # Ends well when it is interrupted, as one that saves a checkpoint.
 SAVES = """
 import time
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(1000)
 except KeyboardInterrupt:
     print("x" * 100_000 + "saved", flush=True)

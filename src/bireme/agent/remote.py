@@ -176,13 +176,16 @@ class RemoteAgent:
         flag = ""
         try:
             interpreter, self._environ_for_ranks = activation.interpreter(spec, self._environ_for_ranks)
+        except BiremeError as error:
+            problems.append(str(error))
+            return {}
+        try:
             if spec.program.target:  # `bireme check` may have none
                 flag = program.check(spec, own_interpreter=spec.venv_script is None)
             if spec.rank_log_dir is not None:
                 prepare(spec.rank_log_dir)
         except BiremeError as error:
             problems.append(str(error))
-            return {}
         return {"interpreter": interpreter, "local_rank_flag": flag}
 
     def _device_facts(self, spec: JobSpec, slots: list[str] | None, problems: list[str]) -> dict[str, Any]:

@@ -237,6 +237,7 @@ class Session:
             self.crew.suspend()
             self.terminal.leave()
             os.kill(os.getpid(), signal.SIGSTOP)
+            self.crew.resume()  # at once: before any timer finds that nothing was heard for so long
         elif signum == signal.SIGCONT:
             self.crew.resume()
         elif self._gone:

@@ -151,10 +151,15 @@ class Fleet:
             if member.channel is not None:
                 member.channel.close()
         self._engine.close()
-        if self._dial is not None:
-            self._dial.close()
+        self._close_the_door()
         if self._files is not None:
             self._files.close()
+
+    def _close_the_door(self) -> None:
+        """Nobody else dials any more."""
+        if self._dial is not None:
+            self._dial.close()
+            self._dial = None
 
     # -- connecting ------------------------------------------------------------------------------
 
@@ -203,6 +208,7 @@ class Fleet:
 
     def _start(self, master_addr: str) -> None:
         """Every node is fit: number the ranks and let them start."""
+        self._close_the_door()
         spec, first = self._voyage.spec, self.members[0]
         self._active = self._voyage.resolve({member.name: tuple(member.hello["slots"]) for member in self.members})
         accelerator = first.hello["accelerator"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,19 +64,26 @@ class Member:
 
 def find_member(members: Sequence[Member], who: Mapping[str, str]) -> Member | None:
     """The member that an agent which has dialled is: by its name, its addresses, or its place among the engine's."""
-    short = who.get("hostname", "").partition(".")[0]
-    for name in (who.get("name"), who.get("slurm"), who.get("hostname"), short):
+    names = [name for name in (who.get("name"), who.get("slurm"), who.get("hostname")) if name]
+    for name in names:
         for member in members:
-            if name and name in (member.name, member.name.partition(".")[0]):
+            if name == member.name:
                 return member
     addresses = set(who.get("addresses", "").split(","))
-    for member in members:
+    # A name that only begins alike may be another host's: its addresses tell, where it has any.
+    short = {name.partition(".")[0] for name in names}
+    alike = [member for member in members if member.name.partition(".")[0] in short]
+    for member in (*alike, *members):
         if addresses & set(addresses_of(member.name)):
+            return member
+    for member in alike:
+        if not addresses_of(member.name):
             return member
     place = who.get("place", "")
     return members[int(place)] if place.isdecimal() and int(place) < len(members) else None
 
 
+@cache
 def addresses_of(name: str) -> list[str]:
     """The numeric addresses that a name stands for; none when it cannot be resolved."""
     import socket

@@ -1,0 +1,341 @@
+"""How a job on many nodes behaves: signals, Ctrl+Z, stdin, folded output, time limit, check, uninvited guests."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.basics import children, read, wait_until
+from tests.cluster.test_world import LOOK, Jobs, backends, far, rows
+from tests.cluster.testbed import Testbed
+from tests.conftest import bireme, read_lines
+
+# -- signals ---------------------------------------------------------------------------------------
+
+HEARS = """
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"heard USR1\\n"))
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0))
+print("ready", flush=True)
+while True:
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_signals_for_the_ranks(request: pytest.FixtureRequest, backend: str) -> None:
+    """They reach every rank on every node, and nobody else."""
+    jobs = Jobs.on(request, backend)
+    process = jobs.start(jobs.write("hears.py", HEARS))
+    read_lines(process, 6, "ready")
+    jobs.login.kill(process, signal.SIGUSR1)
+    read_lines(process, 6, "heard USR1")
+    jobs.login.kill(process, signal.SIGUSR2)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+
+
+TICKS = """
+import os, time
+print("ready", flush=True)
+while not os.path.exists("end"):
+    time.sleep(0.01)
+"""
+
+
+def halted(pid: int) -> bool:
+    return "T (stopped)" in read(f"/proc/{pid}/status")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends())
+def test_suspended_and_woken(request: pytest.FixtureRequest, backend: str) -> None:
+    """Ctrl+Z halts the ranks on all nodes; that is no silence, however long it takes; ``fg`` wakes them."""
+    jobs = Jobs.on(request, backend)
+    heartbeat = 1.0
+    process = jobs.start("--heartbeat", heartbeat, jobs.write("ticks.py", TICKS))
+    read_lines(process, 6, "ready")
+
+    def states() -> str:
+        ranks = [
+            found for node in jobs.testbed.nodes for found in node.ps().values() if str(jobs.shared) in str(found.argv)
+        ]
+        return "".join(sorted({found.state for found in ranks if "-u" in found.argv}))
+
+    assert states() in ("R", "RS", "S")
+    (runner,) = children(process.pid)
+    jobs.login.kill(process, signal.SIGTSTP)
+    wait_until("the ranks to halt", lambda: states() == "T", 10)
+    for pid in (runner, process.pid):  # nsenter halts with its child
+        wait_until("the command to halt", partial(halted, pid), 10)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(3 * heartbeat)  # this time itself is what is tested
+    assert states() == "T"
+    os.kill(process.pid, signal.SIGCONT)  # and wakes it
+    wait_until("the ranks to go on", lambda: states() in ("R", "RS", "S"), 10)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2 * heartbeat)
+    (jobs.shared / "end").touch()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends("ssh", "mpich"))
+def test_stopped_while_suspended(request: pytest.FixtureRequest, backend: str) -> None:
+    jobs = Jobs.on(request, backend)
+    process = jobs.start("--grace", "5", jobs.write("ticks.py", TICKS))
+    read_lines(process, 6, "ready")
+    (runner,) = children(process.pid)
+    jobs.login.kill(process, signal.SIGTSTP)
+    for pid in (runner, process.pid):  # nsenter halts with its child
+        wait_until("the command to halt", partial(halted, pid), 10)
+    jobs.login.kill(process, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGCONT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 143, err
+    left = jobs.testbed.strays(1)
+    assert not any(left.values()), left
+
+
+def test_time_limit(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    done = jobs.run("--time_limit", "1", jobs.write("ticks.py", TICKS))
+    assert done.returncode == 124, done.stderr
+    assert done.stdout.count("ready") == 6
+
+
+# -- stdin and stdout ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_stdin_is_left_alone(request: pytest.FixtureRequest, backend: str) -> None:
+    """What follows in a script, or in a loop that reads, is not eaten by ssh and its kin."""
+    jobs = Jobs.on(request, backend)
+    program = jobs.write("reads.py", "import sys; print('rank read', repr(sys.stdin.read()))")
+    words = ["sh", "-c", '"$@"; cat', "sh", *jobs.command(program)]
+    done = jobs.login.run(words, cwd=str(jobs.shared), input="the rest\n")
+    assert done.stdout.count("rank read ''") == 6, done.stderr
+    assert done.stdout.endswith("\nthe rest\n")
+
+
+def test_folded(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """Lines that ranks of several nodes write alike are shown once."""
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    text = "import os\nprint('the same')\nprint('rank', os.environ['RANK'])\n"
+    done = jobs.run("-q", "--fold", jobs.write("says.py", text))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert sum(line.endswith("] the same") for line in lines) < 6
+    shown = [re.fullmatch(r"\[([*\w]+):([\d,-]+)\] (.*)", line) for line in lines]
+    assert all(shown), lines
+    ranks = [rank for match in shown if match and match[3] == "the same" for rank in numbers(match[2])]
+    assert sorted(ranks) == list(range(6))
+    assert {match[2] for match in shown if match and match[3].startswith("rank")} == set("012345")
+
+
+def numbers(text: str) -> list[int]:
+    """``0-2,5`` → 0, 1, 2, 5."""
+    edges = [part.split("-") for part in text.split(",")]
+    return [number for edge in edges for number in range(int(edge[0]), int(edge[-1]) + 1)]
+
+
+@pytest.mark.parametrize(("mode", "ranks"), [("rank0", ["0"]), ("none", []), ("raw", list("012345"))])
+def test_output_modes(ssh_cluster: Testbed, shared_dir: Path, mode: str, ranks: list[str]) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    done = jobs.run("-q", "--output", mode, "--no_python", "sh", "-c", "echo $RANK")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ranks
+
+
+# -- the preflight alone, and passed over ----------------------------------------------------------
+
+
+def check(jobs: Jobs, *words: object) -> subprocess.CompletedProcess[str]:
+    command = bireme("check", "--launcher", jobs.backend, *map(str, words))
+    return jobs.login.run(command, cwd=str(jobs.shared), check=False)
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_check(request: pytest.FixtureRequest, backend: str) -> None:
+    jobs = Jobs.on(request, backend)
+    done = check(jobs, "--hosts", "node[1-3]:2", jobs.write("up.py", "open('up', 'w')"))
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["node1", "node2", "node3"]
+    assert not (jobs.shared / "up").exists()
+    done = check(jobs, "--hosts", "node[1-3]:2", "missing.py")
+    assert done.returncode == 1
+    assert "3 of 3 nodes" in done.stderr and done.stderr.count("missing.py") == 3
+
+
+def test_check_of_an_unreachable_host(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    ssh_cluster["node2"].kill_sshd()
+    done = check(Jobs(ssh_cluster, "ssh", shared_dir), "--hosts", "node1:2,node2:2,nowhere:2")
+    assert done.returncode == 1
+    assert "2 of 3 nodes" in done.stderr
+    assert "Connection refused" in done.stderr and "Could not resolve" in done.stderr
+
+
+def test_preflight_is_passed_over(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """``--no_ssh_check``: what the agents find wrong is a warning; what then fails is the job's failure."""
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    private = "/tmp/private"
+    for name in ("login", "node1"):
+        ssh_cluster[name].run(f'mkdir {private} && echo \'open("/tmp/private/up", "w")\' > {private}/up.py')
+    try:
+        done = jobs.run("--no_ssh_check", "--grace", "5", f"{private}/up.py", hosts="node1:1,node2:1")
+        assert done.returncode == 2, done.stderr  # Python's own, for a script that it cannot open
+        assert "node2" in done.stderr and "rank 1 on node2" in done.stderr
+        done = jobs.run("--no_ssh_check", f"{private}/up.py", hosts="node1:1,nowhere:1")
+        assert done.returncode == 69, done.stderr
+    finally:
+        for name in ("login", "node1"):
+            ssh_cluster[name].run(["rm", "-r", private])
+
+
+# -- ways to the nodes -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", backends("ssh", "pdsh", "openmpi", "mpich"))
+def test_port_of_all_sshds(request: pytest.FixtureRequest, backend: str) -> None:
+    jobs = Jobs.on(request, backend)
+    config = f"{jobs.testbed.state}/etc/sshd_config"
+    for node in jobs.testbed.nodes[:2]:
+        node.kill_sshd()
+        node.run(["/usr/sbin/sshd", "-f", config, "-o", "Port=2222", "-E", f"{node.dir}/sshd.log"])
+    looks = jobs.look("--ssh_port", "2222", hosts="node[1-2]:1")
+    assert [found["host"] for found in looks] == ["node1", "node2"]
+
+
+@pytest.mark.parametrize("backend", backends("ssh", "pdsh", "mpich"))  # Open MPI itself cuts names at the first dot
+def test_hosts_under_other_names(request: pytest.FixtureRequest, backend: str) -> None:
+    """Names that no host gives itself; also where all begin alike, or are another host's with something more."""
+    jobs = Jobs.on(request, backend)
+    etc = Path(jobs.testbed.state, "etc/hosts")
+    before = etc.read_text()
+    aliases = {"node1": "node3.ib", "node2": "node2-ib.cluster", "node3": "node"}
+    etc.write_text(before + "".join(f"{jobs.testbed[host].ip} {alias}\n" for host, alias in aliases.items()))
+    try:
+        hosts = ",".join(f"{alias}:1" for alias in aliases.values())
+        looks = jobs.look(hosts=hosts)
+    finally:
+        etc.write_text(before)
+    assert [found["host"] for found in looks] == ["node1", "node2", "node3"]
+    assert looks[0]["environ"]["MASTER_ADDR"] == jobs.testbed["node1"].ip
+
+
+def test_activation_script(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """Sourced on every node: its python runs the ranks, in what it has set."""
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    tools = shared_dir / "tools"
+    tools.mkdir()
+    (tools / "python").symlink_to(getattr(sys, "_base_executable", sys.executable))
+    script = jobs.write("activate", f'export PATH={tools}:$PATH\nexport SET_BY="$(hostname)"\necho noise\n')
+    looks = jobs.look("--venv_script", script)
+    for found in looks:
+        assert found["argv"][0] == str(tools / "python")
+        assert found["environ"]["SET_BY"] == found["host"]
+
+
+def test_wrapped(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    options = ("--wrap", "env WHERE={host}:{rank}:{local_rank}", "--wrap_ranks", "1,4")
+    looks = jobs.look(*options)
+    assert [found["environ"].get("WHERE") for found in looks] == [None, "node1:1:1", None, None, "node3:4:0", None]
+
+
+@pytest.mark.parametrize("backend", backends("ssh", "slurm"))
+def test_cores_for_each_rank(request: pytest.FixtureRequest, backend: str) -> None:
+    """Bound on every node as on one."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core: nothing to share out")
+    jobs = Jobs.on(request, backend)
+    looks = jobs.look("--bind_core_list", "0,1", hosts="node[1-2]:2")
+    assert [found["affinity"] for found in looks] == [[0], [1], [0], [1]]
+    assert {found["environ"]["OMP_NUM_THREADS"] for found in looks} == {"1"}
+
+
+def test_module_in_the_working_directory(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    (shared_dir / "package").mkdir()
+    jobs.write("package/__init__.py", "")
+    jobs.write("package/look.py", LOOK)
+    done = jobs.run("--module", "package.look")
+    assert done.returncode == 0, done.stderr
+    assert [row[0] for row in rows(jobs.looked(done))] == ["node1", "node1", "node2", "node2", "node3", "node3"]
+
+
+# -- uninvited guests ------------------------------------------------------------------------------
+
+GUESTS = (
+    b"",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20,
+    b"bireme-dial 1 abc\n",
+    b"bireme-dial 1 " + b"0" * 32 + b" e30=\n",
+    b"bireme-dial 1 " + b"0" * 32 + b" e30=\n" + b"0" * 64 + b"\n",
+    b"bireme-dial 1 " + b"0" * 32 + b" e30=\n\xff\xfe\n",
+    b"\n\x01bireme-channel 1\x01\n",
+    b"x" * 100_000,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends("pdsh", "openmpi", "mpich", "slurm"))
+def test_guests_at_the_door(request: pytest.FixtureRequest, backend: str) -> None:
+    """Who dials and cannot prove himself is sent away, or waits; the job does not notice."""
+    jobs = Jobs.on(request, backend)
+    code = f"""
+import socket, sys, time
+kept = []
+for words in {GUESTS!r} * 3:
+    sock = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10)
+    kept.append(sock)
+    try:
+        sock.sendall(words)
+    except OSError:
+        pass
+print("there", flush=True)
+time.sleep(1000)
+"""
+    with far(jobs.testbed["node3"], 100):
+        process = jobs.start(jobs.write("look.py", LOOK))
+
+        def door() -> tuple[str, str] | None:
+            argvs = (" ".join(argv) for argv in jobs.login.strays().values())
+            dialled = (re.search(r"--dial (\S+) (\d+) \w+", argv) for argv in argvs)
+            return next(((match[1].split(",")[0], match[2]) for match in dialled if match), None)
+
+        place = wait_until("the door", door, 20, every=0.005)
+        guests = jobs.testbed["node4"].popen([sys.executable, "-c", code, *place], stdout=subprocess.PIPE)
+        assert guests.stdout and guests.stdout.readline() == b"there\n"
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert [found["host"] for found in jobs.looked(subprocess.CompletedProcess((), 0))][::2] == [
+        "node1",
+        "node2",
+        "node3",
+    ]
+
+
+def test_the_door_is_closed_once_all_are_in(request: pytest.FixtureRequest) -> None:
+    """While the ranks run nobody can dial any more."""
+    jobs = Jobs.on(request, "pdsh")
+    process = jobs.start(jobs.write("ticks.py", TICKS))
+    read_lines(process, 6, "ready")
+    (argv,) = {" ".join(argv) for argv in jobs.testbed["node1"].strays().values() if "--dial" in argv}
+    match = re.search(r"--dial (\S+) (\d+) \w+", argv)
+    assert match
+    code = f"import socket; socket.create_connection(({match[1].split(',')[0]!r}, {match[2]}), timeout=5)"
+    done = jobs.testbed["node4"].run([sys.executable, "-c", code], check=False)
+    assert done.returncode and "refused" in done.stderr
+    (jobs.shared / "end").touch()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
