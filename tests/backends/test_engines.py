@@ -18,6 +18,7 @@ import pytest
 
 from bireme.backends import base
 from tests.cluster.basics import PATH
+from tests.cluster.test_native import MPI, SEEN
 from tests.cluster.test_scenes import parent
 from tests.cluster.test_world import Jobs, Looks
 from tests.cluster.testbed import PRIVATE, Testbed
@@ -114,6 +115,19 @@ def test_native_ranks(any_jobs: EngineJobs) -> None:
     looks = any_jobs.look("--native_ranks", hosts=UNEVEN)
     assert places(looks) == PLACES
     assert [found["environ"]["RANK"] for found in looks] == [str(rank) for rank in range(RANKS)]
+
+
+@pytest.mark.slow
+def test_world_of_mpi(any_jobs: EngineJobs) -> None:
+    """By mpi4py and the engine's own library: its size, ranks and hosts are those of the environment protocol."""
+    library = any_jobs.directory.parent / "lib"
+    if any_jobs.directory == FAKE:
+        pytest.skip("the stand-in for mpirun_rsh has no MPI library")
+    abi = "openmpi" if any_jobs.backend == "openmpi" else "mpich"
+    options = ("--export", f"MPI4PY_MPIABI={abi}", "--export", f"LD_LIBRARY_PATH={library}", "--accelerator", "cuda")
+    done = any_jobs.run("--native_ranks", *options, any_jobs.write("sees.py", MPI), hosts=UNEVEN)
+    assert done.returncode == 0, done.stderr
+    assert sorted(line[5:] for line in done.stdout.splitlines() if line.startswith("sees ")) == SEEN, done.stdout
 
 
 @pytest.mark.slow
