@@ -1,0 +1,174 @@
+"""The model-based search: Optuna proposes, the space disposes.
+
+Every ``ask`` builds a study from what was told and what is pending, and lets a fresh sampler
+propose: the answer depends on the past and the seed alone, which makes a study resumable without
+saving a sampler. What Optuna does not know is that our spaces are finite and that nothing is worth
+measuring twice: a proposal that is known already is carried to the nearest point that is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from bireme.tune.search import Direction, Search, Told, shuffled
+from bireme.tune.space import Dimension, Point, Points, key_of
+
+if TYPE_CHECKING:
+    import optuna
+
+SCANNED = 1024
+"""Of a larger space, so many random points are looked at to find one near a proposal."""
+
+
+class ModelBased(Search):
+    """Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), with constraints.
+
+    The first points are spread over the space. Out of memory, and any other failure, is a violated
+    constraint, so that the model learns where not to go.
+
+    Args:
+        space: the points.
+        direction: ``maximise`` or ``minimise`` the value.
+        seed: any number.
+        spread: how many points to spread before the model is asked; None: by the number of dimensions.
+    """
+
+    def __init__(
+        self, space: Points, direction: Direction = "maximise", seed: int = 0, spread: int | None = None
+    ) -> None:
+        super().__init__(space, direction, seed)
+        self._axes = tuple(_Axis(dimension) for dimension in space.dimensions if len(dimension.choices) > 1)
+        self._spread = spread if spread is not None else min(8, 2 + len(self._axes))
+
+    def _candidates(self) -> Iterator[dict[str, object]]:
+        known = [*(told.point for told in self.told.values()), *self.pending.values()]
+        if not self._axes:
+            yield from self.space.points()
+        elif len(known) < self._spread:
+            yield from self._farthest(known)
+        else:
+            yield from self._nearest(self._propose())
+
+    # -- the first points ----------------------------------------------------------------------------
+
+    def _farthest(self, known: list[dict[str, object]]) -> list[dict[str, object]]:
+        """The open points, the farthest from all known ones first; the very first is an end of every axis."""
+        places = [self._place(point) for point in known] or [tuple(0.5 for _ in self._axes)]
+
+        def near(point: dict[str, object]) -> float:
+            here = self._place(point)
+            return min(_distance(here, place) for place in places)
+
+        return sorted(self._scan(), key=near, reverse=True)
+
+    # -- the model -----------------------------------------------------------------------------------
+
+    def _propose(self) -> tuple[float, ...]:
+        """Where the sampler would go next."""
+        direction = "maximize" if self.direction == "maximise" else "minimize"
+        study = _optuna().create_study(direction=direction, sampler=_sampler(self._seed_now()))
+        distributions = {axis.name: axis.distribution() for axis in self._axes}
+        study.add_trials(self._trial(told, distributions) for told in self.told.values())
+        study.add_trials(self._running(point, distributions) for point in self.pending.values())
+        params = study.ask(distributions).params
+        return tuple(axis.place_of_index(params[axis.name]) for axis in self._axes)
+
+    def _trial(self, told: Told, distributions: dict[str, Any]) -> Any:
+        violated = max(told.violated, 0.0) if told.value is not None else max(told.violated, 1.0)
+        return _optuna().trial.create_trial(
+            value=told.value if told.value is not None else self._worst(),
+            params={axis.name: axis.index(told.point) for axis in self._axes},
+            distributions=distributions,
+            constraints={"violated": violated},
+        )
+
+    def _running(self, point: Point, distributions: dict[str, Any]) -> Any:
+        optuna = _optuna()
+        return optuna.trial.create_trial(
+            state=optuna.trial.TrialState.RUNNING,
+            params={axis.name: axis.index(point) for axis in self._axes},
+            distributions=distributions,
+        )
+
+    def _worst(self) -> float:
+        values = [told.value for told in self.told.values() if told.value is not None]
+        return max(values, key=self.cost, default=0.0)
+
+    def _seed_now(self) -> int:
+        """From the seed and all that is known, in whatever order it became known."""
+        known = "\n".join((str(self.seed), *sorted((*self.told, *self.pending))))
+        return int.from_bytes(hashlib.sha256(known.encode()).digest()[:4], "big")
+
+    # -- from a proposal to a point ------------------------------------------------------------------
+
+    def _nearest(self, place: tuple[float, ...]) -> list[dict[str, object]]:
+        return sorted(self._scan(), key=lambda point: _distance(self._place(point), place))
+
+    def _scan(self) -> list[dict[str, object]]:
+        """The open points, or a sample of them, in an order drawn by the seed, so that ties are too."""
+        if self.space.size <= SCANNED:
+            points = [point for point in self.space.points() if self.open(point)]
+            random.Random(self._seed_now()).shuffle(points)
+            return points
+        found = []
+        for index in shuffled(self.space.size, self._seed_now()):
+            point = self.space.point(index)
+            if self.open(point):
+                found.append(point)
+                if len(found) == SCANNED:
+                    break
+        return found
+
+    def _place(self, point: Point) -> tuple[float, ...]:
+        return tuple(axis.place_of_index(axis.index(point)) for axis in self._axes)
+
+
+class _Axis:
+    """A dimension as the model sees it: numbers by their rank, other values as categories."""
+
+    def __init__(self, dimension: Dimension) -> None:
+        self.name, self.ordered = dimension.name, dimension.ordered
+        choices = list(dimension.choices)
+        if self.ordered:
+            choices.sort(key=lambda number: float(str(number)))
+        self._index = {key_of({"": choice}): index for index, choice in enumerate(choices)}
+
+    def index(self, point: Point) -> int:
+        """The rank or category of the point; a point without this dimension, or from elsewhere, is at the first."""
+        return self._index.get(key_of({"": point.get(self.name)}), 0)
+
+    def distribution(self) -> optuna.distributions.BaseDistribution:
+        from optuna.distributions import CategoricalDistribution, IntDistribution
+
+        if self.ordered:
+            return IntDistribution(0, len(self._index) - 1)
+        return CategoricalDistribution(tuple(range(len(self._index))))
+
+    def place_of_index(self, index: int) -> float:
+        """Numbers lie between 0 and 1; categories so far from each other that `_distance` takes all as equally far."""
+        return index / (len(self._index) - 1) if self.ordered else 10.0 * index
+
+
+def _distance(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    """Steps along the axes; categories are equal (0) or not (1)."""
+    return sum(min(abs(a - b), 1.0) for a, b in zip(one, other, strict=True))
+
+
+def _sampler(seed: int) -> optuna.samplers.BaseSampler:
+    from optuna.samplers import TPESampler
+
+    with warnings.catch_warnings():
+        # "multivariate is experimental": that is for us to know, and for nobody at the terminal.
+        warnings.simplefilter("ignore")
+        return TPESampler(seed=seed, n_startup_trials=0, multivariate=True, constant_liar=True, n_ei_candidates=64)
+
+
+def _optuna() -> Any:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna

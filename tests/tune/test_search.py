@@ -1,0 +1,265 @@
+"""One contract for all searches, and what is each one's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from bireme.errors import BadInputError
+from bireme.tune.search import KINDS, Budget, Grid, make, shuffled
+from bireme.tune.space import Dimension, Space, Union, key_of
+
+SPACE = Union(tuple(Space((Dimension("stage", (stage,)), Dimension("micro", (4, 8, 16, 32)))) for stage in (0, 1, 2)))
+MIXED = Union((
+    Space((Dimension("stage", (0,)), Dimension("kind", ("a", "b", None)))),
+    Space((Dimension("stage", (1,)), Dimension("kind", ("a", "b", None)), Dimension("overlap", (True, False)))),
+))  # fmt: skip
+
+every_search = pytest.mark.parametrize("kind", KINDS)
+every_space = pytest.mark.parametrize("space", [SPACE, MIXED, Space(())], ids=["numbers", "mixed", "empty"])
+
+
+def speed(point) -> float:
+    return 10 * point.get("micro", 1) ** 0.5 / (1 + point.get("stage", 0))
+
+
+def asked(search, count: int = 10**6) -> list[dict[str, object]]:
+    """Asks and tells until nothing more comes."""
+    points = []
+    while len(points) < count and (point := search.ask()) is not None:
+        points.append(point)
+        search.tell(point, speed(point))
+    return points
+
+
+# -- the contract ------------------------------------------------------------------------------------
+
+
+@every_space
+@every_search
+def test_every_point_once(kind, space):
+    search = make(kind, space, seed=3)
+    keys = [key_of(point) for point in asked(search)]
+    assert len(keys) == len(set(keys))
+    assert set(keys) == {key_of(point) for point in space.points()}
+    assert search.done
+
+
+@every_search
+def test_what_is_pending_is_not_asked_for_again(kind):
+    search = make(kind, SPACE)
+    points = [search.ask() for _ in range(SPACE.size)]
+    assert len({key_of(point) for point in points}) == SPACE.size
+    assert search.ask() is None
+    assert not search.done
+    for point in points:
+        search.tell(point, 1.0)
+    assert search.done
+
+
+@every_search
+def test_the_same_seed_the_same_points(kind):
+    assert asked(make(kind, SPACE, seed=5)) == asked(make(kind, SPACE, seed=5))
+
+
+@pytest.mark.parametrize("kind", ["random", "model_based"])
+def test_another_seed_other_points(kind):
+    assert len({str(asked(make(kind, SPACE, seed=seed))) for seed in range(4)}) > 1
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, 11])
+@every_search
+def test_goes_on_when_told_the_past(kind, cut):
+    undisturbed = make(kind, SPACE, seed=7)
+    points = asked(undisturbed)
+    resumed = make(kind, SPACE, seed=7)
+    for point in points[:cut]:
+        resumed.tell(point, speed(point))
+    assert asked(resumed) == points[cut:]
+
+
+@every_search
+def test_what_was_interrupted_is_asked_for_again(kind):
+    search = make(kind, SPACE)
+    point = search.ask()
+    search.forget(point)
+    assert not search.pending
+    assert key_of(point) in {key_of(other) for other in asked(search)}
+
+
+@every_search
+def test_what_is_ruled_out_is_not_asked_for(kind):
+    search = make(kind, SPACE)
+    search.ask()
+    search.rule_out(lambda point: point["micro"] > 8)
+    rest = asked(search)
+    assert rest and all(point["micro"] <= 8 for point in rest)
+    search.rule_out(lambda point: True)
+    assert search.ask() is None
+
+
+@pytest.mark.parametrize(("direction", "best"), [("maximise", (0, 32)), ("minimise", (2, 4))])
+@every_search
+def test_direction(kind, direction, best):
+    search = make(kind, SPACE, direction)
+    asked(search)
+    assert search.best is not None
+    assert (search.best.point["stage"], search.best.point["micro"]) == best
+
+
+@every_search
+def test_neither_failures_nor_broken_constraints_win(kind):
+    search = make(kind, SPACE)
+    while (point := search.ask()) is not None:
+        if point["micro"] == 32:
+            search.tell(point, 1e9, violated=1.0)
+        elif point["micro"] == 16:
+            search.tell(point, None)
+        else:
+            search.tell(point, speed(point))
+    assert search.best is not None
+    assert search.best.point == {"stage": 0, "micro": 8}
+
+
+@every_search
+def test_nothing_works(kind):
+    search = make(kind, SPACE)
+    count = 0
+    while (point := search.ask()) is not None:
+        search.tell(point, None, violated=1.0)
+        count += 1
+    assert count == SPACE.size
+    assert search.best is None
+
+
+@every_search
+def test_points_that_are_given_may_be_changed(kind):
+    search = make(kind, SPACE)
+    point = search.ask()
+    copy = dict(point)
+    point["micro"] = 99
+    assert list(search.pending.values()) == [copy]
+
+
+def test_unknown_words():
+    with pytest.raises(BadInputError, match="no search 'annealing'"):
+        make("annealing", SPACE)
+    with pytest.raises(BadInputError, match="direction 'up'"):
+        make("random", SPACE, "up")
+
+
+# -- each one's own ----------------------------------------------------------------------------------
+
+
+def test_grid_keeps_the_order():
+    assert asked(make("gridsearch", SPACE)) == list(SPACE.points())
+
+
+def test_a_forgotten_point_comes_next_in_a_grid():
+    search = Grid(SPACE)
+    first, second = search.ask(), search.ask()
+    search.forget(first)
+    assert search.ask() == first
+    assert search.ask() not in (first, second)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 100])
+def test_shuffled_gives_every_number_once(size):
+    assert sorted(shuffled(size, 1)) == list(range(size))
+    assert size < 100 or list(shuffled(size, 1)) != list(range(size))
+
+
+def test_a_long_grid_is_walked_once():
+    class Counted(Space):
+        def point(self, index):
+            counts.append(index)
+            return super().point(index)
+
+    counts: list[int] = []
+    search = Grid(Counted((Dimension("x", tuple(range(500))),)))
+    assert len(asked(search)) == 500
+    assert len(counts) == 500
+
+
+def test_random_does_not_draw_more_than_it_needs():
+    space = Space(tuple(Dimension(f"d{number}", tuple(range(100))) for number in range(10)))
+    assert len({key_of(point) for point in asked(make("random", space), 20)}) == 20
+
+
+@pytest.mark.slow
+def test_the_model_finds_the_winner_sooner_than_chance():
+    """Of 60 points, over ten seeds; by chance half of them would have to be tried."""
+    space = Space((
+        Dimension("stage", (0, 1, 2)),
+        Dimension("overlap", (True, False)),
+        Dimension("micro", (1, 2, 4, 8, 12, 16, 20, 24, 28, 32)),
+    ))  # fmt: skip
+
+    def trials(seed: int) -> int:
+        search = make("model_based", space, seed=seed)
+        for count in range(1, space.size + 1):
+            point = search.ask()
+            search.tell(point, speed(point) * (1.1 if point["overlap"] else 1.0))
+            if search.best.point == {"stage": 0, "overlap": True, "micro": 32}:
+                return count
+        raise AssertionError("never found")
+
+    assert sum(trials(seed) for seed in range(10)) / 10 < space.size / 4
+
+
+@pytest.mark.slow
+def test_the_model_learns_the_wall():
+    """Half of the points run out of memory, and the best is beside them; of those tried, clearly fewer than half do."""
+    space = Space((Dimension("stage", (0, 1, 2, 3)), Dimension("micro", tuple(range(1, 17)))))
+    broken = tried = 0
+    for seed in range(5):
+        search = make("model_based", space, seed=seed)
+        for count in range(20):
+            point = search.ask()
+            fits = point["micro"] <= 8
+            search.tell(point, speed(point) if fits else None, violated=0.0 if fits else 1.0)
+            if count >= 5:
+                tried += 1
+                broken += not fits
+    assert broken < 0.4 * tried
+
+
+@pytest.mark.slow
+def test_a_large_space_can_be_modelled():
+    space = Space(tuple(Dimension(f"d{number}", tuple(range(10))) for number in range(8)))
+    points = asked(make("model_based", space), 12)
+    assert len({key_of(point) for point in points}) == 12
+
+
+def test_optuna_is_imported_by_the_model_only():
+    code = "import sys, bireme.tune.search as s, bireme.tune.space as p; s.make('random', p.Space(())); "
+    code += "print('optuna' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+# -- how much is tried -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("costs", "over"),
+    [
+        ([], ""),
+        ([5.0, 4.0, 3.0, 2.0], ""),
+        ([5.0, 6.0, 6.0], "brought nothing better"),
+        ([5.0, 6.0, 4.0, 6.0], ""),
+        ([5.0, None, None], "brought nothing better"),
+        ([None, None, None, None], ""),  # nothing has worked yet
+        ([5.0, 5.0, 5.0], "brought nothing better"),
+        ([9.0, 8.0, 7.0, 6.0, 5.0], "5 trials were made"),
+    ],
+)
+def test_budget(costs, over):
+    reason = Budget(trials=5, patience=2).spent(costs)
+    assert over in reason and bool(over) == bool(reason)
+
+
+def test_a_budget_without_end():
+    assert Budget().spent([1.0] * 1000) == ""
