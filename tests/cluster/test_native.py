@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -64,10 +65,13 @@ def test_world_of_mpi(request: pytest.FixtureRequest, backend: str) -> None:
     options = ["--native_ranks", *exports(jobs), "--accelerator", "cuda"]
     if backend == "slurm":
         options += ["--launcher_args=--mpi=pmi2", "--num_gpus", "1"]
-    done = jobs.run(*options, program, hosts=HOSTS)
-    assert done.returncode == 0, done.stderr
-    seen = sorted(line.removeprefix("sees ") for line in done.stdout.splitlines() if line.startswith("sees"))
-    assert seen == (ONE_EACH if backend == "slurm" else SEEN), done.stdout
+    expected = ONE_EACH if backend == "slurm" else SEEN
+    process = jobs.start(*options, program, hosts=HOSTS)
+    lines = read_lines(process, len(expected), "sees")
+    assert sorted(line.removeprefix("sees ").rstrip() for line in lines) == expected
+    # Not to its end: Debian's MPICH (4.0.2, UCX) may hang in MPI_Finalize where hosts share a kernel, by itself too.
+    jobs.login.kill(process, signal.SIGTERM)
+    process.communicate(timeout=30)
 
 
 @pytest.mark.slow
