@@ -1,0 +1,182 @@
+"""Batch sizes: train_batch_size = micro-batch x gradient accumulation x data-parallel ranks.
+
+The identity is checked by ``deepspeed.runtime.config``; the data-parallel ranks are the world over the
+degree of model parallelism (``mp_size``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bireme.errors import BadInputError
+from bireme.tune.deepspeed.command import argument
+from bireme.tune.deepspeed.config import Config
+from bireme.value import Value
+
+MICRO = "train_micro_batch_size_per_gpu"
+GAS = "gradient_accumulation_steps"
+TRAIN = "train_batch_size"
+
+
+class Batch(Value):
+    """What the configuration says of batch sizes, in samples.
+
+    ``parallel``: data-parallel ranks. ``micro``: the micro-batches given; None: to be found between ``least``
+    and ``most``, from ``start`` if the script names one. ``gas``: choices of the accumulation; empty: it
+    follows. ``total``: the train_batch_size that must come out; None: free. ``share``: samples that one rank
+    takes in a step at most, which the accumulation fills; None: the accumulation is ``steps``.
+    """
+
+    parallel: int
+    micro: tuple[int, ...] | None
+    least: int
+    most: int
+    start: int | None = None
+    gas: tuple[int, ...] = ()
+    steps: int = 1
+    total: int | None = None
+    share: int | None = None
+    floor: int = 1
+    ceiling: int | None = None
+
+    def accumulation(self, micro: int, gas: int | None = None) -> int:
+        """Gradient accumulation steps for a micro-batch; ``gas``: what the point says itself."""
+        if gas is not None:
+            return gas
+        if self.total is not None:
+            return max(1, self.total // (micro * self.parallel))
+        return self.steps if self.share is None else max(1, self.share // micro)
+
+    def impossible(self, micro: int, gas: int | None = None) -> str:
+        """Why this micro-batch (with this accumulation) cannot be, or ""."""
+        train = micro * self.accumulation(micro, gas) * self.parallel
+        if self.total is not None and train != self.total:
+            return f"micro-batch {micro} on {self.parallel} ranks does not make up {TRAIN} {self.total}"
+        if train < self.floor:
+            return f"{TRAIN} would be {train}, below min_{TRAIN} {self.floor}"
+        if self.ceiling is not None and train > self.ceiling:
+            return f"{TRAIN} would be {train}, above max_{TRAIN} {self.ceiling}"
+        return ""
+
+
+def read_batch(config: Config, world: int, args: Sequence[str] = ()) -> Batch:
+    """What a configuration says of batch sizes; ``"auto"`` is looked up in the script's arguments.
+
+    Args:
+        config: the configuration.
+        world: ranks of each experiment.
+        args: the script's arguments.
+
+    Raises:
+        BadInputError: a size is no whole number above 0, or they cannot be brought together.
+    """
+    section = config.autotuning
+    parallel, rest = divmod(world, section.mp_size)
+    if rest or not parallel:
+        raise BadInputError(
+            f"{world} ranks cannot be divided by mp_size {section.mp_size}",
+            where=config.document.where("autotuning", "mp_size"),
+        )
+    micro, gas, train = (_sizes(config, key) for key in (MICRO, GAS, TRAIN))
+    if train and len(train) > 1:
+        raise BadInputError(
+            f"{TRAIN} follows from the others and cannot be a list",
+            mend=f"list {MICRO} or {GAS}, or set autotuning.max_{TRAIN}",
+            where=config.document.where(TRAIN),
+        )
+    batch = Batch(
+        parallel,
+        micro=micro,
+        least=section.min_train_micro_batch_size_per_gpu,
+        most=_most(config, parallel),
+        start=_from_args(config, MICRO, args),
+        gas=gas if gas and len(gas) > 1 else (),
+        steps=gas[0] if gas else _from_args(config, GAS, args) or 1,
+        total=train[0] if train else None,
+        floor=section.min_train_batch_size,
+        ceiling=section.max_train_batch_size,
+    )
+    return _possible(_settled(batch, gas), config)
+
+
+def _settled(batch: Batch, gas: tuple[int, ...] | None) -> Batch:
+    """With whatever follows from the others."""
+    if batch.total is not None and gas and len(gas) == 1:
+        # Both are said: the accumulation is no longer free to make up for the micro-batch.
+        micro = batch.total // (gas[0] * batch.parallel)
+        return batch.replace(gas=gas, micro=batch.micro or (micro,)) if micro else batch.replace(gas=gas)
+    if batch.total is not None and batch.micro is None:
+        return batch.replace(micro=_divisors(batch), start=None)
+    if batch.ceiling is not None:
+        return batch.replace(share=batch.ceiling // batch.parallel)
+    if batch.micro and len(batch.micro) > 1:
+        # The same number of samples in every step, whatever the micro-batch.
+        return batch.replace(share=max(batch.micro) * batch.steps)
+    return batch
+
+
+def _divisors(batch: Batch) -> tuple[int, ...] | None:
+    """The micro-batches that make up the train_batch_size exactly, with powers of two preferred to all."""
+    share, rest = divmod(batch.total or 0, batch.parallel)
+    if rest:
+        return ()
+    sizes = [size for size in range(batch.least, min(batch.most, share) + 1) if share % size == 0]
+    return tuple(sizes)
+
+
+def _possible(batch: Batch, config: Config) -> Batch:
+    """Only what can be, if anything can."""
+    if batch.micro is None:
+        if batch.least > batch.most:
+            raise BadInputError(
+                f"no micro-batch is possible: at least {batch.least}, at most {batch.most}",
+                mend=f"see max_{TRAIN} and {MICRO}'s limits in the autotuning section",
+                where=config.document.where("autotuning", f"max_{TRAIN}"),
+            )
+        return batch
+    reasons = {micro: _never(batch, micro) for micro in batch.micro}
+    possible = tuple(micro for micro, reason in reasons.items() if not reason)
+    if not possible:
+        reason = next(iter(reasons.values()), f"{TRAIN} {batch.total} cannot be shared by {batch.parallel} ranks")
+        raise BadInputError(f"no batch size is possible: {reason}", where=config.document.where(MICRO))
+    return batch.replace(micro=possible)
+
+
+def _never(batch: Batch, micro: int) -> str:
+    """Why no accumulation makes this micro-batch possible, or ""."""
+    reasons = [batch.impossible(micro, gas) for gas in batch.gas or (None,)]
+    return "" if "" in reasons else reasons[0]
+
+
+def _most(config: Config, parallel: int) -> int:
+    section = config.autotuning
+    most = section.max_train_micro_batch_size_per_gpu
+    limit = section.max_train_batch_size
+    return most if limit is None else min(most, limit // parallel)
+
+
+def _sizes(config: Config, key: str) -> tuple[int, ...] | None:
+    """The numbers given for a key; None: none, or "auto"."""
+    given = config.data.get(key, "auto")
+    if given in ("auto", None):
+        return None
+    sizes = given if isinstance(given, list) else [given]
+    where = config.document.where(key)
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise BadInputError(
+                f'{key} must be a whole number above 0, a list of some, or "auto", not {size!r}', where=where
+            )
+    if not sizes or len(set(sizes)) < len(sizes):
+        raise BadInputError(f"{key} is " + ("a list with a number twice" if sizes else "an empty list"), where=where)
+    return tuple(sizes)
+
+
+def _from_args(config: Config, key: str, args: Sequence[str]) -> int | None:
+    """What the script's arguments say for a key that ``arg_mappings`` names."""
+    mappings: Mapping[str, str] = config.autotuning.arg_mappings or {}
+    for name, flag in mappings.items():
+        word = argument(args, flag) if name.strip() == key else None
+        if word is not None and word.isdecimal() and int(word) > 0:
+            return int(word)
+    return None

@@ -1,0 +1,191 @@
+"""A DeepSpeed configuration with its ``autotuning`` section, checked.
+
+Keys and defaults are those of ``deepspeed.autotuning.config``. A key that it does not know is ignored
+there; here it is an error, with the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+
+from bireme.errors import BadInputError
+from bireme.tune.deepspeed.reading import Document, read_document
+from bireme.tune.deepspeed.results import METRICS
+from bireme.tune.search import KINDS
+from bireme.value import Value
+
+SECTION = "autotuning"
+
+
+class Autotuning(Value):
+    """The ``autotuning`` section; batch sizes in samples, steps counted from 1."""
+
+    enabled: bool = False
+    fast: bool = True
+    results_dir: str = "autotuning_results"
+    exps_dir: str = "autotuning_exps"
+    overwrite: bool = True
+    start_profile_step: int = 3
+    end_profile_step: int = 5
+    metric: str = "throughput"
+    metric_path: str | None = None
+    tuner_type: str = "gridsearch"
+    tuner_early_stopping: int | None = 5
+    tuner_num_trials: int | None = 50
+    arg_mappings: Mapping[str, str] | None = None
+    max_train_batch_size: int | None = None
+    min_train_batch_size: int = 1
+    max_train_micro_batch_size_per_gpu: int = 1024
+    min_train_micro_batch_size_per_gpu: int = 1
+    num_tuning_micro_batch_sizes: int = 3
+    mp_size: int = 1
+    model_info: Mapping[str, object] | None = None
+    model_info_path: str | None = None
+
+
+class Config(Value):
+    """A configuration: what the file says, and its ``autotuning`` section."""
+
+    document: Document
+    autotuning: Autotuning
+
+    @property
+    def data(self) -> dict[str, object]:
+        """All of the file; not to be changed."""
+        return self.document.data
+
+
+def read_config(path: str) -> Config:
+    """Reads and checks a DeepSpeed configuration.
+
+    Raises:
+        BadInputError: there is no such file, it is broken, or the section says what it cannot mean.
+    """
+    return check_config(read_document(path))
+
+
+def check_config(document: Document) -> Config:
+    """The same for what was read already."""
+    section = document.data.get(SECTION, {})
+    if not isinstance(section, dict):
+        raise BadInputError(f"{SECTION!r} must be an object: {{...}}", where=document.where(SECTION))
+    for key in section:
+        if key not in Autotuning._fields:
+            raise _unknown(key, Autotuning._fields, document.where(SECTION, key))
+    for key, value in section.items():
+        wrong = CHECKS[key](value)
+        if wrong:
+            raise BadInputError(f"{SECTION}.{key} must be {wrong}, not {value!r}", where=document.where(SECTION, key))
+    autotuning = Autotuning(**{key: value for key, value in section.items() if value is not None or key in NULLABLE})
+    _check_together(autotuning, document)
+    return Config(document, autotuning)
+
+
+def _unknown(key: str, known: tuple[str, ...], where: str) -> BadInputError:
+    near = difflib.get_close_matches(key, known, 1, 0.5)
+    # The reference's own documentation speaks of start_step and end_step, which it does not read.
+    near = {"start_step": ["start_profile_step"], "end_step": ["end_profile_step"]}.get(key, near)
+    mend = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    return BadInputError(f"{SECTION} has no key {key!r}", mend=mend, where=where)
+
+
+def _check_together(section: Autotuning, document: Document) -> None:
+    if section.start_profile_step > section.end_profile_step:
+        raise BadInputError(
+            f"start_profile_step {section.start_profile_step} is after end_profile_step {section.end_profile_step}",
+            where=document.where(SECTION, "end_profile_step"),
+        )
+    for what in ("train_batch_size", "train_micro_batch_size_per_gpu"):
+        least, most = getattr(section, f"min_{what}"), getattr(section, f"max_{what}")
+        if most is not None and least > most:
+            raise BadInputError(
+                f"min_{what} {least} is above max_{what} {most}", where=document.where(SECTION, f"min_{what}")
+            )
+
+
+# -- what each key may say: a function that gives "" or what it should be instead ---------------------
+
+Check = Callable[[object], str]
+
+
+def _flag(value: object) -> str:
+    return "" if isinstance(value, bool) else "true or false"
+
+
+def _count(value: object) -> str:
+    return "" if isinstance(value, int) and not isinstance(value, bool) and value > 0 else "a whole number above 0"
+
+
+def _count_or_none(value: object) -> str:
+    return "" if value is None else _count(value)
+
+
+def _text(value: object) -> str:
+    return "" if isinstance(value, str) and value.strip() else "a text that is not empty"
+
+
+def _text_or_none(value: object) -> str:
+    return "" if value is None else _text(value)
+
+
+def _one_of(*words: str) -> Check:
+    return lambda value: "" if value in words else "one of " + ", ".join(words)
+
+
+def _mappings(value: object) -> str:
+    if value is None or (
+        isinstance(value, dict) and all(isinstance(flag, str) and flag.strip() for flag in value.values())
+    ):
+        return ""
+    return 'an object from configuration keys to flags, as {"train_micro_batch_size_per_gpu": "--batch-size"}'
+
+
+def _model_info(value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, dict):
+        return "an object"
+    known = {
+        "profile": _flag,
+        "num_params": _count_or_none,
+        "trainable_num_params": _count_or_none,
+        "activation_mem_per_gpu": _count_or_none,
+        "hidden_size": _count_or_none,
+        "num_layers": _count_or_none,
+    }
+    for key, inner in value.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1, 0.5)
+            return f"an object without {key!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
+        if wrong := known[key](inner):
+            return f"an object whose {key} is {wrong}"
+    return ""
+
+
+CHECKS: dict[str, Check] = {
+    "enabled": _flag,
+    "fast": _flag,
+    "results_dir": _text,
+    "exps_dir": _text,
+    "overwrite": _flag,
+    "start_profile_step": _count,
+    "end_profile_step": _count,
+    "metric": _one_of(*METRICS),
+    "metric_path": _text_or_none,
+    "tuner_type": _one_of(*KINDS),
+    "tuner_early_stopping": _count_or_none,
+    "tuner_num_trials": _count_or_none,
+    "arg_mappings": _mappings,
+    "max_train_batch_size": _count_or_none,
+    "min_train_batch_size": _count,
+    "max_train_micro_batch_size_per_gpu": _count,
+    "min_train_micro_batch_size_per_gpu": _count,
+    "num_tuning_micro_batch_sizes": _count,
+    "mp_size": _count,
+    "model_info": _model_info,
+    "model_info_path": _text_or_none,
+}
+
+NULLABLE = {"tuner_early_stopping", "tuner_num_trials"}
+"""Keys where null does not mean the default, but "without end"."""

@@ -1,0 +1,50 @@
+"""Names of experiments: short, fit for a file, and different for different points."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+
+LONGEST = 120
+"""Longer names are cut and hashed: a file system takes 255 bytes, and suffixes come on top."""
+
+
+def name_of(stage: int, accumulation: int, micro: int, varying: Mapping[str, object]) -> str:
+    """``z1_gas1_tmbspg3``, and what else varies behind it: ``z2_gas1_tmbspg3_ocT_rbs5e+08``.
+
+    Args:
+        stage: the ZeRO stage.
+        accumulation: gradient accumulation steps.
+        micro: samples in a micro-batch.
+        varying: whatever else varies, by dotted path.
+    """
+    head = f"z{stage}_gas{accumulation}_tmbspg{micro}"
+    short = _acronyms(tuple(varying))
+    name = "_".join((head, *(f"{short[path]}{_word(value)}" for path, value in varying.items())))
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}_{_hash(varying)}"
+
+
+def _acronyms(paths: tuple[str, ...]) -> dict[str, str]:
+    """The initials of each path's last part; more of the path where two would be called the same."""
+    short = {path: "".join(word[:1] for word in path.split(".")[-1].split("_")) for path in paths}
+    for path, acronym in list(short.items()):
+        if list(short.values()).count(acronym) > 1 or not acronym.isalnum():
+            short[path] = re.sub(r"[^A-Za-z0-9]+", "-", path) + "-"
+    return short
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "T" if value else "F"
+    if isinstance(value, (int, float)):
+        brief = f"{value:.3g}"
+        return brief if float(brief) == value else repr(value)
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9.+-]{1,24}", value):
+        return value
+    return _hash(value)
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]

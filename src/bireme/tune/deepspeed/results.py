@@ -1,0 +1,133 @@
+"""What the engine leaves behind: ``metrics.json`` and ``model_info.json``.
+
+Rank 0 writes them in one go and without renaming, so they may be found half-written after a kill; and
+they may be left from an earlier run. Neither is ever taken for a result.
+
+Units (``deepspeed.runtime.engine``): ``latency``, ``fwd``, ``bwd`` and ``step`` in microseconds,
+``throughput`` in samples per second, ``FLOPS_per_gpu`` in operations per second.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+
+from bireme.tune.search import Direction
+from bireme.value import Value
+
+
+class Metric(Value):
+    """A figure: its key in ``metrics.json``, and whether more or less of it is better."""
+
+    key: str
+    direction: Direction
+
+
+METRICS = {
+    "throughput": Metric("throughput", "maximise"),
+    "latency": Metric("latency", "minimise"),
+    "flops": Metric("FLOPS_per_gpu", "maximise"),
+    "FLOPS_per_gpu": Metric("FLOPS_per_gpu", "maximise"),
+    "forward": Metric("fwd", "minimise"),
+    "fwd": Metric("fwd", "minimise"),
+    "backward": Metric("bwd", "minimise"),
+    "bwd": Metric("bwd", "minimise"),
+    "step": Metric("step", "minimise"),
+}
+"""The words for ``autotuning.metric``: those of the contract, and those that the engine writes."""
+
+
+class Metrics(Value):
+    """The figures of one run by the engine's names, or the reason why there are none."""
+
+    values: dict[str, float]
+    reason: str = ""
+
+
+class ModelInfo(Value):
+    """What the profiling run found out; None where it did not say.
+
+    ``activation``: bytes that one micro-batch of the profiling run took in the forward pass.
+    """
+
+    params: int | None = None
+    trainable: int | None = None
+    activation: int | None = None
+    reason: str = ""
+
+
+def read_metrics(path: str, *, since: float | None = None) -> Metrics:
+    """The figures that a run wrote.
+
+    Args:
+        path: its ``metrics.json``.
+        since: when the run began, in seconds since the epoch; a file from before is not its own.
+    """
+    data, reason = _read(path, since)
+    if reason:
+        return Metrics({}, reason)
+    values = {key: figure for key, value in data.items() if (figure := _figure(value)) is not None}
+    return Metrics(values, "" if values else f"{path} holds no figures")
+
+
+def value_of(metrics: Metrics, name: str) -> tuple[float | None, str]:
+    """(figure, "") or (None, why there is none) for a word of `METRICS`."""
+    key = METRICS[name].key
+    value = metrics.values.get(key)
+    if value is None:
+        return None, metrics.reason or f"no metric: the run measured no {key!r}"
+    if value <= 0:
+        # Zero means not measured (the flops profiler or a timer did not run), and would win where less is better.
+        return None, f"no metric: {key!r} is {value:g}"
+    return value, ""
+
+
+def read_model_info(path: str, *, since: float | None = None) -> ModelInfo:
+    """What the profiling run wrote, as `read_metrics`."""
+    data, reason = _read(path, since)
+    if reason:
+        return ModelInfo(reason=reason)
+    return model_info(data)
+
+
+def model_info(data: dict[str, object]) -> ModelInfo:
+    """The same from an object, as ``autotuning.model_info`` is one."""
+    params = _positive(data.get("num_params"))
+    return ModelInfo(
+        params=params,
+        trainable=_positive(data.get("trainable_num_params")),
+        activation=_positive(data.get("activation_mem_per_gpu")),
+        reason="" if params else "the number of parameters is not in it",
+    )
+
+
+def _read(path: str, since: float | None) -> tuple[dict[str, object], str]:
+    name = os.path.basename(path)
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            written, text = os.fstat(file.fileno()).st_mtime, file.read()
+    except FileNotFoundError:
+        return {}, f"no metric: the run ended without writing {name} (too few steps, or too little data for them?)"
+    except OSError as error:
+        return {}, f"no metric: {name} cannot be read: {error.strerror}"
+    if since is not None and written < since:
+        return {}, f"no metric: {name} is from an earlier run"
+    if not text.strip():
+        return {}, f"no metric: {name} is empty"
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return {}, f"no metric: {name} is broken or half-written"
+    return (data, "") if isinstance(data, dict) else ({}, f"no metric: {name} is no object")
+
+
+def _figure(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _positive(value: object) -> int | None:
+    figure = _figure(value)
+    return int(figure) if figure is not None and figure > 0 else None

@@ -1,0 +1,145 @@
+"""The ``autotuning`` section."""
+
+from __future__ import annotations
+
+import pytest
+
+from bireme.errors import BadInputError
+from bireme.tune.deepspeed.config import CHECKS, Autotuning
+
+DEFAULTS = {
+    "results_dir": "autotuning_results",
+    "exps_dir": "autotuning_exps",
+    "overwrite": True,
+    "start_profile_step": 3,
+    "end_profile_step": 5,
+    "metric": "throughput",
+    "fast": True,
+    "tuner_type": "gridsearch",
+    "tuner_early_stopping": 5,
+    "tuner_num_trials": 50,
+    "mp_size": 1,
+    "max_train_micro_batch_size_per_gpu": 1024,
+    "min_train_micro_batch_size_per_gpu": 1,
+    "num_tuning_micro_batch_sizes": 3,
+    "max_train_batch_size": None,
+    "min_train_batch_size": 1,
+    "metric_path": None,
+    "model_info": None,
+    "model_info_path": None,
+    "arg_mappings": None,
+    "enabled": False,
+}
+
+
+def test_defaults_are_the_contract(config):
+    assert config().autotuning.as_dict() == DEFAULTS
+    assert config(autotuning={}).autotuning == Autotuning()
+    assert set(CHECKS) == set(DEFAULTS)
+
+
+OTHERS = {
+    "results_dir": "r",
+    "exps_dir": "e",
+    "overwrite": False,
+    "start_profile_step": 4,
+    "end_profile_step": 9,
+    "metric": "latency",
+    "fast": False,
+    "tuner_type": "model_based",
+    "tuner_early_stopping": None,
+    "tuner_num_trials": 7,
+    "mp_size": 2,
+    "max_train_micro_batch_size_per_gpu": 64,
+    "min_train_micro_batch_size_per_gpu": 2,
+    "num_tuning_micro_batch_sizes": 5,
+    "max_train_batch_size": 4096,
+    "min_train_batch_size": 16,
+    "metric_path": "m.json",
+    "model_info": {"profile": True, "num_params": 1000},
+    "model_info_path": "i.json",
+    "arg_mappings": {"train_micro_batch_size_per_gpu": "--batch"},
+    "enabled": True,
+}
+
+
+def test_every_key_is_read(config):
+    assert set(OTHERS) == set(DEFAULTS)
+    assert all(OTHERS[key] != DEFAULTS[key] for key in OTHERS)
+    assert config(autotuning=OTHERS).autotuning.as_dict() == OTHERS
+
+
+def test_null_is_the_default(config):
+    assert config(autotuning={"max_train_batch_size": None, "arg_mappings": None}).autotuning == Autotuning()
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("tuner_typ", "tuner_type"),
+        ("result_dir", "results_dir"),
+        ("start_step", "start_profile_step"),
+        ("end_step", "end_profile_step"),
+        ("max_micro_batch_size_per_gpu", "max_train_micro_batch_size_per_gpu"),
+        ("Fast", "fast"),
+    ],
+)
+def test_unknown_keys(config, key, near):
+    with pytest.raises(BadInputError, match=f"no key '{key}'") as caught:
+        config(train_batch_size=8, autotuning={"enabled": True, key: 1})
+    assert caught.value.mend == f"did you mean {near!r}?"
+    assert caught.value.where.endswith("ds_config.json:5")
+
+
+def test_an_unknown_key_that_is_near_to_none(config):
+    with pytest.raises(BadInputError, match="known are enabled, fast"):
+        config(autotuning={"zzz": 1})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("fast", "false", "true or false"),
+        ("fast", 0, "true or false"),
+        ("overwrite", None, "true or false"),
+        ("start_profile_step", 0, "whole number above 0"),
+        ("start_profile_step", True, "whole number above 0"),
+        ("end_profile_step", 5.0, "whole number above 0"),
+        ("end_profile_step", "5", "whole number above 0"),
+        ("tuner_num_trials", -1, "whole number above 0"),
+        ("tuner_type", "grid", "one of gridsearch, random, model_based"),
+        ("metric", "speed", "one of throughput, latency"),
+        ("results_dir", "", "text that is not empty"),
+        ("exps_dir", 3, "text that is not empty"),
+        ("arg_mappings", ["--batch"], "an object from configuration keys to flags"),
+        ("arg_mappings", {"a": 1}, "an object from configuration keys to flags"),
+        ("model_info", {"num_parms": 1}, "did you mean 'num_params'"),
+        ("model_info", {"num_params": "many"}, "num_params is a whole number"),
+        ("model_info", 7, "an object"),
+        ("max_train_batch_size", [8], "whole number above 0"),
+        ("mp_size", 0, "whole number above 0"),
+    ],
+)
+def test_wrong_values(config, key, value, wanted):
+    with pytest.raises(BadInputError, match=f"autotuning.{key} must be .*{wanted}") as caught:
+        config(autotuning={key: value})
+    assert caught.value.where.endswith("ds_config.json:3")
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"start_profile_step": 6}, "start_profile_step 6 is after end_profile_step 5"),
+        ({"min_train_batch_size": 9, "max_train_batch_size": 8}, "min_train_batch_size 9 is above"),
+        ({"min_train_micro_batch_size_per_gpu": 2000}, "per_gpu 2000 is above max_train_micro"),
+    ],
+)
+def test_values_that_contradict_each_other(config, section, said):
+    with pytest.raises(BadInputError, match=said):
+        config(autotuning=section)
+
+
+def test_the_section_is_no_object(config):
+    with pytest.raises(BadInputError, match="'autotuning' must be an object"):
+        config(autotuning=True)

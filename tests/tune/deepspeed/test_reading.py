@@ -1,0 +1,74 @@
+"""Configurations as they are written, and as they are broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from bireme.errors import BadInputError
+from bireme.tune.deepspeed.reading import read_document
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str | bytes, name: str = "ds.json") -> str:
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+
+    return write
+
+
+def test_json_with_lines(write):
+    document = read_document(
+        write('{\n "a": 1,\n "zero": {"stage": [0,\n  1]},\n "l": [{"x": "}{,:\\""}, {"x": 2}]\n}')
+    )
+    assert document.data == {"a": 1, "zero": {"stage": [0, 1]}, "l": [{"x": '}{,:"'}, {"x": 2}]}
+    assert document.lines == {
+        ("a",): 2, ("zero",): 3, ("zero", "stage"): 3, ("l",): 5, ("l", "0", "x"): 5, ("l", "1", "x"): 5
+    }  # fmt: skip
+    assert document.where("zero", "unknown") == f"{document.path}:3"
+    assert document.where("unknown") == document.path
+
+
+def test_hjson(write):
+    text = "{\n  # a comment\n  train_batch_size: 8\n  zero_optimization: {\n stage: all\n}\n}"
+    assert read_document(write(text)).data == {"train_batch_size": 8, "zero_optimization": {"stage": "all"}}
+
+
+def test_a_byte_order_mark(write):
+    assert read_document(write(b'\xef\xbb\xbf{"a": 1}')).data == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{\n  "a": 1,\n  "b": [1, 2\n}', r"ds.json:4:1: broken JSON"),
+        ('{"a": }', r"ds.json:1:7: broken JSON: expecting value"),
+        ('{\n "a": {\n', r"ds.json:3:1: broken JSON"),
+        ("", r"ds.json: is empty"),
+        (" \n", r"ds.json: is empty"),
+        ('{"a": 1} {"b": 2}', r"ds.json:1:10: broken JSON: extra data"),
+        ("[1, 2]", r"ds.json: a configuration is an object"),
+        ("7", r"ds.json: a configuration is an object"),
+        ('{"a": 1,\n\n\n   "a": 3}', r"ds.json:4:4: 'a' stands here for the second time\n  the first is on line 1"),
+        ('{"z": {"s": 1,\n"s": 2}}', r"ds.json:2:1: 'z.s' stands here for the second time"),
+        ('{"l": [{"s": 1}, {"s": 1, "s": 2}]}', r"'l.1.s' stands here for the second time"),
+        ("{\n# hjson\na: 1\nb: 2\na: 3\n}", r"ds.json:5: 'a' stands twice"),
+        ("{\n# hjson\na: {\n", r"ds.json:\d+:\d+: broken HJSON"),
+        (b'{"a": "\xff"}', r"ds.json: is not UTF-8 text \(byte 7\)"),
+    ],
+)  # fmt: skip
+def test_broken(write, text, said):
+    with pytest.raises(BadInputError, match=said) as caught:
+        read_document(write(text))
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+def test_equal_keys_in_different_objects(write):
+    assert read_document(write('{"l": [{"s": 1}, {"s": 2}], "z": {"s": 3}, "y": {"s": 4}}')).data["y"] == {"s": 4}
+
+
+@pytest.mark.parametrize(("name", "said"), [("missing.json", "No such file"), (".", "Is a directory")])
+def test_no_file(tmp_path, name, said):
+    with pytest.raises(BadInputError, match=f"cannot be read: {said}"):
+        read_document(str(tmp_path / name))
