@@ -1,0 +1,135 @@
+"""How much of a GPU's memory a model's states need, by ZeRO stage.
+
+With Ψ parameters, N data-parallel ranks and Adam, Rajbhandari et al., "ZeRO: Memory Optimizations Toward
+Training Trillion Parameter Models" (arXiv 1910.02054, section 5 and figure 1) count in bytes per rank:
+
+=====  ======================  ==============================================
+stage  mixed precision, K=12   what is shared out
+=====  ======================  ==============================================
+0      2Ψ + 2Ψ + KΨ            nothing
+1      2Ψ + 2Ψ + KΨ/N          optimizer states
+2      2Ψ + (2 + K)Ψ/N         and gradients
+3      (2 + 2 + K)Ψ/N          and parameters
+=====  ======================  ==============================================
+
+K is the fp32 copy of the parameters, momentum and variance (4 bytes each). In fp32 there is no copy:
+4Ψ + 4Ψ + 8Ψ. With model parallelism of degree m a rank holds Ψ/m, and N is the number of ranks over m.
+
+Offloading takes away what is offloaded: the optimizer's states, and from stage 2 on the gradients
+(Ren et al., "ZeRO-Offload", arXiv 2101.06840, section 4); the parameters in stage 3 (Rajbhandari et al.,
+"ZeRO-Infinity", arXiv 2104.07857). Buffers, fragmentation and activations come on top: the estimate is what
+is needed at least, good for saying what cannot fit, not what will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bireme.tune.deepspeed.results import ModelInfo
+from bireme.value import Value
+
+GIB = 1024**3
+
+
+class Layout(Value):
+    """How a model is spread over the ranks.
+
+    ``world``: ranks in all; ``model_parallel``: of them hold one model together; ``half``: fp16 or bf16.
+    """
+
+    stage: int
+    world: int
+    model_parallel: int = 1
+    half: bool = False
+    offload_optimizer: bool = False
+    offload_param: bool = False
+
+
+class States(Value):
+    """Bytes of one GPU that the model's states take."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        """Their sum, in bytes."""
+        return self.parameters + self.gradients + self.optimizer
+
+
+def states(model: ModelInfo, layout: Layout) -> States | None:
+    """What the states take; None: the number of parameters is not known.
+
+    Only parameters that are trained have gradients and optimizer states.
+    """
+    if model.params is None:
+        return None
+    ranks = max(1, layout.world // layout.model_parallel)
+    width, kept = (2, 12) if layout.half else (4, 8)
+    parameters = width * model.params / layout.model_parallel
+    trained = (model.params if model.trainable is None else model.trainable) / layout.model_parallel
+    gradients, optimizer = width * trained, kept * trained
+    if layout.stage >= 1:
+        optimizer /= ranks
+    if layout.stage >= 2:
+        gradients /= ranks
+    if layout.stage >= 3:
+        parameters /= ranks
+    if layout.offload_optimizer and layout.stage >= 1:
+        optimizer = 0
+        gradients = 0 if layout.stage >= 2 else gradients
+    if layout.offload_param and layout.stage >= 3:
+        parameters = 0
+    return States(round(parameters), round(gradients), round(optimizer))
+
+
+def most_samples(model: ModelInfo, layout: Layout, capacity: int) -> int | None:
+    """The largest micro-batch that can fit by this estimate, 0 for none; None: too little is known.
+
+    Args:
+        model: with the activation memory of one sample, in bytes.
+        layout: how it is spread.
+        capacity: memory of one GPU, in bytes.
+    """
+    needed = states(model, layout)
+    if needed is None:
+        return None
+    free = capacity - needed.total
+    if free <= 0:
+        return 0
+    return None if model.activation is None else free // model.activation
+
+
+def cannot_fit(model: ModelInfo, layout: Layout, capacity: int) -> str:
+    """Why not even one sample can fit, or ""."""
+    needed = states(model, layout)
+    if needed is None or most_samples(model, layout, capacity) != 0:
+        return ""
+    return (
+        f"stage {layout.stage} needs {needed.total / GIB:.1f} GiB for the model's states alone"
+        f", and a GPU has {capacity / GIB:.1f} GiB"
+    )
+
+
+def layout_of(ds_config: Mapping[str, object], world: int, model_parallel: int = 1) -> Layout:
+    """The layout that a configuration without choices describes."""
+    zero = _section(ds_config, "zero_optimization")
+    stage = zero.get("stage", 0)
+    return Layout(
+        stage=stage if isinstance(stage, int) else 0,
+        world=world,
+        model_parallel=model_parallel,
+        half=any(_section(ds_config, name).get("enabled") is True for name in ("fp16", "bf16", "bfloat16")),
+        offload_optimizer=_offloads(zero, "offload_optimizer") or zero.get("cpu_offload") is True,
+        offload_param=_offloads(zero, "offload_param") or zero.get("cpu_offload_params") is True,
+    )
+
+
+def _section(config: Mapping[str, object], name: str) -> Mapping[str, object]:
+    section = config.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _offloads(zero: Mapping[str, object], name: str) -> bool:
+    return _section(zero, name).get("device") in ("cpu", "nvme")
