@@ -1,0 +1,175 @@
+"""The files of the contract, each written whole or not at all.
+
+::
+
+    exps_dir/NAME.json                  what an experiment is
+    results_dir/NAME/cmd.txt            its command
+    results_dir/NAME/ds_config.json     its configuration
+    results_dir/NAME/exp.json           what it is, and where it ran
+    results_dir/NAME/metrics.json       by the engine
+    results_dir/NAME/std{out,err}.log   by its ranks
+    results_dir/summary.txt             the table
+    results_dir/ds_config_optimal.json  the best configuration, fit for the real job
+    results_dir/cmd_optimal.txt         the command that runs it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+
+from bireme.errors import BadInputError, BiremeError
+from bireme.tune.deepspeed.config import SECTION
+from bireme.value import Value
+
+SUMMARY, BEST_CONFIG, BEST_COMMAND = "summary.txt", "ds_config_optimal.json", "cmd_optimal.txt"
+PROFILE = "profile_model_info"
+
+
+class StudyFiles(Value):
+    """Where a study keeps its files; both are made absolute by `at`."""
+
+    results_dir: str
+    exps_dir: str
+
+    @classmethod
+    def at(cls, results_dir: str, exps_dir: str, base: str = "") -> StudyFiles:
+        """Relative folders are below ``base`` (the working directory)."""
+        base = base or os.getcwd()
+        return cls(os.path.join(base, results_dir), os.path.join(base, exps_dir))
+
+    # -- places --------------------------------------------------------------------------------------
+
+    def result(self, name: str, file: str = "") -> str:
+        """An experiment's folder, or a file in it."""
+        return (
+            os.path.join(self.results_dir, _safe(name), file) if file else os.path.join(self.results_dir, _safe(name))
+        )
+
+    def experiment(self, name: str) -> str:
+        """The file that says what an experiment is."""
+        return os.path.join(self.exps_dir, f"{_safe(name)}.json")
+
+    @property
+    def model_info(self) -> str:
+        """Where the profiling run writes."""
+        return self.result(PROFILE, "model_info.json")
+
+    # -- before --------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Makes both folders.
+
+        Raises:
+            BadInputError: one cannot be made, or not be written to.
+        """
+        for key, folder in (("results_dir", self.results_dir), ("exps_dir", self.exps_dir)):
+            probe = os.path.join(folder, f".bireme-{os.getpid()}")
+            try:
+                os.makedirs(folder, exist_ok=True)
+                with open(probe, "w"):
+                    pass
+                os.unlink(probe)
+            except OSError as error:
+                raise BadInputError(
+                    f"{folder} cannot be written to: {error.strerror}",
+                    mend=f"set {SECTION}.{key} to a folder that can, on a file system that all nodes share",
+                    where=key,
+                ) from None
+
+    def clear(self) -> None:
+        """Removes what an earlier study left, and nothing else: the folders may hold what is not ours."""
+        for name in self.experiments():
+            if os.path.isfile(self.result(name, "exp.json")):
+                shutil.rmtree(self.result(name), ignore_errors=True)
+            _remove(self.experiment(name))
+        for file in (SUMMARY, BEST_CONFIG, BEST_COMMAND):
+            _remove(os.path.join(self.results_dir, file))
+
+    def experiments(self) -> tuple[str, ...]:
+        """The names of the experiments in ``exps_dir``, sorted."""
+        try:
+            files = sorted(os.listdir(self.exps_dir))
+        except OSError:
+            return ()
+        return tuple(file[: -len(".json")] for file in files if file.endswith(".json") and self._is_experiment(file))
+
+    def _is_experiment(self, file: str) -> bool:
+        try:
+            with open(os.path.join(self.exps_dir, file), encoding="utf-8") as stream:
+                data = json.load(stream)
+        except (OSError, ValueError):
+            return False
+        return isinstance(data, dict) and {"name", "ds_config"} <= set(data)
+
+    # -- an experiment -------------------------------------------------------------------------------
+
+    def write_experiment(self, name: str, ds_config: Mapping[str, object], **facts: object) -> str:
+        """Writes ``exps_dir/NAME.json`` and gives its path; ``facts``: num_nodes, num_gpus, hostfile."""
+        path = self.experiment(name)
+        write_json(path, {"name": name, "ds_config": ds_config, **facts})
+        return path
+
+    def write_start(self, name: str, ds_config: Mapping[str, object], command: Sequence[str], **facts: object) -> None:
+        """Writes what is in an experiment's folder before it starts, and removes what an earlier run left there."""
+        os.makedirs(self.result(name), exist_ok=True)
+        for file in ("metrics.json", "model_info.json", "stdout.log", "stderr.log"):
+            _remove(self.result(name, file))
+        write_json(self.result(name, "ds_config.json"), ds_config)
+        write_json(self.result(name, "exp.json"), {"name": name, "ds_config": ds_config, **facts})
+        write_text(self.result(name, "cmd.txt"), shlex.join(command) + "\n")
+
+    # -- the end -------------------------------------------------------------------------------------
+
+    @property
+    def best_config(self) -> str:
+        """The file of the best configuration."""
+        return os.path.join(self.results_dir, BEST_CONFIG)
+
+    def write_summary(self, text: str) -> None:
+        """Writes the table."""
+        write_text(os.path.join(self.results_dir, SUMMARY), text if text.endswith("\n") else text + "\n")
+
+    def write_best(self, ds_config: Mapping[str, object], command: Sequence[str]) -> None:
+        """Writes the best configuration without its ``autotuning`` section, and the command of the real job."""
+        write_json(self.best_config, {key: value for key, value in ds_config.items() if key != SECTION})
+        write_text(os.path.join(self.results_dir, BEST_COMMAND), shlex.join(command) + "\n")
+
+
+def write_json(path: str, data: Mapping[str, object]) -> None:
+    """As `write_text`, indented."""
+    write_text(path, json.dumps(data, indent=2) + "\n")
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a file so that whoever reads it finds the old one or the new one, also after a power failure.
+
+    Raises:
+        BiremeError: it cannot be written; the old one is as it was.
+    """
+    draft = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(draft, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except (OSError, UnicodeError) as error:
+        _remove(draft)
+        raise BiremeError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _safe(name: str) -> str:
+    if not name or name in (".", "..") or "/" in name or "\0" in name:
+        raise BadInputError(f"{name!r} is no name for an experiment", mend="it becomes the name of a folder")
+    return name
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

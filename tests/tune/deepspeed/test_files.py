@@ -1,0 +1,113 @@
+"""The files of the contract."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+
+import pytest
+
+from bireme.errors import BadInputError, BiremeError
+from bireme.tune.deepspeed.files import StudyFiles, write_text
+
+
+@pytest.fixture
+def files(tmp_path):
+    files = StudyFiles.at("results", "exps", str(tmp_path))
+    files.prepare()
+    return files
+
+
+def test_places(files, tmp_path):
+    assert files.experiment("z0") == f"{tmp_path}/exps/z0.json"
+    assert files.result("z0", "metrics.json") == f"{tmp_path}/results/z0/metrics.json"
+    assert files.model_info == f"{tmp_path}/results/profile_model_info/model_info.json"
+    assert StudyFiles.at("/r", "e") == StudyFiles("/r", os.path.join(os.getcwd(), "e"))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\0b"])
+def test_names_that_lead_elsewhere(files, name):
+    with pytest.raises(BadInputError, match="no name for an experiment"):
+        files.result(name)
+    with pytest.raises(BadInputError, match="no name for an experiment"):
+        files.experiment(name)
+
+
+def test_an_experiment(files):
+    path = files.write_experiment("z0", {"a": 1}, num_nodes=1, num_gpus=2)
+    with open(path) as file:
+        assert json.load(file) == {"name": "z0", "ds_config": {"a": 1}, "num_nodes": 1, "num_gpus": 2}
+    assert files.experiments() == ("z0",)
+
+
+def test_a_start(files):
+    files.write_start("z0", {"a": 1}, ["bireme", "run", "it's.py"], include="n:0")
+    with open(files.result("z0", "cmd.txt")) as file:
+        assert shlex.split(file.read()) == ["bireme", "run", "it's.py"]
+    with open(files.result("z0", "ds_config.json")) as file:
+        assert json.load(file) == {"a": 1}
+    with open(files.result("z0", "exp.json")) as file:
+        assert json.load(file) == {"name": "z0", "ds_config": {"a": 1}, "include": "n:0"}
+
+
+def test_a_start_leaves_nothing_of_an_earlier_run(files):
+    files.write_start("z0", {}, ["x"])
+    for name in ("metrics.json", "stderr.log"):
+        write_text(files.result("z0", name), "{}")
+    files.write_start("z0", {}, ["x"])
+    assert sorted(os.listdir(files.result("z0"))) == ["cmd.txt", "ds_config.json", "exp.json"]
+
+
+def test_the_best(files):
+    files.write_best({"a": 1, "autotuning": {"enabled": True}}, ["bireme", "run", "a b.py"])
+    with open(files.best_config) as file:
+        assert json.load(file) == {"a": 1}
+    with open(os.path.join(files.results_dir, "cmd_optimal.txt")) as file:
+        assert file.read() == "bireme run 'a b.py'\n"
+    files.write_summary("table")
+    with open(os.path.join(files.results_dir, "summary.txt")) as file:
+        assert file.read() == "table\n"
+
+
+def test_clearing_leaves_what_is_not_ours(files, tmp_path):
+    files.write_experiment("z0", {})
+    files.write_start("z0", {}, ["x"])
+    files.write_experiment("mine", {})
+    files.write_best({}, ["x"])
+    (tmp_path / "results" / "mine").mkdir()
+    for kept in ("results/mine/data", "results/notes.txt", "exps/other.json", "exps/broken.json"):
+        (tmp_path / kept).write_text("{}" if "other" in kept else "{")
+    files.clear()
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["exps/broken.json", "exps/other.json", "results/mine/data", "results/notes.txt"]
+
+
+def test_clearing_what_is_not_there(tmp_path):
+    StudyFiles.at("r", "e", str(tmp_path)).clear()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["results_dir", "exps_dir"])
+def test_folders_that_cannot_be_written_to(tmp_path, key):
+    (tmp_path / "file").write_text("")
+    places = {"results_dir": "r", "exps_dir": "e", key: "file/below"}
+    with pytest.raises(BadInputError, match="cannot be written to: Not a directory") as caught:
+        StudyFiles.at(**places, base=str(tmp_path)).prepare()
+    assert caught.value.where == key
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_preparing_leaves_no_probe(files, tmp_path):
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.txt"
+    write_text(str(path), "old")
+    with pytest.raises(BiremeError, match="surrogates not allowed"):
+        write_text(str(path), "\ud800")
+    assert path.read_text() == "old"
+    with pytest.raises(BiremeError, match="cannot be written: No such file"):
+        write_text(str(tmp_path / "missing" / "a.txt"), "new")
+    assert [child.name for child in tmp_path.iterdir()] == ["a.txt"]
