@@ -60,7 +60,10 @@ def test_visible_devices_are_a_filter(monkeypatch) -> None:
 def test_ends_with_the_code_of_the_job(tmp_path) -> None:
     """In a process of its own: a job takes the signals of its process."""
     (tmp_path / "train.py").write_text(
-        "import os, sys\nprint('rank', os.environ['RANK'])\nsys.exit(int(sys.argv[1]))\n"
+        "import os, sys, time\nprint('rank', os.environ['RANK'], flush=True)\n"
+        "while sys.argv[1] != '0' and os.environ['RANK'] != '0':\n"
+        "    time.sleep(1000)\n"
+        "sys.exit(int(sys.argv[1]))\n"
     )
     code = "import sys; from bireme.deepspeed.runner import main; main(sys.argv[1:]); print('ended well')"
     for wanted in (0, 3):
