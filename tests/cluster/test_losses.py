@@ -1,0 +1,183 @@
+"""More that can be lost than in the scenes: engines, guardians, the command's own machine, and all of it early."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.basics import children, read, wait_until
+from tests.cluster.host import Host
+from tests.cluster.test_world import Jobs, backends, far
+from tests.conftest import PROGRAMS, read_lines
+
+SCENE = PROGRAMS / "scene.py"
+HEARTBEAT = 2.0
+PARTS = {"ssh": "ssh", "pdsh": "pdsh", "openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich", "slurm": "srun"}
+
+
+def start(jobs: Jobs, part: str = "grandchild") -> subprocess.Popen[bytes]:
+    """Six ranks that wait, each with a grandchild in a session of its own."""
+    process = jobs.start("--heartbeat", HEARTBEAT, "--grace", "0.5", SCENE, part, "go")
+    read_lines(process, 6, "ready")
+    return process
+
+
+def end(jobs: Jobs, process: subprocess.Popen[bytes], code: int, within: float = 3) -> str:
+    """It ends by itself, with this code; soon after nothing is left anywhere."""
+    _, err = process.communicate(timeout=30)
+    text = err.decode(errors="replace")
+    assert process.returncode == code, text
+    left = jobs.testbed.strays(within)
+    assert not any(left.values()), f"left: {left}"
+    return text
+
+
+def found(host: Host, *words: str) -> list[int]:
+    """Processes of a host with all these words in their arguments."""
+    return [pid for pid, process in host.ps().items() if all(word in " ".join(process.argv) for word in words)]
+
+
+def parent(pid: int) -> int:
+    return int(read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
+
+
+def agent_and_guardian(host: Host) -> tuple[int, int]:
+    pids = set(found(host, "-m bireme.agent"))
+    (agent,) = [pid for pid in pids if parent(pid) not in pids]
+    below = [pid for pid in children(agent) if pid in pids or "bireme-guard" in read(f"/proc/{pid}/comm")]
+    return agent, below[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends("ssh", "openmpi", "mpich", "slurm"))
+def test_engine_is_killed(request: pytest.FixtureRequest, backend: str) -> None:
+    """Over ssh the session of one node, else the one command of all agents (but pdsh leaves its sessions)."""
+    jobs = Jobs.on(request, backend)
+    process = start(jobs)
+    name = PARTS[backend]
+    pids = [
+        pid
+        for pid, there in jobs.login.ps().items()
+        if os.path.basename(there.argv[0]) == name and (backend != "ssh" or "node2" in there.argv)
+    ]
+    assert pids
+    os.kill(min(pids), signal.SIGKILL)
+    text = end(jobs, process, 75)
+    assert ("agent lost on node2" if backend == "ssh" else "agent lost on node") in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
+def test_guardian_on_a_node_is_killed(request: pytest.FixtureRequest, backend: str) -> None:
+    jobs = Jobs.on(request, backend)
+    process = start(jobs)
+    os.kill(agent_and_guardian(jobs.testbed["node2"])[1], signal.SIGKILL)
+    assert "agent lost on node2" in end(jobs, process, 75)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP], ids=lambda signum: signum.name)
+@pytest.mark.parametrize("backend", backends("ssh", "slurm"))
+def test_agent_is_signalled(request: pytest.FixtureRequest, backend: str, signum: signal.Signals) -> None:
+    jobs = Jobs.on(request, backend)
+    process = start(jobs)
+    os.kill(agent_and_guardian(jobs.testbed["node2"])[0], signum)
+    text = end(jobs, process, 75)
+    assert "agent lost on node2" in text and signum.name in text
+
+
+@pytest.mark.slow
+def test_sshd_of_a_node_is_killed_with_its_sessions(request: pytest.FixtureRequest) -> None:
+    jobs = Jobs.on(request, "ssh")
+    process = start(jobs)
+    jobs.testbed["node2"].kill_sshd(sessions=True)
+    assert "agent lost on node2" in end(jobs, process, 75, within=HEARTBEAT + 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends("ssh", "mpich", "slurm"))
+def test_machine_of_the_command_is_cut_off(request: pytest.FixtureRequest, backend: str) -> None:
+    """Every node stops its ranks by itself; the command has lost all of them."""
+    jobs = Jobs.on(request, backend)
+    process = start(jobs)
+    jobs.login.cut()
+    _, err = process.communicate(timeout=HEARTBEAT + 10)
+    assert process.returncode == 75, err
+    wait_until(
+        "the ranks to go", lambda: not any(found(node, "scene.py") for node in jobs.testbed.nodes), HEARTBEAT + 5
+    )
+    jobs.login.heal()
+    left = jobs.testbed.strays(HEARTBEAT + 10 if backend == "slurm" else HEARTBEAT + 5)
+    assert not any(left.values()), left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends("ssh", "pdsh"))
+def test_command_is_frozen_for_too_long(request: pytest.FixtureRequest, backend: str) -> None:
+    """As if it were lost; when it goes on, it says so."""
+    jobs = Jobs.on(request, backend)
+    process = start(jobs)
+    jobs.login.kill(process, signal.SIGSTOP)
+    wait_until(
+        "the ranks to go", lambda: not any(found(node, "scene.py") for node in jobs.testbed.nodes), HEARTBEAT + 5
+    )
+    wait_until("nsenter, which halts with its child", lambda: "T (stopped)" in read(f"/proc/{process.pid}/status"), 5)
+    os.kill(process.pid, signal.SIGCONT)
+    assert "agent lost on node" in end(jobs, process, 75)
+
+
+@pytest.fixture(params=[signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], ids=lambda signum: signum.name)
+def deadly(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    yield request.param
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends("ssh", "pdsh", "openmpi", "mpich"))
+def test_command_is_signalled_while_it_connects(
+    request: pytest.FixtureRequest, backend: str, deadly: signal.Signals
+) -> None:
+    """One node is a black hole, the others' agents are there and wait."""
+    jobs = Jobs.on(request, backend)
+    jobs.testbed["node2"].blackhole()
+    process = jobs.start("--heartbeat", HEARTBEAT, SCENE, "wait")
+    wait_until("somebody", lambda: all(jobs.testbed[name].strays() for name in ("node1", "node3")), 10)
+    jobs.login.kill(process, deadly)
+    _, err = process.communicate(timeout=9)
+    if deadly != signal.SIGKILL:
+        assert process.returncode == 128 + deadly, err
+    left = jobs.testbed.strays(HEARTBEAT + 5)
+    assert not any(left.values()), left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends())
+def test_command_is_killed_half_started(request: pytest.FixtureRequest, backend: str) -> None:
+    jobs = Jobs.on(request, backend)
+    with far(jobs.testbed["node2"]):
+        process = jobs.start("--heartbeat", HEARTBEAT, SCENE, "wait")
+        read_lines(process, 1, "ready")
+        jobs.login.kill(process, signal.SIGKILL)
+        process.communicate(timeout=30)
+        left = jobs.testbed.strays(HEARTBEAT + 8)
+        assert not any(left.values()), left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends("ssh", "mpich"))
+def test_node_is_lost_before_any_rank(request: pytest.FixtureRequest, backend: str) -> None:
+    """While others are still being connected to: it is named; what can be said of a preflight is 69 or 75."""
+    jobs = Jobs.on(request, backend)
+    with far(jobs.testbed["node3"], 400):
+        process = jobs.start("--heartbeat", HEARTBEAT, jobs.write("up.py", "open('up', 'w')"))
+        wait_until("the near agents", lambda: found(jobs.testbed["node2"], "bireme.agent"), 20)
+        jobs.testbed["node2"].panic()
+        _, err = process.communicate(timeout=40)
+    assert process.returncode in (69, 75), err
+    assert b"node2" in err
+    assert not (jobs.shared / "up").exists()
+    left = jobs.testbed.strays(HEARTBEAT + 5)
+    assert not any(left.values()), left
