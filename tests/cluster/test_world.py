@@ -313,6 +313,20 @@ def test_nodes_whose_slots_are_not_declared(request: pytest.FixtureRequest, back
     assert places == [("node2", "0"), ("node2", "1"), ("node1", "0"), ("node1", "1")]
 
 
+def test_no_slot_of_the_first_node_is_left(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """Known only once the nodes have said what they have: nothing was started then."""
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    program = jobs.write("up.py", "open('up', 'w')")
+    with gpus(ssh_cluster.nodes[:2], 1):
+        done = jobs.run("--exclude", "node1:0", program, hosts="node1\nnode2\n")
+        assert done.returncode == 2, done.stderr
+        assert "no slot of node1" in done.stderr and "--exclude node1" in done.stderr
+        assert not (shared_dir / "up").exists()
+        done = jobs.run("--exclude", "node2:0", program, hosts="node1\nnode2\n")
+        assert done.returncode == 0, done.stderr
+    assert (shared_dir / "up").exists()
+
+
 @pytest.mark.parametrize("backend", backends())
 def test_nodes_are_asked_for_their_devices(request: pytest.FixtureRequest, backend: str) -> None:
     """Where no slots are declared: as many ranks as the node has GPUs, less what the filters take away."""

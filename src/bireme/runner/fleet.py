@@ -8,6 +8,7 @@ import time
 
 from bireme.control.channel import Channel
 from bireme.control.frames import Output
+from bireme.errors import BadInputError
 from bireme.logs.rankfiles import RankFiles
 from bireme.planning.start import JobFacts, start_plan
 from bireme.resources import devices
@@ -211,6 +212,9 @@ class Fleet:
         self._close_the_door()
         spec, first = self._voyage.spec, self.members[0]
         self._active = self._voyage.resolve({member.name: tuple(member.hello["slots"]) for member in self.members})
+        if first.name not in self._active:  # it holds the port, at an address of its own
+            what = f"the filters leave no slot of {first.name}, the first node"
+            raise BadInputError(what, mend=f"leave out the whole node: --exclude {first.name}", where="--exclude")
         accelerator = first.hello["accelerator"]
         job = JobFacts(
             os.urandom(6).hex(),
