@@ -20,7 +20,7 @@ from bireme.backends import base
 from tests.cluster.basics import PATH
 from tests.cluster.test_native import MPI, SEEN
 from tests.cluster.test_scenes import parent
-from tests.cluster.test_world import Jobs, Looks
+from tests.cluster.test_world import UNEVEN, Jobs, Looks
 from tests.cluster.testbed import PRIVATE, Testbed
 from tests.conftest import PROGRAMS, read_lines
 
@@ -30,7 +30,6 @@ PROJECT = Path(__file__).parents[2]
 FAKE = Path(__file__).parent / "fake"
 SCENE = PROGRAMS / "scene.py"
 RANKS = 6
-UNEVEN = "node1 slots=2\nnode2 slots=3\nnode3 slots=1\n"
 PLACES = [("node1", 0), ("node1", 1), ("node2", 0), ("node2", 1), ("node2", 2), ("node3", 0)]
 
 

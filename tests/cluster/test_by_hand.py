@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.test_rendezvous import MEET, met
-from tests.cluster.test_world import LOOK, Jobs, rows, table
+from tests.cluster.test_world import GOLDEN, LOOK, UNEVEN, Jobs, rows, table
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme, read_lines
 
-UNEVEN = "node1 slots=2\nnode2 slots=3\nnode3 slots=1\n"
 NODES = ("node1", "node2", "node3")
 
 
@@ -58,16 +57,7 @@ def test_one_world(ssh_cluster: Testbed, shared_dir: Path, way: str) -> None:
         _, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
     looks = jobs.looked(subprocess.CompletedProcess((), 0))
-    assert rows(looks) == table(
-        """
-        node1 0 0 0 6 2 0,1
-        node1 1 1 0 6 2 0,1
-        node2 2 0 1 6 3 0,1,2
-        node2 3 1 1 6 3 0,1,2
-        node2 4 2 1 6 3 0,1,2
-        node3 5 0 2 6 1 0
-        """
-    )
+    assert rows(looks) == table(GOLDEN["all"][1])
 
 
 @pytest.mark.parametrize("way", WAYS)

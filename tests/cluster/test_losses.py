@@ -11,12 +11,13 @@ import pytest
 
 from tests.cluster.basics import children, read, wait_until
 from tests.cluster.host import Host
-from tests.cluster.test_world import Jobs, backends, far
+from tests.cluster.test_manners import halted
+from tests.cluster.test_scenes import parent
+from tests.cluster.test_world import PROGRAM_OF, Jobs, backends, far
 from tests.conftest import PROGRAMS, read_lines
 
 SCENE = PROGRAMS / "scene.py"
 HEARTBEAT = 2.0
-PARTS = {"ssh": "ssh", "pdsh": "pdsh", "openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich", "slurm": "srun"}
 
 
 def start(jobs: Jobs, part: str = "grandchild") -> subprocess.Popen[bytes]:
@@ -41,10 +42,6 @@ def found(host: Host, *words: str) -> list[int]:
     return [pid for pid, process in host.ps().items() if all(word in " ".join(process.argv) for word in words)]
 
 
-def parent(pid: int) -> int:
-    return int(read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
-
-
 def agent_and_guardian(host: Host) -> tuple[int, int]:
     pids = set(found(host, "-m bireme.agent"))
     (agent,) = [pid for pid in pids if parent(pid) not in pids]
@@ -58,7 +55,7 @@ def test_engine_is_killed(request: pytest.FixtureRequest, backend: str) -> None:
     """Over ssh the session of one node, else the one command of all agents (but pdsh leaves its sessions)."""
     jobs = Jobs.on(request, backend)
     process = start(jobs)
-    name = PARTS[backend]
+    name = PROGRAM_OF[backend]
     pids = [
         pid
         for pid, there in jobs.login.ps().items()
@@ -125,7 +122,7 @@ def test_command_is_frozen_for_too_long(request: pytest.FixtureRequest, backend:
     wait_until(
         "the ranks to go", lambda: not any(found(node, "scene.py") for node in jobs.testbed.nodes), HEARTBEAT + 5
     )
-    wait_until("nsenter, which halts with its child", lambda: "T (stopped)" in read(f"/proc/{process.pid}/status"), 5)
+    wait_until("nsenter, which halts with its child", lambda: halted(process.pid), 5)
     os.kill(process.pid, signal.SIGCONT)
     assert "agent lost on node" in end(jobs, process, 75)
 

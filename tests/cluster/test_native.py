@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.test_world import Jobs, backends
+from tests.cluster.test_world import UNEVEN, Jobs, backends
 from tests.conftest import read_lines
 
 # What it sees by MPI, beside what the environment says.
@@ -21,7 +21,6 @@ names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "LOCAL_WORLD_SIZE", "C
 words = ("sees", os.uname().nodename, world.rank, world.size, *map(os.environ.get, names))
 os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # in one piece: engines write none of their own
 """
-HOSTS = "node1 slots=2\nnode2 slots=3\nnode3 slots=1\n"
 SEEN = [
     "node1 0 6 0 6 0 0 2 0,1",
     "node1 1 6 1 6 1 0 2 0,1",
@@ -66,7 +65,7 @@ def test_world_of_mpi(request: pytest.FixtureRequest, backend: str) -> None:
     if backend == "slurm":
         options += ["--launcher_args=--mpi=pmi2", "--num_gpus", "1"]
     expected = ONE_EACH if backend == "slurm" else SEEN
-    process = jobs.start(*options, program, hosts=HOSTS)
+    process = jobs.start(*options, program, hosts=UNEVEN)
     lines = read_lines(process, len(expected), "sees")
     assert sorted(line.removeprefix("sees ").rstrip() for line in lines) == expected
     # Not to its end: Debian's MPICH (4.0.2, UCX) may hang in MPI_Finalize where hosts share a kernel, by itself too.
@@ -95,7 +94,7 @@ def test_rank_fails(request: pytest.FixtureRequest, backend: str) -> None:
 def test_what_needs_an_agent_is_refused(request: pytest.FixtureRequest, words: str) -> None:
     jobs = Jobs.on(request, "openmpi")
     wrap = ("--wrap", "env") if "wrap" in words else ()
-    done = jobs.run("--native_ranks", *words.split(), *wrap, "--no_python", "true", hosts=HOSTS)
+    done = jobs.run("--native_ranks", *words.split(), *wrap, "--no_python", "true", hosts=UNEVEN)
     assert done.returncode == 2, done.stderr
     assert f"{words.split()[0]}: " in done.stderr and "no meaning with --native_ranks" in done.stderr
     assert not os.path.exists(jobs.shared / "logs")
