@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from collections.abc import Iterator
@@ -19,7 +20,10 @@ from bireme.planning.exports import NAMES, PREFIXES
 from bireme.planning.start import JobFacts, NodeFacts, start_plan
 from bireme.resources.devices import ACCELERATORS, visible_variables
 from bireme.runner.fleet import Fleet
+from bireme.supervise import outcome
 from bireme.supervise.ladder import TABLE
+from bireme.supervise.outcome import Outcome, RankEnd
+from bireme.supervise.record import of_outcome
 from tests.test_layers import LAYERS
 
 ROOT = Path(__file__).parent.parent
@@ -101,6 +105,18 @@ def test_every_option_is_described():
     known = {name for table in (RUN, AGENT) for group in table.values() for option in group for name in option.names}
     assert known - described == set(), "not in docs/options.md"
     assert described - known == set(), "in docs/options.md, but there is no such option"
+
+
+def test_fields_of_the_report():
+    text = page("output.md").split("### The report as a file", 1)[1]
+    described = [name for row in rows(text) for name in code_words(row[0])]
+    record = of_outcome(Outcome(0, "ok", 1.0))
+    assert sorted(described) == sorted(record)
+    causes = [name for row in rows(text) if "`cause`" in row[0] for name in code_words(row[1])]
+    alias = inspect.getsource(outcome).split("Cause: TypeAlias", 1)[1].split("]", 1)[0]
+    assert causes == re.findall(r'"([a-z ]+)"', alias)
+    end = text.split("An end has", 1)[1].split("\n\n", 1)[0]
+    assert set(RankEnd._fields) - {"recorded"} <= set(code_words(end))
 
 
 def test_what_travels():

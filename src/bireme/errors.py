@@ -44,9 +44,13 @@ class BiremeError(Exception):
         what: what is wrong, in one line.
         mend: what the user can do about it; shown as a second line.
         where: ``file:line`` or the option at fault; stands before ``what``.
+
+    Attributes:
+        hosts: the nodes at fault, by their names in the pool, where it is theirs.
     """
 
     code = INTERNAL
+    hosts: tuple[str, ...] = ()
 
     def __init__(self, what: str, *, mend: str = "", where: str = "") -> None:
         super().__init__(what)

@@ -76,3 +76,31 @@ def test_detail():
     verdict.end(end(0, 1), 1.0)
     verdict.detail(0, "Traceback")
     assert outcome(verdict).first.detail == "Traceback"
+
+
+def test_hosts_are_those_of_the_earliest_cause():
+    verdict = Verdict()
+    verdict.blame("agent lost", 2.0, hosts=("node2",))
+    assert outcome(verdict).hosts == ("node2",)
+    verdict.blame("agent lost", 1.0, hosts=("node1",))
+    verdict.blame("unfit", 3.0, hosts=("node3",))
+    assert outcome(verdict).hosts == ("node1",)
+    verdict.end(end(0, 1), 0.5)
+    assert outcome(verdict).hosts == ()
+
+
+def test_failed_and_swept_along():
+    verdict = Verdict()
+    verdict.end(end(3, 0), 0.5)
+    verdict.end(end(2, 1), 2.0)
+    verdict.end(end(1, 134, by_signal=True), 1.0)
+    verdict.end(end(0, 143, by_signal=True, stopped=True), 2.5)
+    assert [one.rank for one in verdict.failed] == [1, 2]
+    assert [one.rank for one in verdict.swept_along] == [0]
+
+
+def test_who_is_stopped_for_another_reason_is_not_swept_along():
+    verdict = Verdict()
+    verdict.blame("signal", 1.0, signum=15)
+    verdict.end(end(0, 143, by_signal=True, stopped=True), 2.0)
+    assert verdict.swept_along == ()

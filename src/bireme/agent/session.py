@@ -14,7 +14,8 @@ from bireme.errors import BadInputError
 from bireme.logs.console import ERR, OUT, Console
 from bireme.logs.output import Output, Style
 from bireme.loop import Loop
-from bireme.supervise.report import last_words
+from bireme.supervise.outcome import WORDS_OF
+from bireme.supervise.report import last_traceback, last_words
 from bireme.supervise.verdict import Verdict
 from bireme.value import Value
 
@@ -175,9 +176,9 @@ class Session:
         if self.verdict.end(end, when):
             self.crew.stop(signal.SIGTERM)
 
-    def trouble(self, cause: Cause, note: str, when: float) -> None:
-        """Something other than a rank's end is the end of the job."""
-        if self.verdict.blame(cause, when, note=note):
+    def trouble(self, cause: Cause, note: str, when: float, hosts: tuple[str, ...] = ()) -> None:
+        """Something other than a rank's end is the end of the job; ``hosts``: the nodes at fault."""
+        if self.verdict.blame(cause, when, note=note, hosts=hosts):
             self.crew.stop(signal.SIGTERM)
 
     def chunk(self, rank: int, number: int, data: bytes) -> None:
@@ -251,14 +252,24 @@ class Session:
     # -- the end ---------------------------------------------------------------------------------
 
     def _outcome(self) -> Outcome:
-        first = self.verdict.first
-        if first is not None and self._output is not None:
-            tail = self._output.tail(first.rank)
-            self.verdict.detail(first.rank, last_words(tail, first.recorded, by_signal=first.by_signal))
+        if self._output is not None:
+            self._quote(self._output)
         seconds = time.monotonic() - self._begin
         crew = self.crew
         outcome = self.verdict.outcome(seconds=seconds, killed=crew.killed, stuck=crew.stuck, logs=crew.logs)
         return outcome.replace(unread=self._unread)
+
+    def _quote(self, output: Output) -> None:
+        """Keep what those ranks said last that know why the job has failed."""
+        for end in self.verdict.failed[:WORDS_OF]:
+            words = last_words(output.tail(end.rank), end.recorded, by_signal=end.by_signal)
+            self.verdict.detail(end.rank, words)
+        quoted = 0
+        for end in self.verdict.swept_along:
+            words = last_traceback(output.tail(end.rank)) if quoted < WORDS_OF else ""
+            if words:
+                self.verdict.detail(end.rank, words)
+                quoted += 1
 
     def close(self) -> None:
         """Leave nothing behind, at whatever point the session has ended."""

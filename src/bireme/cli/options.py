@@ -128,6 +128,7 @@ OUTPUT = (
     Option(("--fold",), "show lines that several ranks write alike once: [host:0-5] or [*:0-5]"),
     Option(("--enable_each_rank_log",), "also write each rank's output into a file in DIR, on its node", "word", "DIR"),
     Option(("--log_dir",), "also gather each rank's output in a file in DIR, on this machine", "word", "DIR"),
+    Option(("--report",), "write how the job has ended into FILE, as JSON", "word", "FILE"),
     Option(("--log_level",), "how much Bireme itself says", "choice", "LEVEL", "info", _LOG_LEVELS),
     Option(("--quiet", "-q"), "the same as --log_level error"),
 )
@@ -152,7 +153,7 @@ RUN: dict[str, tuple[Option, ...]] = {
 """The options of ``bireme run``, by group, in the order of the help page."""
 
 _NODES_ONLY = tuple(option.dest for option in NODES)
-_NOT_BY_HAND = ("include", "exclude", "num_gpus", "rdzv_endpoint", "save_pid", "dry_run", "json", "log_dir")
+_NOT_BY_HAND = ("include", "exclude", "num_gpus", "rdzv_endpoint", "save_pid", "dry_run", "json", "log_dir", "report")
 
 AGENT: dict[str, tuple[Option, ...]] = {
     "world": (

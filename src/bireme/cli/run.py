@@ -11,6 +11,8 @@ from bireme.logs.console import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bireme.cli.options import Parsed
     from bireme.job import JobSpec
     from bireme.supervise.outcome import Outcome
@@ -28,16 +30,48 @@ def carry_out(parsed: Parsed) -> int:
 
         print(run_help(), end="")
         return OK
+    place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
     spec = job_spec(parsed)
     if parsed.options["json"] and not parsed.options["dry_run"]:
         raise BadInputError("--json says how --dry_run prints", mend="add --dry_run")
     if parsed.options["dry_run"]:
         return _dry_run(spec, as_json=parsed.options["json"])
+    return _run_and_record(spec, place) if place else _run(spec)
+
+
+def _report_place(path: str | None) -> str:
+    """Where the report is to be written; "" if none is. One of an earlier job is gone from now on."""
+    if path is None:
+        return ""
+    from bireme.cli import reportfile
+
+    return reportfile.prepare(path)
+
+
+def _run(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None) -> int:
     from bireme.api import run
 
     outcome = run(spec)
+    at_end(outcome)  # first, for the reader of our stderr may not read
     report(outcome)
     return outcome.exit_code
+
+
+def _run_and_record(spec: JobSpec, place: str) -> int:
+    """The same with ``--report``: whatever ends the job is written there, but for bad input, when there was none."""
+    import time
+
+    from bireme.cli import reportfile
+    from bireme.supervise import record
+
+    begin = time.monotonic()
+    try:
+        return _run(spec, lambda outcome: reportfile.write(place, record.of_outcome(outcome)))
+    except BadInputError:
+        raise
+    except Exception as error:
+        reportfile.write(place, record.of_error(error, time.monotonic() - begin))
+        raise
 
 
 def report(outcome: Outcome) -> None:

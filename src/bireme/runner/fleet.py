@@ -21,6 +21,7 @@ from bireme.supervise.outcome import RankEnd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from bireme.agent.session import Session
@@ -287,16 +288,18 @@ class Fleet:
 
     def _on_unfit(self, member: Member, problems: list[str]) -> None:
         member.problems += problems
-        self._session.trouble("unfit", preflight.complaint([member], len(self.members)), time.monotonic())
+        note = preflight.complaint([member], len(self.members))
+        self._session.trouble("unfit", note, time.monotonic(), (member.name,))
 
     def _on_guardian_lost(self, member: Member, pid: int) -> None:
         note = f"agent lost on {member.name}: its guardian (pid {pid}) was killed"
-        self._session.trouble("agent lost", note, time.monotonic())
+        self._session.trouble("agent lost", note, time.monotonic(), (member.name,))
 
     def _on_signalled(self, member: Member, signum: int) -> None:
         reason = f"it was stopped by {signal.Signals(signum).name}"
         if self._started:
-            self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", time.monotonic())
+            note = f"agent lost on {member.name}: {reason}"
+            self._session.trouble("agent lost", note, time.monotonic(), (member.name,))
         else:
             self._lose(member, reason, time.monotonic())
 
@@ -337,7 +340,7 @@ class Fleet:
             self._muster.fail(member, [reason] if self._per_host else [])
             return
         member.state = "lost"
-        self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", when)
+        self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", when, (member.name,))
         self._maybe_leave()
 
     def _on_end(self, member: Member, reason: str) -> None:
@@ -369,7 +372,7 @@ class Fleet:
         if self._leaving:
             return
         self._leaving = True
-        self._blame_the_silent()
+        self._blame_the_lost()
         self._muster.stop()
         if self._beat is not None:
             self._beat.cancel()
@@ -383,16 +386,25 @@ class Fleet:
         if self._engine_gone:
             self._finish()
 
-    def _blame_the_silent(self) -> None:
-        """An engine of all nodes takes every agent along when it loses one: the one that is silent is to blame."""
+    def _blame_the_lost(self) -> None:
+        """Where several nodes are lost: whose fault is it?"""
+        verdict = self._session.verdict
         lost = [member for member in self.members if member.state == "lost"]
-        if self._per_host or len(lost) < 2 or self._session.verdict.cause != "agent lost":
+        if len(lost) < 2 or verdict.cause != "agent lost":
             return
+        if self._per_host:
+            at_fault = {*verdict.hosts, *(member.name for member in lost)}
+            verdict.hosts = tuple(member.name for member in self.members if member.name in at_fault)
+        else:
+            self._blame_the_silent(lost)
+
+    def _blame_the_silent(self, lost: Sequence[Member]) -> None:
+        """An engine of all nodes takes every agent along when it loses one: the one that is silent is to blame."""
         port = self._voyage.spec.ssh_port or 22
-        dead = [member.name for member in lost if not reachable(addresses_of(member.name), port, seconds=1.0)]
+        dead = tuple(member.name for member in lost if not reachable(addresses_of(member.name), port, seconds=1.0))
         if dead:
             note = f"agent lost on {', '.join(dead)}: the node does not answer any more"
-            self._session.trouble("agent lost", note, float("-inf"))
+            self._session.trouble("agent lost", note, float("-inf"), dead)
 
     def _give_back_allocation(self) -> None:
         """An allocation that the engine has made for us outlives an engine that waits for a dead node."""

@@ -7,7 +7,7 @@ import os
 from bireme.agent import session
 from bireme.agent.crew import LocalCrew
 from bireme.agent.facts import node_facts
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, UnfitError
 from bireme.job import DEFAULT_PORT
 from bireme.logs import rankfiles
 from bireme.planning.start import JobFacts, StartPlan, start_plan
@@ -18,7 +18,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from bireme.job import JobSpec
     from bireme.resources.pool import Pool
@@ -154,7 +154,8 @@ def run(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = N
     Raises:
         BadInputError: see :func:`prepare`.
     """
-    return _run(spec, prepare(spec, environ, declared), os.getpid())
+    name = HOST if declared is None else declared.name
+    return _at_fault(name, lambda: _run(spec, prepare(spec, environ, declared), os.getpid()))
 
 
 def run_by_hand(
@@ -168,7 +169,18 @@ def run_by_hand(
     Raises:
         BadInputError: see :func:`prepare_by_hand`.
     """
-    return _run(spec, prepare_by_hand(spec, environ, world, node_rank), main_pid)
+    prepared = prepare_by_hand(spec, environ, world, node_rank)
+    return _at_fault(list(world)[node_rank], lambda: _run(spec, prepared, main_pid))
+
+
+def _at_fault(name: str, carry_out: Callable[[], Outcome]) -> Outcome:
+    """Put down to this machine, by its name in the pool, whatever keeps it from carrying the job."""
+    try:
+        outcome = carry_out()
+    except UnfitError as error:
+        error.hosts = (name,)
+        raise
+    return outcome.replace(hosts=(name,)) if outcome.cause in ("agent lost", "unfit") else outcome
 
 
 def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:

@@ -110,7 +110,8 @@ class Muster:
         failed = [member for member in self._members if member.state == "failed"]
         bad = [member for member in failed if member.problems] or failed
         if bad:
-            self._session.trouble("unfit", preflight.complaint(bad, len(self._members)), time.monotonic())
+            note = preflight.complaint(bad, len(self._members))
+            self._session.trouble("unfit", note, time.monotonic(), tuple(member.name for member in bad))
         elif self._voyage.check_only:
             self._session.console.write_lines(preflight.inventory(self._members), OUT)
             self._on_checked()
@@ -139,11 +140,11 @@ class Muster:
             if all(address in other.reachable for other in others):
                 self._on_fit(address)
                 return
-        cut = [other.name for other in others if not other.reachable]
+        cut = tuple(other.name for other in others if not other.reachable)
         who = f"{', '.join(cut)} reach none" if cut else "there is none that all nodes reach"
         addresses = ", ".join(first.hello["addresses"]) or "none"
         note = f"no common address of {first.name} for the rendezvous: {who} of {addresses}\n--master_addr names one"
-        self._session.trouble("unfit", note, time.monotonic())
+        self._session.trouble("unfit", note, time.monotonic(), cut)
 
     def why(self, member: Member, index: int, code: int) -> list[str]:
         """The engine's own words for a node that did not answer."""

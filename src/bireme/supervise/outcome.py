@@ -8,7 +8,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
-    Cause: TypeAlias = Literal["ok", "rank failed", "signal", "agent lost", "unfit", "reader gone", "time limit"]
+    Cause: TypeAlias = Literal[
+        "ok", "rank failed", "signal", "agent lost", "unfit", "reader gone", "time limit", "internal error"
+    ]
+
+
+WORDS_OF = 8
+"""So many ranks that failed are quoted at most, and as many that were stopped while they showed a traceback."""
 
 
 class RankEnd(Value):
@@ -16,7 +22,7 @@ class RankEnd(Value):
 
     ``code`` is 0 to 255, 128 + n for signal n. ``seconds`` since it was started. ``stopped``: it ended after
     its node was told to stop, so it is no cause. ``recorded``: what it left in ``TORCHELASTIC_ERROR_FILE``.
-    ``detail``: its last words, from its traceback on.
+    ``detail``: its last words, from its traceback on, where it failed; see :data:`WORDS_OF`.
     """
 
     rank: int
@@ -37,7 +43,8 @@ class Outcome(Value):
 
     ``first``: the failure that brought the job down. ``stuck``: processes that even SIGKILL did not end, as
     ``pid (name, state)``. ``killed``: how many ranks SIGKILL had to end. ``unread``: a part of the output was not
-    written, since nobody read and somebody wanted the end.
+    written, since nobody read and somebody wanted the end. ``hosts``: the nodes at fault, by their names in the pool,
+    where the cause is ``agent lost`` or ``unfit``.
     """
 
     exit_code: int
@@ -51,3 +58,4 @@ class Outcome(Value):
     logs: tuple[str, ...] = ()
     note: str = ""
     unread: bool = False
+    hosts: tuple[str, ...] = ()

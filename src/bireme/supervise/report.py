@@ -80,15 +80,25 @@ def last_words(stderr: bytes, error_file: str, *, by_signal: bool, lines: int = 
         error_file: content of the file that torch's ``record`` decorator writes, JSON, if there is one. It
             comes second: what was on stderr is the user's own exception, seen where it happened.
     """
-    text = stderr.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
-    start = -1 if by_signal else _last_traceback(text)
-    if start >= 0:
-        return _clip(text[start:])
+    traceback = "" if by_signal else last_traceback(stderr)
+    if traceback:
+        return traceback
     if error_file:
         recorded = _recorded(error_file)
         if recorded:
             return _clip(recorded)
-    return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
+    return "\n".join([line for line in _text(stderr).splitlines() if line.strip()][-lines:])
+
+
+def last_traceback(stderr: bytes) -> str:
+    """The last traceback in what a rank has written there, and what follows it; "" if there is none."""
+    text = _text(stderr)
+    start = _last_traceback(text)
+    return _clip(text[start:]) if start >= 0 else ""
+
+
+def _text(stderr: bytes) -> str:
+    return stderr.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
 _TRACEBACK = ("Traceback (most recent call last):", "  + Exception Group Traceback (most recent call last):")

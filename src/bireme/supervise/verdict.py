@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bireme.errors import LOST, OK, READER_GONE, TIME_LIMIT, UNFIT
+from bireme.errors import INTERNAL, LOST, OK, READER_GONE, TIME_LIMIT, UNFIT
 from bireme.supervise.outcome import Outcome, RankEnd
 
 TYPE_CHECKING = False
@@ -21,9 +21,11 @@ class Verdict:
         self.cause: Cause = "ok"
         self.signum = 0
         self.note = ""
+        self.hosts: tuple[str, ...] = ()
         self._when = float("inf")
         self._first_rank: int | None = None
         self._ends: dict[int, RankEnd] = {}
+        self._ended_at: dict[int, float] = {}
 
     @property
     def stopping(self) -> bool:
@@ -32,19 +34,29 @@ class Verdict:
 
     def end(self, end: RankEnd, when: float) -> bool:
         """A rank has ended; return whether this is news that ends the job."""
-        self._ends[end.rank] = end
+        self._ends[end.rank], self._ended_at[end.rank] = end, when
         if end.code == OK or end.stopped:
             return False
         return self._blame("rank failed", when, rank=end.rank)
 
-    def blame(self, cause: Cause, when: float, *, signum: int = 0, note: str = "") -> bool:
+    def blame(self, cause: Cause, when: float, *, signum: int = 0, note: str = "", hosts: tuple[str, ...] = ()) -> bool:
         """Something else ends the job; return whether this is news that does."""
-        return self._blame(cause, when, signum=signum, note=note)
+        return self._blame(cause, when, signum=signum, note=note, hosts=hosts)
 
-    def _blame(self, cause: Cause, when: float, *, rank: int | None = None, signum: int = 0, note: str = "") -> bool:
+    def _blame(
+        self,
+        cause: Cause,
+        when: float,
+        *,
+        rank: int | None = None,
+        signum: int = 0,
+        note: str = "",
+        hosts: tuple[str, ...] = (),
+    ) -> bool:
         news = not self.stopping
         if when < self._when:
             self.cause, self._when, self._first_rank, self.signum, self.note = cause, when, rank, signum, note
+            self.hosts = hosts
         return news
 
     def detail(self, rank: int, text: str) -> None:
@@ -56,6 +68,22 @@ class Verdict:
         """The rank that failed first, if that is what ended the job."""
         return None if self._first_rank is None else self._ends[self._first_rank]
 
+    @property
+    def failed(self) -> tuple[RankEnd, ...]:
+        """The ranks that failed by themselves, the first at first."""
+        failed = [end for end in self._ends.values() if end.code != OK and not end.stopped]
+        return tuple(sorted(failed, key=lambda end: self._ended_at[end.rank]))
+
+    @property
+    def swept_along(self) -> tuple[RankEnd, ...]:
+        """The ranks that were stopped since another had failed.
+
+        Whose fault it was they may know better than the one that was first to end: when a rank runs out of memory, its
+        peers miss it, and may be dead before it has cleared away what it held.
+        """
+        ends = self._ends.values() if self.cause == "rank failed" else ()
+        return tuple(end for end in ends if end.code != OK and end.stopped)
+
     def outcome(
         self, *, seconds: float, killed: int, stuck: tuple[str, ...] = (), logs: tuple[str, ...] = ()
     ) -> Outcome:
@@ -63,7 +91,9 @@ class Verdict:
         first = self.first
         code = first.code if first is not None else self._own_code()
         ends = tuple(self._ends[rank] for rank in sorted(self._ends))
-        return Outcome(code, self.cause, seconds, ends, first, self.signum, killed, stuck, logs, self.note)
+        return Outcome(
+            code, self.cause, seconds, ends, first, self.signum, killed, stuck, logs, self.note, hosts=self.hosts
+        )
 
     def _own_code(self) -> int:
         """The code of a cause that is not a rank's end."""
@@ -75,5 +105,6 @@ class Verdict:
             "unfit": UNFIT,
             "reader gone": READER_GONE,
             "time limit": TIME_LIMIT,
+            "internal error": INTERNAL,
         }
         return codes[self.cause]

@@ -1,0 +1,72 @@
+"""``--report`` names the nodes at fault, for a scheduler that wants to avoid them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.test_world import Jobs, backends
+from tests.cluster.testbed import Testbed
+from tests.conftest import PROGRAMS, read_lines
+
+SCENE = PROGRAMS / "scene.py"
+
+
+def report_of(jobs: Jobs) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((jobs.shared / "report.json").read_text())
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("off", [("node2",), ("node2", "node3")], ids=len)
+@pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
+def test_nodes_that_are_lost(request: pytest.FixtureRequest, backend: str, off: tuple[str, ...]) -> None:
+    jobs = Jobs.on(request, backend)
+    process = jobs.start("--heartbeat", 2, "--grace", 0.5, "--report", "report.json", SCENE, "wait")
+    read_lines(process, 6, "ready")
+    for name in off:
+        jobs.testbed[name].blackhole()
+    process.communicate(timeout=40)
+    report = report_of(jobs)
+    assert (process.returncode, report["exit_code"], report["cause"]) == (75, 75, "agent lost")
+    assert report["hosts"] == list(off)
+    assert any(name in report["note"] for name in off)
+    # what a node that does not answer has had to say of its ranks is not known
+    assert {end["host"] for end in report["ends"]} == {"node1", "node3"} - set(off)
+    assert all(end["stopped"] for end in report["ends"])
+
+
+@pytest.mark.slow
+def test_a_node_that_is_powered_off(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    process = jobs.start("--heartbeat", 2, "--report", "report.json", SCENE, "wait")
+    read_lines(process, 6, "ready")
+    jobs.testbed["node3"].poweroff()
+    process.communicate(timeout=40)
+    report = report_of(jobs)
+    assert (report["exit_code"], report["cause"], report["hosts"]) == (75, "agent lost", ["node3"])
+
+
+def test_nodes_that_are_not_fit(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    jobs.testbed["node2"].kill_sshd()
+    done = jobs.run("--report", "report.json", SCENE, "wait", hosts="node1:1,node2:1,nowhere:1")
+    report = report_of(jobs)
+    assert (done.returncode, report["exit_code"], report["cause"]) == (69, 69, "unfit")
+    assert (report["hosts"], report["ends"]) == (["node2", "nowhere"], [])
+    assert "Connection refused" in report["note"] and "Could not resolve hostname" in report["note"]
+
+
+def test_a_rank_that_raises_on_another_node(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """Its words have come along with its output, and nobody else is at fault."""
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    (jobs.shared / "go").touch()
+    done = jobs.run("--report", "report.json", SCENE, "raise", jobs.shared / "go")
+    report = report_of(jobs)
+    assert (done.returncode, report["cause"], report["hosts"]) == (1, "rank failed", [])
+    assert (report["first"]["rank"], report["first"]["host"]) == (5, "node3")
+    assert report["first"]["detail"].endswith("RuntimeError: boom in rank 5")
+    assert len(report["ends"]) == 6
