@@ -61,6 +61,13 @@ int nvmlDeviceGetMigMode(struct device *d, unsigned *now, unsigned *later) {
     *now = *later = !strncmp(d->kind, "mig:", 4);
     return OK;
 }
+struct memory { unsigned long long total, free, used; };
+int nvmlDeviceGetMemoryInfo(struct device *d, struct memory *out) {
+    /* 80 GiB, an old one 16; a MIG device 10 */
+    out->total = (d->part >= 0 ? 10ull : !strcmp(d->kind, "old") ? 16ull : 80ull) << 30;
+    out->free = out->total; out->used = 0;
+    return OK;
+}
 int nvmlDeviceGetMaxMigDeviceCount(struct device *d, unsigned *n) { *n = 7; return OK; }
 int nvmlDeviceGetMigDeviceHandleByIndex(struct device *d, unsigned i, struct device **out) {
     /* every second place is left empty, as after some devices were taken away again */
@@ -102,6 +109,17 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [compiler, "-shared", "-fPIC", "-o", str(home / "libnvidia-ml.so.1"), str(home / "nvml.c")]
     subprocess.run(command, check=True)
     return home
+
+
+@pytest.mark.parametrize(
+    ("gpus", "gib"), [("plain,plain", 80), ("plain,old", 16), ("plain,mig:2", 10), ("", None), ("fail", None)]
+)
+def test_the_smallest_device_tells_how_much_memory_there_is(nvml: Path, gpus: str, gib: int | None) -> None:
+    script = "from bireme.resources.device_memory import smallest; print(smallest())"
+    home = os.path.dirname(os.path.dirname(os.path.abspath(bireme.__file__)))
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(nvml), "FAKE_NVML": gpus, "PYTHONPATH": home}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(None if gib is None else gib << 30)
 
 
 def with_nvml(nvml: Path, gpus: str, root: str, accelerator: str = "auto", **environ: str) -> Devices:
