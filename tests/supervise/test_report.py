@@ -137,6 +137,14 @@ def test_a_group_of_exceptions_is_whole():
     assert "noise" not in text
 
 
+def test_what_torch_puts_before_each_line_of_a_traceback():
+    """Once there is a process group; the rank stands in the headline anyway."""
+    lines = stderr_of("def f(n): return 1 / n if n < 30 else f(n - 1)\ntry: f(2) / 0\nexcept Exception: {}['x']")
+    marked = b"".join(b"[rank12]: " + line if line.strip() else line for line in lines.splitlines(keepends=True))
+    assert words(b"noise\n" * 9 + marked) == words(lines)
+    assert words(b"[rank12]: one\n[rank]: two\n[rankle]: three\n") == "one\n[rank]: two\n[rankle]: three"
+
+
 def test_a_syntax_error_has_no_traceback():
     assert "SyntaxError" in words(stderr_of("x = = 1"))
 

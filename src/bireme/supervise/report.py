@@ -98,7 +98,16 @@ def last_traceback(stderr: bytes) -> str:
 
 
 def _text(stderr: bytes) -> str:
-    return stderr.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    text = stderr.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    if "[rank" not in text:
+        return text
+    return "".join(map(_without_rank, text.splitlines(keepends=True)))
+
+
+def _without_rank(line: str) -> str:
+    """Take away what torch puts before each line of a traceback once its process group is there: ``[rank1]: ``."""
+    rank, colon, rest = line.partition("]: ")
+    return rest if colon and rank.startswith("[rank") and rank[5:].isdecimal() else line
 
 
 _TRACEBACK = ("Traceback (most recent call last):", "  + Exception Group Traceback (most recent call last):")
