@@ -1,0 +1,231 @@
+"""An append-only record of a study on disk, with one writer, that survives being killed between any two bytes.
+
+A line a record: the first 16 hexadecimal digits of the BLAKE2b digest of the rest, a blank, the record as JSON. The
+first line says what the file is. A record counts when its line is whole: `append` returns when the disk has it.
+
+What was cut short by a kill or a full disk stands at the end, and is cut off at the next start. A broken line with
+whole ones behind it is no such thing: something else has changed the file, and we leave it alone.
+
+The lock is that of POSIX (``fcntl``) on the file itself: unlike ``flock``'s it is not inherited by what we fork, so
+that it goes the moment we do, and over NFS it reaches other hosts. It also goes when we close any other descriptor of
+the file: nobody else in this process opens it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Mapping
+
+from bireme.errors import BadInputError, BiremeError
+
+FORMAT = {"journal": "bireme", "version": 1}
+
+
+class Journal:
+    """An open journal. Made by `open`."""
+
+    def __init__(self, path: str, fd: int, records: tuple[dict[str, object], ...], note: str, size: int) -> None:
+        self.path, self.records, self.note = path, records, note
+        self._fd, self._size = fd, size
+        self._broken = ""
+
+    @classmethod
+    def open(cls, path: str) -> Journal:
+        """Open a journal or begin one, and replay it.
+
+        Raises:
+            BadInputError: it cannot be opened, another process writes it, or it is damaged or of another version.
+        """
+        if _identity(path) in _OURS:  # a process is not in its own way, and closing a second descriptor would unlock
+            raise _in_use(path)
+        fd = _open(path)
+        try:
+            _lock(fd, path)
+            records, whole, torn = _replay(path, _read(fd))
+            note = ""
+            if torn:
+                os.ftruncate(fd, whole)
+                note = f"a torn record of {torn} bytes at the end of {path} was cut off"
+            os.lseek(fd, whole, os.SEEK_SET)
+            journal = cls(path, fd, tuple(records), note, whole)
+            if not whole:
+                journal.append(FORMAT)
+                _sync_folder(path)
+            return journal
+        except BaseException:
+            _close(fd)
+            raise
+
+    def append(self, record: Mapping[str, object], *, sync: bool = True) -> None:
+        """Write a record.
+
+        Args:
+            record: what JSON can write.
+            sync: return only when the disk has it.
+
+        Raises:
+            ValueError: it holds a number that JSON does not know, such as NaN.
+            TypeError: JSON cannot write it.
+            BiremeError: the disk cannot; the file is as it was before.
+        """
+        if self._broken:
+            raise BiremeError(self._broken)
+        line = _line(record)
+        try:
+            _write(self._fd, line)
+            if sync:
+                os.fdatasync(self._fd)
+        except OSError as error:
+            self._take_back()
+            raise BiremeError(f"{self.path} cannot be written: {error.strerror}", mend=_MEND) from error
+        self._size += len(line)
+
+    def _take_back(self) -> None:
+        try:
+            os.ftruncate(self._fd, self._size)
+            os.lseek(self._fd, self._size, os.SEEK_SET)
+        except OSError as error:
+            self._broken = f"{self.path} cannot be cut back to its last whole record: {error.strerror}"
+
+    def close(self) -> None:
+        """Let go of the file and its lock."""
+        _close(self._fd)
+
+
+_OURS: set[tuple[int, int]] = set()
+"""The journals that this process writes, by device and inode."""
+
+_MEND = "make room, or mend the disk; what was written by then is kept"
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise BadInputError(f"cannot be opened: {error.strerror}", where=path) from None
+
+
+def _lock(fd: int, path: str) -> None:
+    """Take the lock, and leave our name beside the file for whoever comes second."""
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # POSIX allows either
+        raise _in_use(path) from None
+    except OSError as error:
+        raise BadInputError(f"cannot be locked: {error.strerror}", where=path) from None
+    _OURS.add(_identity(fd))
+    try:
+        with open(_owner(path), "w") as file:
+            file.write(f"pid {os.getpid()} on {socket.gethostname()}")
+    except OSError:
+        pass  # a courtesy
+
+
+def _close(fd: int) -> None:
+    _OURS.discard(_identity(fd))
+    os.close(fd)
+
+
+def _identity(file: str | int) -> tuple[int, int]:
+    """(device, inode) of a path or a descriptor; of what is not there, one that nothing has."""
+    try:
+        stat = os.stat(file)
+    except OSError:
+        return -1, -1
+    return stat.st_dev, stat.st_ino
+
+
+def _owner(path: str) -> str:
+    return f"{path}.owner"
+
+
+def _in_use(path: str) -> BadInputError:
+    try:
+        with open(_owner(path)) as file:
+            who = file.read(200)
+    except OSError:
+        who = "its name is not known"
+    return BadInputError(
+        f"another tuner is at work here: {who}",
+        mend="wait for its end, or choose another results_dir",
+        where=path,
+    )
+
+
+def _read(fd: int) -> bytes:
+    parts = []
+    while part := os.read(fd, 1 << 20):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _replay(path: str, data: bytes) -> tuple[list[dict[str, object]], int, int]:
+    """(records, bytes of whole lines, bytes of what was torn off at the end)."""
+    lines = data.split(b"\n")
+    records: list[dict[str, object]] = []
+    place = 0
+    for number, line in enumerate(lines[:-1]):
+        record = _parse(line)
+        if record is None:
+            if any(_parse(later) is not None for later in lines[number + 1 : -1]):
+                raise BadInputError(
+                    "the journal is damaged: this line is broken, and whole ones follow",
+                    mend="restore it from a copy, or choose another results_dir",
+                    where=f"{path}:{number + 1}",
+                )
+            break
+        records.append(record)
+        place += len(line) + 1
+    if not records:
+        if data and not _is_ours(data):
+            raise BadInputError("is no journal of Bireme", mend="choose another results_dir", where=path)
+        return [], 0, len(data)
+    if records[0] != FORMAT:
+        raise BadInputError(
+            f"is a journal of another version: {json.dumps(records[0])[:80]}",
+            mend="go on with the Bireme that began it, or choose another results_dir",
+            where=f"{path}:1",
+        )
+    return records[1:], place, len(data) - place
+
+
+def _is_ours(data: bytes) -> bool:
+    """Whether this could be the beginning of our first line."""
+    first = _line(FORMAT)
+    return first.startswith(data) or data.startswith(first)
+
+
+def _parse(line: bytes) -> dict[str, object] | None:
+    digest, blank, text = line.partition(b" ")
+    if not blank or digest != _digest(text):
+        return None
+    record = json.loads(text)
+    return record if isinstance(record, dict) else None
+
+
+def _line(record: Mapping[str, object]) -> bytes:
+    text = json.dumps(dict(record), separators=(",", ":"), allow_nan=False).encode("ascii")
+    return _digest(text) + b" " + text + b"\n"
+
+
+def _digest(text: bytes) -> bytes:
+    """Not a CRC: it finds what has changed, however much of it, and costs a microsecond."""
+    return hashlib.blake2b(text, digest_size=8).hexdigest().encode("ascii")
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _sync_folder(path: str) -> None:
+    """The file's name has to be on disk as well as what is in it."""
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,232 @@
+"""The journal's contract: what was appended is there, whatever happened to the writer, the disk or the file."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bireme.errors import BadInputError, BiremeError
+from bireme.tune.journal import Journal
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+RECORDS = st.lists(st.dictionaries(st.text(), JSON, max_size=3), max_size=5)
+
+
+def written(path, records):
+    journal = Journal.open(str(path))
+    for record in records:
+        journal.append(record)
+    journal.close()
+
+
+def read(path):
+    journal = Journal.open(str(path))
+    journal.close()
+    return list(journal.records), journal.note
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(RECORDS)
+def test_what_was_appended_is_there(tmp_path, records):
+    path = tmp_path / "journal"
+    path.unlink(missing_ok=True)
+    written(path, records)
+    assert read(path) == (records, "")
+
+
+def test_cut_at_every_byte_it_gives_whole_records_and_goes_on(tmp_path):
+    path, records = tmp_path / "journal", [{"end": f"e{number}", "ünï": [number, None]} for number in range(3)]
+    written(path, records)
+    data = path.read_bytes()
+    ends = [number + 1 for number, byte in enumerate(data) if byte == 10]
+    for size in range(len(data) + 1):
+        path.write_bytes(data[:size])
+        got, note = read(path)
+        whole = sum(1 for end in ends if end <= size)
+        assert got == records[: max(0, whole - 1)]
+        torn = size - max([0, *(end for end in ends if end <= size)])
+        assert (f"a torn record of {torn} bytes" in note) == (torn > 0)
+        written(path, [{"after": size}])
+        assert read(path) == ([*got, {"after": size}], "")
+
+
+def test_every_changed_byte_is_found(tmp_path):
+    path, records = tmp_path / "journal", [{"end": "e0"}, {"end": "e1"}, {"end": "e2"}]
+    written(path, records)
+    data = path.read_bytes()
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 0x11
+        path.write_bytes(changed)
+        try:
+            got, note = read(path)
+        except BadInputError:
+            assert path.read_bytes() == bytes(changed), "a damaged file is left alone"
+        else:
+            assert got == records[: len(got)] and len(got) < len(records) and note, "cut as torn, and said"
+        path.unlink(missing_ok=True)
+
+
+def test_damage_in_the_middle_names_the_line(tmp_path):
+    path = tmp_path / "journal"
+    written(path, [{"end": "e0"}, {"end": "e1"}])
+    lines = path.read_bytes().split(b"\n")
+    lines[1] = lines[1].replace(b"e0", b"eX")
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(BadInputError) as raised:
+        Journal.open(str(path))
+    assert str(raised.value).startswith(f"{path}:2: the journal is damaged")
+
+
+def test_a_second_writer_is_refused_and_told_who_is_first(tmp_path):
+    path = tmp_path / "journal"
+    program = (
+        f"from bireme.tune.journal import Journal; j = Journal.open({str(path)!r}); print('up', flush=True); input()"
+    )
+    first = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with first:
+        assert first.stdout.readline() == b"up\n"
+        with pytest.raises(BadInputError) as raised:
+            Journal.open(str(path))
+        assert f"another tuner is at work here: pid {first.pid} on {os.uname().nodename}" in str(raised.value)
+        first.stdin.close()
+    assert read(path) == ([], "")
+
+
+def test_a_second_in_the_same_process_too_and_the_first_keeps_its_lock(tmp_path):
+    path = tmp_path / "journal"
+    journal = Journal.open(str(path))
+    with pytest.raises(BadInputError, match="another tuner"):
+        Journal.open(str(path))
+    program = f"from bireme.tune.journal import Journal; Journal.open({str(path)!r})"
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "another tuner is at work here" in other.stderr
+    journal.append({"still": "ours"})
+    journal.close()
+    assert read(path)[0] == [{"still": "ours"}]
+
+
+def test_a_child_that_outlives_the_writer_does_not_hold_the_lock(tmp_path):
+    path = tmp_path / "journal"
+    program = textwrap.dedent(f"""
+        import os, time
+        from bireme.tune.journal import Journal
+        journal = Journal.open({str(path)!r})
+        if os.fork() == 0:
+            print(os.getpid(), flush=True)
+            time.sleep(60)
+        os.kill(os.getpid(), 9)
+    """)
+    writer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    child = int(writer.stdout.readline())
+    writer.wait()
+    try:
+        assert read(path) == ([], "")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        writer.stdout.close()
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_it_has_all_that_append_had_returned_for(tmp_path):
+    path, chance = tmp_path / "journal", random.Random(3)
+    program = textwrap.dedent(f"""
+        from bireme.tune.journal import Journal
+        journal = Journal.open({str(path)!r})
+        number = len(journal.records)
+        while True:
+            journal.append({{"number": number, "pad": "x" * 3000}})
+            print(number, flush=True)
+            number += 1
+    """)
+    promised = 0
+    for _ in range(50):
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as writer:
+            writer.stdout.readline()
+            time.sleep(chance.uniform(0, 0.02))
+            writer.kill()
+            said = writer.stdout.read().split()
+            promised = max([promised, *(int(word) + 1 for word in said[:-1])])
+        records, _ = read(path)
+        assert [record["number"] for record in records] == list(range(len(records)))
+        assert len(records) >= promised
+
+
+def test_a_full_disk_is_said_and_the_file_stays_whole(tmp_path):
+    path = tmp_path / "journal"
+    program = textwrap.dedent(f"""
+        import resource, signal
+        from bireme.errors import BiremeError
+        from bireme.tune.journal import Journal
+        journal = Journal.open({str(path)!r})
+        journal.append({{"first": 1}})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400, resource.RLIM_INFINITY))
+        for number in range(3):
+            try:
+                journal.append({{"large": "x" * 300}})
+                raise SystemExit("written")
+            except BiremeError as error:
+                print(error)
+        journal.append({{"small": 2}})
+    """)
+    assert signal.getsignal(signal.SIGXFSZ) is signal.SIG_IGN, "Python turns the signal into an error"
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.count(f"{path} cannot be written: File too large") == 3
+    assert read(path) == ([{"first": 1}, {"small": 2}], "")
+
+
+def test_what_json_cannot_write_is_refused_before_anything_is_written(tmp_path):
+    path = tmp_path / "journal"
+    journal = Journal.open(str(path))
+    for wrong, error in (({"x": float("nan")}, ValueError), ({"x": {1, 2}}, TypeError)):
+        with pytest.raises(error):
+            journal.append(wrong)
+    journal.append({"x": 1})
+    journal.close()
+    assert read(path) == ([{"x": 1}], "")
+
+
+def test_another_version_is_refused(tmp_path):
+    path = tmp_path / "journal"
+    written(path, [])
+    newer = path.read_bytes()
+    program = (
+        "import bireme.tune.journal as j, sys; j.FORMAT['version'] = 2; j.Journal.open(sys.argv[1]).append({'new': 1})"
+    )
+    path.unlink()
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True)
+    assert path.read_bytes() != newer
+    with pytest.raises(BadInputError, match="another version"):
+        Journal.open(str(path))
+
+
+@pytest.mark.parametrize("content", [b"something else\n", b"\0\1\2", b"{}"])
+def test_a_file_that_is_no_journal_is_left_alone(tmp_path, content):
+    path = tmp_path / "journal"
+    path.write_bytes(content)
+    with pytest.raises(BadInputError, match="is no journal of Bireme"):
+        Journal.open(str(path))
+    assert path.read_bytes() == content
+
+
+def test_a_place_that_cannot_be_opened(tmp_path):
+    with pytest.raises(BadInputError, match="Is a directory"):
+        Journal.open(str(tmp_path))
+    with pytest.raises(BadInputError, match="No such file"):
+        Journal.open(str(tmp_path / "none" / "journal"))
+    assert issubclass(BadInputError, BiremeError)

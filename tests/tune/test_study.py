@@ -1,0 +1,185 @@
+"""A study of real processes: to its end, interrupted, killed at any moment and taken up again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from bireme.tune.ending import Ending
+from bireme.tune.executor import Job
+from bireme.tune.journal import Journal
+from bireme.tune.lock import ExperimentsLock
+from bireme.tune.scheduler import Scheduler
+from bireme.tune.slots import Shape
+from bireme.tune.study import Conclusion, Study
+from tests.tune.toys import Client
+
+
+class Counting:
+    """The simplest thing to tune: so many experiments, each of which appends its name to a file when it is done."""
+
+    def __init__(self, client: Client, names: list[str], past: dict[str, Ending]):
+        self.client, self.past = client, past
+        self.to_do = [name for name in names if name not in past]
+        self.pending: list[str] = []
+        self.order, self.judge, self.settling = client.order, client.judge, client.settling
+
+    @property
+    def over(self) -> str:
+        return "" if self.to_do or self.pending else "all were measured"
+
+    def next(self) -> Job | None:
+        if not self.to_do:
+            return None
+        self.pending.append(self.to_do.pop(0))
+        return Job(self.pending[-1], Shape(1, 1))
+
+    def tell(self, name: str, ending: Ending) -> dict[str, object]:
+        self.pending.remove(name)
+        self.past[name] = ending
+        return {"fact": name.upper()}
+
+    def drop(self, name: str) -> None:
+        self.pending.remove(name)
+        self.to_do.append(name)
+
+    def give_up(self, name: str) -> None:
+        self.pending.remove(name)
+
+
+class Watching:
+    """Keeps what it is told."""
+
+    interval = 0.0
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.ends: list[tuple[str, str]] = []
+
+    def started(self, name, reservation):
+        pass
+
+    def ended(self, name, ending, *, again):
+        self.ends.append((name, ending.cause))
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def tick(self):
+        pass
+
+
+DONE = "import os, time; time.sleep({nap}); f = open('done', 'a'); f.write('{name}\\n'); f.close()"
+POOL = {"a": ("0", "1")}
+
+
+def run_study(folder: Path, names: list[str], nap: float = 0.0) -> tuple[Conclusion, Counting, Watching]:
+    journal = Journal.open(str(folder / "journal"))
+    past = {str(r["end"]): Ending.from_record(r["ending"]) for r in journal.records if "end" in r}
+    programs = {name: DONE.replace("{name}", name).replace("{nap}", str(nap)) for name in names}
+    adapter, watcher = Counting(Client(folder, programs), names, past), Watching()
+    with ExperimentsLock(str(folder / "lock")) as lock:
+        lock.wait()
+        conclusion = Study(adapter, Scheduler(POOL), journal, watcher, keep=(lock.fileno(),)).run()
+    journal.close()
+    return conclusion, adapter, watcher
+
+
+def test_to_its_end(tmp_path):
+    names = [f"e{number}" for number in range(5)]
+    conclusion, adapter, watcher = run_study(tmp_path, names)
+    assert conclusion == Conclusion("all were measured")
+    assert sorted(adapter.past) == names
+    assert sorted((tmp_path / "done").read_text().split()) == names
+    assert sorted(watcher.ends) == [(name, "ok") for name in names]
+
+
+def test_what_has_ended_is_not_run_again(tmp_path):
+    names = [f"e{number}" for number in range(4)]
+    run_study(tmp_path, names[:2])
+    _, _, watcher = run_study(tmp_path, names)
+    assert sorted((tmp_path / "done").read_text().split()) == names
+    assert sorted(watcher.ends) == [(name, "ok") for name in names[2:]]
+
+
+def test_the_journal_keeps_facts_beside_the_ending(tmp_path):
+    run_study(tmp_path, ["e0"])
+    journal = Journal.open(str(tmp_path / "journal"))
+    (record,) = [record for record in journal.records if "end" in record]
+    journal.close()
+    assert record["fact"] == "E0"
+    assert Ending.from_record(record["ending"]).cause == "ok"
+
+
+def in_a_process(folder: Path, count: int, nap: float) -> subprocess.Popen[bytes]:
+    program = textwrap.dedent(f"""
+        import sys; sys.path.insert(0, {os.getcwd()!r})
+        from pathlib import Path
+        from tests.tune.test_study import run_study
+        conclusion, _, _ = run_study(Path({str(folder)!r}), [f"e{{n}}" for n in range({count})], {nap})
+        print(conclusion.over, conclusion.signum, flush=True)
+    """)
+    return subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+
+
+def test_interrupted_it_stops_in_order_and_says_so(tmp_path, stage):
+    tuner = in_a_process(tmp_path, 4, 600)
+    stage.started.append(tuner)
+    while not (tmp_path / "e1.out").exists():
+        time.sleep(0.01)
+    tuner.send_signal(signal.SIGINT)
+    out, err = tuner.communicate(timeout=60)
+    assert out.split()[-1] == b"2", err
+    assert stage.left() == {}
+
+
+@pytest.mark.slow
+def test_killed_at_fifty_random_moments_it_ends_as_if_undisturbed(tmp_path, stage):
+    """What has an end record never runs again; what was interrupted does; the end is that of an undisturbed study."""
+    count, chance = 40, random.Random(7)
+    seen: set[str] = set()
+    kills = 0
+    while kills < 50:
+        tuner = in_a_process(tmp_path, count, 0.1)
+        stage.started.append(tuner)
+        try:
+            tuner.wait(timeout=chance.uniform(0.05, 0.6))
+        except subprocess.TimeoutExpired:
+            tuner.kill()
+            tuner.wait()
+            kills += 1
+        else:
+            (tmp_path / "journal").unlink()  # at its end: begin anew, so that there are fifty
+            (tmp_path / "done").unlink()
+            seen.clear()
+            continue
+        before = seen
+        seen = ended(tmp_path)
+        assert before <= seen, "an end record is never lost"
+    tuner = in_a_process(tmp_path, count, 0.0)
+    out, err = tuner.communicate(timeout=120)
+    assert out == b"all were measured 0\n", err
+    assert stage.left() == {}
+    assert ended(tmp_path) == {f"e{number}" for number in range(count)}
+    runs = (tmp_path / "done").read_text().split()
+    assert set(runs) == ended(tmp_path)
+
+
+def ended(folder: Path) -> set[str]:
+    if not (folder / "journal").exists():
+        return set()
+    journal = Journal.open(str(folder / "journal"))
+    names = [str(record["end"]) for record in journal.records if "end" in record]
+    journal.close()
+    assert len(names) == len(set(names)), "nothing ends twice"
+    return set(names)
