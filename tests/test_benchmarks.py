@@ -72,6 +72,16 @@ def test_output(benchmark, tmp_path):
     assert parts["c"][0]["code"] == 0
 
 
+def test_schedule(benchmark):
+    sizes = ("--tasks", "50,100", "--nodes", 8)
+    table, measured = benchmark("schedule", *sizes, only="fifo,longest+backfill")
+    assert table.count("8 nodes x 8 slots") == 2
+    assert [(each["tasks"], each["name"]) for each in measured["results"]] == [
+        (50, "fifo"), (50, "longest+backfill"), (100, "fifo"), (100, "longest+backfill")
+    ]  # fmt: skip
+    assert all(each["runs"][0]["ratio"] >= 1 for each in measured["results"])
+
+
 def test_parts_and_contestants_can_be_chosen(benchmark, tmp_path):
     table, measured = benchmark(
         "output", "--part", "a", "--rounds", 2, "--lines", 100, "--dir", tmp_path, only="bireme"

@@ -13,6 +13,9 @@ from bireme.tune.slots import Shape
 SHAPES = {Shape(1, 1): 30, Shape(1, 2): 20, Shape(1, 4): 20, Shape(1, 8): 15, Shape(2, 8): 10, Shape(4, 8): 5}
 """What the experiments of a mixed load ask for, and how many of a hundred do."""
 
+MODES = tuple((order, backfill) for order in ("fifo", "longest") for backfill in (False, True))
+"""Every way to schedule."""
+
 
 def cluster(nodes: int, slots: int = 8) -> dict[str, tuple[str, ...]]:
     """A pool of equal nodes."""

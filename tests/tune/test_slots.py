@@ -90,6 +90,8 @@ def test_what_a_shape_could_need():
     free.take(free.first(Shape(1, 4)))
     kept = free.kept_for(Shape(2, 3))
     assert named(free, kept) == (("b", ()), ("c", ("GPU-1", "GPU-2", "GPU-3")))
+    kept = free.kept_for(Shape(4, 2), avoid=free.nodes(["a"]))
+    assert named(free, kept) == (("b", ()), ("c", ("GPU-1", "GPU-2")))
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class _Kind:
         self.judge(slots)
 
     def judge(self, slots: FreeSlots) -> None:
-        """What the nodes that are here mean for these tasks: can they start some day, and whom do they avoid."""
+        """See what is left to these tasks by the nodes that are here: whom to avoid, and whether to wait at all."""
         self.avoid = self.unwanted if slots.carries(self.shape, self.unwanted) else 0
         self.able = slots.carries(self.shape, self.avoid)
 
@@ -83,7 +83,8 @@ class _Running(Value):
 class Scheduler:
     """Decides which tasks start, and where.
 
-    Times are seconds on any clock that never goes back, the same for all calls.
+    Times are seconds on any clock that never goes back, the same for all calls. Every event is dated, so that events
+    can be kept and told again, although the present policies look at the time only to decide.
 
     Args:
         pool: host → slot ids.

@@ -8,6 +8,7 @@ and what is free is copied by copying two lists.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 
 from bireme.resources.filters import NodeFilter
 from bireme.resources.pool import listed
@@ -63,7 +64,7 @@ class FreeSlots:
         self._present = (1 << len(self.pool)) - 1
         self._free = [(1 << len(slots)) - 1 for slots in self.pool.values()]
         most = max(map(len, self.pool.values()), default=0)
-        # By number of slots: the nodes that have at least so many, in all and free.
+        # By number of slots: the nodes that have at least so many, in all and free. The last of these sets is empty.
         self._sized = [_set(len(slots) >= count for slots in self.pool.values()) for count in range(most + 2)]
         self._roomy = list(self._sized)
 
@@ -109,7 +110,7 @@ class FreeSlots:
         if not self.fits(shape, avoid):
             return None
         chosen, missing = 0, shape.nodes
-        for roomy, roomier in zip(self._roomy[shape.slots :], [*self._roomy[shape.slots + 1 :], 0], strict=True):
+        for roomy, roomier in pairwise(self._roomy[shape.slots :]):
             some = _lowest(roomy & ~roomier & self._present & ~avoid, missing)
             chosen |= some
             missing -= some.bit_count()

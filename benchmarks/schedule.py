@@ -1,0 +1,100 @@
+"""The tuner's scheduler alone, under a virtual clock: how well it packs a cluster, and what its decisions cost.
+
+Experiments of mixed widths (1x1 to 4x8) and durations (1 to 10 minutes) on 1,000 nodes of 8 slots. ``makespan`` is
+divided by what no schedule can beat: all work spread over all slots, or the longest experiment. Of few experiments the
+last ones leave most of the cluster idle, whoever schedules. ``slowest ms`` is the longest that a single decision took,
+``peak MiB`` what the process has grown by; each run has a process of its own.
+``python benchmarks/schedule.py [--tasks 1000,3000,10000] [--rounds 1]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+
+import contest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.tune.simulation import bound, cluster, makespan, mixed_load  # noqa: E402
+
+from bireme.tune.scheduler import Order, Scheduler, Start  # noqa: E402
+
+WAYS: dict[str, tuple[Order, bool]] = {
+    "fifo": ("fifo", False),
+    "fifo+backfill": ("fifo", True),
+    "longest": ("longest", False),
+    "longest+backfill": ("longest", True),
+}
+
+
+class Timed(Scheduler):
+    """Knows how long its slowest decision took."""
+
+    slowest = 0.0
+
+    def decide(self, now: float) -> tuple[Start, ...]:
+        begin = time.process_time()
+        starts = super().decide(now)
+        self.slowest = max(self.slowest, time.process_time() - begin)
+        return starts
+
+
+def measure(way: str, number: int, nodes: int, slots: int) -> dict[str, float]:
+    """One run to its end: the ratio, CPU seconds (clock and load included), the slowest decision, MiB."""
+    before = contest.status_kib(os.getpid(), "VmHWM")
+    begin = time.process_time()
+    tasks = mixed_load(number)
+    order, backfill = WAYS[way]
+    scheduler = Timed(cluster(nodes, slots), order=order, backfill=backfill)
+    ratio = makespan(scheduler, tasks) / bound(tasks, nodes * slots)
+    cpu = time.process_time() - begin
+    grown = contest.status_kib(os.getpid(), "VmHWM") - before
+    return {"ratio": ratio, "cpu": cpu, "slowest": scheduler.slowest, "mib": grown / 1024}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--tasks", default="1000,3000,10000", metavar="N,…", help="how many (%(default)s)")
+    parser.add_argument("--nodes", type=int, default=1000, help="nodes of the cluster (%(default)s)")
+    parser.add_argument("--slots", type=int, default=8, help="slots of each, at least 8 (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each runs; the least counts (%(default)s)")
+    parser.add_argument("--only", default=",".join(WAYS), metavar="NAME,…", help="only these (%(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="write every single measurement into this file")
+    options = parser.parse_args()
+    if strange := [name for name in options.only.split(",") if name not in WAYS]:
+        parser.error(f"--only: there is no {strange[0]!r}, only {', '.join(WAYS)}")
+    if options.nodes < 4 or options.slots < 8:
+        parser.error("the widest experiments need 4 nodes of 8 slots")
+    return options
+
+
+def main() -> int:
+    options = arguments()
+    results = []
+    for number in map(int, options.tasks.split(",")):
+        rows = []
+        for way in options.only.split(","):
+            contest.progress(f"{number} experiments: {way}")
+            # A fresh process for every run: the memory of the last one would hide that of the next.
+            with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+                call = (way, number, options.nodes, options.slots)
+                runs = [pool.apply(measure, call) for _ in range(options.rounds)]
+            results.append({"tasks": number, "name": way, "runs": runs})
+            best = {name: min(run[name] for run in runs) for name in runs[0]}
+            cells = [contest.decimals(best["ratio"], 3), contest.decimals(best["cpu"])]
+            rows.append([way, *cells, contest.milliseconds(best["slowest"]), contest.decimals(best["mib"], 1)])
+        contest.progress("")
+        title = f"{number:,} experiments on {options.nodes:,} nodes x {options.slots} slots"
+        contest.table(title, ["way", "makespan", "cpu s", "slowest ms", "peak MiB"], rows)
+    contest.write_json(options.json, benchmark="schedule", results=results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
