@@ -1,0 +1,144 @@
+"""What the end of a run means: a pure function from what ``bireme run`` has left to an `Ending`."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+
+from bireme.errors import BAD_INPUT, OK, TIME_LIMIT
+from bireme.supervise.outcome import RankEnd
+from bireme.supervise.status import describe
+from bireme.tune import tracebacks
+from bireme.tune.ending import Cause, Ending
+from bireme.tune.experiment import End
+
+_LINES = 20
+"""So many lines of a traceback are kept."""
+
+_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+"""Signals that no program brings upon itself: its node is shut down, or somebody wants it gone."""
+
+_OURS = "bireme: "
+_PORT_IS_TAKEN = re.compile(r"--master_port: port \d+ is taken")
+
+
+def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -> Ending:
+    """How an experiment ended.
+
+    An experiment is ``ok`` when its figures are there and its run ended with 0. One whose rank dies afterwards has
+    failed: a real job of this configuration would end like that too, and who has died cannot vouch for what it wrote.
+
+    Where nothing tells that the configuration is to blame, it is not: a run that leaves no report was killed itself.
+
+    Args:
+        end: how its run ended.
+        figures: what it measured, by their names.
+        reason: why a figure that is needed is not there; "" where all are.
+        stderr: the end of what the run wrote there.
+    """
+    if end.exit_code == OK:
+        ending = Ending("no metric", reason) if reason else Ending("ok", metrics=dict(figures))
+    elif end.stopped:
+        ending = Ending("stopped", "stopped by the tuner")  # whatever its ranks made of that
+    elif end.report is None:
+        ending = _without_report(end.exit_code, stderr)
+    else:
+        ending = _of_report(end.report)
+        if ending.cause == "failed" and not reason:
+            ending = ending.replace(reason=f"{ending.reason} (after it had measured)")
+    return ending.replace(seconds=end.seconds)
+
+
+def _without_report(code: int, stderr: str) -> Ending:
+    """The run has refused its command line, was killed, or could not write."""
+    words = _our_words(stderr)
+    if code == BAD_INPUT and not _PORT_IS_TAKEN.match(words):
+        return Ending("failed", tracebacks.clip(words) or "bireme run refused its command line", words)
+    if code == TIME_LIMIT:
+        return Ending("timed out", "stopped after the time limit")
+    if code == BAD_INPUT:
+        return Ending("infrastructure", tracebacks.clip(words.partition("\n")[0]))
+    how = describe(code, by_signal=code > 128)
+    return Ending("infrastructure", f"bireme run has left no report: {how}", words)
+
+
+def _of_report(report: Mapping[str, object]) -> Ending:
+    """What the report tells of a run that did not end well."""
+    cause, note = report["cause"], tracebacks.clip(str(report["note"]))
+    if cause == "rank failed":
+        return _of_ranks(report)
+    if cause == "time limit":
+        return Ending("timed out", note)
+    if cause == "signal":
+        how = describe(_exit_code(report), by_signal=True)
+        return Ending("infrastructure", f"bireme run got {how}, from outside")
+    return Ending("infrastructure", note or str(cause), hosts=_hosts(report))
+
+
+def _of_ranks(report: Mapping[str, object]) -> Ending:
+    """A rank has failed. Memory comes first: the rank that lacked it need not be the one that was first to die."""
+    first, *others = _failed(report)
+    for end in (first, *others):
+        if end.out_of_memory:
+            return _ending("out of memory", end, "the kernel's out-of-memory killer ended it")
+    for end in (first, *others):
+        if said := tracebacks.of_memory(end.detail):
+            return _ending("out of memory", end, said)
+    for end in (first, *others):
+        if said := tracebacks.of_port(end.detail):
+            return _ending("infrastructure", end, said)
+    if first.by_signal and first.code - 128 in _OUTSIDE:
+        return _ending("infrastructure", first, f"{_how(first)}, from outside")
+    told = [end for end in others if end.detail and not tracebacks.of_another(end.detail)]
+    blamed = told[0] if told and tracebacks.of_another(first.detail) else first
+    return _ending("failed", blamed, _why(blamed))
+
+
+def _failed(report: Mapping[str, object]) -> list[RankEnd]:
+    """The ranks that have failed or tell why: the first one, the others that failed by themselves, those stopped."""
+    first, ends = _end(report["first"]), report["ends"]
+    assert isinstance(ends, list)
+    others = [end for end in map(_end, ends) if end.code != OK and end.rank != first.rank]
+    return [first, *sorted((end for end in others if end.detail or not end.stopped), key=lambda end: end.stopped)]
+
+
+def _end(record: object) -> RankEnd:
+    assert isinstance(record, dict)
+    return RankEnd(**{name: record[name] for name in RankEnd._fields if name in record})
+
+
+def _why(end: RankEnd) -> str:
+    """A rank's end in one line: what it raised, else how it ended."""
+    if tracebacks.is_traceback(end.detail):
+        return tracebacks.headline(end.detail)
+    said = "" if end.by_signal else tracebacks.headline(end.detail)
+    return f"{_how(end)}: {said}" if said else _how(end)
+
+
+def _how(end: RankEnd) -> str:
+    return describe(end.code, by_signal=end.by_signal)
+
+
+def _ending(cause: Cause, end: RankEnd, why: str) -> Ending:
+    detail = "\n".join(end.detail.splitlines()[-_LINES:])
+    return Ending(cause, f"rank {end.rank} on {end.host}: {why}", detail)
+
+
+def _exit_code(report: Mapping[str, object]) -> int:
+    code = report["exit_code"]
+    assert isinstance(code, int)
+    return code
+
+
+def _hosts(report: Mapping[str, object]) -> tuple[str, ...]:
+    hosts = report["hosts"]
+    assert isinstance(hosts, list)
+    return tuple(map(str, hosts))
+
+
+def _our_words(stderr: str) -> str:
+    """What ``bireme run`` itself said last."""
+    lines = stderr.splitlines()
+    begin = next((place for place in range(len(lines) - 1, -1, -1) if lines[place].startswith(_OURS)), len(lines))
+    return "\n".join(line.removeprefix(_OURS).rstrip() for line in lines[begin:][:_LINES])
