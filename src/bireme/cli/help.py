@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from bireme.cli.options import AGENT, RUN, Option
+from bireme.cli.options import AGENT, RUN, TUNING, Option
 
 _HEAD = """\
 usage: bireme run [options] script.py [script arguments]
@@ -32,6 +32,20 @@ Starts the ranks of one node of a job whose nodes and slots are known, without a
 """
 
 
+_TUNE_HEAD = """\
+usage: bireme tune [options] script.py [script arguments] --deepspeed_config ds.json
+
+Runs the job with one configuration after the other, as many at a time as there are slots
+for, and finds the fastest. What varies stands in the configuration: lists, "auto", and its
+section "autotuning", as for deepspeed --autotuning. Interrupted, it goes on where it was.
+
+  bireme tune --num_gpus 2 train.py --deepspeed_config ds.json     experiments of two ranks
+  bireme run --autotuning run train.py --deepspeed_config ds.json  tune, then run the job
+
+--num_nodes and --num_gpus say how wide an experiment is, all other options are those of bireme run.
+"""
+
+
 _CHECK_HEAD = """\
 usage: bireme check [options] [script.py]
 
@@ -48,6 +62,11 @@ def run_help() -> str:
 def agent_help() -> str:
     """The page of ``python -m bireme.agent --help``."""
     return _page(_AGENT_HEAD, AGENT)
+
+
+def tune_help() -> str:
+    """The page of ``bireme tune --help``."""
+    return _page(_TUNE_HEAD, {"tuning": TUNING, **RUN})
 
 
 def check_help(groups: dict[str, tuple[Option, ...]]) -> str:

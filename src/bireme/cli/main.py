@@ -20,6 +20,7 @@ usage: bireme COMMAND …
 
   bireme run [options] script.py [script arguments]    launch a distributed job
   bireme run --help                                    all its options, with examples
+  bireme tune [options] script.py [script arguments]   find the configuration in which it is fastest
   bireme check [options] [script.py]                   are the nodes fit for a job?
   bireme --version
 """
@@ -77,6 +78,7 @@ def _dispatch(argv: list[str]) -> int:
     word, *rest = argv
     commands: dict[str, Callable[[list[str]], int]] = {
         "run": _run,
+        "tune": _tune,
         "check": _check,
         "--version": _version,
         "--help": _help,
@@ -97,6 +99,12 @@ def _run(argv: list[str]) -> int:
     from bireme.cli import run
 
     return run.main(argv)
+
+
+def _tune(argv: list[str]) -> int:
+    from bireme.cli import tune
+
+    return tune.main(argv)
 
 
 def _check(argv: list[str]) -> int:

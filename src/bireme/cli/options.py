@@ -142,6 +142,27 @@ CONDUCT = (
     Option(("--help", "-h"), "show this page"),
 )
 
+TUNING = (
+    Option(
+        ("--autotuning",),
+        "search for the DeepSpeed configuration in which the job is fastest; run: then run the job with it",
+        "choice",
+        "HOW",
+        "",
+        ("tune", "run"),
+    ),
+    Option(("--experiment_limit",), "stop an experiment after so many seconds", "seconds", "SECONDS"),
+    Option(
+        ("--config_as",),
+        "how the script is given an experiment's configuration: encoded in a word, or as a file's path",
+        "choice",
+        "FORM",
+        "word",
+        ("word", "file"),
+    ),
+    Option(("--order",), "which experiment starts first", "choice", "ORDER", "fifo", ("fifo", "longest")),
+)
+
 RUN: dict[str, tuple[Option, ...]] = {
     "nodes": NODES,
     "resources": RESOURCES,
@@ -149,6 +170,7 @@ RUN: dict[str, tuple[Option, ...]] = {
     "program": PROGRAM,
     "output": OUTPUT,
     "conduct": CONDUCT,
+    "tuning": TUNING,
 }
 """The options of ``bireme run``, by group, in the order of the help page."""
 
@@ -164,7 +186,7 @@ AGENT: dict[str, tuple[Option, ...]] = {
     **{
         title: tuple(option for option in options if option.dest not in _NOT_BY_HAND)
         for title, options in RUN.items()
-        if options is not NODES
+        if options not in (NODES, TUNING)
     },
 }
 """The options of ``python -m bireme.agent``: those of one node whose world is given."""

@@ -30,6 +30,10 @@ def carry_out(parsed: Parsed) -> int:
 
         print(run_help(), end="")
         return OK
+    if parsed.options["autotuning"]:
+        from bireme.cli import tune
+
+        return tune.carry_out(parsed)
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
     spec = job_spec(parsed)
     if parsed.options["json"] and not parsed.options["dry_run"]:

@@ -103,12 +103,26 @@ def nodes_spec(parsed: Parsed) -> JobSpec:
     )
 
 
+def tuning_width(options: dict[str, Any]) -> tuple[int | None, int | None]:
+    """(nodes, slots on each) of an experiment, where ``--num_nodes`` and ``--num_gpus`` say so.
+
+    Raises:
+        BadInputError: a number is none, or too small.
+    """
+    return _nodes(options), _slots(options)[0]
+
+
 def _num_nodes(options: dict[str, Any]) -> int | None:
+    number = _nodes(options)
+    if number is not None and (options["include"] or options["exclude"]):
+        raise BadInputError("--num_nodes cannot be used with --include or --exclude", mend="the filter names the nodes")
+    return number
+
+
+def _nodes(options: dict[str, Any]) -> int | None:
     number = options["num_nodes"]
     if number in (None, -1):  # -1 is the reference's default
         return None
-    if options["include"] or options["exclude"]:
-        raise BadInputError("--num_nodes cannot be used with --include or --exclude", mend="the filter names the nodes")
     if number < 1:
         raise BadInputError(f"{number} is too few: at least 1 is needed", where="--num_nodes")
     return int(number)

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 
     from bireme.cli.options import Parsed
 
-_AUTOTUNING = Option(("--autotuning",), "search for the fastest configuration", "choice", "HOW", "", ("tune", "run"))
-RUNNER = {**RUN, "autotuning": (_AUTOTUNING,)}
-"""The options of ``deepspeed``, and ours."""
-
 # What can be shortened: the reference's own options come first, as if there were no others.
 _OF_RUNNER = (
     *("hostfile", "include", "exclude", "num_nodes", "num_gpus", "num_accelerators", "master_port", "master_addr"),
@@ -55,7 +51,7 @@ def parse_runner(words: Sequence[str]) -> Parsed:
     Raises:
         BadInputError: it cannot be read.
     """
-    return parse(RUNNER, spelled_out(RUNNER, _OF_RUNNER, words))
+    return parse(RUN, spelled_out(RUN, _OF_RUNNER, words))
 
 
 def runner_namespace(words: Sequence[str]) -> Namespace:

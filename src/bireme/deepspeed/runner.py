@@ -230,8 +230,6 @@ def main(args: Sequence[str] | None = None) -> None:
 def _refuse_as_reference(parsed: Parsed) -> None:
     """What the job's own run would not refuse, or would in other words."""
     options = parsed.options
-    if options["autotuning"]:
-        raise BadInputError("tuning is not there yet", where="--autotuning")
     if options["hosts"] or options["accelerator"] != "auto":
         return
     filtered = bool(options["include"] or options["exclude"])

@@ -29,9 +29,9 @@ def _headline(outcome: Outcome) -> list[str]:
     first = outcome.first
     if first is not None:
         how = describe(first.code, by_signal=first.by_signal)
-        return [f"{_who(first)} failed first: {how}, after {_duration(first.seconds)}"]
+        return [f"{_who(first)} failed first: {how}, after {duration(first.seconds)}"]
     if outcome.cause == "signal":
-        return [f"stopped by {signal_name(outcome.signum)} after {_duration(outcome.seconds)}"]
+        return [f"stopped by {signal_name(outcome.signum)} after {duration(outcome.seconds)}"]
     if outcome.cause == "reader gone":
         return ["stopped, since the reader of our output went away"]
     if outcome.cause in ("agent lost", "unfit", "time limit"):
@@ -61,7 +61,7 @@ def _shorten(paths: tuple[str, ...]) -> str:
     return ", ".join(paths) if len(paths) <= 2 else f"{paths[0]} … {paths[-1]}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """``0.8 s``, ``12.4 s``, ``3 min 05 s``, ``2 h 07 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"

@@ -191,8 +191,11 @@ class Executor:
 
     def _suspect(self, host: str) -> None:
         """Give a host that has failed a rest."""
+        try:
+            self._scheduler.lost(host, time.monotonic())
+        except KeyError:  # not of the pool: known under another name here
+            return
         failures = self._failures[host] = self._failures.get(host, 0) + 1
-        self._scheduler.lost(host, time.monotonic())
         wait = min(self._back_off * 2 ** (failures - 1), LONGEST_BACK_OFF)
         self._loop.after(wait, lambda: self._forgive(host, failures))
 

@@ -18,22 +18,34 @@ from bireme.value import Value
 
 
 class Metric(Value):
-    """A figure: its key in ``metrics.json``, and whether more or less of it is better."""
+    """A figure: its key in ``metrics.json``, whether more or less of it is better, and how it is shown.
+
+    Shown in ``unit``, after division by ``scale``.
+    """
 
     key: str
     direction: Direction
+    unit: str
+    scale: float = 1.0
 
+    def show(self, value: float) -> str:
+        """The figure in words: ``153.2 samples/s``."""
+        shown = value / self.scale
+        return f"{shown:.0f} {self.unit}" if abs(shown) >= 1000 else f"{shown:.4g} {self.unit}"
+
+
+_FLOPS = Metric("FLOPS_per_gpu", "maximise", "TFLOPS per GPU", 1e12)
 
 METRICS = {
-    "throughput": Metric("throughput", "maximise"),
-    "latency": Metric("latency", "minimise"),
-    "flops": Metric("FLOPS_per_gpu", "maximise"),
-    "FLOPS_per_gpu": Metric("FLOPS_per_gpu", "maximise"),
-    "forward": Metric("fwd", "minimise"),
-    "fwd": Metric("fwd", "minimise"),
-    "backward": Metric("bwd", "minimise"),
-    "bwd": Metric("bwd", "minimise"),
-    "step": Metric("step", "minimise"),
+    "throughput": Metric("throughput", "maximise", "samples/s"),
+    "latency": Metric("latency", "minimise", "ms", 1e3),
+    "flops": _FLOPS,
+    "FLOPS_per_gpu": _FLOPS,
+    "forward": Metric("fwd", "minimise", "ms", 1e3),
+    "fwd": Metric("fwd", "minimise", "ms", 1e3),
+    "backward": Metric("bwd", "minimise", "ms", 1e3),
+    "bwd": Metric("bwd", "minimise", "ms", 1e3),
+    "step": Metric("step", "minimise", "ms", 1e3),
 }
 """The words for ``autotuning.metric``: those of the contract, and those that the engine writes."""
 

@@ -1,0 +1,150 @@
+"""``bireme tune`` and ``bireme run --autotuning``: from the command line to a study, and its end on the screen."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from bireme.cli.options import RUN, TUNING, Option, Parsed, parse
+from bireme.cli.spec import job_spec, tuning_width
+from bireme.errors import OK, BadInputError
+from bireme.resources import program
+from bireme.tune.launching import Ground, Launch, executable, ground
+from bireme.tune.slots import FreeSlots, Shape
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from bireme.job import JobSpec
+    from bireme.tune.deepspeed.autotune import Request, Result
+
+NOTHING_WORKS = 1
+"""The exit code of a study that has found no configuration that works."""
+
+_WHERE = ("include", "exclude", "num_nodes", "num_gpus")
+_OURS = tuple(option.dest for option in TUNING)
+_NOT_SHARED = (*_WHERE, *_OURS, "master_addr", "master_port", "rdzv_endpoint", "time_limit", "save_pid", "log_dir",
+               "enable_each_rank_log", "report", "output", "timestamps", "fold", "dry_run", "json", "help")  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Carry out ``bireme tune ARGV``; return the exit code."""
+    parsed = parse(RUN, argv)
+    mode = parsed.options["autotuning"] or "tune"
+    parsed = parsed.replace(options={**parsed.options, "autotuning": mode})
+    if parsed.options["help"]:
+        from bireme.cli.help import tune_help
+
+        print(tune_help(), end="")
+        return OK
+    return carry_out(parsed)
+
+
+def carry_out(parsed: Parsed) -> int:
+    """Tune the job of a command line that has been read; return the exit code."""
+    from bireme.cli.progress import progress
+    from bireme.tune.deepspeed.autotune import autotune
+
+    request = make_request(parsed, os.environ)
+    with progress(quiet=parsed.options["quiet"]) as show:
+        result = autotune(request, show)
+    print(result.summary, end="", flush=True)
+    _say_end(result)
+    if result.conclusion.signum:
+        return 128 + result.conclusion.signum
+    if not result.best:
+        return NOTHING_WORKS
+    if parsed.options["autotuning"] == "run":
+        words = result.best[1:]  # without the word ``bireme``
+        os.execv(sys.executable, (*executable(), *words))
+    return OK
+
+
+def _say_end(result: Result) -> None:
+    import shlex
+
+    if result.conclusion.signum:
+        print("interrupted: the same command goes on where it was")
+    if result.best:
+        print(f"the real job, with the best configuration (also in {result.files.results_dir}/cmd_optimal.txt):")
+        print(f"  {shlex.join(result.best)}", flush=True)
+
+
+def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
+    """What a command line asks the tuner for.
+
+    Raises:
+        BadInputError: it cannot be tuned as described; nothing was started.
+    """
+    from bireme.tune.deepspeed.autotune import Request
+    from bireme.tune.deepspeed.command import find_config
+
+    options = parsed.options
+    for name in ("no_ssh", "dry_run", "json"):
+        if options[name]:
+            raise BadInputError(f"--{name} is for one job, and tuning runs many", where="--autotuning")
+    nodes, slots = tuning_width(options)
+    spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
+    find_config(spec.program.args)  # before anything is looked up in the world
+    program.check(spec, own_interpreter=spec.venv_script is None)
+    floor = ground(spec, environ, slots)
+    shape = Shape(nodes or len(floor.pool), slots or min(map(len, floor.pool.values())))
+    return Request(
+        _launch(parsed, spec, floor),
+        shape,
+        spec.program.args,
+        ("bireme", "run", *_real_words(parsed, floor, shape), spec.program.target),
+        environ,
+        by_file=options["config_as"] == "file",
+        limit=options["experiment_limit"],
+        order=options["order"],
+    )
+
+
+def _launch(parsed: Parsed, spec: JobSpec, floor: Ground) -> Launch:
+    addr = ("--master_addr", spec.master_addr) if spec.master_addr else ()
+    return Launch(
+        floor,
+        (*words_of(parsed, without=_NOT_SHARED), *addr),
+        spec.program.target,
+        spec.master_port,
+        spec.grace,
+        spec.heartbeat,
+        spec.log_dir,
+        spec.rank_log_dir,
+    )
+
+
+def _real_words(parsed: Parsed, floor: Ground, shape: Shape) -> tuple[str, ...]:
+    """The real job's options: as many ranks as each experiment had, for the batch sizes are made for them."""
+    shared = words_of(parsed, without=(*_WHERE, *_OURS))
+    if shape.size == sum(map(len, floor.pool.values())) and not floor.numbered:
+        return (*shared, *words_of(parsed, only=("include", "exclude")))
+    if not (parsed.options["include"] or parsed.options["exclude"]):
+        nodes = () if len(floor.pool) == 1 else ("--num_nodes", str(shape.nodes))
+        return (*shared, *nodes, "--num_gpus", str(shape.slots))
+    free = FreeSlots(floor.pool)
+    places = free.first(shape)
+    return shared if places is None else (*shared, "--include", free.reservation(places).include())
+
+
+def words_of(parsed: Parsed, *, without: Collection[str] = (), only: Collection[str] | None = None) -> tuple[str, ...]:
+    """The options of a command line again, as words; those that have their default value are left out."""
+    words: list[str] = []
+    for option in (option for group in RUN.values() for option in group):
+        if option.dest not in without and (only is None or option.dest in only):
+            words += _words(option, parsed.options[option.dest])
+    return tuple(words)
+
+
+def _words(option: Option, value: object) -> list[str]:
+    name = f"--{option.dest}"
+    if option.kind == "flag":
+        return [name] if value else []
+    if option.kind == "list":
+        assert isinstance(value, tuple)
+        return [f"{name}={each}" for each in value]
+    if value == option.default:
+        return []
+    return [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"]

@@ -1,0 +1,150 @@
+"""A trial as an experiment: its files, its command, and what its end means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from bireme.tune.deepspeed.command import experiment_args
+from bireme.tune.deepspeed.files import StudyFiles
+from bireme.tune.deepspeed.results import ModelInfo, read_metrics, read_model_info
+from bireme.tune.deepspeed.steps import samples_per_second
+from bireme.tune.deepspeed.tuning import Past, Trial, Tuning
+from bireme.tune.diagnosis import diagnose
+from bireme.tune.ending import Ending
+from bireme.tune.executor import Job
+from bireme.tune.experiment import End, Order
+from bireme.tune.launching import Launch, executable
+from bireme.tune.slots import Reservation, Shape
+from bireme.value import Value
+
+_TAIL = 65536
+"""Bytes at the end of a log that are read for a reason."""
+
+
+class Manner(Value):
+    """How trials are run. ``args``: the script's, as the user gave them; ``mappings``: ``arg_mappings``.
+
+    ``by_file``: the script is given the path of its configuration, not the configuration itself. ``limit``: seconds
+    after which an experiment is stopped; None: never.
+    """
+
+    shape: Shape
+    args: tuple[str, ...]
+    mappings: Mapping[str, str]
+    environ: Mapping[str, str]
+    by_file: bool = False
+    limit: float | None = None
+
+
+class Trials:
+    """The study's adapter (`bireme.tune.study.Adapter`) for a DeepSpeed script."""
+
+    def __init__(self, tuning: Tuning, launch: Launch, files: StudyFiles, manner: Manner) -> None:
+        self._tuning, self._launch, self._files, self._manner = tuning, launch, files, manner
+        self._pending: dict[str, Trial] = {}
+        self._found: dict[str, ModelInfo] = {}
+
+    @property
+    def over(self) -> str:
+        """As there."""
+        return self._tuning.over
+
+    def next(self) -> Job | None:
+        """As there."""
+        trial = self._tuning.next()
+        if trial is None:
+            return None
+        self._pending[trial.name] = trial
+        return Job(trial.name, self._manner.shape, trial.seconds)
+
+    # -- before --------------------------------------------------------------------------------------
+
+    def order(self, name: str, reservation: Reservation, place: int) -> Order:
+        """As there; writes the experiment's files."""
+        trial, manner = self._pending[name], self._manner
+        written = self._files.result(name, "model_info.json" if trial.kind == "profile" else "metrics.json")
+        ds_config = self._tuning.ds_config(trial, written)
+        ds_config["steps_per_print"] = 1  # each step is a line, from which we take its time
+        path = self._files.result(name, "ds_config.json") if manner.by_file else ""
+        report = self._files.result(name, "outcome.json")
+        limit = () if manner.limit is None else ("--time_limit", f"{manner.limit:g}")
+        words = self._launch.command(
+            name,
+            reservation,
+            place,
+            options=("--timestamps", "--output", "prefix", "--report", report, *limit),
+            args=experiment_args(manner.args, ds_config, manner.mappings, path=path),
+        )
+        shape = {"num_nodes": manner.shape.nodes, "num_gpus": manner.shape.slots}
+        self._files.write_experiment(name, ds_config, **shape)
+        self._files.write_start(name, ds_config, ("bireme", "run", *words), **shape, slots=reservation.include())
+        return Order(
+            (*executable(), "run", *words),
+            manner.environ,
+            os.getcwd(),
+            self._files.result(name, "stdout.log"),
+            self._files.result(name, "stderr.log"),
+            report,
+            self._launch.grace,
+        )
+
+    # -- after ---------------------------------------------------------------------------------------
+
+    def judge(self, name: str, end: End) -> Ending:
+        """As there."""
+        metrics = read_metrics(self._files.result(name, "metrics.json"))
+        figures, reason = metrics.values, metrics.reason
+        if self._pending[name].kind == "profile":
+            info = self._found[name] = read_model_info(self._files.result(name, "model_info.json"))
+            figures, reason = {"num_params": float(info.params or 0)}, info.reason
+        ending = diagnose(end, figures, reason, _tail(self._files.result(name, "stderr.log")))
+        return ending.replace(samples=self._samples(name)) if ending.cause == "ok" else ending
+
+    def _samples(self, name: str) -> float | None:
+        trial = self._pending[name]
+        if trial.kind == "profile":
+            return None
+        output = self._files.result(name, "stdout.log")
+        return samples_per_second(output, self._tuning.samples(trial), self._tuning.first_step)
+
+    def settling(self, reservation: Reservation, end: End) -> float:
+        """As there: a run that has written its report has left nothing."""
+        return 0.0 if end.report is not None else self._launch.settling(reservation)
+
+    def tell(self, name: str, ending: Ending) -> Mapping[str, object]:
+        """As there."""
+        trial, info = self._pending.pop(name), self._found.pop(name, None)
+        self._tuning.tell(name, ending, info)
+        facts: dict[str, object] = {"point": dict(trial.point), "kind": trial.kind}
+        return facts if info is None else {**facts, "info": {field: getattr(info, field) for field in info._fields}}
+
+    def drop(self, name: str) -> None:
+        """As there."""
+        del self._pending[name]
+        self._tuning.drop(name)
+
+    def give_up(self, name: str) -> None:
+        """As there."""
+        del self._pending[name]
+        self._tuning.give_up(name)
+
+
+def past_of(record: Mapping[str, Any]) -> Past:
+    """What the journal kept of a trial that has ended: the ending, and what `Trials.tell` gave."""
+    info = record.get("info")
+    return Past(
+        Trial(record["end"], record["point"], record["kind"]),
+        Ending.from_record(record["ending"]),
+        None if info is None else ModelInfo(**info),
+    )
+
+
+def _tail(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,37 @@
+"""The pace of a run by the clock of its lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from bireme.tune.deepspeed.steps import samples_per_second
+
+TIMED = "[12:00:0{s}.000 box:0] [Rank 0] time (ms) | fwd: 3.41 | bwd: 24.6 | step: 5.4\n"
+MICRO = "[12:00:0{s}.000 box:0] [Rank 0] time (ms) | fwd_microstep: 3.41 | bwd_microstep: 24.6\n"
+NUMBERED = "[12:00:0{s}.000 box:0] [2026-01-01] [INFO] [logging.py:107:log_dist] [Rank 0] step={n}, skipped=0, lr=[1]\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([TIMED.format(s=s) for s in range(5)], 16.0),
+        ([line.format(s=s) for s in range(5) for line in (MICRO, MICRO, TIMED)], 16.0),
+        ([NUMBERED.format(s=2 * n, n=n) for n in range(1, 5)], 8.0),
+        ([line.format(s=n, n=n) for n in range(1, 6) for line in (NUMBERED, TIMED)], 16.0),
+        ([TIMED.format(s=s) for s in range(3)], None),
+        (["something else\n"], None),
+    ],
+)
+def test_steps_after_the_warm_up_count(tmp_path, lines, expected):
+    (tmp_path / "out").write_text("".join(lines))
+    assert samples_per_second(str(tmp_path / "out"), 16, 3) == expected
+
+
+def test_midnight_is_passed(tmp_path):
+    lines = [TIMED.replace("12:00:0{s}", clock) for clock in ("23:59:58", "23:59:59", "00:00:01")]
+    (tmp_path / "out").write_text("".join(lines))
+    assert samples_per_second(str(tmp_path / "out"), 10, 1) == pytest.approx(20 / 3)
+
+
+def test_without_a_file_there_is_no_pace(tmp_path):
+    assert samples_per_second(str(tmp_path / "none"), 16, 3) is None
