@@ -8,7 +8,7 @@ import sys
 from bireme.cli.options import RUN, TUNING, Option, Parsed, parse
 from bireme.cli.spec import job_spec, tuning_width
 from bireme.errors import OK, BadInputError
-from bireme.resources import program
+from bireme.resources import device_memory, program
 from bireme.tune.launching import Ground, Launch, executable, ground
 from bireme.tune.slots import FreeSlots, Shape
 
@@ -98,6 +98,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
         environ,
         by_file=options["config_as"] == "file",
         limit=options["experiment_limit"],
+        capacity=device_memory.smallest() if spec.accelerator in ("auto", "cuda") else None,
         order=options["order"],
     )
 
@@ -147,4 +148,4 @@ def _words(option: Option, value: object) -> list[str]:
         return [f"{name}={each}" for each in value]
     if value == option.default:
         return []
-    return [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"]
+    return [f"{name}={value}"]
