@@ -134,5 +134,5 @@ $(VENV)/.torch: $(VENV)/.pip | $(VENV)/.dev
 
 $(VENV)/.deepspeed: $(VENV)/.torch
 	@echo "Installing DeepSpeed into $(VENV)"
-	@$(PIP) install deepspeed
+	@$(PIP) install 'deepspeed[autotuning]'
 	@touch $@

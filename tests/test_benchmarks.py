@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,14 @@ def test_launching_costs_little_more_than_a_bare_loop(benchmark, ranks, most):
         if ratio <= most:
             return
     raise AssertionError(f"{ratio:.2f} times the bare loop: {best}")
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="not installed: deepspeed")
+def test_tune(benchmark):
+    table, measured = benchmark("tune", "--stages", "0,1", "--micro", "8", only="bireme")
+    (only,) = measured["results"]
+    assert (only["name"], only["launched"]) == ("bireme", 2)
+    assert [each[:2] for each in only["throughput"]] == [[0, 8], [1, 8]]
+    assert only["winner"] in ([0, 8], [1, 8])
+    assert "stage 1, micro-batch 8" in table
