@@ -24,7 +24,7 @@ NOTHING_WORKS = 1
 
 _WHERE = ("include", "exclude", "num_nodes", "num_gpus")
 _OURS = tuple(option.dest for option in TUNING)
-_NOT_SHARED = (*_WHERE, *_OURS, "master_addr", "master_port", "rdzv_endpoint", "time_limit", "save_pid", "log_dir",
+NOT_SHARED = (*_WHERE, *_OURS, "master_addr", "master_port", "rdzv_endpoint", "time_limit", "save_pid", "log_dir",
                "enable_each_rank_log", "report", "output", "timestamps", "fold", "dry_run", "json", "help")  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def _launch(parsed: Parsed, spec: JobSpec, floor: Ground) -> Launch:
     addr = ("--master_addr", spec.master_addr) if spec.master_addr else ()
     return Launch(
         floor,
-        (*words_of(parsed, without=_NOT_SHARED), *addr),
+        (*words_of(parsed, without=NOT_SHARED), *addr),
         spec.program.target,
         spec.master_port,
         spec.grace,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 
 from bireme.cli.help import agent_help, run_help
-from bireme.cli.options import AGENT, RUN, Option, parse
+from bireme.cli.options import AGENT, RUN, Parsed, parse
 from bireme.errors import BadInputError
 
 TYPE_CHECKING = False
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import Any
 
-    from bireme.cli.options import Parsed
+    from bireme.cli.options import Option
 
 # What can be shortened: the reference's own options come first, as if there were no others.
 _OF_RUNNER = (
@@ -70,6 +71,30 @@ def runner_namespace(words: Sequence[str]) -> Namespace:
     if isinstance(options["num_gpus"], str) and options["num_gpus"].removeprefix("-").isdecimal():
         options["num_gpus"] = int(options["num_gpus"])
     return Namespace(**options, user_script=parsed.command[0], user_args=list(parsed.command[1:]))
+
+
+def parsed_again(args: Namespace) -> Parsed:
+    """What such a namespace says, as our own commands read it; options that it does not have, have their default.
+
+    ``launcher`` ``pdsh`` is the reference's default and no wish: Bireme chooses then. So it does where the hostfile,
+    which has a default too, is not there.
+    """
+    parsed = parse(RUN, ())
+    given = {name: value for name, value in vars(args).items() if value not in (None, "", -1)}
+    options = {name: given.get(name, default) for name, default in parsed.options.items()}
+    if options["launcher"] == "pdsh":
+        options["launcher"] = "auto"
+    if options["enable_each_rank_log"] == "None":
+        options["enable_each_rank_log"] = None
+    if options["master_port"] == _RUNNER_DEFAULTS["master_port"]:
+        options["master_port"] = None
+    if options["hostfile"] is not None and not os.path.isfile(options["hostfile"]):
+        options["hostfile"] = None
+    if options["num_gpus"] is not None:
+        options["num_gpus"] = str(options["num_gpus"])
+    if options["node_rank"] == -1:
+        options["node_rank"] = None
+    return Parsed(options, (args.user_script, *args.user_args))
 
 
 def launch_namespace(words: Sequence[str]) -> Namespace:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 
 from bireme.cli.run import carry_out
 from bireme.deepspeed.accelerator import get_accelerator
-from bireme.deepspeed.arguments import parse_runner, runner_namespace
+from bireme.deepspeed.arguments import parse_runner, parsed_again, runner_namespace
 from bireme.deepspeed.constants import (
     IMPI_LAUNCHER,
     MPICH_LAUNCHER,
@@ -66,6 +66,7 @@ __all__ = [
     "parse_node_config",
     "parse_node_config_list",
     "parse_resource_filter",
+    "run_autotuning",
 ]
 
 DLTS_HOSTFILE = DEFAULT_HOSTFILE
@@ -209,6 +210,21 @@ def apply_num_nodes_and_gpus(
     pool = {host: tuple(map(str, slots)) for host, slots in active_resources.items()}
     left = filters.take(pool, num_nodes if num_nodes > 0 else None, num_gpus if num_gpus > 0 else None)
     return OrderedDict((host, [int(slot) for slot in slots]) for host, slots in left.items())
+
+
+def run_autotuning(args: Namespace, active_resources: Mapping[str, Sequence[int]]) -> None:
+    """Tune on these slots; with ``--autotuning run``, then run the job.
+
+    Raises:
+        SystemExit: with the exit code of ``bireme run --autotuning``, when it is not 0.
+    """
+    from bireme.cli import tune
+
+    parsed = parsed_again(args)
+    include = "@".join(f"{host}:{','.join(map(str, slots))}" for host, slots in active_resources.items())
+    code = tune.carry_out(parsed.replace(options={**parsed.options, "include": include, "exclude": ""}))
+    if code:
+        raise SystemExit(code)
 
 
 def main(args: Sequence[str] | None = None) -> None:

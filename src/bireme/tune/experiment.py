@@ -21,6 +21,10 @@ _PATIENCE = 20.0
 """Seconds beyond the grace time that a run may take to end its job after SIGTERM, before it is killed."""
 
 
+_TAIL = 65536
+"""Bytes at the end of a log that are read for a reason."""
+
+
 class Order(Value):
     """What to start. ``argv`` is a ``bireme run``; ``report`` the file that its ``--report`` writes.
 
@@ -137,6 +141,16 @@ def read_report(path: str) -> Mapping[str, object] | None:
     except (OSError, ValueError):
         return None
     return report if isinstance(report, dict) else None
+
+
+def tail(path: str) -> str:
+    """The end of a log, where the reason stands; "" where there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _remove(path: str) -> None:

@@ -14,13 +14,10 @@ from bireme.tune.deepspeed.tuning import Past, Trial, Tuning
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.ending import Ending
 from bireme.tune.executor import Job
-from bireme.tune.experiment import End, Order
+from bireme.tune.experiment import End, Order, tail
 from bireme.tune.launching import Launch, executable
 from bireme.tune.slots import Reservation, Shape
 from bireme.value import Value
-
-_TAIL = 65536
-"""Bytes at the end of a log that are read for a reason."""
 
 
 class Manner(Value):
@@ -99,7 +96,7 @@ class Trials:
         if self._pending[name].kind == "profile":
             info = self._found[name] = read_model_info(self._files.result(name, "model_info.json"))
             figures, reason = {"num_params": float(info.params or 0)}, info.reason
-        ending = diagnose(end, figures, reason, _tail(self._files.result(name, "stderr.log")))
+        ending = diagnose(end, figures, reason, tail(self._files.result(name, "stderr.log")))
         return ending.replace(samples=self._samples(name)) if ending.cause == "ok" else ending
 
     def _samples(self, name: str) -> float | None:
@@ -139,12 +136,3 @@ def past_of(record: Mapping[str, Any]) -> Past:
         Ending.from_record(record["ending"]),
         None if info is None else ModelInfo(**info),
     )
-
-
-def _tail(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
