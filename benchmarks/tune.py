@@ -73,7 +73,8 @@ def run(tuner: Tuner, folder: Path, config: Mapping[str, object], limit: float) 
     shutil.rmtree(here, ignore_errors=True)
     here.mkdir()
     shutil.copy(contest.program("tuned.py"), here / "train.py")
-    section = {"enabled": True, "tuner_type": tuner.kind}
+    # More steps than the default of two, for steadier figures.
+    section = {"enabled": True, "tuner_type": tuner.kind, "start_profile_step": 3, "end_profile_step": 15}
     (here / "ds.json").write_text(json.dumps({**config, "autotuning": section}))
     path = f"{folder}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"  # there lies the stand-in for pdsh
     launcher = contest.Launcher(tuner.name, tuner.head, (), env={**tuner.env, "PATH": path})
