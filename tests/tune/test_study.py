@@ -183,3 +183,9 @@ def ended(folder: Path) -> set[str]:
     journal.close()
     assert len(names) == len(set(names)), "nothing ends twice"
     return set(names)
+
+
+def test_a_study_that_is_over_already_ends_at_once(tmp_path):
+    run_study(tmp_path, ["e0"])
+    conclusion, _, watcher = run_study(tmp_path, ["e0"])
+    assert (conclusion.over, watcher.ends) == ("all were measured", [])

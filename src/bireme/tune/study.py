@@ -116,7 +116,8 @@ class Study:
             try:
                 self._fill()
                 self._tick()
-                self._loop.run()
+                if not self._at_rest:  # all may have ended in an earlier run
+                    self._loop.run()
             except BaseException:
                 self._wind_up()
                 raise
@@ -132,8 +133,13 @@ class Study:
                 break
             self._executor.submit(job)
             self._executor.start_ready()
-        if self._executor.idle and (self._executor.stopping or not self._executor.waiting):
+        if self._at_rest:
             self._loop.stop()
+
+    @property
+    def _at_rest(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self._executor.idle and (self._executor.stopping or not self._executor.waiting)
 
     def _wind_up(self) -> None:
         """After an error: end what still runs, and wait for it."""

@@ -1,0 +1,357 @@
+"""``bireme tune`` as a user types it, on a script that obeys DeepSpeed's contract."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROGRAMS, bireme, clean_environ
+
+CONTRACT = PROGRAMS / "contract.py"
+CONFIG = {
+    "train_micro_batch_size_per_gpu": [4, 8],
+    "optimizer": {"type": "Adam", "params": {"betas": [0.9, 0.999]}},
+    "zero_optimization": {"stage": [0, 1]},
+    "autotuning": {"enabled": True},
+}
+NAMES = ["z0_gas1_tmbspg8", "z0_gas2_tmbspg4", "z1_gas1_tmbspg8", "z1_gas2_tmbspg4"]
+
+
+class Desk:
+    """A folder with a configuration, and ``bireme tune`` in it."""
+
+    def __init__(self, folder: Path, stage) -> None:
+        self.folder, self.stage = folder, stage
+        self.configure(CONFIG)
+
+    def configure(self, config: dict, **section: object) -> None:
+        config = {**config, "autotuning": {**config.get("autotuning", {}), **section}} if section else config
+        (self.folder / "ds.json").write_text(json.dumps(config))
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "autotuning_results"
+
+    def words(self, *script: object, options=("--num_gpus", "2"), flag="--deepspeed_config") -> list[str]:
+        return [*map(str, options), str(CONTRACT), flag, "ds.json", *map(str, script)]
+
+    def run(self, *script: object, command=("tune",), code=0, **kwargs):
+        done = self.stage.run(*command, *self.words(*script, **kwargs), cwd=self.folder, timeout=120)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    def start(self, *script: object, **kwargs):
+        return self.stage.start("tune", *self.words(*script, **kwargs), cwd=self.folder)
+
+    def summary(self) -> str:
+        """The summary without what depends on the clock."""
+        text = (self.results / "summary.txt").read_text()
+        return re.sub(r"\d+(\.\d+)? (s|min)\b( \d+ s)?", "T", re.sub(r" {2,}", " ", text))
+
+
+@pytest.fixture
+def desk(tmp_path, stage):
+    return Desk(tmp_path, stage)
+
+
+# -- a whole study -------------------------------------------------------------------------------------
+
+
+def test_a_study_from_its_beginning_to_the_real_job(desk):
+    done = desk.run()
+    lines = done.stdout.splitlines()
+    assert lines[0] == "z0_gas2_tmbspg4 starts on localhost:0,1"
+    assert any(line.startswith("z0_gas1_tmbspg8: 800 samples/s, the best so far, ") for line in lines)
+    assert sorted(path.parent.name for path in desk.results.glob("*/metrics.json")) == NAMES
+    assert sorted(path.stem for path in (desk.folder / "autotuning_exps").iterdir()) == NAMES
+    for name in NAMES:
+        files = {path.name for path in (desk.results / name).iterdir()}
+        assert {"cmd.txt", "ds_config.json", "exp.json", "metrics.json", "stdout.log", "stderr.log"} <= files
+    best = json.loads((desk.results / "ds_config_optimal.json").read_text())
+    assert "autotuning" not in best and best["optimizer"] == CONFIG["optimizer"]
+    assert (best["train_micro_batch_size_per_gpu"], best["zero_optimization"]["stage"]) == (8, 0)
+    assert best["train_batch_size"] == 16 == 8 * best["gradient_accumulation_steps"] * 2
+    assert (desk.results / "summary.txt").read_text() in done.stdout
+
+
+def test_the_command_at_the_end_runs_the_real_job(desk):
+    """The reference hands back the profiling configuration, with which the job ends after six steps."""
+    desk.run("--batch", "17")
+    command = shlex.split((desk.results / "cmd_optimal.txt").read_text())
+    assert command[:2] == ["bireme", "run"] and "--autotuning" not in command
+    done = desk.stage.run(*command[1:], cwd=desk.folder)
+    assert done.returncode == 0
+    assert done.stdout.count("real job 0 8") == 2 and done.stdout.count("batch 17 ") == 2
+
+
+def test_autotuning_run_ends_as_the_real_job_does(desk):
+    done = desk.run(command=("run", "--autotuning", "run"))
+    assert done.stdout.count("real job 0 8") == 2
+    desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 0}})
+    failing = desk.folder / "failing.py"
+    failing.write_text(CONTRACT.read_text().replace('print("real job"', 'sys.exit(7) or print("real job"'))
+    words = ["run", "--autotuning", "run", "--num_gpus", "1", str(failing), "--deepspeed_config", "ds.json"]
+    assert desk.stage.run(*words, cwd=desk.folder).returncode == 7
+
+
+def test_several_at_once_each_with_its_own_configuration(desk):
+    desk.configure(
+        {**CONFIG, "autotuning": {"enabled": True, "arg_mappings": {"train_micro_batch_size_per_gpu": "--batch"}}}
+    )
+    done = desk.run("--batch=1", "--nap", "0.4", options=("--hosts", "localhost:4", "--num_gpus", "1"))
+    starts = [line for line in done.stdout.splitlines() if " starts on " in line]
+    assert {line.rpartition(" ")[2] for line in starts} == {f"localhost:{slot}" for slot in range(4)}
+    first_end = next(place for place, line in enumerate(done.stdout.splitlines()) if "samples/s" in line)
+    assert first_end == 4, "all four start before the first ends"
+    for path in desk.results.glob("z*/stdout.log"):
+        micro = re.search(r"tmbspg(\d+)", path.parent.name)[1]
+        text = path.read_text()
+        assert f"batch {micro} " in text and f'"train_micro_batch_size_per_gpu": {micro},' in text
+
+
+def test_slots_that_are_named_are_used(desk):
+    done = desk.run(options=("--hosts", "localhost:4", "--include", "localhost:2,3", "--num_gpus", "1"))
+    assert {line.rpartition(" ")[2] for line in done.stdout.splitlines() if " starts on " in line} == {
+        "localhost:2", "localhost:3"
+    }  # fmt: skip
+    assert "--include localhost:2" in (desk.results / "cmd_optimal.txt").read_text(), "as wide as the experiments"
+
+
+def test_a_hugging_face_script(desk):
+    desk.run(flag="--deepspeed")
+    command = shlex.split((desk.results / "z0_gas1_tmbspg8" / "cmd.txt").read_text())
+    assert command[command.index("--deepspeed") + 1].startswith("eyJ")
+    optimal = shlex.split((desk.results / "cmd_optimal.txt").read_text())
+    assert optimal[optimal.index("--deepspeed") + 1] == str(desk.results / "ds_config_optimal.json")
+
+
+def test_a_configuration_as_a_file(desk):
+    desk.run(options=("--num_gpus", "1", "--config_as", "file"))
+    command = shlex.split((desk.results / "z0_gas1_tmbspg8" / "cmd.txt").read_text())
+    assert command[-1] == str(desk.results / "z0_gas1_tmbspg8" / "ds_config.json")
+
+
+def test_the_flags_of_the_launch_carry_over(desk):
+    options = ("--num_gpus", "1", "--hosts", "localhost:2", "--grace", "3.25", "--no_local_rank", "--export", "A=b c")
+    desk.run(options=(*options, "--master_port", "31417", "--log_dir", "logs", "--wrap", "env X=1"))
+    words = [shlex.split(path.read_text()) for path in desk.results.glob("z*/cmd.txt")]
+    for command in words:
+        assert {"--grace=3.25", "--no_local_rank", "--export=A=b c", "--hosts=localhost:2", "--wrap=env X=1"} <= set(
+            command
+        )
+    assert {command[command.index("--master_port") + 1] for command in words} == {"31417", "31418"}
+    assert sorted(path.name for path in (desk.folder / "logs").iterdir()) == NAMES
+    optimal = shlex.split((desk.results / "cmd_optimal.txt").read_text())
+    assert {"--master_port=31417", "--log_dir=logs", "--grace=3.25"} <= set(optimal)
+
+
+# -- ends ----------------------------------------------------------------------------------------------
+
+
+def test_every_end_has_its_cause(desk):
+    desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": [1, 2, 4, 8, 16], "zero_optimization": {"stage": 0}})
+    script = desk.folder / "ends.py"
+    script.write_text(
+        CONTRACT.read_text().replace(
+            "speed = 100.0",
+            "if micro == 1 and rank == 0: raise ValueError('of its own')\n"
+            "if micro == 2: sys.exit(0)\n"
+            "if micro == 4: time.sleep(600)\n"
+            "if micro == 8: print('error: a word only', file=sys.stderr)\n"
+            "if micro == 16: raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')\n"
+            "speed = 100.0",
+        )
+    )
+    words = ["tune", "--num_gpus", "2", "--experiment_limit", "2", "--grace", "1", str(script)]
+    done = desk.stage.run(*words, "--deepspeed_config", "ds.json", cwd=desk.folder, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"tmbspg1: failed: rank 0 on \S+: ValueError: of its own", done.stdout)
+    assert "tmbspg2: no metric: " in done.stdout
+    assert "tmbspg4: timed out: stopped after the time limit of 2 s" in done.stdout
+    assert "tmbspg8: 800 samples/s, the best so far" in done.stdout
+    assert re.search(r"tmbspg16: out of memory: rank \d on \S+: RuntimeError: CUDA out of memory", done.stdout)
+
+
+def test_when_nothing_works_it_says_so(desk):
+    done = desk.run("--fail", "all", code=1)
+    assert "no configuration worked" in done.stdout
+    assert not (desk.results / "cmd_optimal.txt").exists()
+
+
+# -- interrupted, killed, taken up ---------------------------------------------------------------------
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupted_it_keeps_what_it_has_and_goes_on(desk, signum):
+    process = desk.start("--until", "go")
+    wait_for(desk.results / NAMES[1] / "stdout.log")
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signum, err
+    assert b"interrupted: the same command goes on where it was" in out
+    assert desk.stage.left() == {}
+    (desk.folder / "go").touch()
+    assert "measured" in desk.run("--until", "go").stdout
+
+
+def test_a_second_tuner_is_refused(desk):
+    first = desk.start("--until", "go")
+    wait_for(desk.results / NAMES[1] / "stdout.log")
+    second = desk.run("--until", "go", code=2)
+    assert f"another tuner is at work here: pid {first.pid} on " in second.stderr
+    (desk.folder / "go").touch()
+    first.communicate(timeout=60)
+    assert first.returncode == 0
+
+
+def test_a_finished_study_is_cleared_when_it_may_be_overwritten(desk):
+    desk.run()
+    stamp = (desk.results / NAMES[0] / "metrics.json").stat().st_mtime_ns
+    (desk.results / "mine.txt").write_text("not yours")
+    desk.run()
+    assert (desk.results / NAMES[0] / "metrics.json").stat().st_mtime_ns > stamp
+    assert (desk.results / "mine.txt").exists()
+
+
+def test_without_overwrite_results_are_kept_and_another_study_is_refused(desk):
+    desk.configure(CONFIG, overwrite=False)
+    first = desk.run()
+    stamp = (desk.results / NAMES[0] / "metrics.json").stat().st_mtime_ns
+    second = desk.run()
+    assert (desk.results / NAMES[0] / "metrics.json").stat().st_mtime_ns == stamp
+    assert " starts on " not in second.stdout and "taken up where it was: 4 of its" in second.stdout
+    assert re.findall(r"^\| z.*ok *\|$", first.stdout, re.M) == re.findall(r"^\| z.*ok *\|$", second.stdout, re.M)
+    desk.configure({**CONFIG, "gradient_clipping": 1.0}, overwrite=False)
+    assert "holds the results of another study" in desk.run(code=2).stderr
+
+
+def test_a_torn_tail_is_cut_and_said_and_damage_is_refused(desk):
+    desk.configure(CONFIG, overwrite=False)
+    desk.run()
+    journal = desk.results / "journal"
+    with journal.open("ab") as file:
+        file.write(b"half a rec")
+    assert "a torn record of 10 bytes at the end of " in desk.run().stdout
+    lines = journal.read_bytes().split(b"\n")
+    lines[2] = b"x" + lines[2][1:]
+    journal.write_bytes(b"\n".join(lines))
+    assert re.search(r"journal:3: the journal is damaged", desk.run(code=2).stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_fifty_times_it_ends_as_if_undisturbed(desk, tmp_path_factory):
+    """Nothing that has ended runs again, nothing interrupted counts, nothing is left, and the result is the same."""
+    config = {**CONFIG, "train_micro_batch_size_per_gpu": [1, 2, 4, 8, 16], "zero_optimization": {"stage": [0, 1, 2]}}
+    options = ("--hosts", "localhost:4", "--num_gpus", "2", "--grace", "1")
+    other = Desk(tmp_path_factory.mktemp("undisturbed"), desk.stage)
+    other.configure(config)
+    other.run("--nap", "0.3", options=options)
+    desk.configure(config)
+    chance, finished = random.Random(11), {}
+    kills = 0
+    while kills < 50:
+        command = bireme("tune", *desk.words("--nap", "0.3", options=options))
+        process = subprocess.Popen(command, cwd=desk.folder, env=clean_environ(), stdout=subprocess.DEVNULL)
+        try:
+            process.wait(chance.uniform(0.1, 0.9))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills += 1
+        else:
+            assert process.returncode == 0
+            finished = {}  # at its end: the next begins anew
+            continue
+        now = {str(path): path.stat().st_mtime_ns for path in ended(desk)}
+        assert finished.items() <= now.items(), "what has ended was run again, or lost"
+        finished = now
+    desk.run("--nap", "0.3", options=options)
+    assert desk.stage.left(within=10) == {}
+    assert desk.summary() == other.summary()
+    optimal = [(each.results / "ds_config_optimal.json").read_text() for each in (desk, other)]
+    assert optimal[0] == optimal[1]
+
+
+def ended(desk: Desk) -> list[Path]:
+    """The figures of the experiments whose end the journal has."""
+    try:
+        lines = (desk.results / "journal").read_bytes().split(b"\n")[:-1]
+    except OSError:
+        return []
+    names: list[str] = []
+    for line in lines:
+        record = json.loads(line.partition(b" ")[2])
+        if "study" in record:
+            names = []
+        if "end" in record:
+            names.append(record["end"])
+    assert len(names) == len(set(names))
+    return [desk.results / name / "metrics.json" for name in names]
+
+
+# -- bad input -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        (None, (), "cannot be read: No such file"),
+        ("", (), "ds.json: is empty"),
+        ('{"a": 1,\n "b": }', (), "ds.json:2:"),
+        ('{"a": 1,\n "a": 2}', (), "'a'"),
+        ('{"zero_optimization": {"stage": [7]}}', (), "there is no ZeRO stage 7"),
+        ('{"train_micro_batch_size_per_gpu": []}', (), "an empty list"),
+        ('{"train_batch_size": 3, "train_micro_batch_size_per_gpu": [2]}', (), "no batch size is possible"),
+        ('{"autotuning": {"tuner": "x"}}', (), "has no key 'tuner'"),
+        ('{"autotuning": {"metric": "speed"}}', (), "must be one of throughput"),
+        ('{"autotuning": {"mp_size": 3}}', (), "cannot be divided by mp_size 3"),
+        ("{}", ("--hosts", "localhost:4"), "no experiment can run: 5 slots on one node are asked for"),
+    ],
+)
+def test_bad_input_is_told_in_two_lines_and_nothing_is_begun(desk, text, words, said):
+    (desk.folder / "ds.json").unlink()
+    if text is not None:
+        (desk.folder / "ds.json").write_text(text)
+    options = ("--num_gpus", 5 if words else 2, *words)
+    done = desk.run(options=options, code=2)
+    assert said in done.stderr and done.stdout == ""
+    assert len(done.stderr.splitlines()) <= 2, done.stderr
+    assert sorted(os.listdir(desk.folder)) == (["ds.json"] if text is not None else [])
+
+
+def test_no_configuration_is_named(desk):
+    done = desk.stage.run("tune", str(CONTRACT), cwd=desk.folder)
+    assert done.returncode == 2 and "the script is given no DeepSpeed configuration" in done.stderr
+
+
+def test_no_such_script(desk):
+    done = desk.stage.run("tune", "absent.py", "--deepspeed_config", "ds.json", cwd=desk.folder)
+    assert done.returncode == 2 and "absent.py" in done.stderr
+
+
+def test_results_that_cannot_be_written(desk):
+    (desk.folder / "file").write_text("")
+    desk.configure(CONFIG, results_dir="file/results")
+    done = desk.run(code=2)
+    assert "results_dir: " in done.stderr and "cannot be written to: Not a directory" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--no_ssh", "--dry_run", "--native_ranks"])
+def test_options_of_one_job(desk, option):
+    done = desk.run(options=(option, "--num_gpus", "1"), code=2)
+    assert option in done.stderr
