@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,9 +71,14 @@ def test_every_changed_byte_is_found(tmp_path):
     path, records = tmp_path / "journal", [{"end": "e0"}, {"end": "e1"}, {"end": "e2"}]
     written(path, records)
     data = path.read_bytes()
-    for place in range(len(data)):
+    # A bit, several, and the bytes that mean something to us: ends of lines, blanks, what a power cut leaves.
+    for place, value in [
+        (p, v) for p, byte in enumerate(data) for v in (byte ^ 1, byte ^ 0x11, byte ^ 0x80, 10, 32, 0)
+    ]:
+        if data[place] == value:
+            continue
         changed = bytearray(data)
-        changed[place] ^= 0x11
+        changed[place] = value
         path.write_bytes(changed)
         try:
             got, note = read(path)
@@ -230,3 +238,199 @@ def test_a_place_that_cannot_be_opened(tmp_path):
     with pytest.raises(BadInputError, match="No such file"):
         Journal.open(str(tmp_path / "none" / "journal"))
     assert issubclass(BadInputError, BiremeError)
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInputError, match="Not a directory"):
+        Journal.open(str(tmp_path / "file" / "journal"))
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # reading it would wait for ever
+    for path in (str(tmp_path / "pipe"), os.devnull):
+        with pytest.raises(BadInputError, match="is not a file"):
+            Journal.open(path)
+
+
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv is missing")
+def test_a_file_that_may_not_be_read_or_written(tmp_path):
+    path = tmp_path / "journal"
+    written(path, [{"x": 1}])
+    data = path.read_bytes()
+    program = textwrap.dedent(f"""
+        from bireme.errors import BiremeError
+        from bireme.tune.journal import Journal
+        try:
+            Journal.open({str(path)!r})
+        except BiremeError as error:
+            print(error.code, error)
+    """)
+    # Root may read everything by this capability alone.
+    can = "-dac_override,-dac_read_search"
+    drop = ["setpriv", f"--bounding-set={can}", f"--inh-caps={can}"] if os.geteuid() == 0 else []
+    for mode in (0o000, 0o444):
+        path.chmod(mode)
+        done = subprocess.run([*drop, sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout.startswith(f"2 {path}: cannot be opened: Permission denied\n  "), done.stdout
+    path.chmod(0o644)
+    assert path.read_bytes() == data
+
+
+def test_a_first_line_that_a_power_cut_has_left_empty_is_begun_anew(tmp_path):
+    """The size can reach the disk before the bytes, which then are zeros."""
+    path = tmp_path / "journal"
+    written(path, [])
+    first = path.read_bytes()
+    for kept in (0, 10, len(first) - 1):
+        path.write_bytes(first[:kept].ljust(len(first), b"\0"))
+        assert read(path) == ([], f"a torn record of {len(first)} bytes at the end of {path} was cut off")
+        assert path.read_bytes() == first
+    path.write_bytes(b"\0" * 4096)
+    with pytest.raises(BadInputError, match="is no journal"):
+        Journal.open(str(path))
+
+
+def test_a_closed_journal_touches_no_other_file(tmp_path):
+    journal = Journal.open(str(tmp_path / "journal"))
+    journal.close()
+    with (tmp_path / "other").open("wb+", buffering=0) as other:  # by the same number, most likely
+        with pytest.raises(BiremeError, match="is closed"):
+            journal.append({"x": 1})
+        journal.close()
+        assert os.fstat(other.fileno()).st_size == 0
+
+
+def test_a_fork_of_the_writer_may_not_write(tmp_path):
+    path = tmp_path / "journal"
+    program = textwrap.dedent(f"""
+        import os
+        from bireme.errors import BiremeError
+        from bireme.tune.journal import Journal
+        journal = Journal.open({str(path)!r})
+        parent = os.getpid()
+        if os.fork() == 0:
+            try:
+                journal.append({{"by": "the child"}})
+            except BiremeError as error:
+                print(str(error).replace(str(parent), "PARENT"), flush=True)
+            journal.close()
+            os._exit(0)
+        os.wait()
+        journal.append({{"by": "the parent"}})
+        journal.close()
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{path} is written by process PARENT, not by a fork of it\n"
+    assert read(path)[0] == [{"by": "the parent"}]
+
+
+def test_names_that_json_would_change_are_refused(tmp_path):
+    path = tmp_path / "journal"
+    journal = Journal.open(str(path))
+    for wrong in ({1: "a"}, {"m": {1: "a", "1": "b"}}, {"m": [{None: 0}]}):
+        with pytest.raises(TypeError, match="names must be strings"):
+            journal.append(wrong)
+    journal.close()
+    assert read(path)[0] == []
+
+
+def test_an_append_that_is_interrupted_leaves_nothing_and_loses_nothing(tmp_path):
+    """Whatever a signal handler raises, and wherever: what follows is appended where the last whole record ends."""
+
+    class HandlerError(Exception):
+        pass
+
+    def interrupt(*_):
+        raise HandlerError
+
+    path, chance, number = tmp_path / "journal", random.Random(5), 0
+    journal = Journal.open(str(path))
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    try:
+        for _ in range(100):
+            try:
+                signal.setitimer(signal.ITIMER_VIRTUAL, chance.uniform(1e-5, 1e-3))
+                while True:
+                    journal.append({"number": number, "pad": "x" * 5000}, sync=False)
+                    number += 1
+            except HandlerError:
+                pass
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    whole = path.stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (whole + 100, hard))
+    try:
+        with pytest.raises(BiremeError, match="File too large"):  # is cut back, and to the right place
+            journal.append({"large": "x" * 300})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.stat().st_size == whole
+    journal.close()
+    records, note = read(path)
+    # A record may have been written whole, and its append interrupted on the way out.
+    assert not note and set(range(number)) <= {record["number"] for record in records}
+
+
+def sealed(data):
+    """A path to a file in memory that can grow but not shrink: what a cut needs is refused by the kernel."""
+    fd = os.memfd_create("journal", os.MFD_ALLOW_SEALING)
+    os.write(fd, data)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return fd, f"/proc/self/fd/{fd}"
+
+
+def test_a_journal_that_cannot_be_cut_back_takes_no_more(tmp_path):
+    written(tmp_path / "journal", [{"first": 1}])
+    fd, path = sealed((tmp_path / "journal").read_bytes())
+    journal = Journal.open(path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (os.fstat(fd).st_size + 50, hard))
+    try:
+        with pytest.raises(BiremeError, match="cannot be written: File too large"):
+            journal.append({"large": "x" * 300})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    size = os.fstat(fd).st_size
+    with pytest.raises(BiremeError, match="cannot be cut back to its last whole record: Operation not permitted\n  "):
+        journal.append({"small": 2})
+    assert os.fstat(fd).st_size == size
+    journal.close()
+    (tmp_path / "copy").write_bytes(os.pread(fd, size, 0))
+    os.close(fd)
+    assert read(tmp_path / "copy")[0] == [{"first": 1}], "the next start goes on"
+
+
+def test_a_torn_tail_that_cannot_be_cut_is_said(tmp_path):
+    written(tmp_path / "journal", [{"first": 1}])
+    fd, path = sealed((tmp_path / "journal").read_bytes()[:-5])
+    with pytest.raises(BadInputError, match="cannot be opened: Operation not permitted"):
+        Journal.open(path)
+    os.close(fd)
+
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="unshare is missing")
+def test_a_disk_that_is_really_full(tmp_path):
+    program = textwrap.dedent(f"""
+        import json, sys
+        from bireme.errors import BiremeError
+        from bireme.tune.journal import Journal
+        path = {str(tmp_path / "journal")!r}
+        journal, kept = Journal.open(path), 0
+        try:
+            while True:
+                journal.append({{"number": kept, "pad": "x" * 1000}})
+                kept += 1
+        except BiremeError as error:
+            said = str(error)
+        journal.close()
+        again = Journal.open(path)
+        print(json.dumps([kept, [r["number"] for r in again.records], again.note, said]))
+    """)
+    mount = f'mount -t tmpfs -o size=32k none {tmp_path} || exit 77; exec "$@"'
+    own = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
+    done = subprocess.run([*own, sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("file systems cannot be mounted here")
+    kept, numbers, note, said = json.loads(done.stdout)
+    assert kept > 10 and numbers == list(range(kept)) and not note
+    assert "cannot be written: No space left on device\n  make room" in said

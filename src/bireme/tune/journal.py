@@ -4,7 +4,8 @@ A line a record: the first 16 hexadecimal digits of the BLAKE2b digest of the re
 first line says what the file is. A record counts when its line is whole: `append` returns when the disk has it.
 
 What was cut short by a kill or a full disk stands at the end, and is cut off at the next start. A broken line with
-whole ones behind it is no such thing: something else has changed the file, and we leave it alone.
+whole ones behind it is no such thing: something else has changed the file, and we leave it alone. The first line may be
+cut short like any other: to move a finished file into place instead could replace one that another has just locked.
 
 The lock is that of POSIX (``fcntl``) on the file itself: unlike ``flock``'s it is not inherited by what we fork, so
 that it goes the moment we do, and over NFS it reaches other hosts. It also goes when we close any other descriptor of
@@ -13,11 +14,13 @@ the file: nobody else in this process opens it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import socket
+import stat
 from collections.abc import Mapping
 
 from bireme.errors import BadInputError, BiremeError
@@ -30,8 +33,8 @@ class Journal:
 
     def __init__(self, path: str, fd: int, records: tuple[dict[str, object], ...], note: str, size: int) -> None:
         self.path, self.records, self.note = path, records, note
-        self._fd, self._size = fd, size
-        self._broken = ""
+        self._fd, self._size, self._pid = fd, size, os.getpid()
+        self._refusal = ""
 
     @classmethod
     def open(cls, path: str) -> Journal:
@@ -39,6 +42,7 @@ class Journal:
 
         Raises:
             BadInputError: it cannot be opened, another process writes it, or it is damaged or of another version.
+            BiremeError: the disk cannot take its first line.
         """
         if _identity(path) in _OURS:  # a process is not in its own way, and closing a second descriptor would unlock
             raise _in_use(path)
@@ -56,8 +60,10 @@ class Journal:
                 journal.append(FORMAT)
                 _sync_folder(path)
             return journal
-        except BaseException:
+        except BaseException as error:
             _close(fd)
+            if isinstance(error, OSError):
+                raise _cannot(path, "opened", error) from error
             raise
 
     def append(self, record: Mapping[str, object], *, sync: bool = True) -> None:
@@ -69,44 +75,64 @@ class Journal:
 
         Raises:
             ValueError: it holds a number that JSON does not know, such as NaN.
-            TypeError: JSON cannot write it.
-            BiremeError: the disk cannot; the file is as it was before.
+            TypeError: JSON cannot write it, or would make strings of its names.
+            BiremeError: the disk cannot, and the file is as it was before; or it could not be cut back, is closed, or
+                belongs to the process that we were forked from.
         """
-        if self._broken:
-            raise BiremeError(self._broken)
+        if os.getpid() != self._pid:  # the descriptor came along, the lock did not
+            raise BiremeError(f"{self.path} is written by process {self._pid}, not by a fork of it")
+        if self._refusal:
+            raise BiremeError(self._refusal, mend="open it again: what is torn is then cut off")
         line = _line(record)
+        size = self._size + len(line)
         try:
             _write(self._fd, line)
             if sync:
                 os.fdatasync(self._fd)
-        except OSError as error:
+            self._size = size
+        except BaseException as error:  # a signal's handler may raise anything, too
             self._take_back()
-            raise BiremeError(f"{self.path} cannot be written: {error.strerror}", mend=_MEND) from error
-        self._size += len(line)
+            if isinstance(error, OSError):
+                raise BiremeError(f"{self.path} cannot be written: {error.strerror}", mend=_MEND) from error
+            raise
 
     def _take_back(self) -> None:
+        self._refusal = failed = f"{self.path} cannot be cut back to its last whole record"
         try:
             os.ftruncate(self._fd, self._size)
             os.lseek(self._fd, self._size, os.SEEK_SET)
+            self._refusal = ""
         except OSError as error:
-            self._broken = f"{self.path} cannot be cut back to its last whole record: {error.strerror}"
+            self._refusal = f"{failed}: {error.strerror}"
 
     def close(self) -> None:
-        """Let go of the file and its lock."""
-        _close(self._fd)
+        """Let go of the file and its lock; a second time it does nothing."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:  # its number may soon be another file's
+            self._refusal = f"{self.path} is closed"
+            _close(fd)
 
 
-_OURS: set[tuple[int, int]] = set()
-"""The journals that this process writes, by device and inode."""
+_OURS: set[tuple[int, int, int]] = set()
+"""The journals that this process writes, by process, device and inode: what we fork has a copy, and no lock."""
 
 _MEND = "make room, or mend the disk; what was written by then is kept"
+_ELSEWHERE = "choose another results_dir"
 
 
 def _open(path: str) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise BadInputError(f"cannot be opened: {error.strerror}", where=path) from None
+        raise _cannot(path, "opened", error) from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):  # a named pipe would let us wait for ever
+        os.close(fd)
+        raise BadInputError("is not a file", mend=_ELSEWHERE, where=path)
+    return fd
+
+
+def _cannot(path: str, be: str, error: OSError) -> BadInputError:
+    return BadInputError(f"cannot be {be}: {error.strerror}", mend=f"mend that, or {_ELSEWHERE}", where=path)
 
 
 def _lock(fd: int, path: str) -> None:
@@ -116,7 +142,7 @@ def _lock(fd: int, path: str) -> None:
     except (BlockingIOError, PermissionError):  # POSIX allows either
         raise _in_use(path) from None
     except OSError as error:
-        raise BadInputError(f"cannot be locked: {error.strerror}", where=path) from None
+        raise _cannot(path, "locked", error) from None
     _OURS.add(_identity(fd))
     try:
         with open(_owner(path), "w") as file:
@@ -130,13 +156,13 @@ def _close(fd: int) -> None:
     os.close(fd)
 
 
-def _identity(file: str | int) -> tuple[int, int]:
-    """(device, inode) of a path or a descriptor; of what is not there, one that nothing has."""
+def _identity(file: str | int) -> tuple[int, int, int]:
+    """(our process, device, inode) of a path or a descriptor; of what is not there, one that nothing has."""
     try:
-        stat = os.stat(file)
+        found = os.stat(file)
     except OSError:
-        return -1, -1
-    return stat.st_dev, stat.st_ino
+        return -1, -1, -1
+    return os.getpid(), found.st_dev, found.st_ino
 
 
 def _owner(path: str) -> str:
@@ -145,22 +171,20 @@ def _owner(path: str) -> str:
 
 def _in_use(path: str) -> BadInputError:
     try:
-        with open(_owner(path)) as file:
+        with open(_owner(path), errors="replace") as file:
             who = file.read(200)
     except OSError:
-        who = "its name is not known"
+        who = ""
     return BadInputError(
-        f"another tuner is at work here: {who}",
-        mend="wait for its end, or choose another results_dir",
+        f"another tuner is at work here: {who or 'its name is not known'}",
+        mend=f"wait for its end, or {_ELSEWHERE}",
         where=path,
     )
 
 
 def _read(fd: int) -> bytes:
-    parts = []
-    while part := os.read(fd, 1 << 20):
-        parts.append(part)
-    return b"".join(parts)
+    with open(fd, "rb", closefd=False) as file:
+        return file.read()
 
 
 def _replay(path: str, data: bytes) -> tuple[list[dict[str, object]], int, int]:
@@ -174,7 +198,7 @@ def _replay(path: str, data: bytes) -> tuple[list[dict[str, object]], int, int]:
             if any(_parse(later) is not None for later in lines[number + 1 : -1]):
                 raise BadInputError(
                     "the journal is damaged: this line is broken, and whole ones follow",
-                    mend="restore it from a copy, or choose another results_dir",
+                    mend=f"restore it from a copy, or {_ELSEWHERE}",
                     where=f"{path}:{number + 1}",
                 )
             break
@@ -182,21 +206,21 @@ def _replay(path: str, data: bytes) -> tuple[list[dict[str, object]], int, int]:
         place += len(line) + 1
     if not records:
         if data and not _is_ours(data):
-            raise BadInputError("is no journal of Bireme", mend="choose another results_dir", where=path)
+            raise BadInputError("is no journal of Bireme", mend=_ELSEWHERE, where=path)
         return [], 0, len(data)
     if records[0] != FORMAT:
         raise BadInputError(
             f"is a journal of another version: {json.dumps(records[0])[:80]}",
-            mend="go on with the Bireme that began it, or choose another results_dir",
+            mend=f"go on with the Bireme that began it, or {_ELSEWHERE}",
             where=f"{path}:1",
         )
     return records[1:], place, len(data) - place
 
 
 def _is_ours(data: bytes) -> bool:
-    """Whether this could be the beginning of our first line."""
+    """Whether this could be the beginning of our first line; after a power cut, the rest of it may be zeros."""
     first = _line(FORMAT)
-    return first.startswith(data) or data.startswith(first)
+    return len(data) <= len(first) and first.startswith(data.rstrip(b"\0"))
 
 
 def _parse(line: bytes) -> dict[str, object] | None:
@@ -208,8 +232,21 @@ def _parse(line: bytes) -> dict[str, object] | None:
 
 
 def _line(record: Mapping[str, object]) -> bytes:
+    _check_names(record)
     text = json.dumps(dict(record), separators=(",", ":"), allow_nan=False).encode("ascii")
     return _digest(text) + b" " + text + b"\n"
+
+
+def _check_names(value: object) -> None:
+    """Raises TypeError: a name is not a string. JSON would make one of it, and of two that then are alike lose one."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if not isinstance(name, str):
+                raise TypeError(f"names must be strings, not {name!r}")
+            _check_names(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            _check_names(inner)
 
 
 def _digest(text: bytes) -> bytes:
@@ -224,8 +261,14 @@ def _write(fd: int, data: bytes) -> None:
 
 def _sync_folder(path: str) -> None:
     """The file's name has to be on disk as well as what is in it."""
-    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:  # a folder that may be written but not read; most file systems keep the name anyway
+        return
     try:
         os.fsync(folder)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # not every file system knows how
+            raise
     finally:
         os.close(folder)
