@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ from bireme.deepspeed import runner
 from bireme.deepspeed.scheduler import (
     Node,
     Reservation,
-    ResourceManager,
     clean_up,
     get_job_id,
     get_user,
@@ -24,41 +20,6 @@ from bireme.deepspeed.scheduler import (
 
 SCRIPT = Path(__file__).parents[1] / "programs" / "contract.py"
 HERE = os.uname().nodename
-
-
-@pytest.fixture
-def make(tmp_path, stage, monkeypatch):
-    """A manager on slots of this machine, and its experiments' files. Nothing may be left of them."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    base = {"optimizer": {"type": "Adam"}}
-
-    class Made:
-        def manager(self, *words, hosts=None, slots=4, mappings=None) -> ResourceManager:
-            args = runner.parse_args([str(SCRIPT), "--deepspeed_config", "ds.json", *map(str, words)])
-            hosts = ["localhost"] if hosts is None else hosts
-            return ResourceManager(args, hosts, slots, str(tmp_path / "results"), str(tmp_path / "exps"), mappings)
-
-        def exp(self, name, *, stage=0, micro=4, gpus=1, nodes=1, suffix="json", **more) -> str:
-            config = {**base, "zero_optimization": {"stage": stage}, "train_micro_batch_size_per_gpu": micro}
-            config["autotuning"] = {"enabled": True, "start_profile_step": 3, "end_profile_step": 5}
-            data = {
-                "name": name,
-                "ds_config": config,
-                "num_gpus": gpus,
-                "num_nodes": nodes,
-                "hostfile": "/job/hostfile",
-            }
-            (tmp_path / "exps").mkdir(exist_ok=True)
-            path = tmp_path / "exps" / f"{name}.{suffix}"
-            path.write_text(json.dumps({**data, **more}))
-            return str(path)
-
-        def output(self, name) -> str:
-            return (tmp_path / "results" / name / "stdout.log").read_text()
-
-    (tmp_path / "results").mkdir()
-    return Made()
 
 
 def test_queue_run_and_best(make):
@@ -74,67 +35,12 @@ def test_queue_run_and_best(make):
     assert best["results"]["throughput"] == 1600.0
 
 
-def test_latency_is_minimised(make):
-    manager = make.manager()
-    manager.schedule_experiments([make.exp("slow", micro=4), make.exp("fast", micro=8)])
-    manager.run()
-    best, value = manager.parse_results("latency")
-    assert (best["name"], value) == ("fast", 1250.0)
-
-
-def test_parallel_experiments_keep_their_own_configuration(make, tmp_path):
-    """In the reference they share one list of arguments: what starts last overwrites what the others run."""
-    manager = make.manager("--batch", "0", "--nap", 0.3, mappings={"train_micro_batch_size_per_gpu": "--batch"})
-    names = [f"m{micro}" for micro in (1, 2, 4, 8)]
-    manager.schedule_experiments([make.exp(name, micro=int(name[1:])) for name in names])
-    manager.run()
-    for name in names:
-        assert f"batch {name[1:]} " in make.output(name)
-        assert f'"train_micro_batch_size_per_gpu": {name[1:]}' in make.output(name)
-    assert manager.args.user_args == ["--deepspeed_config", "ds.json", "--batch", "0", "--nap", "0.3"]
-
-
 @pytest.mark.parametrize("given", [["--batch=0"], ["--batch", "0"], []])
 def test_mapped_arguments_replace_those_given(make, given):
     manager = make.manager(*given, mappings={" train_micro_batch_size_per_gpu ": " --batch "})
     manager.schedule_experiments([make.exp("one", micro=16)])
     manager.run()
     assert "batch 16 " in make.output("one")
-
-
-def test_the_word_error_on_stderr_is_no_failure(make):
-    manager = make.manager("--say", "error: (this only looks like one)")
-    manager.schedule_experiments([make.exp("one")])
-    manager.run()
-    assert manager.finished_experiments[0][1] is None
-    assert manager.parse_results("throughput")[0]["name"] == "one"
-
-
-def test_the_reason_of_a_failure_is_its_exception(make):
-    """The reference reports "(", the first character that follows the word."""
-    manager = make.manager("--fail", "1/4")
-    manager.schedule_experiments([make.exp("bad", stage=1), make.exp("good")])
-    manager.run()
-    reasons = {exp["name"]: error for exp, error in manager.finished_experiments.values()}
-    assert reasons["bad"] == f"failed: rank 0 on {HERE}: ValueError: no luck with stage 1"
-    assert reasons["good"] is None
-
-
-def test_all_failing_is_no_crash(make):
-    manager = make.manager("--fail", "all")
-    assert manager.parse_results("throughput") == (None, None)
-    manager.schedule_experiments([make.exp("bad")])
-    manager.run()
-    exp, value = manager.parse_results("throughput")
-    assert (exp["name"], value) == ("bad", None)
-
-
-def test_slots_are_those_that_were_named(make):
-    """Slots 2 and 3 of a host are these, and not 0 and 1."""
-    manager = make.manager(hosts={"localhost": [2, 3]})
-    manager.schedule_experiments([make.exp("wide", gpus=2)])
-    manager.run()
-    assert "devices 2,3 " in make.output("wide")
 
 
 def test_nodes_may_differ(make):
@@ -201,21 +107,6 @@ def test_one_job_on_reserved_slots(make):
     assert manager.parse_results("throughput")[0] is exp
 
 
-def test_an_experiment_whose_name_begins_like_anothers_is_left_alone(make, tmp_path):
-    """Cleaning up after ``…tmbspg1`` must not reach ``…tmbspg16``."""
-    manager = make.manager("--until", tmp_path / "go")
-    manager.schedule_experiments([make.exp("z0_gas1_tmbspg1"), make.exp("z0_gas1_tmbspg16", micro=16)])
-    short, long = manager.experiment_queue
-    for exp in (short, long):
-        manager.run_job(exp, manager.resource_request(exp))
-    clean_up(short, [])
-    (tmp_path / "go").touch()
-    while manager.running_experiments.keys() - {short["exp_id"]}:
-        manager.experiment_check()
-    assert manager.finished_experiments[long["exp_id"]][1] is None
-    manager.clear()
-
-
 def test_run_experiment_and_clean_up_alone(make, tmp_path):
     exp = json.loads(Path(make.exp("one")).read_text())
     exp["result_dir"] = str(tmp_path / "results" / "one")
@@ -225,37 +116,6 @@ def test_run_experiment_and_clean_up_alone(make, tmp_path):
     clean_up(exp, [reservation])
     assert json.loads((tmp_path / "results/one/metrics.json").read_text())["throughput"] == 400.0
     assert "--include localhost:0,1" in (tmp_path / "results/one/cmd.txt").read_text()
-
-
-def test_ctrl_c_stops_all_and_keeps_the_queue(make, tmp_path):
-    manager = make.manager("--until", tmp_path / "never", slots=2)
-    manager.schedule_experiments([make.exp(f"e{number}", micro=number + 1) for number in range(3)])
-
-    def interrupt():
-        while not (tmp_path / "results/e1/stdout.log").exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        manager.run()
-    thread.join()
-    assert sorted(exp["name"] for exp in manager.experiment_queue) == ["e0", "e1", "e2"]
-    assert manager.running_experiments == {} and manager.finished_experiments == {}
-
-
-def test_two_managers_on_one_folder(make, tmp_path):
-    from bireme.tune.lock import ExperimentsLock
-
-    manager = make.manager()
-    manager.schedule_experiments([make.exp("one")])
-    with ExperimentsLock(str(tmp_path / "results" / "experiments.lock")) as other:
-        assert other.taken()
-        with pytest.raises(ValueError, match="another tuner"):
-            manager.run()
-    manager.run()
-    assert manager.parse_results("throughput")[1] == 400.0
 
 
 def test_flags_of_the_launch_carry_over(make, tmp_path):

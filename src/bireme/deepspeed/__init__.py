@@ -1,6 +1,7 @@
-"""The public names of the ``deepspeed`` launcher, under the same module names.
+"""The public names of the ``deepspeed`` launcher and of its tuner's scheduler, under the same module names.
 
 ``from deepspeed.launcher.runner import X`` ports to ``from bireme.deepspeed.runner import X``, and likewise
-``launch``, ``multinode_runner``, ``launcher_helper`` and ``constants``; of ``deepspeed.accelerator`` there is what a
-launcher asks. A thin adapter: integer slots, ``argparse.Namespace``, ``ValueError`` for bad input.
+``launch``, ``multinode_runner``, ``launcher_helper`` and ``constants``; ``deepspeed.autotuning.scheduler`` is
+``bireme.deepspeed.scheduler``. Of ``deepspeed.accelerator`` there is what a launcher asks. A thin adapter: integer
+slots, ``argparse.Namespace``, ``ValueError`` for bad input.
 """

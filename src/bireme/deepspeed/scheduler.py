@@ -10,21 +10,22 @@ jobs it belongs to the main thread.
 
 from __future__ import annotations
 
-import getpass
 import os
 import signal
 import time
 
-from bireme.deepspeed.experiments import Experiments, command_of, read_experiment
+from bireme.deepspeed.claim import Claim
+from bireme.deepspeed.experiments import Experiments, read_experiment
+from bireme.deepspeed.nodes import Node, Reservation, pool_of, reserve
+from bireme.deepspeed.outcomes import best_of, error_of
 from bireme.errors import BadInputError
 from bireme.loop import Loop
-from bireme.resources.filters import NodeFilter
-from bireme.tune.deepspeed.results import METRICS, Metric
+from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.ending import Ending
 from bireme.tune.executor import Executor, Job
-from bireme.tune.lock import ExperimentsLock
 from bireme.tune.scheduler import Scheduler
-from bireme.tune.slots import Shape
+from bireme.tune.slots import Shape, why_impossible
+from bireme.tune.study import STOP_SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,51 +34,6 @@ if TYPE_CHECKING:
     from typing import Any, TypeGuard
 
 __all__ = ["Node", "Reservation", "ResourceManager", "clean_up", "get_job_id", "get_user", "run_experiment"]
-
-_LOCK = "experiments.lock"
-_RUNNING: dict[str, tuple[Executor, Loop]] = {}
-"""Who runs an experiment, by its folder of results."""
-
-
-class Node:
-    """A host and its slots.
-
-    Args:
-        host: its name.
-        max_slots: how many slots it has, numbered from 0; or which.
-    """
-
-    def __init__(self, host: str, max_slots: int | Sequence[int]) -> None:
-        self.host = host
-        self.slots = tuple(range(max_slots) if isinstance(max_slots, int) else max_slots)
-        self.idle_slots = list(self.slots)
-        self.max_slots = len(self.slots)
-
-    def reserve_slots(self, slot_request: int) -> list[int] | None:
-        """So many idle slots, which are idle no more; None: there are fewer."""
-        if len(self.idle_slots) < slot_request:
-            return None
-        taken, self.idle_slots = self.idle_slots[:slot_request], self.idle_slots[slot_request:]
-        return taken
-
-    def restore_slots(self, slots: Iterable[int]) -> None:
-        """They are idle again."""
-        self.idle_slots = sorted({*self.idle_slots, *slots})
-
-
-class Reservation:
-    """Some slots of a node."""
-
-    def __init__(self, node: Node, slots: list[int]) -> None:
-        self.node, self.slots = node, slots
-
-    def restore_slots(self) -> None:
-        """Give them back."""
-        self.node.restore_slots(self.slots)
-
-    def desc(self) -> str:
-        """``host:0,1@``."""
-        return f"{self.node.host}:{','.join(map(str, self.slots))}@"
 
 
 class ResourceManager:
@@ -113,6 +69,7 @@ class ResourceManager:
         for key, flag in (arg_mappings or {}).items():
             self.arg_mappings.setdefault(key.strip(), flag.strip())
         self._loop: Loop | None = None
+        self._claim: Claim | None = None
 
     # -- the queue -----------------------------------------------------------------------------------
 
@@ -120,119 +77,155 @@ class ResourceManager:
         """Queue experiments, JSON or HJSON files; those that have ended before are taken as finished.
 
         Raises:
-            ValueError: a file is none, or asks for more than there will ever be.
+            ValueError: a file is none, has the name of another one, or asks for more than there will ever be.
         """
         for path in exp_paths:
             if path in self.exp_paths:
                 continue
             exp = read_experiment(path, self.results_dir)
-            shape = Shape(exp["num_nodes"], exp["num_gpus"])
-            if reason := Scheduler(self._pool(idle=False)).impossible(shape):
+            if reason := why_impossible(pool_of((node.host, node.slots) for node in self.nodes), _shape(exp)):
                 raise BadInputError(f"experiment {exp['name']} can never run: {reason}", where=path)
+            if exp["name"] in self._names():
+                raise BadInputError(
+                    f"there is an experiment {exp['name']} already",
+                    mend="the name is that of its folder: give each its own",
+                    where=path,
+                )
+            ending = self._experiments().earlier(exp)
             self.exp_paths.add(path)
             exp["exp_id"], self.experiment_count = self.experiment_count, self.experiment_count + 1
-            ending = self._experiments().earlier(exp)
             if ending is None:
                 self.experiment_queue.append(exp)
             else:
-                self.finished_experiments[exp["exp_id"]] = (exp, _error(ending))
+                self.finished_experiments[exp["exp_id"]] = (exp, error_of(ending))
+
+    def _names(self) -> set[str]:
+        known = [*self.experiment_queue, *(exp for exp, _ in self.finished_experiments.values())]
+        return {exp["name"] for exp in (*known, *(exp for _, exp, _, _ in self.running_experiments.values()))}
 
     def resource_request(self, exp: Mapping[str, Any]) -> list[Reservation] | None:
         """Slots for an experiment, on the first nodes that have enough; None: there are too few now."""
-        reservations: list[Reservation] = []
-        for node in self.nodes:
-            if len(reservations) == exp["num_nodes"]:
-                break
-            if slots := node.reserve_slots(exp["num_gpus"]):
-                reservations.append(Reservation(node, slots))
-        if len(reservations) == exp["num_nodes"]:
-            return reservations
-        for reservation in reservations:
-            reservation.restore_slots()
-        return None
+        return reserve(self.nodes, exp["num_nodes"], exp["num_gpus"])
 
     def status(self) -> str:
         """The idle slots of every node, in words."""
         return ", ".join(f"{node.host} ({len(node.idle_slots)} idle gpus)" for node in self.nodes)
 
-    # -- running -------------------------------------------------------------------------------------
+    # -- the whole queue -----------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run the queue, as many at a time as there are slots for, in order; return when all have ended.
 
-        Raises:
-            BadInputError: another process runs experiments in this folder.
-            KeyboardInterrupt: Ctrl+C; all experiments were stopped, and what has not ended is queued again.
-        """
-        with ExperimentsLock(os.path.join(self.results_dir, _LOCK)) as lock:
-            if not lock.taken():
-                raise BadInputError("another tuner runs experiments here", where=self.results_dir)
-            waiting, self.experiment_queue = self.experiment_queue, []
-            interrupted = self._run(waiting, lock.fileno())
-        self._close()
-        if interrupted:
-            raise KeyboardInterrupt
+        A signal stops all in order, and does then what it would have done without us; what has not ended is queued
+        again. A second Ctrl+C does not wait for them.
 
-    def _run(self, waiting: list[dict[str, Any]], lock: int) -> bool:
+        Raises:
+            BadInputError: another tuner is at work in this folder, or slots that are needed are reserved.
+            KeyboardInterrupt: Ctrl+C.
+        """
+        while self.running_experiments:  # by `run_job`, on slots that are needed here
+            self.experiment_check()
+        pool = pool_of((node.host, node.idle_slots) for node in self.nodes)
+        for exp in self.experiment_queue:
+            if reason := why_impossible(pool, _shape(exp)):
+                raise BadInputError(f"experiment {exp['name']} cannot run while slots are reserved: {reason}")
         loop = self._open()
+        try:
+            signum = self._run(loop, Scheduler(pool))
+        finally:
+            self._close()
+        if signum:
+            signal.raise_signal(signum)
+            raise KeyboardInterrupt  # the signal was handled, and we have not done what was asked for
+
+    def _run(self, loop: Loop, scheduler: Scheduler) -> int:
+        """Return the signal that has stopped it, or 0."""
+        assert self._claim is not None
         client = self._experiments(self._ended)
-        executor = Executor(loop, Scheduler(self._pool()), client, keep=(lock,))
+        executor = Executor(loop, scheduler, client, keep=(self._claim.fileno(),))
         signals: list[int] = []
 
         def interrupt(signum: int) -> None:
-            (executor.kill if signals else executor.stop)()
+            (executor.kill if signals and signum in (signal.SIGINT, signal.SIGQUIT) else executor.stop)()
             signals.append(signum)
-            self._maybe_stop()
+            loop.stop()
 
-        loop.on_signals((signal.SIGINT, signal.SIGTERM), interrupt)
+        loop.on_signals(STOP_SIGNALS, interrupt)
+        waiting, self.experiment_queue = self.experiment_queue, []
         for exp in waiting:
             client.add(exp)
             self.running_experiments[exp["exp_id"]] = (executor, exp, [], time.time())
-            _RUNNING[exp["result_dir"]] = (executor, loop)
-            executor.submit(Job(exp["name"], Shape(exp["num_nodes"], exp["num_gpus"])))
-        executor.start_ready()
-        while self.running_experiments and not (signals and executor.idle):
-            loop.run()
-        for _, exp, _, _ in self.running_experiments.values():
-            self.experiment_queue.append(exp)
-        self.running_experiments.clear()
-        return bool(signals)
+        try:
+            for exp in waiting:
+                executor.submit(Job(exp["name"], _shape(exp)))
+            executor.start_ready()
+            while self.running_experiments and not (signals and executor.idle):
+                loop.run()
+        finally:
+            executor.stop()  # for an error of ours, such as a full disk: otherwise nothing runs any more
+            while not executor.idle:
+                loop.run()
+            self.experiment_queue = [exp for _, exp, _, _ in self.running_experiments.values()]
+            self.running_experiments.clear()
+        return signals[0] if signals else 0
+
+    # -- one by one ----------------------------------------------------------------------------------
 
     def run_job(self, exp: dict[str, Any], reservations: list[Reservation]) -> None:
         """Start an experiment on slots that were reserved for it; :meth:`experiment_check` waits for its end."""
-        client = self._experiments(self._ended)
+        loop = self._open()
+        assert self._claim is not None
+        client = self._experiments(self._ended, port=exp["exp_id"])  # as in the reference
         client.add(exp)
-        pool = {each.node.host: tuple(map(str, each.slots)) for each in reservations}
-        executor = Executor(self._open(), Scheduler(pool), client)
+        pool = pool_of((each.node.host, each.slots) for each in reservations)
+        executor = Executor(loop, Scheduler(pool), client, keep=(self._claim.fileno(),))
         self.running_experiments[exp["exp_id"]] = (executor, exp, reservations, time.time())
-        _RUNNING[exp["result_dir"]] = (executor, self._open())
-        executor.submit(Job(exp["name"], Shape(len(reservations), len(reservations[0].slots))))
-        executor.start_ready()
+        _RUNNING[_folder(exp)] = self
+        try:
+            executor.submit(Job(exp["name"], Shape(len(reservations), len(reservations[0].slots))))
+            executor.start_ready()
+        except BaseException:
+            self._forget(exp)
+            self._close_if_idle()
+            raise
 
     def experiment_check(self, pbar: Any = None) -> None:
         """Wait until one of those that run has ended, if any does; its slots are idle then."""
         before = len(self.finished_experiments)
         if self.running_experiments:
             self._open().run()
+        self._close_if_idle()
         if pbar is not None:
             pbar.update(len(self.finished_experiments) - before)
-        if not self.running_experiments:
-            self._close()
 
     def _ended(self, exp: dict[str, Any], ending: Ending) -> None:
-        """An experiment has ended for good."""
+        """An experiment has ended for good. One that `run` was told to stop has not: it is queued again."""
         executor, _, reservations, _ = self.running_experiments[exp["exp_id"]]
-        if ending.cause != "stopped" or not executor.stopping:
-            self.finished_experiments[exp["exp_id"]] = (exp, _error(ending))
-            del self.running_experiments[exp["exp_id"]]
-        _RUNNING.pop(exp["result_dir"], None)
-        for reservation in reservations:
-            reservation.restore_slots()
-        self._maybe_stop()
-
-    def _maybe_stop(self) -> None:
         if self._loop is not None:
             self._loop.stop()
+        if ending.counts or reservations or not executor.stopping:
+            self.finished_experiments[exp["exp_id"]] = (exp, error_of(ending))
+            self._forget(exp)
+
+    def _forget(self, exp: Mapping[str, Any]) -> None:
+        """It runs no more, and its slots are idle."""
+        _, _, reservations, _ = self.running_experiments.pop(exp["exp_id"])
+        _RUNNING.pop(_folder(exp), None)
+        for reservation in reservations:
+            reservation.restore_slots()
+
+    def _stop(self, exp_ids: Iterable[int]) -> None:
+        """Have these end in order, and wait for it."""
+        chosen = [self.running_experiments[number] for number in exp_ids]
+        for executor, _, _, _ in chosen:
+            executor.withdraw()  # one that was to be started again
+            executor.stop()
+        while any(not executor.idle for executor, _, _, _ in chosen):
+            self._open().run()
+        for _, exp, _, _ in chosen:
+            if exp["exp_id"] in self.running_experiments:
+                self._ended(exp, Ending("stopped"))
+        self._close_if_idle()
 
     # -- results -------------------------------------------------------------------------------------
 
@@ -241,51 +234,53 @@ class ResourceManager:
 
         Each experiment that has figures gets them as ``results``.
         """
-        known = METRICS.get(metric, Metric(metric, "maximise", ""))
-        best: tuple[float, dict[str, Any]] | None = None
-        last: dict[str, Any] | None = None
-        for exp, error in self.finished_experiments.values():
-            last = exp
-            figures = {} if error else self._experiments().figures(exp)
-            if figures:
+        finished = self.finished_experiments.values()
+        for exp, error in finished:
+            if not error and (figures := self._experiments().figures(exp)):
                 exp["results"] = figures
-            value = figures.get(known.key)
-            if value is None or value <= 0:
-                continue
-            cost = -value if known.direction == "maximise" else value
-            if best is None or cost < best[0]:
-                best = cost, exp
-        return (last, None) if best is None else (best[1], abs(best[0]))
+        best, value = best_of((exp for exp, error in finished if not error and "results" in exp), metric)
+        return (best, value) if best else (next((exp for exp, _ in reversed(finished)), None), None)
 
     def clear(self) -> None:
         """Stop what runs and forget what there was; experiments are counted on."""
-        for executor, _, _, _ in list(self.running_experiments.values()):
-            executor.stop()
-        while any(not executor.idle for executor, _, _, _ in self.running_experiments.values()):
-            self._open().run()
-        self._close()
+        self._stop(list(self.running_experiments))
         self.experiment_queue, self.running_experiments, self.finished_experiments = [], {}, {}
         self.exp_paths = set()
 
     # -- inside --------------------------------------------------------------------------------------
 
-    def _pool(self, *, idle: bool = True) -> dict[str, tuple[str, ...]]:
-        return {node.host: tuple(map(str, node.idle_slots if idle else node.slots)) for node in self.nodes}
-
     def _experiments(
-        self, on_end: Callable[[dict[str, Any], Ending], object] = lambda exp, ending: None
+        self, on_end: Callable[[dict[str, Any], Ending], object] = lambda exp, ending: None, port: int = 0
     ) -> Experiments:
-        command = command_of(self.args, self._pool(idle=False))
-        return Experiments(command, self.results_dir, self.exps_dir, self.arg_mappings, on_end)
+        pool = pool_of((node.host, node.slots) for node in self.nodes)
+        files = StudyFiles.at(self.results_dir, self.exps_dir)
+        return Experiments(self.args, pool, files, self.arg_mappings, on_end, port)
 
     def _open(self) -> Loop:
-        self._loop = self._loop or Loop()
+        """The loop; as long as there is one, the folder of results is ours."""
+        if self._loop is None:
+            self._claim = Claim(StudyFiles.at(self.results_dir, self.exps_dir))
+            try:
+                self._loop = Loop()
+            except BaseException:
+                self._close()
+                raise
         return self._loop
+
+    def _close_if_idle(self) -> None:
+        if not self.running_experiments:
+            self._close()
 
     def _close(self) -> None:
         if self._loop is not None:
             self._loop.close()
-            self._loop = None
+        if self._claim is not None:
+            self._claim.close()
+        self._loop = self._claim = None
+
+
+_RUNNING: dict[str, ResourceManager] = {}
+"""Who runs the experiments of `ResourceManager.run_job`, by their folders."""
 
 
 def run_experiment(
@@ -294,15 +289,16 @@ def run_experiment(
     """Run one experiment on reserved slots to its end; its files are in ``exp["result_dir"]``."""
     from argparse import Namespace
 
-    args = Namespace(user_script=user_script, user_args=list(user_args), hostfile=exp.get("hostfile"))
+    results_dir, name = os.path.split(_folder(exp))
     hosts = {each.node.host: each.node.slots for each in reservations}
-    manager = ResourceManager(
-        args, hosts, 0, os.path.dirname(exp["result_dir"]), os.path.dirname(exp["result_dir"]), {}
-    )
-    exp.setdefault("exp_id", 0)
-    manager.run_job(exp, reservations)
-    while manager.running_experiments:
-        manager.experiment_check()
+    args = Namespace(user_script=user_script, user_args=list(user_args))
+    manager = ResourceManager(args, hosts, 0, results_dir, results_dir, None)
+    manager.run_job({"exp_id": 0, **exp, "name": name}, reservations)
+    try:
+        while manager.running_experiments:
+            manager.experiment_check()
+    finally:
+        manager.clear()
 
 
 def clean_up(exp: Mapping[str, Any], reservations: Iterable[Reservation]) -> None:
@@ -310,13 +306,8 @@ def clean_up(exp: Mapping[str, Any], reservations: Iterable[Reservation]) -> Non
 
     One that has ended has left nothing; nothing is looked for by its name, which another's may contain.
     """
-    running = _RUNNING.get(exp["result_dir"])
-    if running is None:
-        return
-    executor, loop = running
-    executor.stop()
-    while not executor.idle:
-        loop.run()
+    if manager := _RUNNING.get(_folder(exp)):
+        manager._stop([exp["exp_id"]])
 
 
 def get_job_id() -> str:
@@ -326,17 +317,15 @@ def get_job_id() -> str:
 
 def get_user() -> str:
     """Who runs this."""
-    return os.environ.get("USER") or getpass.getuser()
+    return os.environ.get("USER", "unknown-user")
 
 
-def include_of(reservations: Iterable[Reservation]) -> str:
-    """For ``--include``: ``node1:0,1@node2:3``."""
-    return "@".join(str(NodeFilter(each.node.host, tuple(map(str, each.slots)))) for each in reservations)
+def _shape(exp: Mapping[str, Any]) -> Shape:
+    return Shape(exp["num_nodes"], exp["num_gpus"])
 
 
-def _error(ending: Ending) -> str | None:
-    """What the reference calls an error: why there is no figure; None: all is well."""
-    return None if ending.cause == "ok" else f"{ending.cause}: {ending.reason}" if ending.reason else ending.cause
+def _folder(exp: Mapping[str, Any]) -> str:
+    return os.path.abspath(str(exp["result_dir"]))
 
 
 def _is_mapping(hosts: object) -> TypeGuard[Mapping[str, Sequence[int]]]:

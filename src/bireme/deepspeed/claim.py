@@ -1,0 +1,44 @@
+"""A folder of results, claimed: who runs experiments there is alone, whoever else comes."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+
+from bireme.logs.console import complain
+from bireme.tune.deepspeed.autotune import JOURNAL, LOCK
+from bireme.tune.deepspeed.files import StudyFiles
+from bireme.tune.journal import Journal
+from bireme.tune.lock import ExperimentsLock
+
+
+class Claim:
+    """The locks that ``bireme tune`` holds on its folder, so that it counts as another tuner as well.
+
+    The journal's is held by who is at work; nothing of ours is written there, for each experiment's own files say how
+    it has ended. The other is held until nothing is left of the experiments, though who began them was killed.
+
+    Args:
+        files: the folders, which are made.
+
+    Raises:
+        BadInputError: another tuner is at work, or nothing can be written there.
+    """
+
+    def __init__(self, files: StudyFiles) -> None:
+        files.prepare()
+        with ExitStack() as opened:
+            opened.callback(Journal.open(os.path.join(files.results_dir, JOURNAL)).close)
+            self._lock = opened.enter_context(ExperimentsLock(os.path.join(files.results_dir, LOCK)))
+            if not self._lock.taken():
+                complain("waiting for what an earlier tuner has left to end")
+                self._lock.wait()
+            self._held = opened.pop_all()
+
+    def fileno(self) -> int:
+        """For the guardians to keep, as long as anything of an experiment lives."""
+        return self._lock.fileno()
+
+    def close(self) -> None:
+        """Others may come."""
+        self._held.close()

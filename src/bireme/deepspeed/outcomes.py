@@ -1,0 +1,35 @@
+"""What the experiments of the reference's scheduler have come to: an error each, or figures, and the best of them."""
+
+from __future__ import annotations
+
+from bireme.tune.deepspeed.results import METRICS, Metric
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from bireme.tune.ending import Ending
+
+
+def error_of(ending: Ending) -> str | None:
+    """What the reference calls an error: why there is no figure; None: all is well."""
+    if ending.cause == "ok":
+        return None
+    if not ending.reason or ending.reason.startswith(f"{ending.cause}:"):
+        return ending.reason or ending.cause
+    return f"{ending.cause}: {ending.reason}"
+
+
+def best_of(exps: Iterable[dict[str, Any]], metric: str) -> tuple[dict[str, Any] | None, float | None]:
+    """The experiment whose ``results`` are the best by a metric, and its figure; (None, None): none has it.
+
+    Of a metric that nobody knows, more is better.
+    """
+    known = METRICS.get(metric, Metric(metric, "maximise", ""))
+    # Zero means not measured, and would win where less is better.
+    measured = [(value, exp) for exp in exps if (value := exp["results"].get(known.key)) is not None and value > 0]
+    if not measured:
+        return None, None
+    value, best = (max if known.direction == "maximise" else min)(measured, key=lambda each: each[0])
+    return best, value
