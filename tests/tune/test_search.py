@@ -211,19 +211,54 @@ def test_the_model_finds_the_winner_sooner_than_chance():
 
 @pytest.mark.slow
 def test_the_model_learns_the_wall():
-    """Half of the points run out of memory, and the best is beside them; of those tried, clearly fewer than half do."""
+    """Half of the points run out of memory, and the best is beside them; of those tried, fewer than half do."""
     space = Space((Dimension("stage", (0, 1, 2, 3)), Dimension("micro", tuple(range(1, 17)))))
     broken = tried = 0
     for seed in range(5):
         search = make("model_based", space, seed=seed)
-        for count in range(20):
+        while search.promising:
             point = search.ask()
             fits = point["micro"] <= 8
             search.tell(point, speed(point) if fits else None, violated=0.0 if fits else 1.0)
-            if count >= 5:
-                tried += 1
-                broken += not fits
-    assert broken < 0.4 * tried
+            tried, broken = tried + 1, broken + (not fits)
+        assert search.best.value > 0.75 * speed({"stage": 0, "micro": 8})
+    assert broken < 0.5 * tried
+    assert tried / 5 < 20
+
+
+def test_a_model_stops_when_there_is_nothing_to_hope_for():
+    search = make("model_based", SPACE)
+    tried = 0
+    while search.promising:
+        point = search.ask()
+        search.tell(point, speed(point))
+        tried += 1
+    assert search.best.point == {"stage": 0, "micro": 32}
+    assert tried <= 8
+    assert search.ask() is not None  # who wants may go on
+
+
+def test_a_model_does_not_give_up_before_anything_works():
+    search = make("model_based", SPACE)
+    for _ in range(11):
+        search.tell(search.ask(), None, violated=1.0)
+        assert search.promising
+
+
+def test_a_model_counts_on_what_is_pending():
+    """Asked for several at once, it does not ask for all: what is pending may tell what the others would."""
+    search = make("model_based", SPACE)
+    for _ in range(4):
+        point = search.ask()
+        search.tell(point, speed(point))
+    while search.promising:
+        assert search.ask() is not None
+    assert len(search.pending) < 8
+
+
+@every_search
+def test_every_search_says_whether_it_hopes(kind):
+    assert make(kind, SPACE).promising
 
 
 @pytest.mark.slow

@@ -3,12 +3,14 @@
 Every ``ask`` builds a study from what was told and what is pending, and lets a fresh sampler
 propose: the answer depends on the past and the seed alone, which makes a study resumable without
 saving a sampler. What Optuna does not know is that our spaces are finite and that nothing is worth
-measuring twice: a proposal that is known already is carried to the nearest point that is not.
+measuring twice: a proposal that is known already is carried to the nearest point that is not, and
+that a `Surrogate` has hopes of. Where it has hopes of none, it is time to stop.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import warnings
 from collections.abc import Iterator
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
 
 SCANNED = 1024
 """Of a larger space, so many random points are looked at to find one near a proposal."""
+
+NEGLIGIBLE = 0.01
+"""A point that is expected to add less than this part to the best is not worth a run."""
+
+SHORT = 3
+"""On an axis of so few values none is far from another."""
 
 
 class ModelBased(Search):
@@ -51,19 +59,36 @@ class ModelBased(Search):
         elif len(known) < self._spread:
             yield from self._farthest(known)
         else:
-            yield from self._nearest(self._propose())
+            gains = self._gains()
+            nearest = self._nearest(self._propose())
+            yield from sorted(nearest, key=lambda point: gains.get(key_of(point), 1.0) < NEGLIGIBLE)
+
+    @property
+    def promising(self) -> bool:
+        """Whether a point that may be asked for is expected to be better than the best, by more than `NEGLIGIBLE`.
+
+        What is beside the best is looked at in any case: of a stage that was seen only where it is slow, a model is
+        easily wrong.
+        """
+        if not self._axes or len(self.told) + len(self.pending) < self._spread or self.best is None:
+            return True
+        return any(gain >= NEGLIGIBLE for gain in self._gains().values())
 
     # -- the first points ----------------------------------------------------------------------------
 
     def _farthest(self, known: list[dict[str, object]]) -> list[dict[str, object]]:
-        """The open points, the farthest from all known ones first; the very first is an end of every axis."""
+        """The open points, first those with the most values that were not tried yet, and of them the farthest.
+
+        The very first is an end of every axis.
+        """
         places = [self._place(point) for point in known] or [tuple(0.5 for _ in self._axes)]
 
-        def near(point: dict[str, object]) -> float:
+        def telling(point: dict[str, object]) -> tuple[int, float]:
             here = self._place(point)
-            return min(_distance(here, place) for place in places)
+            unseen = sum(all(place[axis] != at for place in places) for axis, at in enumerate(here))
+            return unseen if known else 0, min(_distance(here, place) for place in places)
 
-        return sorted(self._scan(), key=near, reverse=True)
+        return sorted(self._scan(), key=telling, reverse=True)
 
     # -- the model -----------------------------------------------------------------------------------
 
@@ -103,6 +128,48 @@ class ModelBased(Search):
         known = "\n".join((str(self.seed), *sorted((*self.told, *self.pending))))
         return int.from_bytes(hashlib.sha256(known.encode()).digest()[:4], "big")
 
+    # -- what is left to hope for --------------------------------------------------------------------
+
+    def _gains(self) -> dict[str, float]:
+        """What each open point (of a large space: of a sample) is expected to add; nothing while no point counts."""
+        from bireme.tune.surrogate import Surrogate
+
+        points = self._scan()
+        counting = [told for told in self.told.values() if told.counts]
+        if not points or not counting:
+            return {}
+        places = [self._place(told.point) for told in counting]
+        values = _logarithms([-self.cost(told.value or 0.0) for told in counting])
+        surrogate = Surrogate(places, values)
+        if self.pending:
+            # As if they had come out as expected: what they will tell need not be asked twice.
+            pending = [self._place(point) for point in self.pending.values()]
+            surrogate = Surrogate([*places, *pending], [*values, *surrogate.expected(pending)])
+        open_places = [self._place(point) for point in points]
+        gains = surrogate.gains(open_places)
+        best = max(counting, key=lambda told: -self.cost(told.value or 0.0)).point
+        return {
+            key_of(point): max(gain, 2 * NEGLIGIBLE * self._beside(point, best)) * self._chance(place)
+            for point, place, gain in zip(points, open_places, gains, strict=True)
+        }
+
+    def _beside(self, point: Point, best: Point) -> bool:
+        """Whether a point differs from the best on one axis only, and there by a step, or the axis is short."""
+        apart = [axis for axis in self._axes if axis.index(point) != axis.index(best)]
+        if len(apart) != 1:
+            return False
+        steps = abs(apart[0].index(point) - apart[0].index(best))
+        return steps == 1 or apart[0].size <= SHORT
+
+    def _chance(self, place: tuple[float, ...]) -> float:
+        """How likely a point there works at all: what was told votes, the nearer the louder (Shepard, 1968).
+
+        By that, half of the way between what worked and what did not it is even.
+        """
+        votes = [(_distance(self._place(told.point), place), told.counts) for told in self.told.values()]
+        loud = [(1 / max(apart, 1e-9) ** 4, counts) for apart, counts in votes]
+        return sum(voice for voice, counts in loud if counts) / sum(voice for voice, _ in loud)
+
     # -- from a proposal to a point ------------------------------------------------------------------
 
     def _nearest(self, place: tuple[float, ...]) -> list[dict[str, object]]:
@@ -137,6 +204,11 @@ class _Axis:
             choices.sort(key=lambda number: float(str(number)))
         self._index = {key_of({"": choice}): index for index, choice in enumerate(choices)}
 
+    @property
+    def size(self) -> int:
+        """How many values there are."""
+        return len(self._index)
+
     def index(self, point: Point) -> int:
         """The rank or category of the point; a point without this dimension, or from elsewhere, is at the first."""
         return self._index.get(key_of({"": point.get(self.name)}), 0)
@@ -156,6 +228,16 @@ class _Axis:
 def _distance(one: tuple[float, ...], other: tuple[float, ...]) -> float:
     """Steps along the axes; categories are equal (0) or not (1)."""
     return sum(min(abs(a - b), 1.0) for a, b in zip(one, other, strict=True))
+
+
+def _logarithms(values: list[float]) -> list[float]:
+    """Values of one sign by their logarithms, with the same order; others by parts of the greatest."""
+    if all(value > 0 for value in values):
+        return [math.log(value) for value in values]
+    if all(value < 0 for value in values):
+        return [-math.log(-value) for value in values]
+    greatest = max(map(abs, values)) or 1.0
+    return [value / greatest for value in values]
 
 
 def _sampler(seed: int) -> optuna.samplers.BaseSampler:

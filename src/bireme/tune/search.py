@@ -103,6 +103,11 @@ class Search(ABC):
         return not self.pending and not any(self.open(point) for point in self.space.points())
 
     @property
+    def promising(self) -> bool:
+        """Whether what is left may be worth a run, as far as the search can tell."""
+        return True
+
+    @property
     def best(self) -> Told | None:
         """The best point so far, the earliest of equals; None: none counts yet."""
         counting = [told for told in self.told.values() if told.counts]
