@@ -30,6 +30,9 @@ from bireme.value import Value
 
 GIB = 1024**3
 
+_BUCKET = 500_000_000
+"""Elements of a communication bucket, where the configuration does not say (DeepSpeed's ``zero/config.py``)."""
+
 
 class Layout(Value):
     """How a model is spread over the ranks.
@@ -110,6 +113,20 @@ def cannot_fit(model: ModelInfo, layout: Layout, capacity: int) -> str:
         f"stage {layout.stage} needs {needed.total / GIB:.1f} GiB for the model's states alone"
         f", and a GPU has {capacity / GIB:.1f} GiB"
     )
+
+
+def buckets(config: Mapping[str, object], layout: Layout) -> int:
+    """Bytes that the buckets for communication may take: the largest where the configuration gives choices."""
+    if not layout.stage:
+        return 0
+    zero = _section(config, "zero_optimization")
+    total = 0
+    for key in ("reduce_bucket_size", "allgather_bucket_size"):
+        given = zero.get(key)
+        sizes = given if isinstance(given, list) else [given]
+        numbers = [float(size) for size in sizes if isinstance(size, (int, float)) and not isinstance(size, bool)]
+        total += int(max(numbers, default=_BUCKET))
+    return total * (2 if layout.half else 4)
 
 
 def layout_of(ds_config: Mapping[str, object], world: int, model_parallel: int = 1) -> Layout:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from bireme.supervise.report import duration
 from bireme.tune.deepspeed.space import STAGE
 from bireme.tune.deepspeed.tuning import Row, Tuning
 
-_LONGEST_REASON = 60
+WIDTH = 100
+_NAMED = 3
+"""Experiments that failed for one reason are named up to here, and then counted."""
 
 
 def summary(tuning: Tuning, why: str, seconds: float) -> str:
@@ -20,46 +23,53 @@ def summary(tuning: Tuning, why: str, seconds: float) -> str:
         seconds: how long this run of it took.
     """
     parts = [_spaces(tuning), _trials(tuning)] if tuning.rows else []
+    reasons = _reasons(tuning.rows)
+    if reasons:
+        parts.append(_listed("What failed:", (f"{_few(names)}: {reason}" for reason, names in reasons.items())))
     if tuning.skipped:
-        parts.append("Not tried:\n" + "\n".join(f"  {line}" for line in tuning.skipped))
+        parts.append(_listed("What was not tried:", tuning.skipped))
     if tuning.given_up:
-        parts.append(
-            f"Could not be run, and will be when the same command is typed again: {', '.join(tuning.given_up)}"
-        )
-    experiments = len(tuning.rows)
-    parts.append(f"Tuning took {duration(seconds)}; {experiments} experiments. It ended because {why}.")
+        names = ", ".join(tuning.given_up)
+        parts.append(_wrapped(f"Could not be run, and will be when the same command is typed again: {names}", ""))
+    experiments = "1 experiment" if len(tuning.rows) == 1 else f"{len(tuning.rows)} experiments"
+    parts.append(_wrapped(f"Tuning took {duration(seconds)}; {experiments}. It ended: {why}.", ""))
     return "\n\n".join(parts) + "\n"
+
+
+# -- the tables --------------------------------------------------------------------------------------
 
 
 def _spaces(tuning: Tuning) -> str:
     """The reference's table: the best of each stage, and of all."""
     groups = {
-        f"z{stage}": [row for row in tuning.rows if row.trial.point[STAGE] == stage] for stage in tuning.space.stages
+        f"z{stage}": [row for row in tuning.rows if row.trial.point[STAGE] == stage]
+        for stage in sorted(tuning.space.stages)
     }
     rows = []
     for name, members in {**groups, "global": list(tuning.rows)}.items():
         best = tuning.best_of(members)
         if best is not None and best.value is not None:
             rows.append((name, str(len(members)), f"{best.value:.6g}", best.trial.name))
+        elif members:
+            rows.append((name, str(len(members)), "", ""))
     return _table(("tuning_space", "num_experiments", "best_metric_val", "best_exp_name"), rows)
 
 
 def _trials(tuning: Tuning) -> str:
-    """Every experiment, the best first."""
+    """Every experiment, the best first, and those without a figure in the order of their ends."""
     ranked = sorted(tuning.rows, key=lambda row: (row.value is None, tuning.cost(row)))
-    header = ("experiment", tuning.section.metric, "samples/s by the clock", "took", "end")
+    header = ("experiment", tuning.section.metric, "by the clock", "took", "end")
     return _table(header, (_cells(tuning, row) for row in ranked))
 
 
 def _cells(tuning: Tuning, row: Row) -> tuple[str, ...]:
-    ending = row.ending
-    end = ending.cause if ending.cause == "ok" else f"{ending.cause}: {row.reason}" if row.reason else ending.cause
+    samples = row.ending.samples
     return (
         row.trial.name,
         "" if row.value is None else tuning.metric.show(row.value),
-        "" if ending.samples is None else f"{ending.samples:.4g}",
-        duration(ending.seconds),
-        end if len(end) <= _LONGEST_REASON else end[: _LONGEST_REASON - 1] + "…",
+        "" if samples is None else f"{samples:.4g} samples/s",
+        duration(row.ending.seconds),
+        row.ending.cause,
     )
 
 
@@ -72,3 +82,32 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     ]
     rule = "|" + "|".join(":" + "-" * (width + 1) for width in widths) + "|"
     return "\n".join([drawn[0], rule, *drawn[1:]])
+
+
+# -- what stands below them --------------------------------------------------------------------------
+
+
+def _reasons(rows: Iterable[Row]) -> dict[str, list[str]]:
+    """Why experiments failed, and which; what ran out of memory is said in the table."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.value is None and row.reason and not row.broken:
+            reasons.setdefault(row.reason, []).append(row.trial.name)
+    return reasons
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _listed(title: str, lines: Iterable[str]) -> str:
+    return "\n".join((title, *(_wrapped(line, "  ") for line in lines)))
+
+
+def _wrapped(text: str, indent: str) -> str:
+    # Neither names nor paths are cut: they are there to be copied.
+    further = indent + "  "
+    return textwrap.fill(
+        text, WIDTH, initial_indent=indent, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+    )

@@ -1,63 +1,32 @@
 """What to run next, and when it is enough: DeepSpeed's autotuning as a state machine. Pure: nothing is started here.
 
-In three phases, of which the first two are needed only where micro-batches are to be found:
+In up to four phases; what a phase decides follows from the trials of those before it alone, so that an interrupted
+study that is told its past goes on as it would have:
 
-1. **profile**: one short run tells the number of parameters and the memory of activations.
-2. **wall**: for each stage, the largest micro-batch that fits, by `Boundary`; each run is a measurement as well.
-3. **search**: the configurations that are left, in the order of ``tuner_type``.
+1. **profile**, where micro-batches are to be found: a short run tells of the number of parameters and activations.
+2. **wall**, there too: for each family the micro-batches worth trying, by `Walls`; each run is a measurement as well.
+3. **search**: the configurations that are listed, in the order of ``tuner_type``.
+4. **rest**, where ``fast`` is false: the default choices of each stage, the fastest first, unless it cannot win.
 
-*How much is tried.* ``gridsearch`` measures every configuration that was listed, as the reference does with lists of
-micro-batches. ``tuner_num_trials`` and ``tuner_early_stopping`` bound the search for ``random`` and ``model_based``,
-for the default spaces of ``fast: false``, and wherever the configuration names them.
+How much is tried in the last two, see `bireme.tune.deepspeed.rounds`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Literal
+from collections.abc import Iterable, Iterator
 
 from bireme.tune.deepspeed.batch import TRAIN
-from bireme.tune.deepspeed.config import SECTION
+from bireme.tune.deepspeed.families import Families
 from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, model_info, value_of
-from bireme.tune.deepspeed.space import TuningSpace
+from bireme.tune.deepspeed.rounds import Kind, Past, Round, Row, Trial
+from bireme.tune.deepspeed.space import STAGE, TuningSpace
 from bireme.tune.deepspeed.walls import Walls
 from bireme.tune.ending import Ending
-from bireme.tune.search import Budget, Search, make
-from bireme.tune.space import Point
-from bireme.value import Value
+from bireme.tune.space import Point, Points, Union, key_of
 
 PROFILE = "profile_model_info"
 
-Kind = Literal["profile", "wall", "search"]
-
-
-class Trial(Value):
-    """An experiment: a name that no other of the study has, and its point (that of the profiling run is empty).
-
-    ``seconds``: how long it will take, as far as earlier ones tell.
-    """
-
-    name: str
-    point: Mapping[str, object]
-    kind: Kind = "search"
-    seconds: float | None = None
-
-
-class Row(Value):
-    """A trial that has ended. ``value``: its figure in the study's metric; None: there is none, and ``reason`` why."""
-
-    trial: Trial
-    ending: Ending
-    value: float | None
-    reason: str = ""
-
-
-class Past(Value):
-    """A trial that ended in an earlier run of the study."""
-
-    trial: Trial
-    ending: Ending
-    info: ModelInfo | None = None
+__all__ = ["PROFILE", "Kind", "Past", "Row", "Trial", "Tuning"]
 
 
 class Tuning:
@@ -81,9 +50,12 @@ class Tuning:
         self._given_up: dict[str, Trial] = {}
         self._over = ""
         self._seed = seed
-        self._walls = Walls(space, world, capacity, _given_info(space))
+        self._notes: list[str] = []
+        self._families = Families(space, world)
+        self._walls = Walls(space, self._families, capacity, _given_info(space))
         self._profile = self._wants_profile()
-        self._search: Search | None = None
+        self._round: Round | None = None
+        self._to_come: Iterator[Round] | None = None
         for each in past:
             self._note(each.trial, each.ending, each.info)
 
@@ -100,68 +72,81 @@ class Tuning:
     def _candidate(self) -> Trial | None:
         if self._profile:
             return None if PROFILE in self._pending else Trial(PROFILE, {}, "profile")
-        if self.space.micro is None and self._search is None:
+        if self.space.micro is None and self._round is None:
             point = self._walls.propose()
             if point is not None:
                 return self._trial(point, "wall")
             if self._pending:
                 return None  # what they find decides what is searched
-        return self._from_search()
+        return self._from_rounds()
 
-    def _from_search(self) -> Trial | None:
-        search = self._search = self._search or self._make_search()
-        if spent := self._spent(search):
-            self._end(spent)
-            return None
-        point = search.ask()
-        if point is None:
-            self._end("every configuration was measured" if self._rows else "there is nothing to try")
-            return None
-        return self._trial(point, "search")
+    def _from_rounds(self) -> Trial | None:
+        """The next trial of the round, or of one that follows."""
+        if self._round is None:
+            self._round = self._first_round()
+        while True:
+            point = self._round.ask()
+            if point is not None:
+                return self._trial(point, self._round.kind)
+            if self._pending:
+                return None
+            following = self._following()
+            if following is None:
+                self._end(self._round.enough)
+                return None
+            self._round = following
 
     def _trial(self, point: Point, kind: Kind) -> Trial:
-        seconds = [row.ending.seconds for row in self._rows.values() if row.ending.cause == "ok"]
-        mean = sum(seconds) / len(seconds) if seconds else None
-        return Trial(self.space.name(point), point, kind, mean)
+        return Trial(self.space.name(point), point, kind, self._predicted(point))
 
-    def _make_search(self) -> Search:
-        found = None if self.space.micro is not None else self._walls.sizes()
-        points = self.space.space(found)
-        search = make(self.section.tuner_type, points, self.metric.direction, self._seed)
-        search.rule_out(lambda point: bool(self.space.impossible(point)))
-        search.rule_out(self._walls.ruled_out)
-        for row in self._rows.values():
-            if row.trial.point in points:
-                search.tell(row.trial.point, row.value, violated=_violated(row))
-        return search
+    def _predicted(self, point: Point) -> float | None:
+        """How long it will take: as those of its stage that worked, or those of all."""
+        worked = [row for row in self._rows.values() if row.ending.cause == "ok" and not row.trial.profile]
+        alike = [row for row in worked if row.trial.point[STAGE] == point[STAGE]] or worked
+        return sum(row.ending.seconds for row in alike) / len(alike) if alike else None
 
-    def _spent(self, search: Search) -> str:
-        """Why no more is to be tried, or ""."""
-        costs = [
-            None if row.value is None else search.cost(row.value)
-            for row in self._rows.values()
-            if row.trial.kind == "search"
-        ]
-        budget = self._budget()
-        reason = budget.spent(costs)
-        if not reason and budget.trials is not None:
-            return Budget(budget.trials).spent([None] * (len(costs) + len(self._pending)))
-        return reason
+    # -- rounds --------------------------------------------------------------------------------------
 
-    def _budget(self) -> Budget:
-        given = self.space.config.data.get(SECTION)
-        named = given if isinstance(given, Mapping) else {}
-        free = self.section.tuner_type == "gridsearch" and self.section.fast
-        return Budget(
-            None if free and "tuner_num_trials" not in named else self.section.tuner_num_trials,
-            None if free and "tuner_early_stopping" not in named else self.section.tuner_early_stopping,
-        )
+    def _first_round(self) -> Round:
+        """The search among what is listed."""
+        if self.space.micro is None:
+            parts = [self._families.part(number, sizes, listed=True) for number, sizes in self._walls.in_reach()]
+        else:
+            parts = [self._families.listed(stage, self.space.micro) for stage in self.space.stages]
+        return self._make_round("search", Union(tuple(parts)), ("wall", "search"))
+
+    def _following(self) -> Round | None:
+        """The next round; None: there is none."""
+        if self._to_come is None:
+            reach = tuple(self._walls.in_reach()) if not self.section.fast else ()
+            self._to_come = (
+                self._make_round("rest", self._families.part(number, sizes), ("wall", "search", "rest"))
+                for number, sizes in reach
+                if self._families.has_defaults(number)
+            )
+        return next(self._to_come, None)
+
+    def _make_round(self, kind: Kind, points: Points, before: tuple[Kind, ...]) -> Round:
+        rows = [row for row in self._rows.values() if row.trial.kind in before]
+        counting = [row.trial for row in rows if row.trial.kind in ("search", "rest")]
+        spent = sum(trial.kind != kind or trial.point not in points for trial in counting)
+        made = Round(kind, points, self.space.config, self._seed, rows, spent)
+        made.search.rule_out(lambda point: bool(self.space.impossible(point)))
+        made.search.rule_out(self._walls.ruled_out)
+        for trial in self._given_up.values():
+            if trial.point in points:
+                made.search.pending[key_of(trial.point)] = dict(trial.point)
+        return made
 
     def _end(self, reason: str) -> None:
         """Nothing more will be started; over, once nothing is pending."""
-        if not any(row.value is not None for row in self._rows.values()) and not self._pending:
-            reason = "no configuration worked"
-        self._over = reason
+        causes = {row.ending.cause for row in self.rows}
+        if any(row.value is not None for row in self.rows):
+            self._over = reason or "every configuration was measured"
+        elif causes <= {"out of memory"} and (causes or self._walls.skipped):
+            self._over = "no configuration fits into memory"
+        else:
+            self._over = "no configuration worked" if causes else "there is nothing to try"
 
     # -- what became of it ---------------------------------------------------------------------------
 
@@ -173,40 +158,54 @@ class Tuning:
             ending: how it ended.
             info: what the profiling run has found.
         """
+        self._over = ""
         return self._note(self._pending.pop(name), ending, info)
 
     def _note(self, trial: Trial, ending: Ending, info: ModelInfo | None) -> Row:
-        if trial.kind == "profile":
-            self._profile = False
-            self._walls.learn(info)
-            row = Row(trial, ending, None, ending.reason)
-        else:
-            row = self._row(trial, ending)
-            self._walls.tell(trial.point, row)
-            if self._search is not None:
-                self._search.tell(trial.point, row.value, violated=_violated(row))
-        self._rows[trial.name] = row
+        row = self._rows[trial.name] = self._row(trial, ending)
+        if trial.profile:
+            self._note_profile(ending, info)
+            return row
+        self._walls.tell(row)
+        if self._round is not None and trial.point in self._round.points:
+            self._round.tell(row)
         return row
 
+    def _note_profile(self, ending: Ending, info: ModelInfo | None) -> None:
+        self._profile = False
+        known = info is not None and info.params is not None
+        self._walls.learn(info if known else None)
+        if ending.cause == "out of memory":
+            self._walls.not_even_one()
+        elif not known:
+            reason = ending.reason or (info.reason if info else "") or ending.cause
+            self._notes.append(f"{PROFILE}: {reason}; so what memory a stage needs was not estimated")
+
     def _row(self, trial: Trial, ending: Ending) -> Row:
-        if ending.cause != "ok":
+        if trial.profile or ending.cause != "ok":
             return Row(trial, ending, None, ending.reason)
         value, reason = value_of(Metrics(dict(ending.metrics)), self.section.metric)
-        return Row(
-            trial, ending if value is not None else ending.replace(cause="no metric", reason=reason), value, reason
-        )
+        if value is None:
+            ending = ending.replace(cause="no metric", reason=reason)
+        return Row(trial, ending, value, reason)
 
     def drop(self, name: str) -> None:
         """A pending trial came to nothing through no fault of its own: it may be asked for again."""
         trial = self._pending.pop(name)
-        if self._search is not None:
-            self._search.forget(trial.point)
+        self._over = ""
+        if trial.profile:
+            return
         self._walls.forget(trial.point)
+        if self._round is not None:
+            self._round.search.forget(trial.point)
 
     def give_up(self, name: str) -> None:
         """It cannot be run for now: it is not tried again in this run, and says nothing of its configuration."""
-        self._given_up[name] = self._pending.pop(name)
-        self._profile = self._profile and name != PROFILE
+        trial = self._given_up[name] = self._pending.pop(name)
+        if trial.profile:
+            self._profile = False
+        elif trial.kind == "wall":
+            self._walls.give_up(trial.point)
 
     # -- what there is to see ------------------------------------------------------------------------
 
@@ -223,7 +222,7 @@ class Tuning:
     @property
     def rows(self) -> tuple[Row, ...]:
         """All trials that have ended, in that order, the profiling run not among them."""
-        return tuple(row for row in self._rows.values() if row.trial.kind != "profile")
+        return tuple(row for row in self._rows.values() if not row.trial.profile)
 
     @property
     def best(self) -> Row | None:
@@ -246,21 +245,18 @@ class Tuning:
 
     @property
     def left(self) -> int | None:
-        """How many trials may still come, those that run included; None: not known yet."""
-        if self.space.micro is None and self._search is None:
+        """How many trials may still come at most, those that run included; None: not known (yet)."""
+        if self.space.micro is None and self._round is None:
             return None
-        search = self._search or self._make_search()
-        points = sum(1 for point in search.space.points() if search.open(point)) if search.space.size < 10_000 else None
-        trials = self._budget().trials
-        if trials is not None:
-            done = sum(1 for row in self._rows.values() if row.trial.kind == "search")
-            points = trials - done - len(self._pending) if points is None else min(points, trials - done)
-        return None if points is None else max(0, 0 if self._over else points) + len(self._pending)
+        if not self.section.fast and (self._round is None or self._round.kind == "search"):
+            return None  # what is found decides what else is tried
+        left = (self._round or self._first_round()).left
+        return None if left is None else (0 if self._over else left) + len(self._pending)
 
     @property
     def skipped(self) -> tuple[str, ...]:
         """What was not tried, and why, in a few lines."""
-        return self._walls.skipped
+        return (*self._notes, *self._walls.skipped)
 
     # -- an experiment -------------------------------------------------------------------------------
 
@@ -271,7 +267,7 @@ class Tuning:
             trial: the trial.
             path: the file that the engine is to write, and then end; "": the real job.
         """
-        if trial.kind == "profile":
+        if trial.profile:
             return self.space.profile_config(path)
         return self.space.ds_config(trial.point, metric_path=path)
 
@@ -288,10 +284,5 @@ class Tuning:
 
 def _given_info(space: TuningSpace) -> ModelInfo | None:
     """What the configuration itself says of the model."""
-    given = dict(space.config.autotuning.model_info or {})
-    info = model_info(given)
+    info = model_info(dict(space.config.autotuning.model_info or {}))
     return info if info.params else None
-
-
-def _violated(row: Row) -> float:
-    return 1.0 if row.ending.cause == "out of memory" else 0.0

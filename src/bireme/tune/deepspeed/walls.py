@@ -1,35 +1,28 @@
-"""What memory allows, stage by stage: what cannot fit is not tried, and where micro-batches are to be found, they are.
+"""What memory allows, family by family: what cannot fit is not tried; micro-batches that are to be found, are.
 
-Between `Boundary`, which knows micro-batches, and points, which have more in them than that.
+A wall is found from below: by doubling from where an earlier family, the estimate or the script says, and then by
+halving, as `Boundary` proposes. Each run is a measurement, so that climbing ends where it brings nothing more. All
+that is said here follows from what was told, not from when it was asked: so a study that is resumed goes on as it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Collection, Iterator, Mapping
 
 from bireme.tune.deepspeed import memory, stages
-from bireme.tune.deepspeed.batch import GAS, MICRO
+from bireme.tune.deepspeed.batch import MICRO
 from bireme.tune.deepspeed.boundary import Boundary, Stage, tuning_sizes
+from bireme.tune.deepspeed.families import Families, without_batch
 from bireme.tune.deepspeed.results import METRICS, ModelInfo
-from bireme.tune.deepspeed.space import STAGE, ZERO, TuningSpace
-from bireme.tune.ending import Ending
+from bireme.tune.deepspeed.rounds import Row
+from bireme.tune.deepspeed.space import TuningSpace
 from bireme.tune.space import Point, key_of
 
-_BUCKET = 500_000_000
-"""Elements of a communication bucket, where the configuration does not say (DeepSpeed's ``zero/config.py``)."""
+AHEAD = 3
+"""Micro-batches of a family that are tried at once at most: what the first tells may make the others needless."""
 
-
-class Told(Protocol):
-    """How a point ended, and its figure."""
-
-    @property
-    def ending(self) -> Ending:
-        """How it ended."""
-
-    @property
-    def value(self) -> float | None:
-        """Its figure in the study's metric."""
+APART = 1.5
+"""Micro-batches of which one is less than so many times the other tell nothing of what larger ones bring."""
 
 
 class Walls:
@@ -37,21 +30,20 @@ class Walls:
 
     Args:
         space: what may be tried.
-        world: ranks of an experiment.
+        families: of that space.
         capacity: memory of a GPU in bytes; None: not known.
         info: what is known of the model beforehand.
     """
 
-    def __init__(self, space: TuningSpace, world: int, capacity: int | None, info: ModelInfo | None) -> None:
-        self._space, self._world, self._capacity = space, world, capacity
-        self._maximise = METRICS[space.config.autotuning.metric].direction == "maximise"
-        self._broken: dict[str, int] = {}  # the smallest micro-batch that ran out of memory, by what else varies
-        self._speeds: dict[int, dict[int, float]] = {stage: {} for stage in space.stages}
-        self._pending: dict[str, Point] = {}
-        self._closed: dict[int, str] = {}  # stages that need no more runs, and why ("": nothing is to be said)
-        self._info = info
-        self._fits: list[tuple[int, int, bool]] = []
+    def __init__(self, space: TuningSpace, families: Families, capacity: int | None, info: ModelInfo | None) -> None:
+        self._space, self._families, self._capacity, self._info = space, families, capacity, info
+        self._rising = METRICS[space.config.autotuning.metric].direction == "maximise"
+        self._broken: dict[str, int] = {}  # the smallest micro-batch that ran out of memory, by all else of a point
+        self._known: list[tuple[int, int, bool]] = []
         self._boundary = self._make_boundary()
+        self._speeds: list[dict[int, float]] = [{} for _ in families.all]
+        self._limits: list[dict[int, str]] = [{} for _ in families.all]  # what failed otherwise, and how
+        self._pending: list[set[int]] = [set() for _ in families.all]
 
     @property
     def knows_model(self) -> bool:
@@ -65,164 +57,245 @@ class Walls:
         self._info = info
         self._boundary = self._make_boundary()
 
-    def tell(self, point: Point, told: Told) -> None:
-        """A point has ended."""
-        self._pending.pop(key_of(point), None)
-        stage, micro = _number(point, STAGE), _number(point, MICRO)
-        if told.ending.cause == "out of memory":
-            key = _others(point)
-            self._broken[key] = min(micro, self._broken.get(key, micro))
-        if told.value:
-            self._speeds[stage][micro] = told.value if self._maximise else 1 / told.value
-        if self._is_plain(point):
-            self._judge(stage, micro, told.ending)
+    def not_even_one(self) -> None:
+        """The profiling run, one sample in the highest stage, ran out of memory."""
+        number = next(n for n, each in enumerate(self._families.all) if each.stage == max(self._space.stages))
+        self._fits(number, 1, False)
 
-    def _judge(self, stage: int, micro: int, ending: Ending) -> None:
-        """What a run with the first of all other choices tells of its stage's wall."""
-        if ending.cause in ("ok", "no metric", "out of memory"):
-            fits = ending.cause != "out of memory"
-            self._fits.append((stage, micro, fits))
-            self._boundary.tell(stage, micro, fits)
-        elif self._space.micro is None:
-            self._closed.setdefault(
-                stage, f"stage {stage}: micro-batch {micro} {ending.cause}, so no larger one was tried"
-            )
+    def tell(self, row: Row) -> None:
+        """A trial has ended."""
+        point = row.trial.point
+        number, micro = self._families.number(point), _micro(point)
+        self._pending[number].discard(micro)
+        if row.broken:
+            others = key_of(without_batch(point))
+            self._broken[others] = min(micro, self._broken.get(others, micro))
+        # Later runs must not change what an earlier phase decides when the study is resumed.
+        if row.trial.kind != ("wall" if self._space.micro is None else "search"):
+            return
+        if row.value is not None:
+            speed = row.value if self._rising else 1 / row.value
+            self._speeds[number][micro] = max(speed, self._speeds[number].get(micro, 0.0))
+        if not self._families.is_first(point):
+            return
+        if row.broken or row.value is not None:
+            self._fits(number, micro, not row.broken)
+        else:
+            self._limits[number][micro] = row.ending.cause
+
+    def _fits(self, number: int, micro: int, fits: bool) -> None:
+        self._known.append((number, micro, fits))
+        self._boundary.tell(number, micro, fits)
 
     def forget(self, point: Point) -> None:
         """A pending point came to nothing."""
-        self._pending.pop(key_of(point), None)
+        self._pending[self._families.number(point)].discard(_micro(point))
+
+    def give_up(self, point: Point) -> None:
+        """A pending point cannot be run for now."""
+        self.forget(point)
+        self._limits[self._families.number(point)][_micro(point)] = ""
 
     # -- what need not be tried ----------------------------------------------------------------------
 
     def ruled_out(self, point: Point) -> bool:
-        """Whether memory rules a point out."""
-        micro, broken = _number(point, MICRO), self._broken.get(_others(point))
+        """Whether memory rules a point out: it needs at least as much as one that ran out of it."""
+        number, micro = self._families.number(point), _micro(point)
+        broken = self._broken.get(key_of(without_batch(point)))
         if broken is not None and micro >= broken:
             return True
-        return self._is_plain(point) and bool(self._boundary.ruled_out(_number(point, STAGE), micro))
+        if self._cannot_fit(number):
+            return True
+        return self._families.is_first(point) and bool(self._boundary.ruled_out(number, micro))
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """What was not tried, and why."""
-        lines = [reason for reason in self._closed.values() if reason]
-        for stage in self._space.stages:
-            wall = self._boundary.wall(stage)
-            if wall.breaks is not None:
-                lines.append(f"stage {stage}: micro-batches of {wall.breaks} and more run out of memory")
-        return tuple(lines)
+        """What was not tried, and why: a line for each family of which there is something to say."""
+        return tuple(
+            f"{self._families.all[number].title}: {reason}"
+            for number in range(len(self._families.all))
+            if (reason := self._reason(number))
+        )
+
+    def _reason(self, number: int) -> str:
+        hopeless = self._cannot_fit(number)
+        if not hopeless and self._space.micro is None:
+            hopeless = self._cannot_win(number) or self._limit_reason(number)
+        if hopeless:
+            return hopeless.removeprefix(f"stage {self._families.all[number].stage} ")
+        wall = self._boundary.wall(number)
+        if wall.breaks is not None:
+            return f"micro-batches of {wall.breaks} and more run out of memory"
+        if self._space.micro is None and self._flat(number):
+            return f"micro-batches above {max(self._speeds[number])} bring nothing more"
+        return ""
+
+    def _limit_reason(self, number: int) -> str:
+        told = {micro: cause for micro, cause in self._limits[number].items() if cause}
+        if not told:
+            return ""
+        micro = min(told)
+        return f"micro-batch {micro}: {told[micro]}; so no larger one was tried"
 
     # -- what to try ---------------------------------------------------------------------------------
 
     def propose(self) -> Point | None:
         """The next point by which a wall is found, pending from now on; None: none now, or all are found."""
-        for stage in self._space.stages:
-            if not self._open(stage):
-                continue
-            mine = [_number(point, MICRO) for point in self._pending.values() if _number(point, STAGE) == stage]
-            for micro in self._boundary.propose(stage, 1, mine):
-                point = self._plain(stage, micro)
-                if point is not None:
-                    self._pending[key_of(point)] = point
+        for number, pending in enumerate(self._pending):
+            if len(pending) < AHEAD and not self._closed(number):
+                micro = self._next(number, pending)
+                point = None if micro is None else self._families.point(number, micro)
+                if micro is not None and point is not None:
+                    pending.add(micro)
                     return point
-            if mine:
-                return None  # what they tell decides about this stage, and whether the next one can win
+            if pending:
+                return None  # what they tell decides where the next family begins, and whether it can win
         return None
 
-    def _open(self, stage: int) -> bool:
-        """Whether the stage's wall is still to be found, and worth it."""
-        if stage in self._closed:
-            return False
-        reason = self._hopeless(stage)
-        if reason or self._plateau(stage):
-            self._closed[stage] = reason
-            return False
-        return True
+    def _closed(self, number: int) -> bool:
+        """Whether a family needs no more runs."""
+        return bool(self._cannot_fit(number) or self._cannot_win(number)) or self._flat(number)
 
-    def _hopeless(self, stage: int) -> str:
-        if self._capacity is not None and self._info is not None:
-            reason = memory.cannot_fit(self._info, self._layout(stage), self._capacity)
-            if reason:
-                return reason
-        if self._speeds[stage]:
-            return ""
-        reason = stages.cannot_win(stage, self._speeds, {})
-        return f"stage {stage} was not tried: {reason}" if reason else ""
+    def _next(self, number: int, pending: Collection[int]) -> int | None:
+        """The next micro-batch of a family; None: there is none now."""
+        wall, limits = self._boundary.wall(number), self._limits[number]
+        limit = min(limits, default=self._boundary.most + 1)
+        top = max((wall.fits, *pending))
+        if wall.fits == 0 and limits:
+            # It fails at the least, or halving finds where it does not.
+            wanted: tuple[int, ...] = (max(self._boundary.least, limit // 2),)
+        elif not top:
+            wanted = (self._start(number), *self._boundary.propose(number))
+        elif wall.breaks is None:
+            wanted = (self._higher(number, top),)
+        else:
+            wanted = self._boundary.propose(number, 1, pending)
+        known = {micro for other, micro, _ in self._known if other == number} | set(pending)
+        return next((each for each in wanted if each < limit and each not in known and self._may(number, each)), None)
 
-    def _plateau(self, stage: int) -> bool:
+    def _may(self, number: int, micro: int) -> bool:
+        return not self._boundary.ruled_out(number, micro)
+
+    def _start(self, number: int) -> int:
+        """Where a family begins: where the last one ended, else where the estimate or the script says."""
+        least, most = self._boundary.least, self._boundary.most
+        if not self._rising:
+            return least  # small micro-batches take less time
+        earlier = self._earlier(number)
+        speeds = {} if earlier is None else self._speeds[earlier]
+        guess = self._boundary.guess(number)
+        if _is_flat(speeds):
+            start = _below_top(speeds) or least  # and then twice that: to see that here, too, more brings nothing
+        elif number and not self._boundary.wall(number - 1).fits:
+            start = least  # not even that was possible there
+        elif guess:
+            start = guess[0]
+        elif speeds:
+            start = max(speeds)
+        else:
+            start = self._space.batch.start or least
+        return max(least, min(most, start))
+
+    def _earlier(self, number: int) -> int | None:
+        """The family from which this one learns: the last that works, of those laid out alike if there is one."""
+        works = [other for other in range(number) if self._speeds[other]]
+        fixed = self._families.all[number].fixed
+        alike = [other for other in works if self._families.all[other].fixed == fixed]
+        return max(alike or works, default=None)
+
+    def _higher(self, number: int, top: int) -> int:
+        """Above what fits, while nothing is known that does not: where the guess says that it will not, or twice."""
+        guess, earlier = self._boundary.guess(number), self._earlier(number)
+        likely = guess[1] if guess else None if earlier is None else self._boundary.wall(earlier).breaks
+        if likely is not None and top < likely < 2 * top:
+            return likely
+        return min(2 * top, self._boundary.most)
+
+    # -- what a family can still bring ---------------------------------------------------------------
+
+    def _flat(self, number: int) -> bool:
         """Whether larger micro-batches have ceased to bring anything, though they fit."""
-        speeds = self._speeds[stage]
-        sizes = sorted(speeds)
-        return len(sizes) >= 2 and speeds[sizes[-1]] < speeds[sizes[-2]] * (1 + stages.PLATEAU)
+        return _is_flat(self._speeds[number])
 
-    def sizes(self) -> dict[int, tuple[int, ...]]:
-        """For each stage that works, the micro-batches at which the rest is tuned."""
+    def _cannot_fit(self, number: int) -> str:
+        if self._capacity is None or self._info is None:
+            return ""
+        return memory.cannot_fit(self._info, self._families.all[number].layout, self._capacity)
+
+    def _cannot_win(self, number: int) -> str:
+        if self._speeds[number]:
+            return ""
+        family, plain = self._families.all[number], self._plain()
+        if family.offloads and plain[family.stage] != number and self._flat(plain[family.stage]):
+            return "without offloading memory is no limit, so that it could only cost speed"
+        breaks = self._boundary.wall(number).breaks
+        largest = {} if breaks is None else {family.stage: breaks - 1}
+        return stages.cannot_win(family.stage, {stage: self._speeds[n] for stage, n in plain.items()}, largest)
+
+    def _plain(self) -> dict[int, int]:
+        """For each stage its first family, one that offloads nothing if there is one."""
+        plain: dict[int, int] = {}
+        for number, _ in sorted(enumerate(self._families.all), key=lambda each: each[1].offloads):
+            plain.setdefault(self._families.all[number].stage, number)
+        return plain
+
+    def in_reach(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """(family, micro-batches at which the rest of it is worth tuning), the fastest family first.
+
+        Only what may still win: where nothing but batch sizes varies, what is as fast as the best but for noise.
+        """
         count = self._space.config.autotuning.num_tuning_micro_batch_sizes
-        found = {}
-        for stage, speeds in self._speeds.items():
-            if speeds:
-                measured = sorted(speeds)
-                # Those around the fastest: beyond it, memory is bought for nothing.
-                found[stage] = tuning_sizes(measured, max(measured), count)
-                best = max(speeds, key=lambda micro: speeds[micro])
-                found[stage] = tuple(sorted({*found[stage][-(count - 1) :], best} if count > 1 else {best}))
-        return found
+        best = max((max(speeds.values()) for speeds in self._speeds if speeds), default=0.0)
+        numbers = [number for number, speeds in enumerate(self._speeds) if speeds]
+        for number in sorted(numbers, key=lambda n: -max(self._speeds[n].values())):
+            speeds = self._speeds[number]
+            leeway = stages.LEEWAY if self._families.varies(number) else stages.PLATEAU
+            if max(speeds.values()) < best * (1 - leeway):
+                continue
+            fastest = sorted(speeds, key=lambda micro: (-speeds[micro], micro))
+            found = self._space.micro is None
+            yield number, tuning_sizes(sorted(speeds), fastest[0], count) if found else tuple(sorted(fastest[:count]))
 
     # -- inside --------------------------------------------------------------------------------------
 
     def _make_boundary(self) -> Boundary:
-        batch = self._space.batch
         given = self._space.micro
         boundary = Boundary(
-            {stage: self._stage(stage) for stage in self._space.stages},
-            min(given) if given else batch.least,
-            max(given) if given else batch.most,
+            {number: self._stage(number) for number in range(len(self._families.all))},
+            min(given) if given else self._least(),
+            max(given) if given else self._space.batch.most,
             capacity=self._capacity,
             activation=None if self._info is None else self._info.activation,
         )
-        for stage, micro, fits in self._fits:
-            boundary.tell(stage, micro, fits)
+        for number, micro, fits in self._known:
+            boundary.tell(number, micro, fits)
         return boundary
 
-    def _stage(self, stage: int) -> Stage:
+    def _least(self) -> int:
+        """The smallest micro-batch that ``min_train_batch_size`` allows."""
+        batch = self._space.batch
+        sizes = range(batch.least, batch.most + 1)
+        return next((size for size in sizes if self._families.point(0, size) is not None), batch.least)
+
+    def _stage(self, number: int) -> Stage:
         if self._info is None:
             return Stage()
-        layout = self._layout(stage)
+        layout = self._families.all[number].layout
         states = memory.states(self._info, layout)
-        width = 2 if layout.half else 4
-        return Stage(None if states is None else states.total, width * self._buckets() if stage else 0)
-
-    def _buckets(self) -> int:
-        """Elements of the buckets that a stage above 0 may hold."""
-        zero = self._space.config.data.get(ZERO)
-        section: Mapping[str, object] = zero if isinstance(zero, Mapping) else {}
-        total = 0
-        for key in ("reduce_bucket_size", "allgather_bucket_size"):
-            given = section.get(key)
-            sizes = given if isinstance(given, list) else [given]
-            numbers = [float(size) for size in sizes if isinstance(size, (int, float)) and not isinstance(size, bool)]
-            total += int(max(numbers, default=_BUCKET))
-        return total
-
-    def _layout(self, stage: int) -> memory.Layout:
-        ds_config = self._space.ds_config(next(self._space.part(stage, (1,), fast=True).points()))
-        return memory.layout_of(ds_config, self._world, self._space.config.autotuning.mp_size)
-
-    def _plain(self, stage: int, micro: int) -> Point | None:
-        """The first point of a stage with this micro-batch that can be; all other choices are the first."""
-        points = self._space.part(stage, (micro,), fast=True).points()
-        return next((point for point in points if not self._space.impossible(point)), None)
-
-    def _is_plain(self, point: Point) -> bool:
-        first = next(self._space.part(_number(point, STAGE), (1,), fast=True).points())
-        return all(point[name] == value for name, value in first.items() if name not in (MICRO, GAS))
+        return Stage(None if states is None else states.total, memory.buckets(self._space.config.data, layout))
 
 
-def _others(point: Point) -> str:
-    """What two points have in common that differ by their batch sizes alone."""
-    return key_of({name: value for name, value in point.items() if name not in (MICRO, GAS)})
+def _is_flat(speeds: Mapping[int, float]) -> bool:
+    below = _below_top(speeds)
+    return below is not None and speeds[max(speeds)] < speeds[below] * (1 + stages.PLATEAU)
 
 
-def _number(point: Point, name: str) -> int:
-    value = point[name]
-    assert isinstance(value, int), name
-    return value
+def _below_top(speeds: Mapping[int, float]) -> int | None:
+    """The size with which the largest is to be compared."""
+    return max((size for size in speeds if size * APART <= max(speeds)), default=None)
+
+
+def _micro(point: Point) -> int:
+    micro = point[MICRO]
+    assert isinstance(micro, int)
+    return micro

@@ -1,0 +1,149 @@
+"""One round of a study: a search over some points, within a budget.
+
+*What the budget is.* What a configuration lists is measured as a whole by ``gridsearch``, as the reference does with
+lists of micro-batches, unless the section names a bound. ``random``, and whatever tries the default choices of a stage,
+keep to ``tuner_num_trials`` and ``tuner_early_stopping``. So does ``model_based``, but of patience it needs none that
+nobody asked for: it stops when no configuration that is left is expected to be better by a hundredth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from bireme.tune.deepspeed.config import SECTION, Config
+from bireme.tune.deepspeed.results import METRICS, ModelInfo
+from bireme.tune.ending import Ending
+from bireme.tune.model import NEGLIGIBLE
+from bireme.tune.search import Budget, Search, make
+from bireme.tune.space import Point, Points
+from bireme.value import Value
+
+Kind = Literal["profile", "wall", "search", "rest"]
+"""What a trial is for: to learn of the model; to find what fits; one of the list; one of the default choices."""
+
+_COUNTED = 5000
+"""Points of larger spaces are not counted, to say what is left."""
+
+
+class Trial(Value):
+    """An experiment: a name that no other of the study has, and its point (that of the profiling run is empty).
+
+    ``seconds``: how long it will take, as far as earlier ones tell.
+    """
+
+    name: str
+    point: Mapping[str, object]
+    kind: Kind = "search"
+    seconds: float | None = None
+
+    @property
+    def profile(self) -> bool:
+        """Whether it is the profiling run, which measures nothing."""
+        return self.kind == "profile"
+
+
+class Row(Value):
+    """A trial that has ended. ``value``: its figure in the study's metric; None: there is none, and ``reason`` why."""
+
+    trial: Trial
+    ending: Ending
+    value: float | None
+    reason: str = ""
+
+    @property
+    def broken(self) -> bool:
+        """Whether it ran out of memory."""
+        return self.ending.cause == "out of memory"
+
+
+class Past(Value):
+    """A trial that ended in an earlier run of the study. ``info``: what the profiling run found."""
+
+    trial: Trial
+    ending: Ending
+    info: ModelInfo | None = None
+
+
+class Round:
+    """A search over points that may have been measured in part.
+
+    Args:
+        kind: what its trials are for.
+        points: what may be tried.
+        config: the configuration, with its section.
+        seed: for searches that draw.
+        rows: what has ended already, this round's own rows among it, in the order of ends.
+        spent: trials that came before and count against ``tuner_num_trials``.
+    """
+
+    def __init__(
+        self, kind: Kind, points: Points, config: Config, seed: int, rows: Iterable[Row] = (), spent: int = 0
+    ) -> None:
+        self.kind, self.points = kind, points
+        self._section, self._given = config.autotuning, _given(config)
+        self.search: Search = make(self._section.tuner_type, points, METRICS[self._section.metric].direction, seed)
+        self._before: float | None = None
+        self._spent = spent
+        self._own: list[float | None] = []
+        for row in rows:
+            if row.trial.point in points:
+                self.tell(row)
+
+    def tell(self, row: Row) -> None:
+        """A trial has ended, of this round or an earlier one."""
+        self.search.tell(row.trial.point, row.value, violated=1.0 if row.broken else 0.0)
+        cost = None if row.value is None else self.search.cost(row.value)
+        if row.trial.kind == self.kind:
+            self._own.append(cost)
+        elif cost is not None:
+            self._before = cost if self._before is None else min(cost, self._before)
+
+    def ask(self) -> Point | None:
+        """The next point, pending from now on; None: none now."""
+        return None if self.enough else self.search.ask()
+
+    @property
+    def enough(self) -> str:
+        """Why no more is to be tried, though something is left; or "": then either may be."""
+        budget = self._budget
+        pending: list[float | None] = [None] * (len(self.search.pending) + self._spent)
+        before = [self._before] if self._before is not None else []
+        reason = Budget(budget.trials).spent([*self._own, *pending])
+        reason = reason or Budget(None, budget.patience).spent([*before, *self._own])
+        if not reason and self._stops_itself and not self.search.promising:
+            return f"nothing that is left is expected to be better by {NEGLIGIBLE:.0%} (model_based)"
+        return reason
+
+    @property
+    def tried(self) -> int:
+        """How many trials of it have ended."""
+        return len(self._own)
+
+    @property
+    def left(self) -> int | None:
+        """How many more it may start at most; None: not known."""
+        trials = self._budget.trials
+        most = None if trials is None else max(0, trials - self._spent - len(self._own) - len(self.search.pending))
+        if self.points.size > _COUNTED:
+            return most
+        points = sum(1 for point in self.points.points() if self.search.open(point))
+        return points if most is None else min(points, most)
+
+    @property
+    def _stops_itself(self) -> bool:
+        return self._section.tuner_type == "model_based" and "tuner_early_stopping" not in self._given
+
+    @property
+    def _budget(self) -> Budget:
+        section, given = self._section, self._given
+        whole = section.tuner_type == "gridsearch" and self.kind == "search"
+        trials = None if whole and "tuner_num_trials" not in given else section.tuner_num_trials
+        patient = (whole and "tuner_early_stopping" not in given) or self._stops_itself
+        return Budget(trials, None if patient else section.tuner_early_stopping)
+
+
+def _given(config: Config) -> Mapping[str, object]:
+    """What the section says itself."""
+    given = config.data.get(SECTION)
+    return given if isinstance(given, Mapping) else {}

@@ -1,0 +1,100 @@
+"""A machine that is simulated: how fast a configuration is on it, and what fits. An input of the pure core, no mock."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+
+from bireme.tune.deepspeed.results import ModelInfo
+from bireme.tune.deepspeed.tuning import Past, Row, Trial, Tuning
+from bireme.tune.ending import Ending
+from bireme.value import Value
+
+STAGE = "zero_optimization.stage"
+MICRO = "train_micro_batch_size_per_gpu"
+OFFLOAD = "zero_optimization.offload_optimizer"
+CPU, NONE = {"device": "cpu"}, {"device": "none"}
+
+
+class Machine(Value):
+    """Throughput rises with the micro-batch and saturates: half of the most at ``half``; a stage costs its ``tolls``.
+
+    ``walls``: the largest micro-batch that fits, by stage; offloading lets four times as many fit, and costs a tenth.
+    ``slump``: beyond this micro-batch it is slower again. ``noise``: standard deviation, as a part. ``info``: what the
+    profiling run finds; None: it fails.
+    """
+
+    half: float = 8.0
+    tolls: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3)
+    walls: tuple[int, ...] = (10**9,) * 4
+    slump: int = 10**9
+    noise: float = 0.0
+    seed: int = 0
+    info: ModelInfo | None = None
+    failing: Mapping[str, str] = {}
+
+    def fits(self, trial: Trial) -> bool:
+        wall = self.walls[trial.point[STAGE]]
+        return trial.point[MICRO] <= (4 * wall if trial.point.get(OFFLOAD) == CPU else wall)
+
+    def speed(self, trial: Trial) -> float:
+        """Samples per second, without noise."""
+        stage, micro = trial.point[STAGE], trial.point[MICRO]
+        speed = 1000 * micro / (micro + self.half) / (1 + self.tolls[stage])
+        for name, value in trial.point.items():
+            if name == OFFLOAD and value == CPU:
+                speed *= 0.9
+            elif name.endswith("overlap_comm") and value:
+                speed *= 1.1
+        return speed * (0.8 if micro > self.slump else 1.0)
+
+    def run(self, trial: Trial) -> tuple[Ending, ModelInfo | None]:
+        if trial.name in self.failing:
+            return Ending(self.failing[trial.name], "so it is"), None
+        if trial.profile:
+            return (Ending("ok", seconds=5), self.info) if self.info else (Ending("failed", "RuntimeError: no"), None)
+        if not self.fits(trial):
+            return Ending("out of memory", "CUDA out of memory", seconds=5), None
+        noise = random.Random(f"{self.seed} {trial.name}").gauss(0, self.noise)
+        speed = self.speed(trial) * math.exp(noise)
+        figures = {"throughput": speed, "latency": 1e6 * trial.point[MICRO] / speed}
+        return Ending("ok", seconds=10 + trial.point[STAGE], metrics=figures, samples=0.9 * speed), None
+
+
+def play(tuning: Tuning, machine: Machine, most: int = 500) -> list[Past]:
+    """One trial after the other, until nothing more comes or so many have ended."""
+    past: list[Past] = []
+    while len(past) < most and (trial := tuning.next()) is not None:
+        ending, info = machine.run(trial)
+        tuning.tell(trial.name, ending, info)
+        past.append(Past(trial.replace(seconds=None), ending, info))
+    assert len(past) < 500
+    return past
+
+
+def play_in_parallel(tuning: Tuning, machine: Machine, slots: int, seed: int, faults: float = 0.0) -> list[Row]:
+    """On several slots, with ends in any order; some come to nothing and are asked for again, some are given up."""
+    luck, running, rows, seen = random.Random(seed), [], [], set()
+    while True:
+        while len(running) < slots and (trial := tuning.next()) is not None:
+            assert trial.name not in seen, f"{trial.name} was measured already"
+            assert trial.name not in [other.name for other in running]
+            running.append(trial)
+        if not running:
+            return rows
+        assert not tuning.over
+        trial = running.pop(luck.randrange(len(running)))
+        if luck.random() < faults:
+            if luck.random() < 0.5:
+                tuning.drop(trial.name)
+            else:
+                tuning.give_up(trial.name)
+                seen.add(trial.name)
+            continue
+        seen.add(trial.name)
+        rows.append(tuning.tell(trial.name, *machine.run(trial)))
+
+
+def names(past: list[Past]) -> list[str]:
+    return [each.trial.name for each in past]

@@ -1,0 +1,95 @@
+"""The table at the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from bireme.tune.deepspeed.summary import summary
+from bireme.tune.deepspeed.tuning import Tuning
+from tests.tune.deepspeed.machine import MICRO, Machine, play
+
+DATA = {MICRO: [4, 8], "zero_optimization": {"stage": [1, 0]}}
+
+
+@pytest.fixture
+def played(space):
+    """A study that was played to its end on a machine."""
+
+    def played(machine, most=500, **data):
+        tuning = Tuning(space(**data), 2)
+        play(tuning, machine, most)
+        return tuning
+
+    return played
+
+
+def test_the_whole(played):
+    machine = Machine(walls=(4, 8, 0, 0), failing={"z1_gas2_tmbspg4": "failed"})
+    tuning = played(machine, **DATA)
+    assert summary(tuning, tuning.over, 75.0) == (
+        "| tuning_space | num_experiments | best_metric_val | best_exp_name   |\n"
+        "|:-------------|:----------------|:----------------|:----------------|\n"
+        "| z0           | 2               | 333.333         | z0_gas2_tmbspg4 |\n"
+        "| z1           | 2               | 454.545         | z1_gas1_tmbspg8 |\n"
+        "| global       | 4               | 454.545         | z1_gas1_tmbspg8 |\n"
+        "\n"
+        "| experiment      | throughput      | by the clock    | took   | end           |\n"
+        "|:----------------|:----------------|:----------------|:-------|:--------------|\n"
+        "| z1_gas1_tmbspg8 | 454.5 samples/s | 409.1 samples/s | 11.0 s | ok            |\n"
+        "| z0_gas2_tmbspg4 | 333.3 samples/s | 300 samples/s   | 10.0 s | ok            |\n"
+        "| z1_gas2_tmbspg4 |                 |                 | 0.0 s  | failed        |\n"
+        "| z0_gas1_tmbspg8 |                 |                 | 5.0 s  | out of memory |\n"
+        "\n"
+        "What failed:\n"
+        "  z1_gas2_tmbspg4: so it is\n"
+        "\n"
+        "What was not tried:\n"
+        "  stage 0: micro-batches of 8 and more run out of memory\n"
+        "\n"
+        "Tuning took 1 min 15 s; 4 experiments. It ended: every configuration was measured.\n"
+    )
+
+
+def test_nothing_at_all(played):
+    tuning = played(Machine(), most=0, **DATA)
+    assert summary(tuning, "interrupted", 1.0) == "Tuning took 1.0 s; 0 experiments. It ended: interrupted.\n"
+
+
+def test_nothing_fits(played):
+    tuning = played(Machine(walls=(0,) * 4), **DATA)
+    text = summary(tuning, tuning.over, 60.0)
+    assert "| global       | 2               |                 |               |" in text
+    assert text.endswith("2 experiments. It ended: no configuration fits into memory.\n")
+
+
+def test_less_is_better(played):
+    tuning = played(Machine(), **DATA, autotuning={"metric": "latency"})
+    first = next(line for line in summary(tuning, "", 1.0).splitlines() if " ms " in line)
+    assert first.startswith("| z0_gas2_tmbspg4")
+
+
+def test_it_fits_a_terminal(played):
+    """Also with all default choices in the names, and with a long reason."""
+    tuning = played(Machine(), zero_optimization={"stage": [2, 3]}, autotuning={"fast": False})
+    assert tuning.rows[-1].trial.kind == "rest"
+    lines = summary(tuning, tuning.over, 1.0).splitlines()
+    assert max(map(len, lines)) <= 120
+    assert max(len(line) for line in lines if not line.startswith("|")) <= 100
+    plain = played(Machine(walls=(9, 9, 9, 9)), zero_optimization={"stage": "all"})
+    assert max(map(len, summary(plain, plain.over, 1.0).splitlines())) <= 100
+
+
+def test_one_reason_is_said_once(played):
+    data = {MICRO: [1, 2, 4, 8], "zero_optimization": {"stage": [0, 1]}}
+    failing = {f"z{stage}_gas{8 // micro}_tmbspg{micro}": "failed" for stage in (0, 1) for micro in (1, 2, 4, 8)}
+    tuning = played(Machine(failing=failing), **data)
+    text = summary(tuning, tuning.over, 1.0)
+    assert text.count("so it is") == 1
+    assert "z0_gas8_tmbspg1, z0_gas4_tmbspg2, z0_gas2_tmbspg4 and 5 more: so it is" in text
+
+
+def test_what_could_not_be_run(space):
+    tuning = Tuning(space(**DATA), 2)
+    tuning.give_up(tuning.next().name)
+    play(tuning, Machine())
+    assert "typed again: z1_gas2_tmbspg4" in summary(tuning, "some experiments could not be run", 1.0)
