@@ -76,6 +76,9 @@ class Watching:
     def tick(self):
         pass
 
+    def close(self):
+        pass
+
 
 DONE = "import os, time; time.sleep({nap}); f = open('done', 'a'); f.write('{name}\\n'); f.close()"
 POOL = {"a": ("0", "1")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import contextmanager
@@ -11,9 +12,10 @@ from bireme.supervise.report import duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from rich.console import RenderableType
+    from rich.live import Live as RichLive
 
     from bireme.tune.deepspeed.tuning import Tuning
     from bireme.tune.ending import Ending
@@ -21,28 +23,11 @@ if TYPE_CHECKING:
     from bireme.tune.study import Watcher
 
 
-@contextmanager
-def progress(*, quiet: bool = False) -> Iterator[Callable[[Tuning], Watcher]]:
-    """Makes the watcher of a study; gives the terminal back at the end.
-
-    Args:
-        quiet: show nothing.
-    """
-    made: list[Live] = []
-
-    def show(tuning: Tuning) -> Watcher:
-        if quiet:
-            return Silent()
-        if not sys.stdout.isatty():
-            return Lines(tuning)
-        made.append(Live(tuning))
-        return made[0]
-
-    try:
-        yield show
-    finally:
-        for live in made:
-            live.close()
+def watcher(tuning: Tuning, *, quiet: bool = False) -> Watcher:
+    """Who shows a study; ``quiet``: nothing of it."""
+    if quiet:
+        return Silent()
+    return Live(tuning) if sys.stdout.isatty() else Lines(tuning)
 
 
 class Silent:
@@ -62,6 +47,9 @@ class Silent:
             complain(text)
 
     def tick(self) -> None:
+        """As `Watcher`."""
+
+    def close(self) -> None:
         """As `Watcher`."""
 
 
@@ -130,21 +118,24 @@ class Lines:
     def tick(self) -> None:
         """As `Watcher`."""
 
+    def close(self) -> None:
+        """As `Watcher`."""
+
 
 class Live:
-    """The same lines, and below them what runs now, what is best and what is left."""
+    """The same lines, and below them what runs now, what is best and what is left.
+
+    The cursor is hidden from the first `tick` to `close`, which the study calls before a signal can end us.
+    """
 
     interval = 1.0
 
     def __init__(self, tuning: Tuning) -> None:
         from rich.console import Console
-        from rich.live import Live as RichLive
 
         self._pace = Pace(tuning)
         self._console = Console(highlight=False)
-        # Refreshed by the study's own loop: a thread of rich's would be there when guardians are forked.
-        self._live = RichLive(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
-        self._live.start()
+        self._live: RichLive | None = None
 
     def started(self, name: str, reservation: Reservation) -> None:
         """As `Watcher`."""
@@ -164,16 +155,34 @@ class Live:
     def _line(self, text: str, style: str) -> None:
         from rich.text import Text
 
-        self._console.print(Text(text, style))
-        self.tick()
+        with _writing():
+            self._console.print(Text(text, style))
+        if self._live is not None:
+            self.tick()
 
     def tick(self) -> None:
         """As `Watcher`."""
-        self._live.update(self._picture(), refresh=True)
+        if self._live is None:
+            self._live = self._begin()
+        with _writing():
+            self._live.update(self._picture(), refresh=True)
+
+    def _begin(self) -> RichLive:
+        from rich.live import Live as RichLive
+
+        # Refreshed by the study's own loop: a thread of rich's would be there when guardians are forked.
+        live = RichLive(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
+        with _writing():
+            live.start()
+        return live
 
     def close(self) -> None:
         """Take the picture away and give the cursor back."""
-        self._live.stop()
+        live, self._live = self._live, None
+        if live is not None:
+            with _writing():
+                live.update("")  # it is shown once more, in full: a long one would scroll
+                live.stop()
 
     def _picture(self) -> RenderableType:
         from rich.table import Table
@@ -206,4 +215,17 @@ def _end_line(tuning: Tuning, name: str, ending: Ending, *, again: bool) -> str:
 
 
 def _print(text: str) -> None:
-    print(text, flush=True)
+    with _writing():
+        print(text, flush=True)
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Where nobody reads any more, what is still in stdout's buffer goes nowhere, and does not fail again later."""
+    try:
+        yield
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+        raise

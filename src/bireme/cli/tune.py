@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from signal import SIGPIPE
 
 from bireme.cli.options import RUN, TUNING, Option, Parsed, parse
 from bireme.cli.spec import job_spec, tuning_width
-from bireme.errors import OK, BadInputError
+from bireme.errors import OK, BadInputError, BiremeError
+from bireme.logs.sink import is_gone
 from bireme.resources import device_memory, program
 from bireme.tune.launching import Ground, Launch, executable, ground
 from bireme.tune.slots import FreeSlots, Shape
@@ -43,16 +45,21 @@ def main(argv: list[str]) -> int:
 
 def carry_out(parsed: Parsed) -> int:
     """Tune the job of a command line that has been read; return the exit code."""
-    from bireme.cli.progress import progress
+    from bireme.cli.progress import watcher
     from bireme.tune.deepspeed.autotune import autotune
 
     request = make_request(parsed, os.environ)
-    with progress(quiet=parsed.options["quiet"]) as show:
-        result = autotune(request, show)
-    print(result.summary, end="", flush=True)
-    _say_end(result)
-    if result.conclusion.signum:
-        return 128 + result.conclusion.signum
+    result = autotune(request, lambda tuning: watcher(tuning, quiet=parsed.options["quiet"]))
+    signum = result.conclusion.signum
+    try:
+        print(result.summary, end="", flush=True)
+        _say_end(result)
+    except OSError as error:
+        if not is_gone(error):
+            raise BiremeError(f"stdout cannot be written: {error.strerror}") from error
+        signum = signum or SIGPIPE
+    if signum:
+        return 128 + signum
     if not result.best:
         return NOTHING_WORKS
     if parsed.options["autotuning"] == "run":

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from bireme.errors import BiremeError
+from bireme.logs.sink import is_gone
 from bireme.loop import Loop
 from bireme.tune.ending import Ending
 from bireme.tune.executor import BACK_OFF, Executor, Job
@@ -53,7 +55,10 @@ class Adapter(Protocol):
 
 
 class Watcher(Protocol):
-    """Who shows what happens. ``interval``: seconds between two calls of `tick`; 0.0: none after the first."""
+    """Who shows what happens. ``interval``: seconds between two calls of `tick`; 0.0: none after the first.
+
+    An OSError of any of these ends the study, as its reader is gone.
+    """
 
     interval: float
 
@@ -68,6 +73,9 @@ class Watcher(Protocol):
 
     def tick(self) -> None:
         """Show it anew."""
+
+    def close(self) -> None:
+        """Leave the screen as it was found; the next call of any other takes it again. May be called twice."""
 
 
 class Conclusion(Value):
@@ -104,6 +112,7 @@ class Study:
         self._executor = Executor(self._loop, scheduler, self, keep=keep, back_off=back_off)
         self._signum = 0
         self._failed = False
+        self._blind = False
 
     def run(self) -> Conclusion:
         """Run it. Must be called in the main thread (signals arrive there).
@@ -122,6 +131,7 @@ class Study:
                 self._wind_up()
                 raise
         finally:
+            self._show(lambda watcher: watcher.close())  # while a signal cannot end us before
             self._loop.close()
         return Conclusion(self._adapter.over, self._signum)
 
@@ -149,21 +159,35 @@ class Study:
             self._loop.run()
 
     def _tick(self) -> None:
-        self._watcher.tick()
+        self._show(lambda watcher: watcher.tick())
         if self._watcher.interval:
             self._loop.after(self._watcher.interval, self._tick)
+
+    def _show(self, do: Callable[[Watcher], None]) -> None:
+        """Have the watcher show something. When nobody is there to see it any more, stop as after SIGPIPE."""
+        if self._blind:
+            return
+        try:
+            do(self._watcher)
+        except OSError as error:
+            self._blind = True
+            if not is_gone(error):
+                raise BiremeError(f"stdout cannot be written: {error.strerror}") from error
+            self._loop.after(0.0, lambda: self._on_signal(signal.SIGPIPE))  # not amidst what is being told
 
     def _on_signal(self, signum: int) -> None:
         if signum == signal.SIGTSTP:
             self._executor.signal(signum)
+            self._show(lambda watcher: watcher.close())
             os.kill(os.getpid(), signal.SIGSTOP)
             self._executor.signal(signal.SIGCONT)
+            self._show(lambda watcher: watcher.tick())
         elif signum == signal.SIGCONT:
             self._executor.signal(signum)
         elif not self._signum:
             self._signum = signum
-            self._watcher.note("stopping; what has ended is kept")
             self._executor.stop()
+            self._show(lambda watcher: watcher.note("stopping; what has ended is kept"))
             self._fill()
         elif signum in (signal.SIGINT, signal.SIGQUIT):
             self._executor.kill()
@@ -185,7 +209,7 @@ class Study:
     def started(self, name: str, reservation: Reservation) -> None:
         """As `executor.Client.started`."""
         self._journal.append({"start": name, "on": reservation.include()}, sync=False)
-        self._watcher.started(name, reservation)
+        self._show(lambda watcher: watcher.started(name, reservation))
 
     def ended(self, name: str, ending: Ending, *, again: bool) -> None:
         """As `executor.Client.ended`."""
@@ -196,5 +220,5 @@ class Study:
             self._journal.append({"end": name, "ending": ending.record(), **facts})
         elif not again:
             (self._adapter.drop if self._executor.stopping else self._adapter.give_up)(name)
-        self._watcher.ended(name, ending, again=again)
+        self._show(lambda watcher: watcher.ended(name, ending, again=again))
         self._fill()

@@ -1,0 +1,214 @@
+"""What a study shows on a terminal, and what becomes of the terminal, whatever becomes of the study."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from bireme.tune.journal import Journal
+from tests.conftest import PROGRAMS, clean_environ
+
+CONTRACT = PROGRAMS / "contract.py"
+HIDE, SHOW = b"\x1b[?25l", b"\x1b[?25h"
+CTRL_C, CTRL_Z = b"\x03", b"\x1a"
+FAILSAFE = 60.0
+
+
+class Terminal:
+    """A terminal of its own with ``bireme tune`` in it, and all that it has shown."""
+
+    def __init__(self, stage, folder: Path, *words: str, rows: int = 30) -> None:
+        self._fd, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 100, 0, 0))
+        self.process: subprocess.Popen[bytes] = stage.start(
+            *("tune", "--num_gpus", "1", "--grace", "1", str(CONTRACT), "--deepspeed_config", "ds.json", *words),
+            cwd=folder,
+            env=clean_environ(TERM="xterm-256color"),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(theirs)
+        self.shown = b""
+
+    def until(self, text: bytes | str, after: int = 0) -> None:
+        """Wait until it has shown this, after so many bytes of what it has shown."""
+        text = text.encode() if isinstance(text, str) else text
+        while text not in self.shown[after:]:
+            assert self._more(), self.shown.decode(errors="replace")
+
+    def _more(self) -> bool:
+        assert select.select([self._fd], [], [], FAILSAFE)[0], self.shown.decode(errors="replace")
+        try:
+            more = os.read(self._fd, 65536)
+        except OSError:  # nobody has it open any more
+            return False
+        self.shown += more
+        return bool(more)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._fd, keys)
+
+    def hang_up(self) -> None:
+        os.close(self._fd)
+        self._fd = -1
+
+    def end(self) -> int:
+        """Read to the end; the exit code."""
+        while self._fd >= 0 and self._more():
+            pass
+        return self.process.wait(FAILSAFE)
+
+    @property
+    def cursor(self) -> bool:
+        return self.shown.rfind(SHOW) >= self.shown.rfind(HIDE)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+@pytest.fixture
+def terminal(tmp_path, stage):
+    made: list[Terminal] = []
+
+    def make(*words: str, micro=(4, 8), rows: int = 30) -> Terminal:
+        config = {
+            "train_micro_batch_size_per_gpu": list(micro),
+            "zero_optimization": {"stage": [0, 1]},
+            "autotuning": {"enabled": True},
+        }
+        (tmp_path / "ds.json").write_text(json.dumps(config))
+        made.append(Terminal(stage, tmp_path, *words, rows=rows))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def records(folder: Path, kind: str) -> list[str]:
+    journal = Journal.open(str(folder / "autotuning_results" / "journal"))
+    journal.close()
+    return [str(record[kind]) for record in journal.records if kind in record]
+
+
+def test_what_runs_what_is_best_and_what_is_left(terminal, tmp_path):
+    it = terminal("--until", "go")
+    it.until("▸")
+    it.until("at most 4 to go")
+    (tmp_path / "go").touch()
+    assert it.end() == 0
+    plain = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", it.shown).decode()
+    assert re.search(r"▸ +z0_gas2_tmbspg4 +localhost:0 +\d", plain)
+    assert "best z0_gas1_tmbspg8: 800 samples/s · 2 done · at most 2 to go" in plain
+    assert "z0_gas1_tmbspg8: 800 samples/s, the best so far" in plain
+    assert it.shown.count(HIDE) == it.shown.count(SHOW) == 1 and it.cursor
+    last = it.shown[it.shown.rindex(SHOW) :].decode()
+    assert "| z1_gas2_tmbspg4" in last and "bireme run --grace=1.0 --num_gpus 1" in last and "▸" not in last
+
+
+def test_ctrl_c_stops_in_order_and_gives_the_cursor_back(terminal, stage, tmp_path):
+    it = terminal("--do", "0/4=hang", "--do", "1/4=hang", micro=(8, 4))
+    it.until("z0_gas1_tmbspg8: 800 samples/s")
+    it.until("▸", it.shown.index(b"z0_gas1_tmbspg8: 800"))
+    it.type(CTRL_C)
+    assert it.end() == 130
+    assert stage.left() == {}
+    assert it.cursor
+    assert b"interrupted: the same command goes on where it was" in it.shown
+    assert records(tmp_path, "end") == ["z0_gas1_tmbspg8"]
+    assert "It ended because it was interrupted." in (tmp_path / "autotuning_results" / "summary.txt").read_text()
+
+
+def test_ctrl_c_twice_does_not_wait_for_ranks_that_do_not_end(terminal, stage, tmp_path):
+    it = terminal("--do", "*/*=stubborn")
+    it.until("▸")
+    while not (tmp_path / "stubborn.0").exists():
+        time.sleep(0.01)
+    it.type(CTRL_C)
+    it.until("stopping; what has ended is kept")
+    it.type(CTRL_C)
+    assert it.end() == 130 and it.cursor
+    assert stage.left() == {}
+
+
+def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(terminal, tmp_path):
+    it = terminal("--until", "go")
+    it.until("▸")
+    it.type(CTRL_Z)
+    it.until(SHOW)
+    state = Path(f"/proc/{it.process.pid}/stat")
+    while state.read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
+    before = len(it.shown)
+    (tmp_path / "go").touch()
+    os.kill(it.process.pid, signal.SIGCONT)
+    it.until(HIDE, before)
+    assert it.end() == 0 and it.cursor
+    assert len(records(tmp_path, "end")) == 4
+
+
+def test_a_terminal_that_goes_away_stops_it_in_order(terminal, stage, tmp_path):
+    it = terminal("--until", "go")
+    it.until("▸")
+    it.hang_up()
+    assert it.end() == 128 + signal.SIGHUP
+    assert stage.left() == {}
+    assert (tmp_path / "autotuning_results" / "summary.txt").exists()
+    (tmp_path / "go").touch()
+    assert terminal("--until", "go").end() == 0
+    assert len(records(tmp_path, "end")) == 4
+
+
+def test_ctrl_c_while_it_waits_for_what_another_has_left(terminal, stage, tmp_path):
+    first = terminal("--do", "0/4=stubborn")
+    while not (tmp_path / "stubborn.0").exists():
+        time.sleep(0.01)
+    first.process.kill()
+    first.process.wait()
+    second = terminal("--do", "0/4=stubborn")
+    second.until("waiting for what an earlier tuner has left to end")
+    second.type(CTRL_C)
+    assert second.end() == 130 and second.cursor
+    assert stage.left(within=30) == {}, "the guardian of the first ends it by itself"
+
+
+def test_more_rows_than_the_terminal_has(terminal, tmp_path):
+    it = terminal("--until", "go", rows=2)
+    it.until("to go")
+    (tmp_path / "go").touch()
+    assert it.end() == 0 and it.cursor
+
+
+def test_a_reader_that_goes_away_stops_it_in_order(stage, tmp_path):
+    config = {"train_micro_batch_size_per_gpu": [1, 2, 4, 8, 16], "autotuning": {"enabled": True}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    process = stage.start(
+        "tune", "--num_gpus", "1", str(CONTRACT), "--deepspeed_config", "ds.json", "--nap", "0.1", cwd=tmp_path
+    )
+    assert process.stdout.readline() == b"z0_gas16_tmbspg1 starts on localhost:0\n"
+    process.stdout.close()
+    assert process.wait(FAILSAFE) == 141
+    assert process.stderr.read() == b""
+    assert stage.left() == {}
+    ended = records(tmp_path, "end")
+    assert len(ended) < 5
+    summary = (tmp_path / "autotuning_results" / "summary.txt").read_text()
+    assert all(f"| {name} " in summary for name in ended)
+    assert stage.run("tune", "--num_gpus", "1", str(CONTRACT), "--deepspeed_config", "ds.json", "--nap", "0.1",
+                     cwd=tmp_path).returncode == 0  # fmt: skip
+    assert len(records(tmp_path, "end")) == 5
