@@ -131,7 +131,7 @@ def test_ctrl_c_stops_in_order_and_gives_the_cursor_back(terminal, stage, tmp_pa
     assert it.cursor
     assert b"interrupted: the same command goes on where it was" in it.shown
     assert records(tmp_path, "end") == ["z0_gas1_tmbspg8"]
-    assert "It ended because it was interrupted." in (tmp_path / "autotuning_results" / "summary.txt").read_text()
+    assert "It ended: it was interrupted." in (tmp_path / "autotuning_results" / "summary.txt").read_text()
 
 
 def test_ctrl_c_twice_does_not_wait_for_ranks_that_do_not_end(terminal, stage, tmp_path):
