@@ -52,6 +52,7 @@ def test_true_is_not_one():
     assert {"flag": 1} not in Space((FLAG,))
     assert not FLAG.ordered and SIZES.ordered
     assert key_of({"a": True}) != key_of({"a": 1})
+    Dimension("either", (True, 1, False, 0, "1")).check()
 
 
 def test_keys_do_not_depend_on_order():
@@ -75,6 +76,7 @@ def test_a_union_is_one_space_after_the_other():
         ((Dimension("size", ()),), "nothing to choose from for 'size'"),
         ((Dimension("size", (1, 2, 1)),), "1 stands twice"),
         ((Dimension("size", ({"a": 1}, {"a": 1})),), "stands twice"),
+        ((Dimension("size", (500000000, 5e8)),), "500000000.0 stands twice"),
         ((SIZES, SIZES), "two dimensions are called 'size'"),
     ],
 )

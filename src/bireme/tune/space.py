@@ -38,12 +38,9 @@ class Dimension(Value):
         """Raises BadInputError: there is no choice, or one stands there twice."""
         if not self.choices:
             raise BadInputError(f"nothing to choose from for {self.name!r}", mend="name at least one value")
-        seen: set[str] = set()
-        for choice in self.choices:
-            key = json.dumps(choice, sort_keys=True)
-            if key in seen:
-                raise BadInputError(f"{key} stands twice among the choices for {self.name!r}")
-            seen.add(key)
+        for index, choice in enumerate(self.choices):
+            if _among(choice, self.choices[:index]):
+                raise BadInputError(f"{json.dumps(choice)} stands twice among the choices for {self.name!r}")
 
 
 class Points(Protocol):

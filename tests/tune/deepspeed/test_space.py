@@ -7,10 +7,13 @@ import itertools
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
+from bireme.tune.deepspeed.names import name_of
 from bireme.tune.search import make
-from bireme.tune.space import key_of
+from bireme.tune.space import Dimension, Space, key_of
 
 MICRO = "train_micro_batch_size_per_gpu"
 GAS = "gradient_accumulation_steps"
@@ -304,3 +307,32 @@ def test_names_are_short_where_they_can_be(space):
     zero = {"stage": 2, "overlap_comm": [True, False], "reduce_bucket_size": [500000000, 1000]}
     tuning = space(train_micro_batch_size_per_gpu=3, zero_optimization=zero)
     assert names(tuning)[0] == "z2_gas1_tmbspg3_ocT_rbs5e+08"
+
+
+WORDS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-9, 9),
+    st.floats(-9, 9, allow_nan=False),
+    st.sampled_from(["T", "F", "1", "1.5", "cpu", "5e+08", "a b"]),
+    st.sampled_from([{"device": "cpu"}, {"device": "none"}, {"x": 1}]),
+)
+
+
+@given(st.lists(WORDS, min_size=2, max_size=6), st.lists(WORDS, min_size=2, max_size=6))
+def test_names_differ_whatever_the_choices(first, second):
+    """Two experiments of one name would be one folder, in which the later run destroys the figures of the earlier."""
+    dimensions = (Dimension("one.b", tuple(first)), Dimension("other.b", tuple(second)))
+    try:
+        Space(dimensions).check()
+    except BadInputError:
+        return
+    choices = {each.name: each.choices for each in dimensions}
+    found = {name_of(0, 1, 1, point, choices) for point in Space(dimensions).points()}
+    assert len(found) == Space(dimensions).size
+
+
+def test_offloading_can_be_read_in_a_name(space):
+    zero = {"stage": 1, "offload_optimizer": [{"device": "cpu"}, {"device": "none"}]}
+    tuning = space(train_micro_batch_size_per_gpu=3, zero_optimization=zero)
+    assert names(tuning) == ["z1_gas1_tmbspg3_oocpu", "z1_gas1_tmbspg3_oonone"]

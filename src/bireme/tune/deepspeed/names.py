@@ -5,13 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 LONGEST = 120
 """Longer names are cut and hashed: a file system takes 255 bytes, and suffixes come on top."""
 
 
-def name_of(stage: int, accumulation: int, micro: int, varying: Mapping[str, object]) -> str:
+def name_of(
+    stage: int,
+    accumulation: int,
+    micro: int,
+    varying: Mapping[str, object],
+    choices: Mapping[str, Sequence[object]] | None = None,
+) -> str:
     """``z1_gas1_tmbspg3``, and what else varies behind it: ``z2_gas1_tmbspg3_ocT_rbs5e+08``.
 
     Args:
@@ -19,10 +25,12 @@ def name_of(stage: int, accumulation: int, micro: int, varying: Mapping[str, obj
         accumulation: gradient accumulation steps.
         micro: samples in a micro-batch.
         varying: whatever else varies, by dotted path.
+        choices: what each of them may be, from which its word tells it.
     """
     head = f"z{stage}_gas{accumulation}_tmbspg{micro}"
     short = _acronyms(tuple(varying))
-    name = "_".join((head, *(f"{short[path]}{_word(value)}" for path, value in varying.items())))
+    words = (f"{short[path]}{_word(value, (choices or {}).get(path, ()))}" for path, value in varying.items())
+    name = "_".join((head, *words))
     return name if len(name) <= LONGEST else f"{name[:LONGEST]}_{_hash(varying)}"
 
 
@@ -35,7 +43,14 @@ def _acronyms(paths: tuple[str, ...]) -> dict[str, str]:
     return short
 
 
-def _word(value: object) -> str:
+def _word(value: object, choices: Sequence[object]) -> str:
+    """As short as tells it from the other choices: ``1`` and ``"1"`` have the same word, and so have none."""
+    word = _brief(value)
+    alike = [choice for choice in choices if _brief(choice) == word]
+    return word if len(alike) <= 1 else _hash(value)
+
+
+def _brief(value: object) -> str:
     if isinstance(value, bool):
         return "T" if value else "F"
     if isinstance(value, (int, float)):
@@ -43,6 +58,8 @@ def _word(value: object) -> str:
         return brief if float(brief) == value else repr(value)
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9.+-]{1,24}", value):
         return value
+    if isinstance(value, Mapping) and len(value) == 1 and isinstance(only := next(iter(value.values())), str):
+        return _brief(only)  # {"device": "cpu"}
     return _hash(value)
 
 

@@ -101,9 +101,10 @@ class TuningSpace(Value):
     def name(self, point: Point) -> str:
         """A name for the point's experiment, as ``z1_gas1_tmbspg3``, that no other point has."""
         micro = _number(point, MICRO)
-        varying = [dimension.name for dimension in self.choices[_number(point, STAGE)] if len(dimension.choices) > 1]
+        choices = {each.name: each.choices for each in self.choices[_number(point, STAGE)] if len(each.choices) > 1}
         accumulation = self.batch.accumulation(micro, _gas(point))
-        return name_of(_number(point, STAGE), accumulation, micro, {name: point[name] for name in varying})
+        varying = {name: point[name] for name in choices}
+        return name_of(_number(point, STAGE), accumulation, micro, varying, choices)
 
     def ds_config(self, point: Point, *, metric_path: str = "") -> dict[str, object]:
         """The configuration of a point, a new one each time.
