@@ -19,7 +19,6 @@ from bireme.deepspeed.scheduler import (
 )
 
 SCRIPT = Path(__file__).parents[1] / "programs" / "contract.py"
-HERE = os.uname().nodename
 
 
 def test_queue_run_and_best(make):
@@ -43,16 +42,6 @@ def test_mapped_arguments_replace_those_given(make, given):
     assert "batch 16 " in make.output("one")
 
 
-def test_nodes_may_differ(make):
-    manager = make.manager(hosts={"localhost": [0, 1, 2], "127.0.0.1": [0]})
-    assert [node.max_slots for node in manager.nodes] == [3, 1]
-    with pytest.raises(ValueError, match="can never run: 4 slots on one node"):
-        manager.schedule_experiments([make.exp("wide", gpus=4)])
-    with pytest.raises(ValueError, match="so many are only on localhost"):
-        manager.schedule_experiments([make.exp("broad", gpus=2, nodes=2)])
-    assert manager.experiment_queue == []
-
-
 def test_what_has_ended_is_not_run_again_and_what_was_stopped_is(make, tmp_path):
     manager = make.manager()
     manager.schedule_experiments([make.exp("one"), make.exp("two", micro=8)])
@@ -62,9 +51,38 @@ def test_what_has_ended_is_not_run_again_and_what_was_stopped_is(make, tmp_path)
     again.schedule_experiments([make.exp("one"), make.exp("two", micro=8)])
     assert [exp["name"] for exp in again.experiment_queue] == ["two"]
     assert [exp["name"] for exp, _ in again.finished_experiments.values()] == ["one"]
+    more = make.manager("--batch", "7")
+    more.schedule_experiments([make.exp("one")])
+    assert [exp["name"] for exp in more.experiment_queue] == ["one"], "another command"
     changed = make.manager()
     changed.schedule_experiments([make.exp("one", micro=32)])
     assert [exp["name"] for exp in changed.experiment_queue] == ["one"], "another configuration under an old name"
+
+
+def test_in_order_and_none_passes_a_head_that_waits(make, tmp_path, script):
+    """The second needs both slots; the third would find one at once."""
+    say = script("import os, sys\nopen('ran', 'a').write(os.environ['WORLD_SIZE'] + sys.argv[1][-1] + ' ')")
+    manager = make.manager(script=say, slots=2, mappings={"train_micro_batch_size_per_gpu": "--micro"})
+    manager.args.user_args = ["--micro=0", *manager.args.user_args]
+    manager.schedule_experiments(
+        [make.exp("m1", micro=1), make.exp("m2", micro=2, gpus=2), make.exp("m3", micro=3), make.exp("m4", micro=4)]
+    )
+    manager.run()
+    ran = (tmp_path / "ran").read_text().split()
+    assert ran[:3] == ["11", "22", "22"] and sorted(ran[3:]) == ["13", "14"]
+
+
+def test_slots_of_several_nodes_are_reserved_together_or_not_at_all(make):
+    manager = make.manager(hosts={"a": [0, 1], "b": [5], "c": [2, 3]})
+    request = manager.resource_request
+    assert request({"num_nodes": 3, "num_gpus": 2}) is None
+    assert manager.status() == "a (2 idle gpus), b (1 idle gpus), c (2 idle gpus)"
+    both = request({"num_nodes": 2, "num_gpus": 2})
+    assert [each.desc() for each in both] == ["a:0,1@", "c:2,3@"]
+    assert [each.desc() for each in request({"num_nodes": 1, "num_gpus": 1})] == ["b:5@"]
+    for each in both:
+        each.restore_slots()
+    assert manager.status() == "a (2 idle gpus), b (0 idle gpus), c (2 idle gpus)"
 
 
 def test_the_same_file_is_queued_once(make):
@@ -91,6 +109,53 @@ def test_a_broken_file_is_told_with_its_line(make, tmp_path):
     path.write_text('{"name": "x"}')
     with pytest.raises(ValueError, match="an experiment needs 'ds_config'"):
         make.manager().schedule_experiments([str(path)])
+    path.write_text('{"name": "..", "ds_config": {}, "num_gpus": 1, "num_nodes": 1}')
+    with pytest.raises(ValueError, match=r"'\.\.' is no name for an experiment"):
+        make.manager().schedule_experiments([str(path)])
+
+
+def test_a_results_folder_that_cannot_be_written_to_is_told(make, tmp_path):
+    (tmp_path / "results").touch()
+    manager = make.manager()
+    manager.schedule_experiments([make.exp("one")])
+    with pytest.raises(ValueError, match="results cannot be written to"):
+        manager.run()
+
+
+def test_the_experiment_tells_where_its_figures_are(make, tmp_path):
+    """The reference's tuners read them there."""
+    manager = make.manager()
+    manager.schedule_experiments([make.exp("one")])
+    manager.run()
+    exp, _ = manager.finished_experiments[0]
+    path = exp["ds_config"]["autotuning"]["metric_path"]
+    assert path == str(make.result("one", "metrics.json"))
+    assert json.loads(Path(path).read_text())["throughput"] == 400.0
+
+
+def test_the_model_is_described_where_it_is_asked_for(make, tmp_path, script):
+    """As the reference's tuner does it: a path of its own, and no figures."""
+    profile = script(
+        "import base64, json, sys\n"
+        "section = json.loads(base64.urlsafe_b64decode(sys.argv[-1]))['autotuning']\n"
+        "open(section['model_info_path'], 'w').write('{\"num_params\": 7}')"
+    )
+    info = tmp_path / "info.json"
+    section = {"model_info": {"profile": True}, "model_info_path": str(info)}
+    manager = make.manager(script=profile)
+    manager.schedule_experiments([make.exp("profile_model_info", section=section)])
+    manager.run()
+    assert manager.finished_experiments[0][1] is None and json.loads(info.read_text()) == {"num_params": 7}
+
+
+def test_without_figures_it_runs_again(make, script):
+    manager = make.manager(script=script(""))
+    manager.schedule_experiments([make.exp("short")])
+    manager.run()
+    assert manager.finished_experiments[0][1].startswith("no metric: the run ended without writing metrics.json")
+    again = make.manager(script=script(""))
+    again.schedule_experiments([make.exp("short")])
+    assert len(again.experiment_queue) == 1
 
 
 def test_one_job_on_reserved_slots(make):
@@ -116,6 +181,44 @@ def test_run_experiment_and_clean_up_alone(make, tmp_path):
     clean_up(exp, [reservation])
     assert json.loads((tmp_path / "results/one/metrics.json").read_text())["throughput"] == 400.0
     assert "--include localhost:0,1" in (tmp_path / "results/one/cmd.txt").read_text()
+
+
+def test_the_experiments_own_hostfile_counts(make, tmp_path):
+    (tmp_path / "own").write_text("localhost slots=3\n")
+    manager = make.manager()
+    manager.schedule_experiments([make.exp("one", hostfile=str(tmp_path / "own")), make.exp("two")])
+    manager.run()
+    assert f"--hostfile={tmp_path / 'own'} --include localhost:" in make.result("one", "cmd.txt").read_text()
+    assert "--hosts=localhost:4 --include localhost:" in make.result("two", "cmd.txt").read_text()
+
+
+def test_ports_are_next_to_each_other(make, tmp_path):
+    manager = make.manager(launch=("--master_port", 29871), slots=2)
+    manager.schedule_experiments([make.exp("m4"), make.exp("m8", micro=8)])
+    for exp in manager.experiment_queue:
+        manager.run_job(exp, manager.resource_request(exp))
+    while manager.running_experiments:
+        manager.experiment_check()
+    assert "--master_port 29871 " in make.result("m4", "cmd.txt").read_text()
+    assert "--master_port 29872 " in make.result("m8", "cmd.txt").read_text()
+
+
+def test_a_script_may_be_given_a_file(make):
+    manager = make.manager(launch=("--config_as", "file"))
+    manager.schedule_experiments([make.exp("one")])
+    manager.run()
+    assert f"--deepspeed_config {make.result('one', 'ds_config.json')}" in make.result("one", "cmd.txt").read_text()
+    assert manager.parse_results("throughput")[1] == 400.0
+
+
+def test_a_module_and_its_ranks_logs(make, tmp_path, monkeypatch):
+    (tmp_path / "job.py").write_text("print('as a module', __spec__.name)")
+    launch = ("--module", "--enable_each_rank_log", tmp_path / "logs")
+    manager = make.manager(script="job", launch=launch)
+    manager.schedule_experiments([make.exp("one", gpus=2)])
+    manager.run()
+    assert "as a module job" in make.output("one")
+    assert len([file for _, _, files in os.walk(tmp_path / "logs" / "one") for file in files]) >= 2
 
 
 def test_flags_of_the_launch_carry_over(make, tmp_path):

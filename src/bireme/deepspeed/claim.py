@@ -1,4 +1,4 @@
-"""A folder of results, claimed: who runs experiments there is alone, whoever else comes."""
+"""A folder of results, claimed, and the loop for the experiments in it: who runs some there is alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from contextlib import ExitStack
 
 from bireme.logs.console import complain
+from bireme.loop import Loop
 from bireme.tune.deepspeed.autotune import JOURNAL, LOCK
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.journal import Journal
@@ -17,6 +18,9 @@ class Claim:
 
     The journal's is held by who is at work; nothing of ours is written there, for each experiment's own files say how
     it has ended. The other is held until nothing is left of the experiments, though who began them was killed.
+
+    Attributes:
+        loop: the event loop, which takes the signals.
 
     Args:
         files: the folders, which are made.
@@ -33,6 +37,8 @@ class Claim:
             if not self._lock.taken():
                 complain("waiting for what an earlier tuner has left to end")
                 self._lock.wait()
+            self.loop = Loop()
+            opened.callback(self.loop.close)
             self._held = opened.pop_all()
 
     def fileno(self) -> int:
@@ -40,5 +46,5 @@ class Claim:
         return self._lock.fileno()
 
     def close(self) -> None:
-        """Others may come."""
+        """Give the signals back; others may come."""
         self._held.close()

@@ -23,11 +23,12 @@ from bireme.tune.diagnosis import diagnose
 from bireme.tune.ending import Ending
 from bireme.tune.experiment import End, Order, read_report, tail
 from bireme.tune.launching import Ground, Launch, executable
+from bireme.tune.slots import Shape, why_impossible
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any
 
     from bireme.resources.pool import Pool
@@ -48,11 +49,17 @@ class Command(Value):
     by_file: bool
 
 
-def read_experiment(path: str, results_dir: str) -> dict[str, Any]:
+def read_experiment(path: str, results_dir: str, pool: Pool, taken: Collection[str] = ()) -> dict[str, Any]:
     """An experiment's file, with its folder of results, and the file for its figures in its configuration.
 
+    Args:
+        path: the file.
+        results_dir: where it gets a folder.
+        pool: the slots that there are.
+        taken: the names of others.
+
     Raises:
-        ValueError: it is none, or broken.
+        ValueError: it is none, is broken, has the name of another, or asks for more than there will ever be.
     """
     document = read_document(path)
     exp: dict[str, Any] = copy.deepcopy(document.data)
@@ -61,6 +68,14 @@ def read_experiment(path: str, results_dir: str) -> dict[str, Any]:
             raise BadInputError(
                 f"an experiment needs {key!r}", mend=f"of type {kind.__name__}", where=document.where(key)
             )
+    if exp["name"] in taken:
+        raise BadInputError(
+            f"there is an experiment {exp['name']} already",
+            mend="the name is that of its folder: give each its own",
+            where=document.where("name"),
+        )
+    if reason := why_impossible(pool, Shape(exp["num_nodes"], exp["num_gpus"])):
+        raise BadInputError(f"experiment {exp['name']} can never run: {reason}", where=document.where("num_gpus"))
     files = StudyFiles.at(results_dir, "")
     files.result(exp["name"])  # it becomes the name of a folder, if it can
     exp["result_dir"] = os.path.join(results_dir, exp["name"])

@@ -19,7 +19,6 @@ from bireme.deepspeed.experiments import Experiments, read_experiment
 from bireme.deepspeed.nodes import Node, Reservation, pool_of, reserve
 from bireme.deepspeed.outcomes import best_of, error_of
 from bireme.errors import BadInputError
-from bireme.loop import Loop
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.ending import Ending
 from bireme.tune.executor import Executor, Job
@@ -68,7 +67,6 @@ class ResourceManager:
         self.arg_mappings: dict[str, str] = {}
         for key, flag in (arg_mappings or {}).items():
             self.arg_mappings.setdefault(key.strip(), flag.strip())
-        self._loop: Loop | None = None
         self._claim: Claim | None = None
 
     # -- the queue -----------------------------------------------------------------------------------
@@ -82,15 +80,7 @@ class ResourceManager:
         for path in exp_paths:
             if path in self.exp_paths:
                 continue
-            exp = read_experiment(path, self.results_dir)
-            if reason := why_impossible(pool_of((node.host, node.slots) for node in self.nodes), _shape(exp)):
-                raise BadInputError(f"experiment {exp['name']} can never run: {reason}", where=path)
-            if exp["name"] in self._names():
-                raise BadInputError(
-                    f"there is an experiment {exp['name']} already",
-                    mend="the name is that of its folder: give each its own",
-                    where=path,
-                )
+            exp = read_experiment(path, self.results_dir, self._pool(), self._names())
             ending = self._experiments().earlier(exp)
             self.exp_paths.add(path)
             exp["exp_id"], self.experiment_count = self.experiment_count, self.experiment_count + 1
@@ -129,20 +119,19 @@ class ResourceManager:
         for exp in self.experiment_queue:
             if reason := why_impossible(pool, _shape(exp)):
                 raise BadInputError(f"experiment {exp['name']} cannot run while slots are reserved: {reason}")
-        loop = self._open()
+        claim = self._open()
         try:
-            signum = self._run(loop, Scheduler(pool))
+            signum = self._run(claim, Scheduler(pool))
         finally:
             self._close()
         if signum:
             signal.raise_signal(signum)
             raise KeyboardInterrupt  # the signal was handled, and we have not done what was asked for
 
-    def _run(self, loop: Loop, scheduler: Scheduler) -> int:
+    def _run(self, claim: Claim, scheduler: Scheduler) -> int:
         """Return the signal that has stopped it, or 0."""
-        assert self._claim is not None
-        client = self._experiments(self._ended)
-        executor = Executor(loop, scheduler, client, keep=(self._claim.fileno(),))
+        loop, client = claim.loop, self._experiments(self._ended)
+        executor = Executor(loop, scheduler, client, keep=(claim.fileno(),))
         signals: list[int] = []
 
         def interrupt(signum: int) -> None:
@@ -173,27 +162,29 @@ class ResourceManager:
 
     def run_job(self, exp: dict[str, Any], reservations: list[Reservation]) -> None:
         """Start an experiment on slots that were reserved for it; :meth:`experiment_check` waits for its end."""
-        loop = self._open()
-        assert self._claim is not None
+        try:
+            self._start(exp, reservations)
+        except BaseException:
+            self._forget(exp, reservations)
+            self._close_if_idle()
+            raise
+
+    def _start(self, exp: dict[str, Any], reservations: list[Reservation]) -> None:
+        claim = self._open()
         client = self._experiments(self._ended, port=exp["exp_id"])  # as in the reference
         client.add(exp)
         pool = pool_of((each.node.host, each.slots) for each in reservations)
-        executor = Executor(loop, Scheduler(pool), client, keep=(self._claim.fileno(),))
+        executor = Executor(claim.loop, Scheduler(pool), client, keep=(claim.fileno(),))
+        executor.submit(Job(exp["name"], Shape(len(reservations), len(reservations[0].slots))))
         self.running_experiments[exp["exp_id"]] = (executor, exp, reservations, time.time())
         _RUNNING[_folder(exp)] = self
-        try:
-            executor.submit(Job(exp["name"], Shape(len(reservations), len(reservations[0].slots))))
-            executor.start_ready()
-        except BaseException:
-            self._forget(exp)
-            self._close_if_idle()
-            raise
+        executor.start_ready()
 
     def experiment_check(self, pbar: Any = None) -> None:
         """Wait until one of those that run has ended, if any does; its slots are idle then."""
         before = len(self.finished_experiments)
         if self.running_experiments:
-            self._open().run()
+            self._open().loop.run()
         self._close_if_idle()
         if pbar is not None:
             pbar.update(len(self.finished_experiments) - before)
@@ -201,15 +192,14 @@ class ResourceManager:
     def _ended(self, exp: dict[str, Any], ending: Ending) -> None:
         """An experiment has ended for good. One that `run` was told to stop has not: it is queued again."""
         executor, _, reservations, _ = self.running_experiments[exp["exp_id"]]
-        if self._loop is not None:
-            self._loop.stop()
+        self._open().loop.stop()
         if ending.counts or reservations or not executor.stopping:
             self.finished_experiments[exp["exp_id"]] = (exp, error_of(ending))
-            self._forget(exp)
+            self._forget(exp, reservations)
 
-    def _forget(self, exp: Mapping[str, Any]) -> None:
+    def _forget(self, exp: Mapping[str, Any], reservations: list[Reservation]) -> None:
         """It runs no more, and its slots are idle."""
-        _, _, reservations, _ = self.running_experiments.pop(exp["exp_id"])
+        self.running_experiments.pop(exp["exp_id"], None)
         _RUNNING.pop(_folder(exp), None)
         for reservation in reservations:
             reservation.restore_slots()
@@ -221,7 +211,7 @@ class ResourceManager:
             executor.withdraw()  # one that was to be started again
             executor.stop()
         while any(not executor.idle for executor, _, _, _ in chosen):
-            self._open().run()
+            self._open().loop.run()
         for _, exp, _, _ in chosen:
             if exp["exp_id"] in self.running_experiments:
                 self._ended(exp, Ending("stopped"))
@@ -252,31 +242,25 @@ class ResourceManager:
     def _experiments(
         self, on_end: Callable[[dict[str, Any], Ending], object] = lambda exp, ending: None, port: int = 0
     ) -> Experiments:
-        pool = pool_of((node.host, node.slots) for node in self.nodes)
         files = StudyFiles.at(self.results_dir, self.exps_dir)
-        return Experiments(self.args, pool, files, self.arg_mappings, on_end, port)
+        return Experiments(self.args, self._pool(), files, self.arg_mappings, on_end, port)
 
-    def _open(self) -> Loop:
-        """The loop; as long as there is one, the folder of results is ours."""
-        if self._loop is None:
-            self._claim = Claim(StudyFiles.at(self.results_dir, self.exps_dir))
-            try:
-                self._loop = Loop()
-            except BaseException:
-                self._close()
-                raise
-        return self._loop
+    def _pool(self) -> dict[str, tuple[str, ...]]:
+        return pool_of((node.host, node.slots) for node in self.nodes)
+
+    def _open(self) -> Claim:
+        """The folder is ours, and signals go to the loop, as long as something runs."""
+        self._claim = self._claim or Claim(StudyFiles.at(self.results_dir, self.exps_dir))
+        return self._claim
 
     def _close_if_idle(self) -> None:
         if not self.running_experiments:
             self._close()
 
     def _close(self) -> None:
-        if self._loop is not None:
-            self._loop.close()
         if self._claim is not None:
             self._claim.close()
-        self._loop = self._claim = None
+            self._claim = None
 
 
 _RUNNING: dict[str, ResourceManager] = {}
