@@ -187,6 +187,7 @@ DATA = st.sampled_from([
     TWELVE,
     FOUND,
     {**FOUND, "autotuning": {"metric": "latency"}},
+    {**FOUND, "autotuning": {"num_tuning_micro_batch_sizes": 6}},
     {**FOUND, "autotuning": {"fast": False}},
     {**TWELVE, "autotuning": {"fast": False, "tuner_type": "random"}},
     {**TWELVE, "autotuning": {"tuner_type": "random"}},
@@ -211,7 +212,7 @@ MACHINES = st.builds(
     ),
 )
 
-thorough = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+thorough = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def read(past: list[Past]) -> list[Past]:
