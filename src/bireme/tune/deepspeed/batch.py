@@ -106,7 +106,9 @@ def _settled(batch: Batch, gas: tuple[int, ...] | None) -> Batch:
         micro = batch.total // (gas[0] * batch.parallel)
         return batch.replace(gas=gas, micro=batch.micro or (micro,)) if micro else batch.replace(gas=gas)
     if batch.total is not None and batch.micro is None:
-        return batch.replace(micro=_divisors(batch), start=None)
+        # To be found, among those that make it up.
+        sizes = _divisors(batch)
+        return batch.replace(least=sizes[0], most=sizes[-1]) if sizes else batch.replace(micro=())
     if batch.ceiling is not None:
         return batch.replace(share=batch.ceiling // batch.parallel)
     if batch.micro and len(batch.micro) > 1:
@@ -115,13 +117,10 @@ def _settled(batch: Batch, gas: tuple[int, ...] | None) -> Batch:
     return batch
 
 
-def _divisors(batch: Batch) -> tuple[int, ...] | None:
-    """The micro-batches that make up the train_batch_size exactly, with powers of two preferred to all."""
-    share, rest = divmod(batch.total or 0, batch.parallel)
-    if rest:
-        return ()
-    sizes = [size for size in range(batch.least, min(batch.most, share) + 1) if share % size == 0]
-    return tuple(sizes)
+def _divisors(batch: Batch) -> tuple[int, ...]:
+    """The micro-batches within the limits of which one accumulation or another makes up the train_batch_size."""
+    sizes = range(batch.least, min(batch.most, (batch.total or 0) // batch.parallel) + 1)
+    return tuple(size for size in sizes if not _never(batch, size))
 
 
 def _possible(batch: Batch, config: Config) -> Batch:

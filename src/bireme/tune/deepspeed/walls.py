@@ -158,20 +158,33 @@ class Walls:
 
     def _next(self, number: int, pending: Collection[int]) -> int | None:
         """The next micro-batch of a family; None: there is none now."""
-        wall, limits = self._boundary.wall(number), self._limits[number]
-        limit = min(limits, default=self._boundary.most + 1)
-        top = max((wall.fits, *pending))
-        if wall.fits == 0 and limits:
-            # It fails at the least, or halving finds where it does not.
-            wanted: tuple[int, ...] = (max(self._boundary.least, limit // 2),)
+        wall, least = self._boundary.wall(number), self._boundary.least
+        limit = min(self._limits[number], default=self._boundary.most + 1)
+        breaks = self._boundary.most + 1 if wall.breaks is None else wall.breaks
+        top = low = max((wall.fits, *pending))
+        if self._limits[number] and limit <= breaks:
+            # It fails even at the least, or halving finds where it does not.
+            wanted: tuple[int, ...] = (max(2 * top, limit // 2) if top else least,)
         elif not top:
             wanted = (self._start(number), *self._boundary.propose(number))
         elif wall.breaks is None:
             wanted = (self._higher(number, top),)
         else:
-            wanted = self._boundary.propose(number, 1, pending)
+            wanted, low = self._boundary.propose(number, 1, pending), wall.fits
         known = {micro for other, micro, _ in self._known if other == number} | set(pending)
-        return next((each for each in wanted if each < limit and each not in known and self._may(number, each)), None)
+        between = range(max(low + 1, least), min(breaks, limit))
+        for each in wanted:
+            micro = self._possible(number, each, between)
+            if micro is not None and micro < limit and micro not in known and self._may(number, micro):
+                return micro
+        return None
+
+    def _possible(self, number: int, micro: int, between: range) -> int | None:
+        """A micro-batch, or the nearest that the limits of the whole batch allow."""
+        if self._families.point(number, micro) is not None:
+            return micro
+        near = sorted(between, key=lambda size: (abs(size - micro), size))
+        return next((size for size in near if self._families.point(number, size) is not None), None)
 
     def _may(self, number: int, micro: int) -> bool:
         return not self._boundary.ruled_out(number, micro)
