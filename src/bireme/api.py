@@ -8,14 +8,18 @@ from bireme.runner import launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from bireme.job import JobSpec
     from bireme.planning.start import StartPlan
     from bireme.supervise.outcome import Outcome
 
 
-def run(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Outcome:
+def run(
+    spec: JobSpec,
+    environ: Mapping[str, str] | None = None,
+    on_restart: Callable[[Outcome, JobSpec], object] = lambda *_: None,
+) -> Outcome:
     """Run a job and wait for its end; the ranks write to this process's stdout and stderr.
 
     Call it in the main thread: while it runs, SIGINT, SIGTERM, SIGHUP and the like stop the job.
@@ -23,14 +27,20 @@ def run(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Outcome:
     Args:
         spec: the job.
         environ: what the ranks inherit; this process's environment when not given.
+        on_restart: called before each of the job's ``restarts``, with how it has ended and with what is started now.
 
     Returns:
-        What happened. A job that fails is not an exception.
+        What happened, the last time. A job that fails is not an exception.
 
     Raises:
         BadInputError: the job cannot be run as described; nothing was started.
     """
-    return launch.run(spec, _inherited() if environ is None else environ)
+    environ = _inherited() if environ is None else environ
+    if not spec.restarts:
+        return launch.run(spec, environ)
+    from bireme.runner import restarts
+
+    return restarts.run(spec, environ, on_restart)
 
 
 def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:

@@ -50,6 +50,9 @@ class JobSpec(Value):
     nodes that are not fit keep the job from starting.
     ``by_hand``: every node's command is typed there, with its ``node_rank``. ``exports``: ``NAME``, ``PREFIX*`` or
     ``NAME=VALUE``. ``rank_log_dir`` is on each node, ``log_dir`` on this machine. ``heartbeat`` is in seconds.
+
+    ``restarts``: how often the job is started again after a failure; ``attempt`` counts them, from 0. ``avoid``: nodes
+    to leave out where the pool has others.
     """
 
     program: Program
@@ -87,3 +90,6 @@ class JobSpec(Value):
     exports: tuple[str, ...] = ()
     log_dir: str | None = None
     heartbeat: float = DEFAULT_HEARTBEAT
+    restarts: int = 0
+    attempt: int = 0
+    avoid: tuple[str, ...] = ()

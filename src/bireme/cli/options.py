@@ -136,6 +136,7 @@ OUTPUT = (
 CONDUCT = (
     Option(("--grace",), "seconds between SIGTERM and SIGKILL when ranks are stopped (10)", "seconds", "SECONDS", 10.0),
     Option(("--time_limit",), "stop the job after so many seconds, with exit code 124", "seconds", "SECONDS"),
+    Option(("--restarts",), "after a failure, start the whole job again, up to R times (0)", "count", "R", 0),
     Option(("--save_pid",), "keep the launcher's pid in /tmp/<pid>.deepspeed while it runs"),
     Option(("--dry_run",), "print the plan and start nothing"),
     Option(("--json",), "with --dry_run: the plan as JSON"),
@@ -175,7 +176,10 @@ RUN: dict[str, tuple[Option, ...]] = {
 """The options of ``bireme run``, by group, in the order of the help page."""
 
 _NODES_ONLY = tuple(option.dest for option in NODES)
-_NOT_BY_HAND = ("include", "exclude", "num_gpus", "rdzv_endpoint", "save_pid", "dry_run", "json", "log_dir", "report")
+_NOT_BY_HAND = (
+    *("include", "exclude", "num_gpus", "rdzv_endpoint", "save_pid", "dry_run", "json", "log_dir", "report"),
+    "restarts",
+)
 
 AGENT: dict[str, tuple[Option, ...]] = {
     "world": (

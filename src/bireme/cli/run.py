@@ -55,7 +55,7 @@ def _report_place(path: str | None) -> str:
 def _run(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None) -> int:
     from bireme.api import run
 
-    outcome = run(spec)
+    outcome = run(spec, on_restart=_say_restart)
     at_end(outcome)  # first, for the reader of our stderr may not read
     report(outcome)
     return outcome.exit_code
@@ -76,6 +76,13 @@ def _run_and_record(spec: JobSpec, place: str) -> int:
     except Exception as error:
         reportfile.write(place, record.of_error(error, time.monotonic() - begin))
         raise
+
+
+def _say_restart(outcome: Outcome, again: JobSpec) -> None:
+    """The report of an attempt, and that there is another."""
+    report(outcome)
+    without = f", without {', '.join(again.avoid)} if others are left" if again.avoid else ""
+    complain(f"restart {again.attempt} of {again.restarts}{without}")
 
 
 def report(outcome: Outcome) -> None:

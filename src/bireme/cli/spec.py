@@ -21,6 +21,7 @@ _ABSENT: dict[str, Any] = {
     "num_gpus": None,
     "rdzv_endpoint": None,
     "log_dir": None,
+    "restarts": 0,
     **{option.dest: option.default for option in NODES},
     "export": (),
 }
@@ -77,7 +78,17 @@ def job_spec(parsed: Parsed) -> JobSpec:
         exports=options["export"],
         log_dir=options["log_dir"],
         heartbeat=_heartbeat(options["heartbeat"]),
+        restarts=_restarts(options),
     )
+
+
+def _restarts(options: dict[str, Any]) -> int:
+    number = int(options["restarts"])
+    if number < 0:
+        raise BadInputError(f"{number} is not a number of restarts", where="--restarts")
+    if number and options["native_ranks"]:
+        raise BadInputError("--restarts cannot be used with --native_ranks", mend="the engine starts those ranks")
+    return number
 
 
 def nodes_spec(parsed: Parsed) -> JobSpec:

@@ -26,8 +26,11 @@ NOTHING_WORKS = 1
 
 _WHERE = ("include", "exclude", "num_nodes", "num_gpus")
 _OURS = tuple(option.dest for option in TUNING)
-NOT_SHARED = (*_WHERE, *_OURS, "master_addr", "master_port", "rdzv_endpoint", "time_limit", "save_pid", "log_dir",
-               "enable_each_rank_log", "report", "output", "timestamps", "fold", "dry_run", "json", "help")  # fmt: skip
+NOT_SHARED = (
+    *(*_WHERE, *_OURS, "master_addr", "master_port", "rdzv_endpoint", "time_limit", "restarts", "save_pid", "log_dir"),
+    *("enable_each_rank_log", "report", "output", "timestamps", "fold", "dry_run", "json", "help"),
+)
+"""What an experiment does not take over as it stands."""
 
 
 def main(argv: list[str]) -> int:
@@ -129,12 +132,15 @@ def _real_words(parsed: Parsed, floor: Ground, shape: Shape) -> tuple[str, ...]:
     shared = words_of(parsed, without=(*_WHERE, *_OURS))
     if shape.size == sum(map(len, floor.pool.values())) and not floor.numbered:
         return (*shared, *words_of(parsed, only=("include", "exclude")))
-    if not (parsed.options["include"] or parsed.options["exclude"]):
-        nodes = () if len(floor.pool) == 1 else ("--num_nodes", str(shape.nodes))
-        return (*shared, *nodes, "--num_gpus", str(shape.slots))
     free = FreeSlots(floor.pool)
     places = free.first(shape)
-    return shared if places is None else (*shared, "--include", free.reservation(places).include())
+    if places is None:  # too wide for the pool, as the scheduler will say
+        return shared
+    filtered = parsed.options["include"] or parsed.options["exclude"]
+    if filtered or any(number >= shape.nodes for number, _ in places):  # not the first nodes, which are too small
+        return (*shared, "--include", free.reservation(places).include())
+    nodes = () if len(floor.pool) == 1 else ("--num_nodes", str(shape.nodes))
+    return (*shared, *nodes, "--num_gpus", str(shape.slots))
 
 
 def words_of(parsed: Parsed, *, without: Collection[str] = (), only: Collection[str] | None = None) -> tuple[str, ...]:

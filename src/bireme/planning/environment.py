@@ -48,6 +48,9 @@ def node_environment(
         env["CUDA_VISIBLE_DEVICES"] = ""  # else a script that asks PyTorch finds the GPUs all the same
     else:
         env.update(visible_devices(job, slots))
+    if spec.restarts:
+        env["TORCHELASTIC_RESTART_COUNT"] = str(spec.attempt)
+        env["TORCHELASTIC_MAX_RESTARTS"] = str(spec.restarts)
     if job.explicit_accelerator:
         env["DS_ACCELERATOR"] = job.accelerator
     threads = threads_per_rank(facts, len(slots))

@@ -63,8 +63,14 @@ def resolve(spec: JobSpec, pool: Pool) -> Pool:
     Raises:
         BadInputError: as :func:`select`.
     """
-    left = filters.apply_filters(pool, spec.include, spec.exclude)
+    left = _without_avoided(filters.apply_filters(pool, spec.include, spec.exclude), spec)
     return filters.take(left, spec.num_nodes, spec.num_gpus)
+
+
+def _without_avoided(pool: Pool, spec: JobSpec) -> Pool:
+    """Without the nodes that are to be avoided, if enough are left then: they may be well again."""
+    left = {host: slots for host, slots in pool.items() if host not in spec.avoid}
+    return left if len(left) >= (spec.num_nodes or 1) else pool
 
 
 def _numbered(entry: HostEntry) -> tuple[str, ...] | None:
@@ -78,4 +84,5 @@ def _by_name(spec: JobSpec, slots: Mapping[str, tuple[str, ...] | None]) -> list
     pool = dict.fromkeys(slots, ("0",))
     names = "@".join(str(node.replace(slots=())) for node in include)
     without = "@".join(str(node) for node in exclude if not node.slots)
-    return list(filters.take(filters.apply_filters(pool, names, without), spec.num_nodes))
+    left = _without_avoided(filters.apply_filters(pool, names, without), spec)
+    return list(filters.take(left, spec.num_nodes))

@@ -1,0 +1,82 @@
+"""``--restarts``: the whole job once more, until it works or there are no restarts left."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.conftest import read_lines
+
+FAILS = """
+import os, sys, time
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+with open(f"{os.environ['RANK']}.attempts", "a") as file:
+    print(attempt, os.environ["TORCHELASTIC_MAX_RESTARTS"], file=file)
+print("attempt", attempt, flush=True)
+if attempt < int(sys.argv[1]):
+    if os.environ["RANK"] == "1":
+        raise ValueError(f"no luck in attempt {attempt}")
+    time.sleep(60)
+if len(sys.argv) > 2:
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def job(script, tmp_path, stage):
+    path = script(FAILS)
+
+    def words(*options: object, until: int, args: tuple[str, ...] = ()) -> list[str]:
+        return ["run", "--num_gpus", "2", *map(str, options), str(path), str(until), *args]
+
+    return words
+
+
+def attempts(folder, rank: int = 0) -> list[str]:
+    return (folder / f"{rank}.attempts").read_text().splitlines()
+
+
+def test_the_job_is_started_again_until_it_works(job, tmp_path, stage):
+    done = stage.run(*job("--restarts", 3, until=2), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert attempts(tmp_path, 0) == attempts(tmp_path, 1) == ["0 3", "1 3", "2 3"], "all ranks, each time"
+    assert [line for line in done.stderr.splitlines() if "bireme: restart" in line] == [
+        "bireme: restart 1 of 3", "bireme: restart 2 of 3"
+    ]  # fmt: skip
+    assert "ValueError: no luck in attempt 0" in done.stderr and "ValueError: no luck in attempt 1" in done.stderr
+
+
+def test_one_that_always_fails_ends_with_its_code_and_report(job, tmp_path, stage):
+    done = stage.run(*job("--restarts", 2, until=99), cwd=tmp_path)
+    assert done.returncode == 1
+    assert attempts(tmp_path) == ["0 2", "1 2", "2 2"]
+    assert done.stderr.rstrip().splitlines()[-2].endswith("ValueError: no luck in attempt 2")
+
+
+def test_without_it_there_is_no_restart(script, tmp_path, stage):
+    path = script("import os; assert 'TORCHELASTIC_RESTART_COUNT' not in os.environ; raise SystemExit(3)")
+    done = stage.run("run", path, cwd=tmp_path)
+    assert done.returncode == 3 and "restart" not in done.stderr
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_who_stops_the_job_wants_no_other(job, tmp_path, stage, signum):
+    process = stage.start(*job("--restarts", 5, until=1, args=("wait",)), cwd=tmp_path)
+    read_lines(process, 2, "attempt 1")
+    process.send_signal(signum)
+    assert process.wait(30) == 128 + signum
+    assert attempts(tmp_path) == ["0 5", "1 5"]
+    assert stage.left() == {}
+
+
+def test_the_time_limit_is_that_of_all_attempts(job, tmp_path, stage):
+    done = stage.run(*job("--restarts", 5, "--time_limit", 2, until=1, args=("wait",)), cwd=tmp_path)
+    assert done.returncode == 124
+    assert attempts(tmp_path) == ["0 5", "1 5"]
+
+
+@pytest.mark.parametrize("words", [("--restarts", "-1"), ("--restarts", "x"), ("--restarts", "1", "--native_ranks")])
+def test_bad_input(tmp_path, stage, words):
+    done = stage.run("run", *words, "--hosts", "localhost:1", __file__, cwd=tmp_path)
+    assert done.returncode == 2 and "--restarts" in done.stderr
