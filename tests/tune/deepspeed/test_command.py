@@ -19,6 +19,7 @@ from bireme.tune.deepspeed.command import (
     with_mappings,
     without_autotuning,
 )
+from bireme.tune.deepspeed.reading import read_document
 
 CONFIG = {"train_micro_batch_size_per_gpu": 8, "fp16": {"enabled": True}, "zero_optimization": {"stage": 2}}
 
@@ -41,6 +42,14 @@ CONFIG = {"train_micro_batch_size_per_gpu": 8, "fp16": {"enabled": True}, "zero_
 def test_the_configuration_is_replaced(args, path, replaced):
     assert find_config(args.split()).path == path
     assert with_config(args.split(), "NEW") == tuple(replaced.split())
+
+
+@pytest.mark.parametrize("flag", ["--deepspeed_config", "--deepspeed"])
+def test_a_configuration_that_is_given_in_base64(flag):
+    """As DeepSpeed's engine takes it, and so a command that was copied from an experiment."""
+    args = ["--lr", "1", flag, encoded(CONFIG)]
+    assert read_document(find_config(args).path).data == CONFIG
+    assert with_config(args, "NEW") == ("--lr", "1", flag, "NEW")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from bireme.errors import BadInputError
@@ -33,6 +35,24 @@ def test_json_with_lines(write):
 def test_hjson(write):
     text = "{\n  # a comment\n  train_batch_size: 8\n  zero_optimization: {\n stage: all\n}\n}"
     assert read_document(write(text)).data == {"train_batch_size": 8, "zero_optimization": {"stage": "all"}}
+
+
+def test_base64_in_the_place_of_a_path(tmp_path, monkeypatch):
+    word = base64.urlsafe_b64encode(b'{"a": "\xc3\xbf>?"}').decode()
+    document = read_document(word)
+    assert (document.data, document.where("a")) == ({"a": "\xff>?"}, "the configuration in base64:1")
+    with pytest.raises(BadInputError) as caught:
+        read_document(base64.urlsafe_b64encode(b'{"a": }').decode())
+    assert caught.value.where.startswith("the configuration in base64")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / word).write_text('{"b": 1}')
+    assert read_document(word).data == {"b": 1}  # a file goes first, as in the engine
+
+
+@pytest.mark.parametrize("word", ["ds.json", "abcd", base64.b64encode(b"[1]").decode(), "x" * 5000])
+def test_no_file_and_no_base64_either(word):
+    with pytest.raises(BadInputError, match="cannot be read"):
+        read_document(word)
 
 
 def test_a_byte_order_mark(write):

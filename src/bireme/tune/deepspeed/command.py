@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from bireme.errors import BadInputError
+from bireme.tune.deepspeed.reading import decoded
 from bireme.value import Value
 
 CONFIG_FLAG = "--deepspeed_config"
@@ -29,13 +30,14 @@ class ConfigWord(Value):
 def find_config(args: Sequence[str]) -> ConfigWord:
     """The configuration that the script is given: ``--deepspeed_config FILE``, or ``--deepspeed FILE``.
 
-    ``--flag=FILE`` too; of several the last counts, as for ``argparse``.
+    ``--flag=FILE`` too; of several the last counts, as for ``argparse``. What stands there may also be the
+    configuration itself, in base64 (`reading.read_document` takes both).
 
     Raises:
         BadInputError: there is none.
     """
     for flag in (CONFIG_FLAG, HUGGING_FACE_FLAG):
-        found = [value for value in _values(args, flag) if flag == CONFIG_FLAG or _is_file(value)]
+        found = [value for value in _values(args, flag) if flag == CONFIG_FLAG or _is_config(value)]
         if found and found[-1]:
             return ConfigWord(flag, found[-1])
     if CONFIG_FLAG in args[: _end(args)]:
@@ -49,7 +51,7 @@ def find_config(args: Sequence[str]) -> ConfigWord:
 def with_config(args: Sequence[str], value: str) -> tuple[str, ...]:
     """The arguments with another configuration: a path, or what `encoded` gives."""
     flag = find_config(args).flag
-    return replaced(args, flag, value, when=_is_file if flag == HUGGING_FACE_FLAG else None)
+    return replaced(args, flag, value, when=_is_config if flag == HUGGING_FACE_FLAG else None)
 
 
 def encoded(ds_config: Mapping[str, object]) -> str:
@@ -203,6 +205,6 @@ def _end(args: Sequence[str]) -> int:
     return args.index("--") if "--" in args else len(args)
 
 
-def _is_file(word: str) -> bool:
+def _is_config(word: str) -> bool:
     # `--deepspeed` alone is DeepSpeed's own switch; what follows it then is something else.
-    return word.lower().endswith((".json", ".hjson"))
+    return word.lower().endswith((".json", ".hjson")) or decoded(word) is not None

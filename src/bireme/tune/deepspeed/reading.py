@@ -6,7 +6,9 @@ still be HJSON (comments, no commas), which the engine reads too.
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 
@@ -14,6 +16,8 @@ from bireme.errors import BadInputError
 from bireme.value import Value
 
 Path = tuple[str, ...]
+
+ENCODED = "the configuration in base64"
 
 TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\],:]')
 
@@ -35,11 +39,18 @@ class Document(Value):
 def read_document(path: str) -> Document:
     """Reads a configuration.
 
+    Args:
+        path: its file, or the whole configuration in base64, as ``deepspeed.initialize`` takes it too.
+
     Raises:
         BadInputError: it cannot be read, is empty or broken (with line and column), is no object, or has a key
             twice (with both lines).
     """
-    text = _text(path)
+    text = decoded(path)
+    if text is None:
+        text = _text(path)
+    else:
+        path = ENCODED
     if not text.strip():
         raise BadInputError("is empty", where=path)
     try:
@@ -48,6 +59,17 @@ def read_document(path: str) -> Document:
         return _hjson(path, text, error)
     _must_be_object(path, data)
     return Document(path, data, _key_lines(path, text))
+
+
+def decoded(word: str) -> str | None:
+    """What a word says that is a configuration in base64; None: it is none, or the path of a file."""
+    if os.path.exists(word):
+        return None
+    try:
+        text = base64.b64decode(word.encode(), b"-_", validate=True).decode()
+    except ValueError:
+        return None
+    return text if text.lstrip().startswith("{") else None
 
 
 def _text(path: str) -> str:
