@@ -24,6 +24,11 @@ def test_fp32():
     assert states(ModelInfo(params=100), Layout(3, 4)) == States(100, 100, 200)
 
 
+def test_an_optimizer_that_keeps_less():
+    assert states(ModelInfo(params=100), Layout(0, 4, moments=0)) == States(400, 400, 0)
+    assert states(ModelInfo(params=100), Layout(1, 4, half=True, moments=1)) == States(200, 200, 200)
+
+
 def test_model_parallelism_counts_once():
     """The reference divides by the world and then by the degree, as if there were more ranks than there are."""
     assert states(ModelInfo(params=800), Layout(3, 8, model_parallel=2)).total == 16 * 800 // 8
@@ -70,7 +75,11 @@ def test_cannot_fit():
         ({}, Layout(0, 4, 2)),
         ({"fp16": {"enabled": True}, "zero_optimization": {"stage": 2}}, Layout(2, 4, 2, half=True)),
         ({"bf16": {"enabled": True}, "fp16": {"enabled": False}}, Layout(0, 4, 2, half=True)),
-        ({"fp16": {"enabled": "auto"}, "zero_optimization": None}, Layout(0, 4, 2)),
+        ({"fp16": {"enabled": "auto"}, "zero_optimization": None}, Layout(0, 4, 2, half=True)),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": 1}}}, Layout(0, 4, 2)),
+        ({"optimizer": {"type": "SGD", "params": {"lr": 1, "momentum": 0.0}}}, Layout(0, 4, 2, moments=0)),
+        ({"optimizer": {"type": "SGD", "params": {"momentum": 0.9}}}, Layout(0, 4, 2, moments=1)),
+        ({"optimizer": {"type": "Lion"}}, Layout(0, 4, 2, moments=1)),
         (
             {
                 "zero_optimization": {

@@ -13,7 +13,8 @@ stage  mixed precision, K=12   what is shared out
 =====  ======================  ==============================================
 
 K is the fp32 copy of the parameters, momentum and variance (4 bytes each). In fp32 there is no copy:
-4Ψ + 4Ψ + 8Ψ. With model parallelism of degree m a rank holds Ψ/m, and N is the number of ranks over m.
+4Ψ + 4Ψ + 8Ψ. Where the configuration names an optimizer that keeps less than Adam, K is less. With model
+parallelism of degree m a rank holds Ψ/m, and N is the number of ranks over m.
 
 Offloading takes away what is offloaded: the optimizer's states, and from stage 2 on the gradients
 (Ren et al., "ZeRO-Offload", arXiv 2101.06840, section 4); the parameters in stage 3 (Rajbhandari et al.,
@@ -30,6 +31,9 @@ from bireme.value import Value
 
 GIB = 1024**3
 
+MOMENTS = {"sgd": 0, "lion": 1, "adagrad": 1}
+"""Numbers that an optimizer keeps for a parameter, where they are not two as Adam's; SGD has one with momentum."""
+
 _BUCKET = 500_000_000
 """Elements of a communication bucket, where the configuration does not say (DeepSpeed's ``zero/config.py``)."""
 
@@ -37,7 +41,8 @@ _BUCKET = 500_000_000
 class Layout(Value):
     """How a model is spread over the ranks.
 
-    ``world``: ranks in all; ``model_parallel``: of them hold one model together; ``half``: fp16 or bf16.
+    ``world``: ranks in all; ``model_parallel``: of them hold one model together; ``half``: fp16 or bf16; ``moments``:
+    numbers that the optimizer keeps for each parameter.
     """
 
     stage: int
@@ -46,6 +51,7 @@ class Layout(Value):
     half: bool = False
     offload_optimizer: bool = False
     offload_param: bool = False
+    moments: int = 2
 
 
 class States(Value):
@@ -69,7 +75,8 @@ def states(model: ModelInfo, layout: Layout) -> States | None:
     if model.params is None:
         return None
     ranks = max(1, layout.world // layout.model_parallel)
-    width, kept = (2, 12) if layout.half else (4, 8)
+    width = 2 if layout.half else 4
+    kept = 4 * layout.moments + (4 if layout.half else 0)
     parameters = width * model.params / layout.model_parallel
     trained = (model.params if model.trainable is None else model.trainable) / layout.model_parallel
     gradients, optimizer = width * trained, kept * trained
@@ -137,10 +144,19 @@ def layout_of(ds_config: Mapping[str, object], world: int, model_parallel: int =
         stage=stage if isinstance(stage, int) else 0,
         world=world,
         model_parallel=model_parallel,
-        half=any(_section(ds_config, name).get("enabled") is True for name in ("fp16", "bf16", "bfloat16")),
+        # What Hugging Face's trainer fills in ("auto") is half as good as always; and so no stage seems too large that
+        # is not, as half takes less.
+        half=any(_section(ds_config, name).get("enabled") in (True, "auto") for name in ("fp16", "bf16", "bfloat16")),
         offload_optimizer=_offloads(zero, "offload_optimizer") or zero.get("cpu_offload") is True,
         offload_param=_offloads(zero, "offload_param") or zero.get("cpu_offload_params") is True,
+        moments=_moments(_section(ds_config, "optimizer")),
     )
+
+
+def _moments(optimizer: Mapping[str, object]) -> int:
+    momentum = _section(optimizer, "params").get("momentum")
+    kept = MOMENTS.get(str(optimizer.get("type", "")).lower(), 2)
+    return 1 if kept == 0 and momentum not in (None, 0) else kept
 
 
 def _section(config: Mapping[str, object], name: str) -> Mapping[str, object]:
