@@ -165,6 +165,19 @@ def test_a_forgotten_point_comes_next_in_a_grid():
     assert search.ask() not in (first, second)
 
 
+def test_points_that_are_forgotten_again_and_again_cost_nothing():
+    """As where each end makes what was to come next be chosen anew."""
+    search = Grid(Space((Dimension("x", tuple(range(5000))),)))
+    seen = []
+    while (point := search.ask()) is not None:
+        search.forget(point)
+        again = search.ask()
+        assert again == point
+        search.tell(again, 1.0)
+        seen.append(again["x"])
+    assert seen == list(range(5000))
+
+
 @pytest.mark.parametrize("size", [0, 1, 2, 100])
 def test_shuffled_gives_every_number_once(size):
     assert sorted(shuffled(size, 1)) == list(range(size))

@@ -132,7 +132,11 @@ class _Listed(Search):
 
     def _candidates(self) -> Iterator[dict[str, object]]:
         # Not `yield from`: a generator that is left half-way would close the walk with it.
-        return chain(self._again, self._walk)
+        return chain(self._forgotten(), self._walk)
+
+    def _forgotten(self) -> Iterator[dict[str, object]]:
+        while self._again:
+            yield self._again.pop(0)
 
     def forget(self, point: Point) -> None:
         """As `Search.forget`; the point is the next to be asked for."""
