@@ -245,32 +245,3 @@ def test_names_of_the_infrastructure(monkeypatch):
     assert (get_job_id(), get_user()) == ("j7", "ada")
     monkeypatch.delenv("DLTS_JOB_ID")
     assert get_job_id() == "unknown-job-id"
-
-
-def test_run_autotuning_on_the_slots_that_are_active(make, tmp_path, capfd):
-    config = {"train_micro_batch_size_per_gpu": [4, 8], "autotuning": {"enabled": True}}
-    (tmp_path / "ds.json").write_text(json.dumps(config))
-    words = [
-        "--autotuning",
-        "tune",
-        "--num_gpus",
-        "1",
-        "--num_nodes",
-        "1",
-        str(SCRIPT),
-        "--deepspeed_config",
-        "ds.json",
-    ]
-    runner.run_autotuning(runner.parse_args(words), {"localhost": [0, 1]})
-    assert json.loads((tmp_path / "autotuning_results/ds_config_optimal.json").read_text())["train_batch_size"] == 8
-    out = capfd.readouterr().out
-    assert "starts on localhost:0\n" in out and "starts on localhost:1\n" in out, "side by side"
-    assert "--deepspeed_config" in (tmp_path / "autotuning_results/cmd_optimal.txt").read_text()
-
-
-def test_run_autotuning_ends_with_the_code(make, tmp_path):
-    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 4}')
-    words = ["--autotuning", "tune", "--num_gpus", "1", str(SCRIPT), "--deepspeed_config", "ds.json", "--fail", "all"]
-    with pytest.raises(SystemExit) as ended:
-        runner.run_autotuning(runner.parse_args(words), {"localhost": [0]})
-    assert ended.value.code == 1

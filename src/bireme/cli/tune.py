@@ -48,6 +48,14 @@ def main(argv: list[str]) -> int:
 
 def carry_out(parsed: Parsed) -> int:
     """Tune the job of a command line that has been read; return the exit code."""
+    code, best = study(parsed)
+    if code == OK and parsed.options["autotuning"] == "run":
+        os.execv(sys.executable, (*executable(), *best[1:]))  # without the word ``bireme``
+    return code
+
+
+def study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
+    """The same without the real job; return the exit code, and that job's command where it is OK."""
     from bireme.cli.progress import watcher
     from bireme.tune.deepspeed.autotune import autotune
 
@@ -62,13 +70,10 @@ def carry_out(parsed: Parsed) -> int:
             raise BiremeError(f"stdout cannot be written: {error.strerror}") from error
         signum = signum or SIGPIPE
     if signum:
-        return 128 + signum
+        return 128 + signum, ()
     if not result.best:
-        return NOTHING_WORKS
-    if parsed.options["autotuning"] == "run":
-        words = result.best[1:]  # without the word ``bireme``
-        os.execv(sys.executable, (*executable(), *words))
-    return OK
+        return NOTHING_WORKS, ()
+    return OK, result.best
 
 
 def _say_end(result: Result) -> None:

@@ -221,8 +221,12 @@ def run_autotuning(args: Namespace, active_resources: Mapping[str, Sequence[int]
     from bireme.cli import tune
 
     parsed = parsed_again(args)
-    include = "@".join(f"{host}:{','.join(map(str, slots))}" for host, slots in active_resources.items())
-    code = tune.carry_out(parsed.replace(options={**parsed.options, "include": include, "exclude": ""}))
+    include = "@".join(
+        str(filters.NodeFilter(host, tuple(map(str, slots)))) for host, slots in active_resources.items()
+    )
+    code, best = tune.study(parsed.replace(options={**parsed.options, "include": include, "exclude": ""}))
+    if not code and parsed.options["autotuning"] == "run":
+        code = carry_out(parse_runner(best[2:]))  # in this process: our caller goes on behind it
     if code:
         raise SystemExit(code)
 
