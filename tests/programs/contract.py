@@ -73,14 +73,20 @@ if section:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
     if wants("stubborn"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        subprocess.Popen(SLEEPER, start_new_session=True)
-        open(f"stubborn.{rank}", "w").close()
+        with open(f"stubborn.{rank}", "w") as file:
+            file.write(f"{os.getpid()} {subprocess.Popen(SLEEPER, start_new_session=True).pid}")
     if wants("hang") or wants("stubborn"):
         time.sleep(600)
     if wants("half") and rank == 0:
         written('{"throughput": 1e9, "lat')
     if wants("nothing") or wants("half"):
         sys.exit()
+    if wants("once"):  # measures and hangs; later it measures nothing
+        if os.path.exists("once"):
+            sys.exit()
+        written(json.dumps({"throughput": 1e9}))
+        open("once", "w").close()
+        time.sleep(600)
     if wants("die"):
         os.kill(os.getpid(), signal.SIGKILL)
     if wants("error"):

@@ -20,7 +20,7 @@ from bireme.tune.experiment import End, read_report
 from tests.conftest import PROGRAMS, Stage, read_lines
 
 FIGURES = {"throughput": 12.5, "latency": 80.0}
-NONE = "no metric: the run ended without writing metrics.json"
+NONE = "the run ended without writing metrics.json"
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\n'
 OUT_OF_MEMORY = TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 GONE = TRACEBACK + "RuntimeError: Connection closed by peer [127.0.0.1]:43906."

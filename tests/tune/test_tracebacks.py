@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bireme.tune.tracebacks import exceptions, headline, of_another, of_memory, of_port
+from bireme.tune.tracebacks import exceptions, headline, of_another, of_disk, of_memory, of_port
 
 FRAMES = """\
 Traceback (most recent call last):
@@ -171,6 +171,19 @@ def test_nothing_said():
 def test_a_port_that_is_taken(line):
     assert of_port(raised(line))
     assert not of_memory(raised(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["OSError: [Errno 28] No space left on device: 'metrics.json'", "OSError: [Errno 122] Disk quota exceeded"],
+)
+def test_a_disk_that_is_full(line):
+    assert of_disk(raised(line))
+    assert not of_memory(raised(line))
+
+
+def test_shared_memory_is_no_disk():
+    assert not of_disk(raised("RuntimeError: unable to write to file </torch_71_1>: No space left on device (28)"))
 
 
 def test_no_port():

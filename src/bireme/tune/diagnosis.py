@@ -86,7 +86,7 @@ def _of_ranks(report: Mapping[str, object]) -> Ending:
         if said := tracebacks.of_memory(end.detail):
             return _ending("out of memory", end, said)
     for end in (first, *others):
-        if said := tracebacks.of_port(end.detail):
+        if said := tracebacks.of_port(end.detail) or tracebacks.of_disk(end.detail):
             return _ending("infrastructure", end, said)
     if first.by_signal and first.code - 128 in _OUTSIDE:
         return _ending("infrastructure", first, f"{_how(first)}, from outside")

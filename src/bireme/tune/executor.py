@@ -38,7 +38,7 @@ class Client(Protocol):
     """Who knows what an experiment is; the executor asks and tells it."""
 
     def order(self, name: str, reservation: Reservation, place: int) -> Order:
-        """What to start; ``place`` is the lowest number that no other running experiment has."""
+        """What to start; ``place`` is a low number that no other running experiment has, another at each attempt."""
 
     def judge(self, name: str, end: End) -> Ending:
         """What a run's end means."""
@@ -153,8 +153,8 @@ class Executor:
 
     def _start(self, start: Start) -> None:
         attempt, reservation = self._attempts[start.task.key], start.reservation
-        taken = set(self._places.values())
-        place = next(number for number in range(len(taken) + 1) if number not in taken)
+        taken, first = set(self._places.values()), attempt.number - 1  # another port than the one that was taken
+        place = next(number for number in range(first, first + len(taken) + 1) if number not in taken)
         order = self._client.order(attempt.job.name, reservation, place)
         self._running[attempt.key] = Experiment(
             self._loop, order, lambda end: self._ended(attempt, reservation, end), self._keep

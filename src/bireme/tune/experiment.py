@@ -11,7 +11,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import BinaryIO
 
+from bireme.errors import BiremeError
 from bireme.loop import Loop, Timer
 from bireme.supervise import guardian
 from bireme.supervise.status import exit_code
@@ -64,8 +66,7 @@ class Experiment:
         keep: descriptors that its guardian holds until then.
 
     Raises:
-        OSError: its files cannot be written.
-        UnfitError: no process can be forked.
+        BiremeError: its files cannot be written, or no process can be forked.
     """
 
     def __init__(self, loop: Loop, order: Order, on_end: Callable[[End], None], keep: Sequence[int] = ()) -> None:
@@ -82,8 +83,8 @@ class Experiment:
         order = self._order
         with (
             open(os.devnull, "rb") as null,
-            open(order.stdout, "wb") as stdout,
-            open(order.stderr, "wb") as stderr,
+            _new(order.stdout) as stdout,
+            _new(order.stderr) as stderr,
         ):
             worker = guardian.WorkerStart(
                 order.argv, dict(order.env), order.cwd, null.fileno(), stdout.fileno(), stderr.fileno()
@@ -151,6 +152,13 @@ def tail(path: str) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def _new(path: str) -> BinaryIO:
+    try:
+        return open(path, "wb")
+    except OSError as error:
+        raise BiremeError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _remove(path: str) -> None:

@@ -1,4 +1,4 @@
-"""What a program says when it fails: the exceptions of a traceback, and which of them speak of memory or of a port.
+"""What a program says when it fails: a traceback's exceptions, and which of them speak of memory, a port or a disk.
 
 Only what stands where an exception stands is looked at, never a line of source code that the traceback shows, and
 never any line that merely holds a word such as "error" or "memory": programs warn of both, and go on.
@@ -54,6 +54,9 @@ _ABSURD = "more than 1EB"
 
 _PORT = re.compile(r"\bEADDRINUSE\b|\baddress already in use\b", re.IGNORECASE)
 
+_DISK = re.compile(r"\[Errno (?:28|122)\]")
+"""As Python says it; torch says "No space left on device" of shared memory too, which is the batch's size."""
+
 _ANOTHER = re.compile(
     r"[Cc]onnection (?:was )?(?:closed|reset|refused)|Broken pipe|ncclRemoteError|remote process exited"
     r"|[Ss]ocket [Tt]imeout|recvValue failed|Timed out (?:waiting|after)|Application timeout"
@@ -106,6 +109,11 @@ def of_memory(detail: str) -> str:
 def of_port(detail: str) -> str:
     """The line that says that a port is taken; "" if none does."""
     return next((clip(line) for line in _lines(detail) if _PORT.search(line)), "")
+
+
+def of_disk(detail: str) -> str:
+    """The line that says that a disk is full; "" if none does."""
+    return next((clip(line) for line in _lines(detail) if _DISK.search(line)), "")
 
 
 def of_another(detail: str) -> bool:

@@ -96,6 +96,7 @@ def test_folders_that_cannot_be_written_to(tmp_path, key):
         StudyFiles.at(**places, base=str(tmp_path)).prepare()
     assert caught.value.where == key
     assert len(str(caught.value).splitlines()) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "the other was not made, or taken away again"
 
 
 def test_preparing_leaves_no_probe(files, tmp_path):

@@ -123,6 +123,8 @@ def _take_up(
         )
     if begun is not None:
         files.clear()
+    elif config.autotuning.overwrite:
+        files.clear_results()  # another tuner's, which would be taken for ours where nothing works
     journal.append({"study": identity})
     return (), ("an unfinished study of another configuration was cleared away",) if begun and not finished else ()
 

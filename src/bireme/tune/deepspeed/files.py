@@ -64,8 +64,17 @@ class StudyFiles(Value):
         """Makes both folders.
 
         Raises:
-            BadInputError: one cannot be made, or not be written to.
+            BadInputError: one cannot be made, or not be written to; neither was made then.
         """
+        missing = [folder for folder in (self.results_dir, self.exps_dir) if not os.path.lexists(folder)]
+        try:
+            self._prepare()
+        except BadInputError:
+            for folder in missing:
+                _remove_empty(folder)
+            raise
+
+    def _prepare(self) -> None:
         for key, folder in (("results_dir", self.results_dir), ("exps_dir", self.exps_dir)):
             probe = os.path.join(folder, f".bireme-{os.getpid()}")
             try:
@@ -86,6 +95,10 @@ class StudyFiles(Value):
             if os.path.isfile(self.result(name, "exp.json")):
                 shutil.rmtree(self.result(name), ignore_errors=True)
             _remove(self.experiment(name))
+        self.clear_results()
+
+    def clear_results(self) -> None:
+        """Removes what is written at the end, so that nobody takes an earlier study's for that of this one."""
         for file in (SUMMARY, BEST_CONFIG, BEST_COMMAND):
             _remove(os.path.join(self.results_dir, file))
 
@@ -115,7 +128,10 @@ class StudyFiles(Value):
 
     def write_start(self, name: str, ds_config: Mapping[str, object], command: Sequence[str], **facts: object) -> None:
         """Writes what is in an experiment's folder before it starts, and removes what an earlier run left there."""
-        os.makedirs(self.result(name), exist_ok=True)
+        try:
+            os.makedirs(self.result(name), exist_ok=True)
+        except OSError as error:
+            raise BiremeError(f"{self.result(name)} cannot be made: {error.strerror}") from error
         for file in ("metrics.json", "model_info.json", "stdout.log", "stderr.log"):
             _remove(self.result(name, file))
         write_json(self.result(name, "ds_config.json"), ds_config)
@@ -166,6 +182,13 @@ def _safe(name: str) -> str:
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise BadInputError(f"{name!r} is no name for an experiment", mend="it becomes the name of a folder")
     return name
+
+
+def _remove_empty(folder: str) -> None:
+    try:
+        os.rmdir(folder)
+    except OSError:
+        pass
 
 
 def _remove(path: str) -> None:

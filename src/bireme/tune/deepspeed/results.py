@@ -88,10 +88,10 @@ def value_of(metrics: Metrics, name: str) -> tuple[float | None, str]:
     key = METRICS[name].key
     value = metrics.values.get(key)
     if value is None:
-        return None, metrics.reason or f"no metric: the run measured no {key!r}"
+        return None, metrics.reason or f"the run measured no {key!r}"
     if value <= 0:
         # Zero means not measured (the flops profiler or a timer did not run), and would win where less is better.
-        return None, f"no metric: {key!r} is {value:g}"
+        return None, f"{key!r} is {value:g}"
     return value, ""
 
 
@@ -120,18 +120,18 @@ def _read(path: str, since: float | None) -> tuple[dict[str, object], str]:
         with open(path, encoding="utf-8", errors="replace") as file:
             written, text = os.fstat(file.fileno()).st_mtime, file.read()
     except FileNotFoundError:
-        return {}, f"no metric: the run ended without writing {name} (too few steps, or too little data for them?)"
+        return {}, f"the run ended without writing {name} (too few steps, or too little data for them?)"
     except OSError as error:
-        return {}, f"no metric: {name} cannot be read: {error.strerror}"
+        return {}, f"{name} cannot be read: {error.strerror}"
     if since is not None and written < since:
-        return {}, f"no metric: {name} is from an earlier run"
+        return {}, f"{name} is from an earlier run"
     if not text.strip():
-        return {}, f"no metric: {name} is empty"
+        return {}, f"{name} is empty"
     try:
         data = json.loads(text)
     except ValueError:
-        return {}, f"no metric: {name} is broken or half-written"
-    return (data, "") if isinstance(data, dict) else ({}, f"no metric: {name} is no object")
+        return {}, f"{name} is broken or half-written"
+    return (data, "") if isinstance(data, dict) else ({}, f"{name} is no object")
 
 
 def _figure(value: object) -> float | None:
