@@ -119,6 +119,9 @@ class Experiments:
         mappings: ``arg_mappings``.
         on_end: called with each experiment that has ended for good.
         port: is added to the port of the command line, beside the place among those that run.
+
+    Attributes:
+        lingering: seconds until nothing can be left of the one that has ended last.
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class Experiments:
     ) -> None:
         self._args, self._pool, self._files, self._mappings = args, pool, files, mappings
         self._on_end, self._port = on_end, port
+        self.lingering = 0.0
         self._exps: dict[str, dict[str, Any]] = {}
 
     def add(self, exp: dict[str, Any]) -> None:
@@ -204,7 +208,9 @@ class Experiments:
 
     def settling(self, reservation: Reservation, end: End) -> float:
         """As `executor.Client.settling`."""
-        return 0.0 if end.report is not None else command_of(self._args, self._pool).launch.settling(reservation)
+        launch = command_of(self._args, self._pool).launch
+        self.lingering = 0.0 if end.report is not None else launch.settling(reservation)
+        return self.lingering
 
     def ended(self, name: str, ending: Ending, *, again: bool) -> None:
         """As `executor.Client.ended`."""

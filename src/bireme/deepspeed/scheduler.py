@@ -171,7 +171,11 @@ class ResourceManager:
 
     def _start(self, exp: dict[str, Any], reservations: list[Reservation]) -> None:
         claim = self._open()
-        client = self._experiments(self._ended, port=exp["exp_id"])  # as in the reference
+
+        def ended(exp: dict[str, Any], ending: Ending) -> None:
+            claim.loop.after(client.lingering, lambda: self._ended(exp, ending))
+
+        client = self._experiments(ended, port=exp["exp_id"])  # as in the reference
         client.add(exp)
         pool = pool_of((each.node.host, each.slots) for each in reservations)
         executor = Executor(claim.loop, Scheduler(pool), client, keep=(claim.fileno(),))
@@ -206,15 +210,14 @@ class ResourceManager:
 
     def _stop(self, exp_ids: Iterable[int]) -> None:
         """Have these end in order, and wait for it."""
-        chosen = [self.running_experiments[number] for number in exp_ids]
-        for executor, _, _, _ in chosen:
-            executor.withdraw()  # one that was to be started again
+        exp_ids = list(exp_ids)
+        for number in exp_ids:
+            executor, exp, _, _ = self.running_experiments[number]
             executor.stop()
-        while any(not executor.idle for executor, _, _, _ in chosen):
-            self._open().loop.run()
-        for _, exp, _, _ in chosen:
-            if exp["exp_id"] in self.running_experiments:
+            if executor.withdraw():  # it was to be started again
                 self._ended(exp, Ending("stopped"))
+        while any(number in self.running_experiments for number in exp_ids):
+            self._open().loop.run()
         self._close_if_idle()
 
     # -- results -------------------------------------------------------------------------------------
