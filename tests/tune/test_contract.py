@@ -10,12 +10,15 @@ import shlex
 import signal
 import time
 from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import clean_environ, read_lines
 from tests.tune.test_command import CONFIG, CONTRACT, NAMES, Desk
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "deepspeed_zero1.py"
 ONE = ("--num_gpus", "1")
 
 
@@ -268,3 +271,36 @@ def test_the_time_limit_is_that_of_the_real_job(desk):
     begin = time.monotonic()
     assert desk.stage.run(*optimal(desk)[1:], cwd=desk.folder).returncode == 124
     assert time.monotonic() > begin
+
+
+# -- the engine itself ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not all(map(find_spec, ("torch", "sklearn", "deepspeed"))), reason="DeepSpeed is not installed")
+def test_deepspeeds_engine(desk):
+    """An unmodified script, profiled, measured and then run with what was found."""
+    config = {
+        "train_micro_batch_size_per_gpu": [12, 24],
+        "zero_optimization": {"stage": 1},
+        "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
+        "autotuning": {"enabled": True, "model_info": {"profile": True}},
+    }
+    desk.configure(config)
+    words = ["--accelerator", "cpu", "--num_gpus", "2", str(EXAMPLE), "--deepspeed_config", "ds.json", "--epochs", "3"]
+    done = desk.stage.run("run", "--autotuning", "run", *words, cwd=desk.folder, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    info = json.loads((desk.results / "profile_model_info" / "model_info.json").read_text())
+    assert info["num_params"] == 64 * 256 + 256 + 256 * 10 + 10
+    for name in ("z1_gas1_tmbspg24", "z1_gas2_tmbspg12"):
+        figures = json.loads((desk.results / name / "metrics.json").read_text())
+        assert {"fwd", "bwd", "step", "latency", "throughput", "FLOPS_per_gpu"} <= figures.keys()
+        (row,) = re.findall(rf"^\| {name} .*", (desk.results / "summary.txt").read_text(), re.M)
+        engine, clock, end = (row.split("|")[column].split() for column in (2, 3, 5))
+        assert end == ["ok"] and engine[1] == "samples/s"
+        assert float(engine[0]) == pytest.approx(figures["throughput"], rel=0.01)
+        assert float(clock[0]) > 0, "our own clock stands beside the engine's"
+    assert len(re.findall(r"epoch +\d+ +loss ", done.stdout)) == 3, "the real job goes to its end"
+    assert "test accuracy" in done.stdout
