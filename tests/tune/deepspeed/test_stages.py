@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.tune.deepspeed.stages import cannot_win
+from bireme.tune.deepspeed.stages import cannot_win, flat
 
 FLAT = {8: 100.0, 16: 101.0}
 RISING = {8: 100.0, 16: 150.0}
@@ -28,3 +28,19 @@ RISING = {8: 100.0, 16: 150.0}
 )
 def test_cannot_win(speeds, largest, lost):
     assert bool(cannot_win(2, speeds, largest)) == lost
+
+
+@pytest.mark.parametrize(
+    ("speeds", "is_flat"),
+    [
+        ({}, False),
+        ({8: 100.0}, False),
+        (FLAT, True),
+        (RISING, False),
+        ({16: 100.0, 20: 101.0}, False),  # too near each other to tell
+        ({8: 99.0, 16: 100.0, 20: 101.0}, True),
+        ({8: 100.0, 16: 90.0}, True),
+    ],
+)
+def test_flat(speeds, is_flat):
+    assert flat(speeds) == is_flat

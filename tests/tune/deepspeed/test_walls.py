@@ -63,6 +63,36 @@ def test_what_is_too_large_for_another_reason(tried, works):
     assert len(sizes) <= 14 and len(sizes) == len(set(sizes))
 
 
+ROOM = 40 << 30
+STATES = (16e9, 9e9, 5.5e9, 2e9)
+"""Bytes of the states of a billion parameters in half precision on eight ranks, by stage."""
+
+
+@pytest.mark.parametrize("usable", [0.85, 0.9, 0.97])
+@pytest.mark.parametrize("more", [1.0, 1.1, 1.2])
+def test_an_estimate_that_is_too_hopeful_costs_few_runs(tried, usable, more):
+    """Not all memory can be used, and activations are more than estimated. One run in each stage has to break, to
+    know the wall; the walls of all lie within a tenth of what is found."""
+    sample = 200 << 20
+    walls = tuple(int((ROOM * usable - states) / sample / more) for states in STATES)
+    machine = Machine(half=200, tolls=(0, 0.01, 0.02, 0.03), walls=walls, info=ModelInfo(10**9, 10**9, sample))
+    zero = {"stage": "all"}
+    sizes = tried(machine, capacity=ROOM, world=8, fp16={"enabled": True}, zero_optimization=zero)
+    broken = {stage: [size for size in sizes[stage] if size > walls[stage]] for stage in range(4)}
+    assert sum(map(len, broken.values())) <= 8
+    assert sum(map(len, sizes.values())) <= 22
+    for stage in range(4):
+        assert max(size for size in sizes[stage] if size <= walls[stage]) >= walls[stage] / 1.12
+
+
+def test_where_memory_is_no_limit_the_next_stage_does_not_look_for_one(tried):
+    """The first stage has shown from where on more brings nothing: two runs show the same of the next."""
+    machine = Machine(half=10, tolls=(0, 0.02, 0.04, 0.06), walls=(290, 320, 340, 350), info=ModelInfo(10**9))
+    sizes = tried(machine, capacity=200 << 30, zero_optimization={"stage": [0, 1]}, fp16={"enabled": True})
+    assert all(size <= 290 for stage in (0, 1) for size in sizes[stage])
+    assert len(sizes[1]) <= 4
+
+
 LIMITED = st.sampled_from([
     {"train_batch_size": 5040},
     {"train_batch_size": 48, "gradient_accumulation_steps": [1, 2, 3]},

@@ -180,12 +180,12 @@ class Boundary:
 
 def _between(fits: int, breaks: int, count: int) -> list[int]:
     """Up to ``count`` numbers that cut the interval evenly, the middle one first; round ones where there is room."""
-    cuts = {_round(fits + (breaks - fits) * part // (count + 1), fits, breaks) for part in range(1, count + 1)}
+    cuts = {rounded(fits + (breaks - fits) * part // (count + 1), fits, breaks) for part in range(1, count + 1)}
     middle = (fits + breaks) / 2
     return sorted((cut for cut in cuts if fits < cut < breaks), key=lambda cut: (abs(cut - middle), cut))
 
 
-def _round(number: int, above: int, below: int) -> int:
+def rounded(number: int, above: int, below: int) -> int:
     """The nearest multiple of the largest power of two that lies in between: kernels like even sizes."""
     number = max(number, above + 1)
     step = 1

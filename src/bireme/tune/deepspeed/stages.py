@@ -12,6 +12,9 @@ from collections.abc import Mapping
 PLATEAU = 0.05
 """A gain of less than this part is none (``METRIC_PERCENT_DIFF_CONST`` of the reference)."""
 
+APART = 1.5
+"""Micro-batches of which one is less than so many times the other tell nothing of what larger ones bring."""
+
 LEEWAY = 0.25
 """What other choices than micro-batch and stage may bring at most: 1.22 is the largest gain over configurations tuned
 by hand that is published of the reference (GPT2-large, in DeepSpeed's autotuning tutorial)."""
@@ -36,7 +39,7 @@ def cannot_win(stage: int, speeds: Costs, largest: Mapping[int, int]) -> str:
         best = max(speeds[other], key=lambda micro: speeds[other][micro])
         if limit is not None and limit < best:
             return f"stage {other} is fastest at micro-batch {best}, and stage {stage} holds at most {limit}"
-    if len(below) >= 2 and _slower(speeds[below[-1]], speeds[below[-2]]) and _flat(speeds[below[-2]]):
+    if len(below) >= 2 and _slower(speeds[below[-1]], speeds[below[-2]]) and flat(speeds[below[-2]]):
         return f"stage {below[-1]} was slower than stage {below[-2]}, and larger micro-batches bring nothing more"
     return ""
 
@@ -47,7 +50,12 @@ def _slower(one: Mapping[int, float], other: Mapping[int, float]) -> bool:
     return bool(common) and all(one[micro] < other[micro] * (1 - PLATEAU) for micro in common)
 
 
-def _flat(speeds: Mapping[int, float]) -> bool:
+def flat(speeds: Mapping[int, float]) -> bool:
     """Whether the last step up in micro-batch gained nothing."""
-    sizes = sorted(speeds)
-    return len(sizes) >= 2 and speeds[sizes[-1]] < speeds[sizes[-2]] * (1 + PLATEAU)
+    below = below_top(speeds)
+    return below is not None and speeds[max(speeds)] < speeds[below] * (1 + PLATEAU)
+
+
+def below_top(speeds: Mapping[int, float]) -> int | None:
+    """The size with which the largest is to be compared; None: there is none."""
+    return max((size for size in speeds if size * APART <= max(speeds)), default=None)

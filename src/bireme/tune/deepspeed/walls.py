@@ -1,17 +1,18 @@
 """What memory allows, family by family: what cannot fit is not tried; micro-batches that are to be found, are.
 
-A wall is found from below: by doubling from where an earlier family, the estimate or the script says, and then by
-halving, as `Boundary` proposes. Each run is a measurement, so that climbing ends where it brings nothing more. All
-that is said here follows from what was told, not from when it was asked: so a study that is resumed goes on as it was.
+A wall is found from below: from where an earlier family, the estimate or the script says, upwards by growing steps,
+and then by halving, as `Boundary` proposes. Each run is a measurement, so that climbing ends where it brings nothing
+more. All that is said here follows from what was told, not from when it was asked: so a study that is resumed goes on
+as it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 from bireme.tune.deepspeed import memory, stages
 from bireme.tune.deepspeed.batch import MICRO
-from bireme.tune.deepspeed.boundary import Boundary, Stage, tuning_sizes
+from bireme.tune.deepspeed.boundary import Boundary, Stage, rounded, tuning_sizes
 from bireme.tune.deepspeed.families import Families, without_batch
 from bireme.tune.deepspeed.results import METRICS, ModelInfo
 from bireme.tune.deepspeed.rounds import Row
@@ -20,9 +21,6 @@ from bireme.tune.space import Point, key_of
 
 AHEAD = 3
 """Micro-batches of a family that are tried at once at most: what the first tells may make the others needless."""
-
-APART = 1.5
-"""Micro-batches of which one is less than so many times the other tell nothing of what larger ones bring."""
 
 
 class Walls:
@@ -166,9 +164,9 @@ class Walls:
             # It fails even at the least, or halving finds where it does not.
             wanted: tuple[int, ...] = (max(2 * top, limit // 2) if top else least,)
         elif not top:
-            wanted = (self._start(number), *self._boundary.propose(number))
+            wanted = (self._start(number), *self._lower(number), *self._boundary.propose(number))
         elif wall.breaks is None:
-            wanted = (self._higher(number, top),)
+            wanted = (self._higher(number, top, pending),)
         else:
             wanted, low = self._boundary.propose(number, 1, pending), wall.fits
         known = {micro for other, micro, _ in self._known if other == number} | set(pending)
@@ -197,8 +195,8 @@ class Walls:
         earlier = self._earlier(number)
         speeds = {} if earlier is None else self._speeds[earlier]
         guess = self._boundary.guess(number)
-        if _is_flat(speeds):
-            start = _below_top(speeds) or least  # and then twice that: to see that here, too, more brings nothing
+        if stages.flat(speeds):
+            start = stages.below_top(speeds) or least  # and then twice that: to see that here, too, more brings nothing
         elif number and not self._boundary.wall(number - 1).fits:
             start = least  # not even that was possible there
         elif guess:
@@ -216,19 +214,34 @@ class Walls:
         alike = [other for other in works if self._families.all[other].fixed == fixed]
         return max(alike or works, default=None)
 
-    def _higher(self, number: int, top: int) -> int:
-        """Above what fits, while nothing is known that does not: where the guess says that it will not, or twice."""
+    def _lower(self, number: int) -> tuple[int, ...]:
+        """Just below where it began, if only that did not fit: where to begin was no guess in the dark."""
+        broken = self._told(number, fits=False)
+        return (rounded(broken[0] * 7 // 8, 0, broken[0]),) if len(broken) == 1 and broken[0] > 1 else ()
+
+    def _higher(self, number: int, top: int, pending: Collection[int]) -> int:
+        """Above what fits, while nothing is known that does not: to where the wall is likely, then by growing steps."""
         guess, earlier = self._boundary.guess(number), self._earlier(number)
-        likely = guess[1] if guess else None if earlier is None else self._boundary.wall(earlier).breaks
-        if likely is not None and top < likely < 2 * top:
-            return likely
+        likely = guess[1] if guess else None
+        if earlier is not None and stages.flat(self._speeds[earlier]):
+            likely = max(self._speeds[earlier])  # to see that here, too, more brings nothing
+        elif earlier is not None and not guess:
+            likely = self._boundary.wall(earlier).breaks
+        below = max((size for size in (*self._told(number, fits=True), *pending) if size < top), default=0)
+        if likely is not None:
+            higher = likely if top < likely else top + 2 * (top - below)
+            return min(higher, 2 * top, self._boundary.most)
         return min(2 * top, self._boundary.most)
+
+    def _told(self, number: int, *, fits: bool) -> tuple[int, ...]:
+        """The micro-batches of a family that were seen to fit, or not to."""
+        return tuple(micro for other, micro, fitted in self._known if other == number and fitted == fits)
 
     # -- what a family can still bring ---------------------------------------------------------------
 
     def _flat(self, number: int) -> bool:
         """Whether larger micro-batches have ceased to bring anything, though they fit."""
-        return _is_flat(self._speeds[number])
+        return stages.flat(self._speeds[number])
 
     def _cannot_fit(self, number: int) -> str:
         if self._capacity is None or self._info is None:
@@ -296,16 +309,6 @@ class Walls:
         layout = self._families.all[number].layout
         states = memory.states(self._info, layout)
         return Stage(None if states is None else states.total, memory.buckets(self._space.config.data, layout))
-
-
-def _is_flat(speeds: Mapping[int, float]) -> bool:
-    below = _below_top(speeds)
-    return below is not None and speeds[max(speeds)] < speeds[below] * (1 + stages.PLATEAU)
-
-
-def _below_top(speeds: Mapping[int, float]) -> int | None:
-    """The size with which the largest is to be compared."""
-    return max((size for size in speeds if size * APART <= max(speeds)), default=None)
 
 
 def _micro(point: Point) -> int:
