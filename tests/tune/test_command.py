@@ -355,3 +355,29 @@ def test_results_that_cannot_be_written(desk):
 def test_options_of_one_job(desk, option):
     done = desk.run(options=(option, "--num_gpus", "1"), code=2)
     assert option in done.stderr
+
+
+# -- engines that do not end by themselves -------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("measures", [True, False])
+def test_a_run_that_does_not_end_is_ended(desk, measures):
+    """DeepSpeed's pipeline engine goes on after the steps that are measured."""
+    desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": [4], "zero_optimization": {"stage": 0}})
+    script = desk.folder / "pipeline.py"
+    script.write_text(
+        "import base64, json, os, sys, time\n"
+        "config = json.loads(base64.urlsafe_b64decode(sys.argv[-1]))\n"
+        f"if {measures} and os.environ['RANK'] == '0':\n"
+        "    json.dump({'throughput': 77.0}, open(config['autotuning']['metric_path'], 'w'))\n"
+        "for step in range(1, 100000):\n"
+        "    time.sleep(0.1)\n"
+        f"    if not {measures}: print(f'steps: {{step}} loss: 0.1 iter time (s): 0.1', flush=True)\n"
+    )
+    words = ["tune", "--num_gpus", "2", "--grace", "1", str(script), "--deepspeed_config", "ds.json"]
+    done = desk.stage.run(*words, cwd=desk.folder, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (speed,) = re.findall(r"tmbspg4: (\S+) samples/s, the best so far", done.stdout)
+    assert float(speed) == 77 if measures else 20 < float(speed) < 81, "8 samples in a step of 0.1 s or more"
+    assert desk.stage.left() == {}

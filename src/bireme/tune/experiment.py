@@ -23,6 +23,9 @@ _PATIENCE = 20.0
 """Seconds beyond the grace time that a run may take to end its job after SIGTERM, before it is killed."""
 
 
+_LOOK = 5.0
+"""Seconds between two looks at whether a run has given what it was started for."""
+
 _TAIL = 65536
 """Bytes at the end of a log that are read for a reason."""
 
@@ -30,7 +33,8 @@ _TAIL = 65536
 class Order(Value):
     """What to start. ``argv`` is a ``bireme run``; ``report`` the file that its ``--report`` writes.
 
-    ``stdout`` and ``stderr`` are files, made anew. ``grace``: seconds that its ranks get to end.
+    ``stdout`` and ``stderr`` are files, made anew. ``grace``: seconds that its ranks get to end. ``enough``: whether it
+    has given what it was started for; a run that goes on nevertheless is ended. None: it ends by itself.
     """
 
     argv: tuple[str, ...]
@@ -40,13 +44,14 @@ class Order(Value):
     stderr: str
     report: str
     grace: float = 10.0
+    enough: Callable[[], bool] | None = None
 
 
 class End(Value):
     """How the run ended.
 
     ``report`` is None when it did not live to write one. ``began`` in seconds since the epoch, ``seconds`` of wall
-    time. ``stopped``: we had told it to stop.
+    time. ``stopped``: we had told it to stop. ``enough``: it had given what it was started for, and was ended.
     """
 
     exit_code: int
@@ -54,6 +59,7 @@ class End(Value):
     began: float
     seconds: float
     stopped: bool
+    enough: bool = False
 
 
 class Experiment:
@@ -73,11 +79,13 @@ class Experiment:
         self._loop, self._order, self._on_end, self._keep = loop, order, on_end, keep
         self._began, self._begin = time.time(), time.monotonic()
         self._code = 128 + signal.SIGKILL
-        self._stopped = False
+        self._stopped = self._enough = False
         self._last_resort: Timer | None = None
         _remove(order.report)
         self._handle: guardian.Handle | None = self._start()
         loop.watch(self._handle.events, self._hear)
+        if order.enough is not None:
+            loop.after(_LOOK, self._look)
 
     def _start(self) -> guardian.Handle:
         order = self._order
@@ -95,8 +103,23 @@ class Experiment:
         """Have it end in order, and be killed if it does not."""
         if self._handle is not None and not self._stopped:
             self._stopped = True
-            self._handle.tell("rank", int(signal.SIGTERM), "*")
-            self._last_resort = self._loop.after(self._order.grace + _PATIENCE, self.kill)
+            self._terminate()
+
+    def _terminate(self) -> None:
+        assert self._handle is not None
+        self._handle.tell("rank", int(signal.SIGTERM), "*")
+        self._last_resort = self._last_resort or self._loop.after(self._order.grace + _PATIENCE, self.kill)
+
+    def _look(self, seen: bool = False) -> None:
+        """End a run that has given enough and still goes on at the next look: most end by themselves just now."""
+        if self._handle is None or self._stopped or self._order.enough is None:
+            return
+        enough = self._order.enough()
+        if enough and seen:
+            self._enough = True
+            self._terminate()
+        else:
+            self._loop.after(_LOOK, lambda: self._look(enough))
 
     def kill(self) -> None:
         """End it at once; what it has on other nodes ends as its channel closes."""
@@ -131,7 +154,8 @@ class Experiment:
         if self._last_resort is not None:
             self._last_resort.cancel()
         seconds = time.monotonic() - self._begin
-        self._on_end(End(self._code, read_report(self._order.report), self._began, seconds, self._stopped))
+        report = read_report(self._order.report)
+        self._on_end(End(self._code, report, self._began, seconds, self._stopped, self._enough and not self._stopped))
 
 
 def read_report(path: str) -> Mapping[str, object] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.tune.deepspeed.steps import samples_per_second
+from bireme.tune.deepspeed.steps import last_step, samples_per_second
 
 TIMED = "[12:00:0{s}.000 box:0] [Rank 0] time (ms) | fwd: 3.41 | bwd: 24.6 | step: 5.4\n"
 MICRO = "[12:00:0{s}.000 box:0] [Rank 0] time (ms) | fwd_microstep: 3.41 | bwd_microstep: 24.6\n"
@@ -35,3 +35,13 @@ def test_midnight_is_passed(tmp_path):
 
 def test_without_a_file_there_is_no_pace(tmp_path):
     assert samples_per_second(str(tmp_path / "none"), 16, 3) is None
+
+
+def test_the_pipeline_engine_numbers_its_steps(tmp_path):
+    lines = [
+        f"[12:00:0{n}.000 box:0] steps: {n} loss: 0.1234 iter time (s): 1.0 samples/sec: 16\n" for n in range(1, 6)
+    ]
+    (tmp_path / "out").write_text("".join(lines))
+    assert samples_per_second(str(tmp_path / "out"), 16, 3) == 16.0
+    assert last_step("".join(lines)) == 5
+    assert last_step("steps of no number\n") == 0

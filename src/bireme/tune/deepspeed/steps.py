@@ -4,7 +4,8 @@ The engine's own figure is that of its last step, without what lies between two 
 
 Which line that is depends on DeepSpeed's version: while it tunes, it times every step and prints the times of it
 (``time (ms) | fwd: …``, once a step, while those of its micro-batches begin with ``fwd_microstep``); where its log
-shows progress, ``step=7, skipped=0, …`` stands there as well, and has the step's number.
+shows progress, ``step=7, skipped=0, …`` stands there as well, and has the step's number. The pipeline engine, which
+knows nothing of tuning, says ``steps: 7 loss: …``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 
 _STAMP = rb"\[(\d\d):(\d\d):(\d\d\.\d\d\d) [^\]]*\] .*"
 _NUMBERED = re.compile(_STAMP + rb"\bstep=(\d+), skipped=")
+_PIPELINE = re.compile(_STAMP + rb"\bsteps: (\d+) loss: ")
 _TIMED = re.compile(_STAMP + rb"time \(ms\) \| fwd: ")
 _DAY = 86400.0
 
@@ -34,6 +36,16 @@ def samples_per_second(path: str, samples: int, first: int) -> float | None:
     return samples * (high - low) / seconds if seconds > 0 else None
 
 
+def last_step(text: str) -> int:
+    """The number of the last step that the end of a run's output tells; 0: of none."""
+    numbers = [int(found[4]) for line in text.encode().splitlines() if (found := _numbered(line))]
+    return max(numbers, default=0)
+
+
+def _numbered(line: bytes) -> re.Match[bytes] | None:
+    return _NUMBERED.match(line) or _PIPELINE.match(line)
+
+
 def _steps(path: str) -> dict[int, float]:
     """The second of the day at which each step had ended, by its number from 1."""
     numbered: dict[int, float] = {}
@@ -41,7 +53,7 @@ def _steps(path: str) -> dict[int, float]:
     try:
         with open(path, "rb") as file:
             for line in file:
-                if found := _NUMBERED.match(line):
+                if found := _numbered(line):
                     numbered[int(found[4])] = _second(found)
                 elif found := _TIMED.match(line):
                     timed.append(_second(found))

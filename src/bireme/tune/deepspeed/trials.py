@@ -9,7 +9,7 @@ from typing import Any
 from bireme.tune.deepspeed.command import experiment_args
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.results import ModelInfo, read_metrics, read_model_info
-from bireme.tune.deepspeed.steps import samples_per_second
+from bireme.tune.deepspeed.steps import last_step, samples_per_second
 from bireme.tune.deepspeed.tuning import Past, Trial, Tuning
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.ending import Ending
@@ -18,6 +18,9 @@ from bireme.tune.experiment import End, Order, tail
 from bireme.tune.launching import Launch, executable
 from bireme.tune.slots import Reservation, Shape
 from bireme.value import Value
+
+_SLACK = 2
+"""Steps past ``end_profile_step`` after which a run has not noticed that it is tuned: it would end after one."""
 
 
 class Manner(Value):
@@ -85,7 +88,18 @@ class Trials:
             self._files.result(name, "stderr.log"),
             report,
             self._launch.grace,
+            lambda: self._enough(name),
         )
+
+    def _enough(self, name: str) -> bool:
+        """Whether a run has measured, or is past the steps in which it would have.
+
+        An engine that does not end then does not know that it is tuned: the pipeline engine is such a one.
+        """
+        if read_metrics(self._files.result(name, "metrics.json")).values:
+            return True
+        steps = last_step(tail(self._files.result(name, "stdout.log")))
+        return steps > self._tuning.section.end_profile_step + _SLACK
 
     # -- after ---------------------------------------------------------------------------------------
 
@@ -96,8 +110,19 @@ class Trials:
         if self._pending[name].kind == "profile":
             info = self._found[name] = read_model_info(self._files.result(name, "model_info.json"))
             figures, reason = {"num_params": float(info.params or 0)}, info.reason
+        if end.enough:
+            return self._ended_by_us(name, end, figures, reason)
         ending = diagnose(end, figures, reason, tail(self._files.result(name, "stderr.log")))
         return ending.replace(samples=self._samples(name)) if ending.cause == "ok" else ending
+
+    def _ended_by_us(self, name: str, end: End, figures: Mapping[str, float], reason: str) -> Ending:
+        """What a run has given that did not end by itself; where its engine has measured nothing, our clock has."""
+        samples = self._samples(name)
+        if not figures and samples is not None:
+            figures, reason = {"throughput": samples}, ""
+        if reason:
+            return Ending("no metric", f"{reason}; it went on past end_profile_step and was ended", seconds=end.seconds)
+        return Ending("ok", seconds=end.seconds, metrics=dict(figures), samples=samples)
 
     def _samples(self, name: str) -> float | None:
         trial = self._pending[name]
