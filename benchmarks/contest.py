@@ -135,7 +135,11 @@ def seconds(launcher: Launcher, command: Sequence[str], *, limit: float = 600, *
     with tempfile.TemporaryFile() as err:
         begin = time.perf_counter()
         process = start(launcher, command, stderr=err, **kwargs)
-        ended = wait(process, limit)
+        try:
+            ended = wait(process, limit)
+        except BaseException:  # interrupted: it has a session of its own, and would go on
+            sweep(process)
+            raise
         took = time.perf_counter() - begin
         if ended and not process.wait():
             return took

@@ -1,12 +1,18 @@
 """Finding the fastest configuration of one DeepSpeed script: DeepSpeed's own autotuner and ``bireme tune``.
 
 Two CPU ranks, ZeRO stages x micro-batches, the same script and the same configuration for everybody, one after the
-other. ``seconds`` is the whole command. The engine's figure for a configuration differs from run to run; so the winner
-of each is judged by the mean of what all have measured for it: ``of best`` is that mean, divided by the best mean.
+other. ``seconds`` is the whole command, ``ratio`` that divided by the seconds of DeepSpeed's autotuner in the same
+round. ``figure`` is what a contestant has measured for its winner, ``in NAME`` what NAME has measured for it, divided
+by the best that NAME has measured. The engine's figure differs from run to run, by as much as is said below the tables;
+so ``of best`` is the mean of all that was ever measured for the winner, divided by the best such mean.
+
+Every rank has as many threads as there are cores for it, as ``bireme`` sees to by itself: under DeepSpeed's launcher it
+would have as many as there are cores at all, and no two figures could be compared.
 
 DeepSpeed's autotuner wants ``pdsh`` and ssh to this machine, even where it is the only one, to clean up after each
-experiment. Here a stand-in for ``pdsh`` runs the command at once, which costs less.
-``python benchmarks/tune.py [--stages 0,1,2] [--micro 4,8,16,32]``.
+experiment: ``pkill -f NAME``, which ends whatever has the name in its command, whoever started it. Here a stand-in for
+``pdsh`` does the same at once, which costs less, and keeps to the session of the benchmarked command.
+``python benchmarks/tune.py [--stages 0,1,2] [--micro 4,8,16,32] [--end 5] [--rounds 1]``.
 """
 
 from __future__ import annotations
@@ -14,28 +20,42 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import shutil
+import socket
+import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import contest
 
 RANKS = 2
-PDSH = '#!/bin/sh\n# pdsh -f FAN_OUT -w HOSTS COMMAND\nshift 4\nexec "$@"\n'
-NAME = re.compile(r"z(\d)_gas\d+_tmbspg(\d+)")
-Configuration = tuple[int, int]
-"""ZeRO stage, micro-batch."""
+REFERENCE = "deepspeed"
+PDSH = '#!/bin/sh\n# pdsh -f FAN_OUT -w HOSTS pkill -f NAME\nexec pkill -s 0 -f "$7"\n'
+NAME = re.compile(r"z(\d)_gas(\d+)_tmbspg(\d+)$")
+
+
+class Configuration(NamedTuple):
+    stage: int
+    micro: int
+    accumulation: int
+
+    def __str__(self) -> str:
+        return f"stage {self.stage}, {self.micro} x {self.accumulation}"
 
 
 @dataclass(frozen=True)
 class Tuner:
     """A contestant: the beginning of its command, its ``tuner_type``, and what its environment needs."""
 
-    name: str
     head: tuple[str, ...]
     kind: str
     env: dict[str, str] = field(default_factory=dict)
@@ -50,36 +70,70 @@ class Found:
     winner: Configuration | None
     launched: int
 
+    @property
+    def figure(self) -> float | None:
+        return None if self.winner is None else self.throughput.get(self.winner)
+
+
+Round = Mapping[str, Found]
+"""By the contestant's name."""
+
+
+# -- contestants -------------------------------------------------------------------------------------------------------
+
+
+def executable(name: str) -> str:
+    return shutil.which(name, path=os.path.dirname(sys.executable)) or name
+
 
 def tuners() -> dict[str, Tuner]:
     """All contestants. On the CPU the reference counts as many slots as LOCAL_SIZE says."""
-    ours = (shutil.which("bireme", path=os.path.dirname(sys.executable)) or "bireme", "tune", "--num_gpus", str(RANKS))
-    reference = shutil.which("deepspeed", path=os.path.dirname(sys.executable)) or "deepspeed"
+    ours = (executable("bireme"), "tune", "--accelerator", "cpu", "--num_gpus", str(RANKS))
+    # It never looks whether a port is free; each experiment takes the next one.
+    reference = (executable("deepspeed"), "--autotuning", "tune", "--master_port", str(free_ports(64)))
     return {
-        "deepspeed": Tuner(
-            "deepspeed",
-            (reference, "--autotuning", "tune"),
-            "gridsearch",
-            {"DS_ACCELERATOR": "cpu", "LOCAL_SIZE": str(RANKS)},
-        ),
-        "bireme": Tuner("bireme", ours, "gridsearch"),
-        "bireme-model": Tuner("bireme-model", ours, "model_based"),
+        REFERENCE: Tuner(reference, "gridsearch", {"DS_ACCELERATOR": "cpu", "LOCAL_SIZE": str(RANKS)}),
+        "bireme": Tuner(ours, "gridsearch"),
+        "bireme-model": Tuner(ours, "model_based"),
     }
 
 
-def run(tuner: Tuner, folder: Path, config: Mapping[str, object], limit: float) -> Found:
+def free_ports(number: int) -> int:
+    """The first of so many ports in a row that are free, below those that the kernel gives away."""
+    while True:
+        first = random.randrange(20_000, 30_000)
+        if all(is_free(port) for port in range(first, first + number)):
+            return first
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def threads() -> str:
+    """Threads of each rank."""
+    return str(max(1, len(os.sched_getaffinity(0)) // RANKS))
+
+
+def run(name: str, folder: Path, config: Mapping[str, object], options: argparse.Namespace) -> Found:
     """Tune once, in a folder of its own."""
-    here = folder / tuner.name
+    tuner = tuners()[name]
+    here = folder / name
     shutil.rmtree(here, ignore_errors=True)
     here.mkdir()
     shutil.copy(contest.program("tuned.py"), here / "train.py")
-    # More steps than the default of two, for steadier figures.
-    section = {"enabled": True, "tuner_type": tuner.kind, "start_profile_step": 3, "end_profile_step": 15}
+    section = {"enabled": True, "tuner_type": tuner.kind, "end_profile_step": options.end}
     (here / "ds.json").write_text(json.dumps({**config, "autotuning": section}))
     path = f"{folder}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"  # there lies the stand-in for pdsh
-    launcher = contest.Launcher(tuner.name, tuner.head, (), env={**tuner.env, "PATH": path})
+    launcher = contest.Launcher(name, tuner.head, (), env={**tuner.env, "OMP_NUM_THREADS": threads(), "PATH": path})
     command = [*tuner.head, "train.py", "--deepspeed_config", "ds.json"]
-    seconds = contest.seconds(launcher, command, limit=limit, cwd=here)
+    seconds = contest.seconds(launcher, command, limit=options.limit, cwd=here)
     return read(here / "autotuning_results", seconds)
 
 
@@ -88,76 +142,163 @@ def read(results: Path, seconds: float) -> Found:
     throughput = {}
     for metrics in results.glob("z*/metrics.json"):
         if name := NAME.match(metrics.parent.name):
-            throughput[int(name[1]), int(name[2])] = float(json.loads(metrics.read_text())["throughput"])
+            stage, accumulation, micro = map(int, name.groups())
+            figure = float(json.loads(metrics.read_text())["throughput"])
+            throughput[Configuration(stage, micro, accumulation)] = figure
     winner = None
     if (optimal := results / "ds_config_optimal.json").exists():
         best = json.loads(optimal.read_text())
-        winner = (int(best["zero_optimization"]["stage"]), int(best["train_micro_batch_size_per_gpu"]))
-    return Found(seconds, throughput, winner, sum(1 for each in results.iterdir() if (each / "cmd.txt").exists()))
+        stage, accumulation = best["zero_optimization"]["stage"], best["gradient_accumulation_steps"]
+        winner = Configuration(stage, best["train_micro_batch_size_per_gpu"], accumulation)
+    return Found(seconds, throughput, winner, sum(1 for _ in results.glob("*/cmd.txt")))
 
 
-def warm_up(folder: Path, config: Mapping[str, object]) -> None:
+def warm_up(folder: Path, config: Mapping[str, object], names: Iterable[str]) -> None:
     """Fill caches and compile bytecode, so that the first does not pay for it."""
     path = folder / "warm.json"
     path.write_text(json.dumps({**config, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}))
-    launcher = contest.Launcher("warming up", (), ())
-    command = [sys.executable, "-m", "bireme", "run", "-q", "--accelerator", "cpu", "--num_gpus", str(RANKS)]
+    launcher = contest.Launcher("warming up", (), (), env={"DS_ACCELERATOR": "cpu"})
+    command = [executable("bireme"), "run", "-q", "--accelerator", "cpu", "--num_gpus", str(RANKS)]
     contest.seconds(launcher, [*command, contest.program("tuned.py"), "--steps", "2", "--deepspeed_config", str(path)])
+    for name in names:
+        contest.seconds(launcher, [*tuners()[name].head, "--help"])
+    if "bireme-model" in names:
+        contest.seconds(launcher, [sys.executable, "-c", "import optuna.samplers"])
 
 
-def show(found: Mapping[str, Found]) -> None:
-    """The two tables."""
-    means: dict[Configuration, float] = {}
-    for each in sorted({known for one in found.values() for known in one.throughput}):
-        measured = [one.throughput[each] for one in found.values() if each in one.throughput]
-        means[each] = sum(measured) / len(measured)
-    reference = found.get("deepspeed")
+# -- what they have found ----------------------------------------------------------------------------------------------
+
+
+def means(rounds: Sequence[Round]) -> dict[Configuration, float]:
+    """The mean of all that was measured for a configuration."""
+    found = [one for each in rounds for one in each.values()]
+    known = sorted({configuration for one in found for configuration in one.throughput})
+    return {each: statistics.mean(one.throughput[each] for one in found if each in one.throughput) for each in known}
+
+
+def differences(rounds: Sequence[Round]) -> list[float]:
+    """By how much two contestants have measured one configuration differently in a round, as a part of their mean."""
+    found = []
+    for each in rounds:
+        for one, other in combinations([contestant.throughput for contestant in each.values()], 2):
+            pairs = [(one[name], other[name]) for name in one.keys() & other.keys()]
+            found += [abs(a - b) / statistics.mean((a, b)) for a, b in pairs]
+    return found
+
+
+def part(winner: Configuration | None, figures: Mapping[Configuration, float]) -> str:
+    """What is known for it, divided by the best."""
+    if winner is None or winner not in figures:
+        return ""
+    return contest.decimals(figures[winner] / max(figures.values()))
+
+
+def show_round(title: str, found: Round, mean: Mapping[Configuration, float]) -> None:
+    """The table of a round."""
+    reference = found.get(REFERENCE)
     rows = [
         (
             name,
-            f"{one.seconds:.1f}",
+            contest.decimals(one.seconds, 1),
             contest.decimals(one.seconds / reference.seconds if reference else None),
             str(one.launched),
             str(len(one.throughput)),
-            "none" if one.winner is None else f"stage {one.winner[0]}, micro-batch {one.winner[1]}",
-            contest.decimals(None if one.winner is None else means[one.winner] / max(means.values())),
+            str(one.winner or "none"),
+            contest.decimals(one.figure, 0),
+            *(part(one.winner, other.throughput) for other in found.values()),
+            part(one.winner, mean),
         )
         for name, one in found.items()
     ]
-    header = ("tuner", "seconds", "ratio", "launches", "measured", "winner", "of best")
-    contest.table("The fastest configuration, found by each", header, rows)
-    figures = [
-        (
-            f"stage {stage}, micro-batch {micro}",
-            *(contest.decimals(one.throughput.get((stage, micro)), 0) for one in found.values()),
-        )
-        for stage, micro in means
+    there = [f"in {name}" for name in found]
+    header = ("tuner", "seconds", "ratio", "launches", "measured", "winner", "figure", *there, "of best")
+    contest.table(title, header, rows)
+
+
+def show_figures(rounds: Sequence[Round], names: Sequence[str], mean: Mapping[Configuration, float]) -> None:
+    """The table of all configurations, and how far its figures can be trusted."""
+    by_name = {name: means([{name: each[name]} for each in rounds if name in each]) for name in names}
+    rows = [
+        (str(each), *(contest.decimals(by_name[name].get(each), 0) for name in names), contest.decimals(mean[each], 0))
+        for each in mean
     ]
-    contest.table(
-        "Samples per second of each configuration, as each has measured it", ("configuration", *found), figures
-    )
+    title = "Samples per second of each configuration (stage, micro-batch x accumulation), as each has measured it"
+    contest.table(title, ("configuration", *names, "mean"), rows)
+    if apart := differences(rounds):
+        middle, most = statistics.median(apart), max(apart)
+        print(f"\nTwo contestants' figures for one configuration differ by {middle:.0%} (median), {most:.0%} at most.")
+
+
+def show_ratios(rounds: Sequence[Round], names: Sequence[str]) -> None:
+    """The table of all rounds together."""
+    seconds = {name: [each[name].seconds if name in each else None for each in rounds] for name in names}
+    rows = [
+        (
+            name,
+            contest.decimals(contest.median(mine), 1),
+            contest.decimals(contest.ratio(mine, seconds.get(REFERENCE))),
+        )
+        for name, mine in seconds.items()
+    ]
+    contest.table(f"Medians of {len(rounds)} rounds", ("tuner", "seconds", "ratio"), rows)
+
+
+def show(rounds: Sequence[Round]) -> None:
+    """All tables."""
+    mean, names = means(rounds), list(dict.fromkeys(name for each in rounds for name in each))
+    for number, each in enumerate(rounds, 1):
+        title = "The fastest configuration, found by each"
+        show_round(f"{title}, round {number}" if len(rounds) > 1 else title, each, mean)
+    show_figures(rounds, names, mean)
+    if len(rounds) > 1:
+        show_ratios(rounds, names)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    known = tuners()
     parser.add_argument("--stages", default="0,1,2", help="ZeRO stages (%(default)s)")
     parser.add_argument("--micro", default="4,8,16,32", help="micro-batches (%(default)s)")
-    parser.add_argument("--only", default=",".join(tuners()), metavar="NAME,…", help="only these (%(default)s)")
+    # Each figure is that of one step, the one after: more steps make it no steadier, once the first few are over.
+    parser.add_argument("--end", type=int, default=5, help="end_profile_step (%(default)s, as DeepSpeed has it)")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each contestant runs (%(default)s)")
+    parser.add_argument("--only", default=",".join(known), metavar="NAME,…", help="only these (%(default)s)")
     parser.add_argument("--limit", type=float, default=1800, help="seconds that one may take (%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write every single measurement into this file")
     options = parser.parse_args()
-    if strange := [name for name in options.only.split(",") if name not in tuners()]:
-        parser.error(f"--only: there is no {strange[0]!r}, only {', '.join(tuners())}")
-    for module in ("deepspeed", *(("tabulate",) if "deepspeed" in options.only.split(",") else ())):
-        if not _has(module):
+    options.only = options.only.split(",")
+    if strange := [name for name in options.only if name not in known]:
+        parser.error(f"--only: there is no {strange[0]!r}, only {', '.join(known)}")
+    for module in ("deepspeed", *(("tabulate",) if REFERENCE in options.only else ())):
+        if not find_spec(module):
             parser.error(f"{module} is not installed: pip install 'deepspeed[autotuning]'")
     return options
 
 
-def _has(module: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(module) is not None
+def play(options: argparse.Namespace, config: Mapping[str, object]) -> tuple[list[Round], list[str]]:
+    """All rounds, and the words of those that came to no end of their own."""
+    rounds: list[Round] = []
+    failures = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "pdsh").write_text(PDSH)
+        (folder / "pdsh").chmod(0o755)
+        contest.progress("warming up")
+        warm_up(folder, config, options.only)
+        for number in range(options.rounds):
+            found: dict[str, Found] = {}
+            for name in options.only:
+                contest.progress(f"round {number + 1} of {options.rounds}: {name}")
+                try:
+                    found[name] = run(name, folder, config, options)
+                except SystemExit as failure:  # what the others have found is too dear to be thrown away
+                    failures.append(str(failure))
+            rounds.append(found)
+        contest.progress("")
+    return rounds, failures
 
 
 def main() -> int:
@@ -168,30 +309,25 @@ def main() -> int:
         "optimizer": {"type": "Adam", "params": {"lr": 0.001, "torch_adam": True}},
         "zero_optimization": {"stage": [int(word) for word in options.stages.split(",")]},
     }
-    found: dict[str, Found] = {}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "pdsh").write_text(PDSH)
-        (folder / "pdsh").chmod(0o755)
-        contest.progress("warming up")
-        warm_up(folder, config)
-        for name in options.only.split(","):
-            contest.progress(name)
-            found[name] = run(tuners()[name], folder, config, options.limit)
-        contest.progress("")
-    show(found)
+    print(f"DeepSpeed {version('deepspeed')}, PyTorch {version('torch')}; in place of pdsh and ssh, a stand-in")
+    rounds, failures = play(options, config)
+    show(rounds)
     results = [
         {
+            "round": number,
             "name": name,
             "seconds": one.seconds,
             "launched": one.launched,
             "winner": one.winner,
             "throughput": [[*each, figure] for each, figure in sorted(one.throughput.items())],
         }
-        for name, one in found.items()
+        for number, each in enumerate(rounds, 1)
+        for name, one in each.items()
     ]
-    contest.write_json(options.json, results=results)
-    return 0
+    contest.write_json(options.json, benchmark="tune", results=results, failures=failures)
+    for words in failures:
+        print(f"\n{words}", file=sys.stderr)
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
