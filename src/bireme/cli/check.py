@@ -37,9 +37,9 @@ def main(argv: list[str]) -> int:
     found = launch.find(spec, os.environ)
     if found is None:
         return _check_here(spec)
-    from bireme.runner import many
+    from bireme.runner import many, preflight
 
-    outcome = many.run(spec, os.environ, found, check_only=True)
+    outcome = many.run(spec, os.environ, found, checked=preflight.inventory)
     report(outcome)
     return OK if outcome.exit_code == OK else 1
 

@@ -36,7 +36,7 @@ def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
         from bireme.runner import many, native
 
         return native.run(spec, environ, found, many.launcher_name(spec, found))
-    here = _only_here(spec, found)
+    here = only_here(spec, found)
     if here is not None:
         return local.run(spec, environ, here)
     from bireme.runner import many
@@ -51,7 +51,7 @@ def plan(spec: JobSpec, environ: Mapping[str, str]) -> StartPlan:
         BadInputError: as :func:`run`.
     """
     found = find(spec, environ)
-    here = None if found is None else _only_here(spec, found)
+    here = None if found is None else only_here(spec, found)
     if found is not None and here is None:
         from bireme.runner import many
 
@@ -81,7 +81,7 @@ def engine_commands(spec: JobSpec, environ: Mapping[str, str]) -> tuple[tuple[st
 
     if spec.native_ranks:
         return (native.command(spec, environ, found, many.launcher_name(spec, found)),)
-    return () if _only_here(spec, found) is not None else many.engine_commands(spec, environ, found)
+    return () if only_here(spec, found) is not None else many.engine_commands(spec, environ, found)
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
@@ -109,7 +109,7 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
     return found
 
 
-def _only_here(spec: JobSpec, found: Found) -> local.Declared | None:
+def only_here(spec: JobSpec, found: Found) -> local.Declared | None:
     """This machine, if it is the only one that is left."""
     if spec.force_multi:
         return None

@@ -19,11 +19,12 @@ from bireme.runner.voyage import Voyage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from bireme.job import JobSpec
     from bireme.planning.start import StartPlan
     from bireme.resources.hostfile import HostEntry
+    from bireme.runner.member import Member
     from bireme.runner.pool import Found
     from bireme.supervise.outcome import Outcome
 
@@ -31,8 +32,16 @@ ONLY_NODES_KNOW = "<the node says>"
 """Stands in a dry run for what is found out only after connecting."""
 
 
-def run(spec: JobSpec, environ: Mapping[str, str], found: Found, *, check_only: bool = False) -> Outcome:
+def run(
+    spec: JobSpec, environ: Mapping[str, str], found: Found, *, checked: Callable[[Sequence[Member]], str] | None = None
+) -> Outcome:
     """Start an agent on every node, and the ranks through them; return when nothing is left anywhere.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        found: the pool.
+        checked: see `Voyage`.
 
     Raises:
         BadInputError: the job cannot be run as described; nothing was started.
@@ -61,7 +70,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, *, check_only: 
         backend,
         spec.heartbeat,
         log_dir,
-        check_only,
+        checked,
     )
     names = ", ".join(sorted(travelling.variables)) or "none"
     notes = [("debug", f"{len(hosts)} nodes of {found.source}, by {backend.NAME}; variables that travel: {names}")]

@@ -112,8 +112,9 @@ class Muster:
         if bad:
             note = preflight.complaint(bad, len(self._members))
             self._session.trouble("unfit", note, time.monotonic(), tuple(member.name for member in bad))
-        elif self._voyage.check_only:
-            self._session.console.write_lines(preflight.inventory(self._members), OUT)
+        elif self._voyage.checked is not None:
+            if said := self._voyage.checked(self._members):
+                self._session.console.write_lines(said, OUT)
             self._on_checked()
         elif not self._probing:
             self._probing = True

@@ -6,11 +6,12 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from bireme.backends.base import Backend, HostLaunch
     from bireme.job import JobSpec
     from bireme.resources.pool import Pool
+    from bireme.runner.member import Member
 
 
 class Voyage(Value):
@@ -18,7 +19,8 @@ class Voyage(Value):
 
     ``hosts`` and ``slots``: the nodes, with the slots that the pool gives them, ``None`` where the node is asked.
     ``resolve``: the active resources, once the slots of all nodes are known. ``exports``: the variables that
-    travel. ``heartbeat`` in seconds. ``check_only``: end after the preflight.
+    travel. ``heartbeat`` in seconds. ``checked``: called with the members when all are fit, to end after the preflight
+    with what it says on stdout; None: the job is run.
     """
 
     spec: JobSpec
@@ -31,4 +33,4 @@ class Voyage(Value):
     backend: Backend
     heartbeat: float
     log_dir: str | None = None
-    check_only: bool = False
+    checked: Callable[[Sequence[Member]], str] | None = None

@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from bireme.errors import BadInputError
+from bireme.errors import OK, BadInputError, UnfitError
 from bireme.resources import devices
 from bireme.resources.locality import is_this_machine
-from bireme.runner import launch, local, pool
+from bireme.runner import launch, local, many, pool
 from bireme.tune.slots import Reservation
 from bireme.value import Value
 
@@ -17,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.resources.pool import Pool
+    from bireme.runner.member import Member
+    from bireme.runner.pool import Found
 
 
 class Ground(Value):
@@ -50,29 +52,55 @@ def ground(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) -> Grou
             as many as that: experiments that share cores would measure each other.
 
     Raises:
-        BadInputError: there are none, or a node's are not declared.
+        BadInputError: there are none, or a node without accelerators has not declared how many.
+        UnfitError: they are not declared, and a node that was to be asked cannot say.
     """
     found = launch.find(spec, environ)
-    if found is not None:
-        entries, slots = pool.select(spec, found)
-        known = {}
-        for entry in entries:
-            ids = slots[entry.name]
-            if ids is None:
-                raise BadInputError(
-                    f"the slots of {entry.name} are not declared, and experiments are given slots",
-                    mend="add slots=N there, or name the nodes by --hosts 'NODE:N,…'",
-                    where=found.source,
-                )
-            known[entry.name] = ids
-        return Ground(known)
+    if found is None:
+        return _here(spec, environ, ranks, local.HOST)
+    entries, slots = pool.select(spec, found)
+    if None not in slots.values():
+        return Ground({entry.name: slots[entry.name] or () for entry in entries})
+    if launch.only_here(spec, found) is not None:
+        return _here(spec, environ, ranks, entries[0].name)
+    return Ground(pool.resolve(spec, _asked(spec, environ, found)))
+
+
+def _here(spec: JobSpec, environ: Mapping[str, str], ranks: int | None, host: str) -> Ground:
+    """This machine, of which nobody has said what it has."""
     there = devices.discover(spec.accelerator, environ)
     numbered = there.accelerator == "cpu" and not (spec.include or spec.exclude)
     prepared = launch.plan(spec.replace(num_gpus=ranks) if numbered else spec, environ)
     workers = prepared.nodes[0].workers
     if numbered:
-        return Ground({local.HOST: tuple(map(str, range(len(workers))))}, numbered=True)
-    return Ground({local.HOST: tuple(worker.slot for worker in workers)})
+        return Ground({host: tuple(map(str, range(len(workers))))}, numbered=True)
+    return Ground({host: tuple(worker.slot for worker in workers)})
+
+
+def _asked(spec: JobSpec, environ: Mapping[str, str], found: Found) -> dict[str, tuple[str, ...]]:
+    """The slots of many nodes, as they say themselves: the preflight of a run that does not begin."""
+    known: dict[str, tuple[str, ...]] = {}
+    without: list[str] = []
+
+    def checked(members: Sequence[Member]) -> str:
+        for member in members:
+            known[member.name] = tuple(member.hello["slots"])
+            if member.hello["accelerator"] == "cpu" and member.slots is None:
+                without.append(member.name)
+        return ""
+
+    outcome = many.run(spec.replace(log_dir=None, rank_log_dir=None, save_pid=False), environ, found, checked=checked)
+    if outcome.cause == "signal":
+        sys.exit(outcome.exit_code)
+    if outcome.exit_code != OK:
+        raise UnfitError(outcome.note)
+    if without:
+        raise BadInputError(
+            f"{without[0]} has no accelerator and does not declare slots, and experiments are given slots",
+            mend="add slots=N there, or name the nodes by --hosts 'NODE:N,…'",
+            where=found.source,
+        )
+    return known
 
 
 class Launch(Value):
