@@ -115,12 +115,16 @@ class Executor:
         self._scheduler.submit(attempt.task(), time.monotonic())
 
     def withdraw(self) -> tuple[str, ...]:
-        """Take back whatever is queued; return the names."""
-        queued = [attempt for key, attempt in self._attempts.items() if key not in self._running]
-        for attempt in queued:
-            self._scheduler.withdraw(attempt.key)
-            del self._attempts[attempt.key]
-        return tuple(attempt.job.name for attempt in queued)
+        """Take back whatever is queued for the first time; return the names. What is to be retried stays."""
+        queued = {
+            key: attempt.job.name
+            for key, attempt in self._attempts.items()
+            if key not in self._running and attempt.number == 1
+        }
+        for key in queued:
+            self._scheduler.withdraw(key)
+            del self._attempts[key]
+        return tuple(queued.values())
 
     def start_ready(self) -> int:
         """Start whatever can be started now; return how many were."""

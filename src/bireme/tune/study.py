@@ -218,6 +218,8 @@ class Study:
         elif ending.counts:
             facts = self._adapter.tell(name, ending)
             self._journal.append({"end": name, "ending": ending.record(), **facts})
+            for queued in self._executor.withdraw():
+                self._adapter.drop(queued)  # it was chosen without knowing this end: choose again
         elif not again:
             (self._adapter.drop if self._executor.stopping else self._adapter.give_up)(name)
         self._show(lambda watcher: watcher.ended(name, ending, again=again))
