@@ -277,6 +277,9 @@ def test_killed_fifty_times_it_ends_as_if_undisturbed(desk, tmp_path_factory):
             assert process.returncode == 0
             finished = {}  # at its end: the next begins anew
             continue
+        if is_over(desk):  # killed at its last words
+            finished = {}
+            continue
         now = {str(path): path.stat().st_mtime_ns for path in ended(desk)}
         assert finished.items() <= now.items(), "what has ended was run again, or lost"
         finished = now
@@ -285,6 +288,11 @@ def test_killed_fifty_times_it_ends_as_if_undisturbed(desk, tmp_path_factory):
     assert desk.summary() == other.summary()
     optimal = [(each.results / "ds_config_optimal.json").read_text() for each in (desk, other)]
     assert optimal[0] == optimal[1]
+
+
+def is_over(desk: Desk) -> bool:
+    journal = desk.results / "journal"
+    return journal.exists() and b'{"over":' in journal.read_bytes().rpartition(b'{"study":')[2]
 
 
 def ended(desk: Desk) -> list[Path]:

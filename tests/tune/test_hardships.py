@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -32,11 +33,17 @@ def desk(tmp_path, stage):
 
 def ends(desk: Desk) -> dict[str, str]:
     """Experiment → cause, as the journal has it; each once."""
-    journal = Journal.open(str(desk.results / "journal"))
-    journal.close()
-    found = [(str(record["end"]), record["ending"]["cause"]) for record in journal.records if "end" in record]
+    found = [(str(record["end"]), record["ending"]["cause"]) for record in records(desk) if "end" in record]
     assert len(found) == len(dict(found)), "nothing ends twice"
     return dict(found)
+
+
+def records(desk: Desk) -> tuple[dict, ...]:
+    if not (desk.results / "journal").exists():
+        return ()
+    journal = Journal.open(str(desk.results / "journal"))
+    journal.close()
+    return journal.records
 
 
 def wait_for(path: Path) -> None:
@@ -288,3 +295,47 @@ def test_the_real_job_is_as_wide_as_its_experiments(tmp_path, monkeypatch, words
     assert str(request.shape) == shape
     hosts = f"--hosts={words.split()[1]}"
     assert " ".join(request.real) == " ".join(["bireme run", hosts, *real.split(), str(CONTRACT)])
+
+
+# -- killed while walls are sought ---------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_killed_while_it_seeks_walls_it_finds_the_same(desk, tmp_path_factory):
+    """Where micro-batches are found, what comes next depends on all that came before."""
+    config = {"zero_optimization": {"stage": [0, 1]}, "autotuning": {"enabled": True, "tuner_type": "model_based"}}
+    script = ("--nap", "0.1", "--do", "0/9=oom", "--do", "1/14=oom", "--do", "0/3=nothing")
+    options = ("--hosts", "localhost:2", "--num_gpus", "2", "--grace", "1")
+    other = Desk(tmp_path_factory.mktemp("undisturbed"), desk.stage)
+    other.configure(config)
+    other.run(*script, options=options)
+    desk.configure(config)
+    chance, seen = random.Random(5), {}
+    while True:
+        process = desk.start(*script, options=options)
+        try:
+            process.communicate(timeout=chance.uniform(0.1, 1.0))
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        now = ends(desk)
+        assert seen.items() <= now.items(), "what has ended is kept"
+        seen = now
+        if any("over" in record for record in records(desk)):  # killed at its last words; it would begin anew
+            break
+    assert seen and ends(desk) == ends(other)
+    assert desk.summary() == other.summary()
+    assert desk.stage.left() == {}
+
+
+def test_a_study_is_over_when_its_results_are_written_and_not_before(desk):
+    """Else the next one would clear away what has taken hours."""
+    (desk.results / "summary.txt").mkdir(parents=True)
+    done = desk.run(options=("--num_gpus", "1"), code=125)
+    assert f"{desk.results}/summary.txt cannot be written: Is a directory" in done.stderr
+    (desk.results / "summary.txt").rmdir()
+    done = desk.run(options=("--num_gpus", "1"))
+    assert "taken up where it was: 4 of its experiments have ended" in done.stdout
+    assert " starts on " not in done.stdout and (desk.results / "cmd_optimal.txt").exists()

@@ -164,8 +164,6 @@ def _conclude(
     files: StudyFiles,
 ) -> Result:
     """Write down what came of it, whether it is over or was interrupted."""
-    if conclusion.over and not conclusion.signum:
-        journal.append({"over": conclusion.over})
     why = "it was interrupted" if conclusion.signum else conclusion.over or "some experiments could not be run"
     text = summary(tuning, why, seconds)
     files.write_summary(text)
@@ -175,4 +173,6 @@ def _conclude(
         mappings = config.autotuning.arg_mappings or {}
         best = real_job(request.real, request.args, files.best_config, ds_config, mappings)
         files.write_best(ds_config, best)
+    if conclusion.over and not conclusion.signum:
+        journal.append({"over": conclusion.over})  # the last: what is over may be cleared away
     return Result(conclusion, text, best, files)
