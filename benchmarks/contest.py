@@ -146,7 +146,8 @@ def seconds(launcher: Launcher, command: Sequence[str], *, limit: float = 600, *
         sweep(process)
         err.seek(0)
         words = err.read().decode(errors="replace")[-2000:]
-    raise SystemExit(f"{launcher.name}: {' '.join(command)}\nended with {process.returncode}:\n{words}")
+    how = f"ended with {process.returncode}" if ended else f"had not ended after {limit:g} s"
+    raise SystemExit(f"{launcher.name}: {' '.join(command)}\n{how}:\n{words}")
 
 
 def wait(process: subprocess.Popen[bytes], limit: float) -> bool:
