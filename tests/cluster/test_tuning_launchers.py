@@ -130,8 +130,9 @@ def test_on_the_only_node_of_an_allocation(slurm_cluster: Testbed, shared_dir: P
     command = shlex.join(bireme("tune", *words_of("--num_gpus", "1")))
     script = jobs.write("job.sh", f"#!/bin/sh\ncd {shared_dir}\n{command}\n")
     with gpus([slurm_cluster["node1"]]):
-        words = ["sbatch", "--wait", "-N1", "-w", "node1", "--gres=gpu:2", "--output", f"{shared_dir}/job.out"]
-        jobs.login.run([*words, "--chdir", str(shared_dir), str(script)], check=False)
+        words = ["sbatch", "-N1", "-w", "node1", "--gres=gpu:2", "--output", f"{shared_dir}/job.out"]
+        jobs.login.run([*words, "--chdir", str(shared_dir), str(script)])
+        wait_until("its end", lambda: not slurm_cluster.slurm_jobs(), 60)  # --wait would look every half minute
     said = (shared_dir / "job.out").read_bytes()
     assert set(check(shared_dir, said, b"")) == {"node1:0", "node1:1"}
 
