@@ -359,6 +359,10 @@ def test_results_that_cannot_be_written(desk):
     assert "results_dir: " in done.stderr and "cannot be written to: Not a directory" in done.stderr
 
 
+def test_an_experiment_needs_time(desk):
+    assert "--experiment_limit" in desk.run(options=("--experiment_limit", "0", "--num_gpus", "1"), code=2).stderr
+
+
 @pytest.mark.parametrize("option", ["--no_ssh", "--dry_run", "--native_ranks"])
 def test_options_of_one_job(desk, option):
     done = desk.run(options=(option, "--num_gpus", "1"), code=2)
