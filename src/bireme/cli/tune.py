@@ -100,7 +100,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
         if options[name]:
             raise BadInputError(f"--{name} is for one job, and tuning runs many", where="--autotuning")
     if options["experiment_limit"] == 0:
-        raise BadInputError("every experiment would have timed out", mend="seconds, above 0", where="--experiment_limit")
+        raise BadInputError("every experiment would time out", mend="seconds, above 0", where="--experiment_limit")
     nodes, slots = tuning_width(options)
     spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
     find_config(spec.program.args)  # before anything is looked up in the world
