@@ -119,11 +119,11 @@ def test_launching_costs_little_more_than_a_bare_loop(benchmark, ranks, most):
 @pytest.mark.torch
 @pytest.mark.skipif(not all(map(find_spec, ("deepspeed", "tabulate"))), reason="not installed: deepspeed[autotuning]")
 def test_tune(benchmark):
-    table, measured = benchmark("tune", "--stages", "1", "--micro", "8", only="deepspeed,bireme")
-    # The reference's first is the run that finds out the model's size.
-    assert [(each["name"], each["launched"]) for each in measured["results"]] == [("deepspeed", 2), ("bireme", 1)]
+    # Ours alone: the reference takes a minute for this.
+    table, measured = benchmark("tune", "--stages", "1", "--micro", "8", only="bireme")
+    assert [(each["name"], each["launched"]) for each in measured["results"]] == [("bireme", 1)]
     for each in measured["results"]:
         assert [figure[:3] for figure in each["throughput"]] == [[1, 8, 1]]
         assert each["winner"] == [1, 8, 1]
-    assert table.count("stage 1, 8 x 1") == 3  # each one's winner, and the figures
+    assert table.count("stage 1, 8 x 1") == 2  # the winner, and the figures
     assert not measured["failures"]

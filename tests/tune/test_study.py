@@ -164,12 +164,15 @@ def test_interrupted_it_stops_in_order_and_says_so(tmp_path, stage):
 
 
 @pytest.mark.slow
-def test_killed_at_fifty_random_moments_it_ends_as_if_undisturbed(tmp_path, stage):
-    """What has an end record never runs again; what was interrupted does; the end is that of an undisturbed study."""
+def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path, stage):
+    """What has an end record never runs again, what was interrupted does; the end is that of an undisturbed study.
+
+    Fifty kills of the whole command are in ``test_command.py``.
+    """
     count, chance = 40, random.Random(7)
     seen: set[str] = set()
     kills = 0
-    while kills < 50:
+    while kills < 20:
         tuner = in_a_process(tmp_path, count, 0.1)
         stage.started.append(tuner)
         try:
@@ -179,7 +182,7 @@ def test_killed_at_fifty_random_moments_it_ends_as_if_undisturbed(tmp_path, stag
             tuner.wait()
             kills += 1
         else:
-            (tmp_path / "journal").unlink()  # at its end: begin anew, so that there are fifty
+            (tmp_path / "journal").unlink()  # at its end: begin anew, so that there are twenty
             (tmp_path / "done").unlink()
             seen.clear()
             continue
