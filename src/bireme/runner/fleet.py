@@ -41,7 +41,7 @@ _WINDOW = 1024 * 1024
 """Bytes of output that an agent may send before we have taken what it sent."""
 _CREDIT = 128 * 1024
 _NEWS = 0.25
-"""Seconds by which the end of a channel may reach us later than the failures that a dead node causes elsewhere."""
+"""Seconds by which the end of an agent may reach us later than the failures that it, or what ends it, causes."""
 _ENGINE_WAIT = 5.0
 """Seconds that an engine may take to end after its agents were released."""
 
@@ -298,8 +298,9 @@ class Fleet:
     def _on_signalled(self, member: Member, signum: int) -> None:
         reason = f"it was stopped by {signal.Signals(signum).name}"
         if self._started:
+            # An engine that ends a node signals its ranks as well, in any order: theirs is not the fault.
             note = f"agent lost on {member.name}: {reason}"
-            self._session.trouble("agent lost", note, time.monotonic(), (member.name,))
+            self._session.trouble("agent lost", note, time.monotonic() - _NEWS, (member.name,))
         else:
             self._lose(member, reason, time.monotonic())
 
