@@ -14,6 +14,8 @@ import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
 PR_SET_CHILD_SUBREAPER = 36
+TIMES = int(os.environ.get("BIREME_TEST_TIMES", "30"))
+"""How often a test tries again what goes wrong once in a while: make test BIREME_TEST_TIMES=1000 for a night."""
 
 
 def clean_environ(**more: str) -> dict[str, str]:

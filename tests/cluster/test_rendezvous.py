@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.basics import wait_until
 from tests.cluster.test_world import Jobs, backends
 from tests.cluster.testbed import Testbed
-from tests.conftest import read_lines
+from tests.conftest import TIMES, read_lines
 
 # All ranks meet at rank 0, as in a store of PyTorch's: each says its rank and its job, and learns who is there.
 # meet.py JOB [PAUSE]: with PAUSE, all wait for that file before they end.
@@ -157,7 +157,7 @@ def both_right(jobs: Jobs) -> None:
 @pytest.mark.parametrize("backend", backends("ssh", "pdsh", "openmpi", "mpich"))
 def test_two_jobs_at_once(request: pytest.FixtureRequest, backend: str) -> None:
     jobs = Jobs.on(request, backend)
-    for _ in range(50 if backend == "ssh" else 5):
+    for _ in range(TIMES if backend == "ssh" else 5):
         both_right(jobs)
 
 

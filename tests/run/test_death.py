@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS, Stage, read_lines
+from tests.conftest import PROGRAMS, TIMES, Stage, read_lines
 
 GRACE = 0.3
 SCENE = PROGRAMS / "scene.py"
@@ -91,36 +92,42 @@ def test_guardian_killed(stage, part):
 
 def test_second_interrupt_does_not_wait(stage):
     process = stage.start("run", "--num_gpus", "2", "--grace", "1000", SCENE, "stubborn", "never")
-    read_lines(process, 2, "ready")
+    pids = [int(line.split()[-1]) for line in read_lines(process, 2, "ready")]
+    fds = [os.pidfd_open(pid) for pid in pids]
     process.send_signal(signal.SIGTERM)
+    # Of two signals that are pending, either may be the first: wait until the rank that is not stubborn has ended.
+    ended, _, _ = select.select(fds, [], [], 30)
+    assert len(ended) == 1
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 143
+    for fd in fds:
+        os.close(fd)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", BY_ITSELF)
-def test_rank_fails_a_hundred_times(stage, part, tmp_path):
-    for _ in range(100):
+def test_rank_fails_again_and_again(stage, part, tmp_path):
+    for _ in range(TIMES):
         fails_by_itself(stage, part, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", TO_COMMAND, ids=lambda s: s.name)
-def test_signal_to_command_a_hundred_times(stage, signum):
-    for _ in range(100):
+def test_signal_to_command_again_and_again(stage, signum):
+    for _ in range(TIMES):
         signalled(stage, signum)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
-def test_signal_with_hidden_grandchildren_a_hundred_times(stage, signum):
-    for _ in range(100):
+def test_signal_with_hidden_grandchildren_again_and_again(stage, signum):
+    for _ in range(TIMES):
         signalled(stage, signum, part="grandchild")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["wait", "grandchild"])
-def test_guardian_killed_a_hundred_times(stage, part):
-    for _ in range(100):
+def test_guardian_killed_again_and_again(stage, part):
+    for _ in range(TIMES):
         guardian_killed(stage, part)
