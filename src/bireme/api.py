@@ -19,6 +19,7 @@ def run(
     spec: JobSpec,
     environ: Mapping[str, str] | None = None,
     on_restart: Callable[[Outcome, JobSpec], object] = lambda *_: None,
+    on_change: Callable[[Outcome, str], object] = lambda *_: None,
 ) -> Outcome:
     """Run a job and wait for its end; the ranks write to this process's stdout and stderr.
 
@@ -28,6 +29,7 @@ def run(
         spec: the job.
         environ: what the ranks inherit; this process's environment when not given.
         on_restart: called before each of the job's ``restarts``, with how it has ended and with what is started now.
+        on_change: called between two epochs of an elastic job, with how the one has ended and why there is another.
 
     Returns:
         What happened, the last time. A job that fails is not an exception.
@@ -36,6 +38,10 @@ def run(
         BadInputError: the job cannot be run as described; nothing was started.
     """
     environ = _inherited() if environ is None else environ
+    if spec.elastic and not spec.by_hand:
+        from bireme.runner import elastic
+
+        return elastic.run(spec, environ, on_change)
     if not spec.restarts:
         return launch.run(spec, environ)
     from bireme.runner import restarts
@@ -49,6 +55,8 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
     Raises:
         BadInputError: as :func:`run`.
     """
+    if spec.elastic:  # its ranks do not meet where the nodes do
+        spec = spec.replace(master_addr=None, master_port=None, num_nodes=None)
     return launch.plan(spec, _inherited() if environ is None else environ)
 
 

@@ -17,6 +17,7 @@ OK = 0
 BAD_INPUT = 2
 UNFIT = 69
 LOST = 75
+TOO_FEW = 76
 TIME_LIMIT = 124
 INTERNAL = 125
 CANNOT_RUN = 126
@@ -28,6 +29,7 @@ EXIT_CODES = {
     BAD_INPUT: "bad input: nothing was started",
     UNFIT: "a host cannot be reached or is not fit (preflight)",
     LOST: "a node or an agent was lost",
+    TOO_FEW: "an elastic job had too few nodes for too long",
     TIME_LIMIT: "the time limit was reached",
     INTERNAL: "Bireme itself failed",
     CANNOT_RUN: "the program cannot be executed",

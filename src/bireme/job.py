@@ -6,7 +6,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal, TypeAlias
+    from typing import Any, Literal, TypeAlias
 
     ProgramKind: TypeAlias = Literal["script", "module", "exec"]
     LocalRankArg: TypeAlias = Literal["auto", "always", "never"]
@@ -21,6 +21,18 @@ does not cost minutes on every node. torchrun and the reference wait 30 s.
 
 DEFAULT_HEARTBEAT = 10.0
 """Seconds of silence after which a node is lost."""
+
+DEFAULT_RESTART_WINDOW = 3600.0
+"""Seconds without a failure after which the restarts that were used up are forgiven."""
+
+DEFAULT_ELASTIC_RESTARTS = 3
+"""Restarts of an elastic job whose workers fail; torchrun has 0, where a node that joins or leaves counts as none."""
+
+DEFAULT_ELASTIC_TIMEOUT = 600.0
+"""Seconds that an elastic job waits for enough nodes, as PyTorch's rendezvous does."""
+
+DEFAULT_ELASTIC_INTERVAL = 30.0
+"""Seconds at most between two looks for a node that is not there."""
 
 DEFAULT_PORT = 29500
 """The rendezvous port that PyTorch's and DeepSpeed's launchers use by default."""
@@ -52,7 +64,12 @@ class JobSpec(Value):
     ``NAME=VALUE``. ``rank_log_dir`` is on each node, ``log_dir`` on this machine. ``heartbeat`` is in seconds.
 
     ``restarts``: how often the job is started again after a failure; ``attempt`` counts them, from 0. ``avoid``: nodes
-    to leave out where the pool has others.
+    to leave out where the pool has others. ``restart_window``: seconds without a failure after which restarts are
+    forgiven.
+
+    ``elastic``: nodes may come and go, between ``min_nodes`` and ``max_nodes`` (``None``: as many as there are);
+    ``master_addr`` and ``master_port`` are then the rendezvous store's. With too few, the job waits ``elastic_timeout``
+    seconds; ``elastic_interval``: seconds at most between two looks for a node. ``run_id``: the same in every epoch.
     """
 
     program: Program
@@ -91,5 +108,22 @@ class JobSpec(Value):
     log_dir: str | None = None
     heartbeat: float = DEFAULT_HEARTBEAT
     restarts: int = 0
+    restart_window: float = DEFAULT_RESTART_WINDOW
     attempt: int = 0
     avoid: tuple[str, ...] = ()
+    elastic: bool = False
+    min_nodes: int = 1
+    max_nodes: int | None = None
+    elastic_timeout: float = DEFAULT_ELASTIC_TIMEOUT
+    elastic_interval: float = DEFAULT_ELASTIC_INTERVAL
+    run_id: str = ""
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> JobSpec:
+        """The job of an `as_dict` that has travelled as JSON."""
+        return cls(**{**tuples(fields), "program": Program(**tuples(fields["program"]))})
+
+
+def tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows only lists; our values hold tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}

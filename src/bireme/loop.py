@@ -233,6 +233,8 @@ class Loop:
         for signum, old in self._handlers.items():
             signal.signal(signum, old if old is not None else signal.SIG_DFL)
         signal.set_wakeup_fd(self._old_wakeup)
+        self._readers.clear()  # who lets go of a descriptor after this finds that it is not watched
+        self._writers.clear()
         self._poll.close()
         os.close(self._wake_read)
         os.close(self._wake_write)

@@ -18,7 +18,7 @@ from bireme.agent.pipes import Pipes
 from bireme.control.channel import Channel
 from bireme.control.frames import Message, encode_output
 from bireme.errors import BiremeError
-from bireme.job import JobSpec, Program
+from bireme.job import JobSpec, tuples
 from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import Loop
 from bireme.planning.start import NodePlan, WorkerPlan
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from bireme.control.frames import Output
     from bireme.loop import Timer
+    from bireme.supervise.helper import Helper
     from bireme.supervise.outcome import RankEnd
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -97,6 +98,7 @@ class RemoteAgent:
         self._loop.on_signals(_SIGNALS, self._on_signal)
         self._spec: JobSpec | None = None
         self._listener: ports.Listener | None = None
+        self._participant: Helper | None = None
         self._node: Node | None = None
         self._pipes: Pipes | None = None
         self._files: RankFiles | None = None
@@ -113,6 +115,8 @@ class RemoteAgent:
 
     def close(self) -> None:
         """Leave nothing behind."""
+        if self._participant is not None:
+            self._participant.close()
         if self._node is not None:
             self._node.close()
         if self._files is not None:
@@ -148,7 +152,7 @@ class RemoteAgent:
         unset: list[str],
     ) -> None:
         """The preflight: can this node carry its part? All that is wrong is said at once."""
-        self._spec = JobSpec(**{**_tuples(spec), "program": Program(**_tuples(spec["program"]))})
+        self._spec = JobSpec.from_dict(spec)
         self._heartbeat = heartbeat
         kept = {name: value for name, value in self._environ.items() if not name.startswith(tuple(unset))}
         self._environ_for_ranks: Mapping[str, str] = {**kept, **exports}
@@ -168,6 +172,8 @@ class RemoteAgent:
         hello.update(self._device_facts(self._spec, slots, problems))
         if first:
             self._listener, hello["port"] = self._listen(self._spec, problems)
+        if self._spec.elastic and not problems:
+            self._prepare_to_join(hello["interpreter"], problems)
         self._channel.send("hello", problems=problems, **hello)
         self._last_heard = time.monotonic()  # an environment script may have taken its time
         self._watch_runner()
@@ -209,7 +215,8 @@ class RemoteAgent:
     def _listen(self, spec: JobSpec, problems: list[str]) -> tuple[ports.Listener | None, int]:
         """Node 0 holds the rendezvous port, and listens there until the start, so that the others can try it."""
         try:
-            lease = ports.lease_named_port(spec.master_port) if spec.master_port else ports.lease_port()[0]
+            named = None if spec.elastic else spec.master_port  # there it is the rendezvous store's
+            lease = ports.lease_named_port(named) if named else ports.lease_port()[0]
             return ports.Listener(lease), lease.port
         except BiremeError as error:
             problems.append(str(error))
@@ -219,6 +226,22 @@ class RemoteAgent:
         """Which of node 0's addresses can be reached from here?"""
         reachable = reach.reachable(addresses, port, seconds=min(3.0, self._heartbeat / 3))
         self._channel.send("probed", reachable=reachable)
+
+    def _prepare_to_join(self, interpreter: str, problems: list[str]) -> None:
+        """Let torch be imported while the other nodes are still being asked."""
+        from bireme.elastic import PARTICIPANT
+        from bireme.supervise.helper import Helper
+
+        try:
+            self._participant = Helper((interpreter, PARTICIPANT), self._environ_for_ranks)
+        except OSError as error:
+            problems.append(f"cannot start {interpreter}: {error.strerror}")
+
+    def _on_join(self, **invitation: Any) -> None:
+        """Take part in a rendezvous of PyTorch's."""
+        if self._participant is not None:
+            self._participant.tell(**invitation)
+            self._participant.when_answered(self._loop, lambda answer: self._channel.send("joined", answer=answer))
 
     def _on_start(
         self,
@@ -369,11 +392,6 @@ class RemoteAgent:
         self._channel.send("over", killed=self._node.killed, stuck=list(self._node.stuck))
 
 
-def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows only lists; our values hold tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
-
-
 def _node_plan(node: dict[str, Any]) -> NodePlan:
-    workers = tuple(WorkerPlan(**_tuples(worker)) for worker in node["workers"])
+    workers = tuple(WorkerPlan(**tuples(worker)) for worker in node["workers"])
     return NodePlan(**{**node, "workers": workers})

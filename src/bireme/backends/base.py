@@ -38,12 +38,19 @@ if TYPE_CHECKING:
         """The command line by which the engine starts every rank itself: (plan, ranks of each host, names of the
         variables that travel); ``None`` where it cannot."""
 
+        ONE_BY_ONE: Callable[[LaunchPlan, Mapping[str, str]], tuple[tuple[str, ...], ...]] | None
+        """The command lines that start the agents one by one, so that a node may come or go without the others;
+        ``None`` where the engine cannot."""
+
         def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
             """The command lines: one for each host, in order (``stdio``), or a single one (``dial``)."""
 
 
 NAMES = ("ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm")
 """The backends, as ``--launcher`` knows them."""
+
+CONNECT_TIMEOUT = 10
+"""Seconds that a node may take to accept a connection."""
 
 
 class HostLaunch(Value):
@@ -73,7 +80,7 @@ class LaunchPlan(Value):
     extra: tuple[str, ...] = ()
     ssh_port: int | None = None
     root: bool = False
-    connect_timeout: int = 10
+    connect_timeout: int = CONNECT_TIMEOUT
 
 
 def load(name: str) -> Backend:
@@ -87,6 +94,18 @@ def load(name: str) -> Backend:
         raise BadInputError(f"there is no launcher {name!r}", mend=f"it is auto or one of {known}", where="--launcher")
     module: Backend = importlib.import_module(f"bireme.backends.{name}")
     return module
+
+
+def one_by_one(backend: Backend) -> Callable[[LaunchPlan, Mapping[str, str]], tuple[tuple[str, ...], ...]]:
+    """How this backend starts agents that may come and go.
+
+    Raises:
+        BadInputError: it cannot.
+    """
+    if backend.ONE_BY_ONE is None:
+        what = f"{backend.NAME} loses all nodes when it loses one, and takes none in"
+        raise BadInputError(what, mend="elastic training needs --launcher ssh or slurm", where="--launcher")
+    return backend.ONE_BY_ONE
 
 
 def refuse(plan: LaunchPlan, name: str, *, users: bool = False) -> None:

@@ -23,6 +23,7 @@ TOKEN_VARIABLE = "LC_BIREME_TOKEN"
 """Stock servers accept variables named ``LC_*`` from their clients."""
 RANK_VARIABLES: tuple[str, ...] = (TOKEN_VARIABLE,)
 NATIVE = None
+ONE_BY_ONE = None
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:

@@ -7,10 +7,10 @@ from bireme.errors import BadInputError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Literal
 
-    from bireme.backends.base import LaunchPlan
+    from bireme.backends.base import HostLaunch, LaunchPlan
 
 NAME = "slurm"
 FAILED = (r"^srun: error: (\S+): task \d+:",)
@@ -69,12 +69,40 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
     is pinned to it whatever ``--cpu-bind`` says. A step that does not say it has all that the allocation has.
     """
     refuse(plan, NAME, users=True)
-    count = str(len(plan.hosts))
-    where = (f"--nodes={count}", f"--nodelist={','.join(host.name for host in plan.hosts)}")
-    step = (
+    where = _where(plan.hosts)
+    step = _step(plan, plan.hosts)
+    if "SLURM_JOB_ID" in environ:
+        return ((*step, *plan.extra, *plan.agent),)
+    return (("salloc", "--quiet", *where, "--exclusive", "--mem=0", *plan.extra, *step, *plan.agent),)
+
+
+def one_by_one(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """A step for each node of the allocation, which is to outlive its nodes: ``salloc --no-kill``.
+
+    Raises:
+        BadInputError: there is no allocation.
+    """
+    refuse(plan, NAME, users=True)
+    if "SLURM_JOB_ID" not in environ:
+        mend = "salloc --no-kill --nodes=N bireme run …, or the same with sbatch"
+        raise BadInputError("elastic training needs an allocation that outlives its nodes", mend=mend, where=NAME)
+    steps = ((*_step(plan, (host,)), "--no-kill", *plan.extra, *plan.agent, host.name) for host in plan.hosts)
+    return tuple(steps)
+
+
+ONE_BY_ONE = one_by_one
+
+
+def _where(hosts: Sequence[HostLaunch]) -> tuple[str, ...]:
+    return f"--nodes={len(hosts)}", f"--nodelist={','.join(host.name for host in hosts)}"
+
+
+def _step(plan: LaunchPlan, hosts: Sequence[HostLaunch]) -> tuple[str, ...]:
+    """One task on each of these nodes."""
+    return (
         plan.program or "srun",
-        *where,
-        f"--ntasks={count}",
+        *_where(hosts),
+        f"--ntasks={len(hosts)}",
         "--ntasks-per-node=1",
         "--overlap",
         "--cpu-bind=none",
@@ -85,6 +113,3 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
         "--unbuffered",
         "--chdir=/",  # agents change the directory by themselves, and say it well where it is missing
     )
-    if "SLURM_JOB_ID" in environ:
-        return ((*step, *plan.extra, *plan.agent),)
-    return (("salloc", "--quiet", *where, "--exclusive", "--mem=0", *plan.extra, *step, *plan.agent),)

@@ -55,3 +55,6 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
             )
         )
     return tuple(lines)
+
+
+ONE_BY_ONE = commands

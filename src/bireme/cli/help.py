@@ -54,6 +54,14 @@ directory, the script, the devices. One table of what is wrong; ends with 0 or 1
 """
 
 
+_DRAIN_HEAD = """\
+usage: bireme drain [--back] NODE JOB
+
+Takes a node out of an elastic job of this machine: its ranks are stopped in order, and the job goes on with the
+others. JOB is the pid that the job has said at its start, and keeps with --save_pid.
+"""
+
+
 def run_help() -> str:
     """The page of ``bireme run --help``."""
     return _page(_HEAD, RUN)
@@ -67,6 +75,11 @@ def agent_help() -> str:
 def tune_help() -> str:
     """The page of ``bireme tune --help``."""
     return _page(_TUNE_HEAD, {"tuning": TUNING, **RUN})
+
+
+def drain_help(groups: dict[str, tuple[Option, ...]]) -> str:
+    """The page of ``bireme drain --help``."""
+    return _page(_DRAIN_HEAD, groups)
 
 
 def check_help(groups: dict[str, tuple[Option, ...]]) -> str:

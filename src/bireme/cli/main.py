@@ -22,6 +22,7 @@ usage: bireme COMMAND …
   bireme run --help                                    all its options, with examples
   bireme tune [options] script.py [script arguments]   find the configuration in which it is fastest
   bireme check [options] [script.py]                   are the nodes fit for a job?
+  bireme drain NODE JOB                                take a node out of an elastic job
   bireme --version
 """
 
@@ -80,6 +81,7 @@ def _dispatch(argv: list[str]) -> int:
         "run": _run,
         "tune": _tune,
         "check": _check,
+        "drain": _drain,
         "--version": _version,
         "--help": _help,
         "-h": _help,
@@ -111,6 +113,12 @@ def _check(argv: list[str]) -> int:
     from bireme.cli import check
 
     return check.main(argv)
+
+
+def _drain(argv: list[str]) -> int:
+    from bireme.cli import drain
+
+    return drain.main(argv)
 
 
 def _version(_: list[str]) -> int:

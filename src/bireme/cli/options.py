@@ -51,7 +51,7 @@ _LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 NODES = (
     Option(("--hostfile", "-H"), "file of the nodes, a line each: worker-0 slots=4 (/job/hostfile)", "word", "FILE"),
     Option(("--hosts",), "the nodes themselves: 'node[1-4]:8,other:2'", "word", "HOSTS", ""),
-    Option(("--num_nodes", "--nnodes"), "use only the first N nodes", "count", "N"),
+    Option(("--num_nodes", "--nnodes"), "use only the first N nodes; MIN:MAX: elastic training", "word", "N"),
     Option(
         ("--launcher",),
         "how nodes are reached",
@@ -136,11 +136,40 @@ OUTPUT = (
 CONDUCT = (
     Option(("--grace",), "seconds between SIGTERM and SIGKILL when ranks are stopped (10)", "seconds", "SECONDS", 10.0),
     Option(("--time_limit",), "stop the job after so many seconds, with exit code 124", "seconds", "SECONDS"),
-    Option(("--restarts",), "after a failure, start the whole job again, up to R times (0)", "count", "R", 0),
+    Option(
+        ("--restarts", "--max_restarts"),
+        "after a failure, start the whole job again, up to R times (0; elastic: 3)",
+        "count",
+        "R",
+    ),
+    Option(
+        ("--restart_window",),
+        "restarts are forgiven after so many seconds without a failure (3600)",
+        "seconds",
+        "SECONDS",
+        3600.0,
+    ),
     Option(("--save_pid",), "keep the launcher's pid in /tmp/<pid>.deepspeed while it runs"),
     Option(("--dry_run",), "print the plan and start nothing"),
     Option(("--json",), "with --dry_run: the plan as JSON"),
     Option(("--help", "-h"), "show this page"),
+)
+
+ELASTIC = (
+    Option(
+        ("--elastic_training", "--enable_elastic_training"),
+        "nodes may come and go, the ranks go on from their checkpoint; --master_addr is the rendezvous store's",
+    ),
+    Option(("--min_elastic_nodes",), "with fewer nodes the job waits (1)", "count", "N"),
+    Option(("--max_elastic_nodes",), "it uses no more (all)", "count", "N"),
+    Option(("--elastic_timeout",), "it waits so many seconds for enough nodes (600)", "seconds", "SECONDS", 600.0),
+    Option(
+        ("--elastic_interval",),
+        "seconds at most between two looks for a node that is gone (30)",
+        "seconds",
+        "SECONDS",
+        30.0,
+    ),
 )
 
 TUNING = (
@@ -171,6 +200,7 @@ RUN: dict[str, tuple[Option, ...]] = {
     "program": PROGRAM,
     "output": OUTPUT,
     "conduct": CONDUCT,
+    "elastic training": ELASTIC,
     "tuning": TUNING,
 }
 """The options of ``bireme run``, by group, in the order of the help page."""
@@ -178,7 +208,7 @@ RUN: dict[str, tuple[Option, ...]] = {
 _NODES_ONLY = tuple(option.dest for option in NODES)
 _NOT_BY_HAND = (
     *("include", "exclude", "num_gpus", "rdzv_endpoint", "save_pid", "dry_run", "json", "log_dir", "report"),
-    "restarts",
+    *("restart_window", "elastic_timeout", "elastic_interval"),
 )
 
 AGENT: dict[str, tuple[Option, ...]] = {

@@ -31,6 +31,8 @@ def carry_out(parsed: Parsed) -> int:
         print(run_help(), end="")
         return OK
     if parsed.options["autotuning"]:
+        if parsed.options["elastic_training"]:
+            raise BadInputError("--autotuning cannot be used with --elastic_training", mend="tune first")
         from bireme.cli import tune
 
         return tune.carry_out(parsed)
@@ -55,9 +57,13 @@ def _report_place(path: str | None) -> str:
 def _run(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None) -> int:
     from bireme.api import run
 
-    outcome = run(spec, on_restart=_say_restart)
+    outcome = run(spec, on_restart=_say_restart, on_change=_say_change)
     at_end(outcome)  # first, for the reader of our stderr may not read
     report(outcome)
+    if outcome.history:
+        from bireme.supervise.report import story
+
+        complain(story(outcome.history), every_line=True, patience=2.0)
     return outcome.exit_code
 
 
@@ -82,7 +88,17 @@ def _say_restart(outcome: Outcome, again: JobSpec) -> None:
     """The report of an attempt, and that there is another."""
     report(outcome)
     without = f", without {', '.join(again.avoid)} if others are left" if again.avoid else ""
-    complain(f"restart {again.attempt} of {again.restarts}{without}")
+    of = f" of {again.restarts}" if again.attempt <= again.restarts else ""  # some may have been forgiven
+    complain(f"restart {again.attempt}{of}{without}")
+
+
+def _say_change(outcome: Outcome, why: str) -> None:
+    """The end of an elastic job's epoch: what a worker that failed has said, and why there is another."""
+    if outcome.cause == "rank failed":
+        report(outcome)
+        complain(why.rpartition(": ")[2])
+    else:
+        complain(why)
 
 
 def report(outcome: Outcome) -> None:

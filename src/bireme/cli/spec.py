@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from bireme.cli.options import NODES, whole
 from bireme.errors import BadInputError
-from bireme.job import JobSpec, Program
+from bireme.job import (
+    DEFAULT_ELASTIC_INTERVAL,
+    DEFAULT_ELASTIC_RESTARTS,
+    DEFAULT_ELASTIC_TIMEOUT,
+    DEFAULT_RESTART_WINDOW,
+    JobSpec,
+    Program,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +28,9 @@ _ABSENT: dict[str, Any] = {
     "num_gpus": None,
     "rdzv_endpoint": None,
     "log_dir": None,
-    "restarts": 0,
+    "restart_window": DEFAULT_RESTART_WINDOW,
+    "elastic_timeout": DEFAULT_ELASTIC_TIMEOUT,
+    "elastic_interval": DEFAULT_ELASTIC_INTERVAL,
     **{option.dest: option.default for option in NODES},
     "export": (),
 }
@@ -42,6 +51,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
             "--num_gpus cannot be used with --include or --exclude", mend="name the slots, or their number"
         )
     addr, port = _endpoint(options)
+    elastic, min_nodes, max_nodes = _elastic(options)
     return JobSpec(
         program,
         include=options["include"],
@@ -66,7 +76,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
         log_level="error" if options["quiet"] else options["log_level"],
         hosts=options["hosts"],
         hostfile=options["hostfile"],
-        num_nodes=_num_nodes(options),
+        num_nodes=None if elastic else _num_nodes(options),
         launcher=options["launcher"],
         launcher_args=_words(options["launcher_args"], "--launcher_args"),
         ssh_port=options["ssh_port"],
@@ -78,12 +88,59 @@ def job_spec(parsed: Parsed) -> JobSpec:
         exports=options["export"],
         log_dir=options["log_dir"],
         heartbeat=_heartbeat(options["heartbeat"]),
-        restarts=_restarts(options),
+        restarts=_restarts(options, elastic),
+        restart_window=options["restart_window"],
+        elastic=elastic,
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
+        elastic_timeout=options["elastic_timeout"],
+        elastic_interval=max(options["elastic_interval"], 0.1),
     )
 
 
-def _restarts(options: dict[str, Any]) -> int:
-    number = int(options["restarts"])
+def _elastic(options: dict[str, Any]) -> tuple[bool, int, int | None]:
+    """(is it an elastic job, its fewest nodes, its most)."""
+    least, most = (_bound(options, name) for name in ("min_elastic_nodes", "max_elastic_nodes"))
+    numbers = str(options["num_nodes"] or "")
+    ranged = ":" in numbers
+    if not (options["elastic_training"] or ranged):
+        for name, bound in (("min", least), ("max", most)):
+            if bound is not None:
+                where = f"--{name}_elastic_nodes"
+                raise BadInputError(
+                    "it says how many nodes elastic training has", mend="add --elastic_training", where=where
+                )
+        return False, 1, None
+    if options["native_ranks"]:
+        raise BadInputError(
+            "--elastic_training cannot be used with --native_ranks", mend="the engine starts those ranks"
+        )
+    if ranged:
+        if least is not None or most is not None:
+            raise BadInputError(
+                "MIN:MAX says the same as --min_elastic_nodes and --max_elastic_nodes", where="--num_nodes"
+            )
+        first, _, last = numbers.partition(":")
+        least, most = whole(first, "--num_nodes"), whole(last, "--num_nodes")
+    elif most is None:
+        most = _num_nodes(options)
+    least = 1 if least is None else least
+    if least < 1 or (most is not None and most < least):
+        what = f"{least} to {'any number of' if most is None else most} nodes is no range"
+        raise BadInputError(what, mend="1 <= MIN <= MAX", where="--num_nodes" if ranged else "--min_elastic_nodes")
+    return True, least, most
+
+
+def _bound(options: dict[str, Any], name: str) -> int | None:
+    number = options[name]
+    return None if number in (None, -1) else int(number)  # -1 is the reference's default
+
+
+def _restarts(options: dict[str, Any], elastic: bool) -> int:
+    given = options["restarts"]
+    if given is None:
+        return DEFAULT_ELASTIC_RESTARTS if elastic else 0
+    number = int(given)
     if number < 0:
         raise BadInputError(f"{number} is not a number of restarts", where="--restarts")
     if number and options["native_ranks"]:
@@ -131,12 +188,17 @@ def _num_nodes(options: dict[str, Any]) -> int | None:
 
 
 def _nodes(options: dict[str, Any]) -> int | None:
-    number = options["num_nodes"]
-    if number in (None, -1):  # -1 is the reference's default
+    text = options["num_nodes"]
+    if text is None:
+        return None
+    if ":" in text:
+        raise BadInputError(f"{text}: a range is for elastic training, of bireme run", where="--num_nodes")
+    number = whole(text, "--num_nodes")
+    if number == -1:  # the reference's default
         return None
     if number < 1:
         raise BadInputError(f"{number} is too few: at least 1 is needed", where="--num_nodes")
-    return int(number)
+    return number
 
 
 def _heartbeat(seconds: float) -> float:

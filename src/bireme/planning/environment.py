@@ -48,7 +48,9 @@ def node_environment(
         env["CUDA_VISIBLE_DEVICES"] = ""  # else a script that asks PyTorch finds the GPUs all the same
     else:
         env.update(visible_devices(job, slots))
-    if spec.restarts:
+    if spec.elastic:
+        env["TORCHELASTIC_RUN_ID"] = spec.run_id
+    if spec.restarts or spec.elastic:
         env["TORCHELASTIC_RESTART_COUNT"] = str(spec.attempt)
         env["TORCHELASTIC_MAX_RESTARTS"] = str(spec.restarts)
     if job.explicit_accelerator:

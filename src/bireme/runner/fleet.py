@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from bireme.planning.start import StartPlan
     from bireme.resources.pool import Pool
     from bireme.runner.dial import Dial
+    from bireme.runner.gathering import Gathering
     from bireme.runner.voyage import Voyage
 
 _MESSAGES = (
-    *("hello", "probed", "up", "down", "rested", "eof", "say", "unfit"),
+    *("hello", "joined", "probed", "up", "down", "rested", "eof", "say", "unfit"),
     *("guardian_lost", "signalled", "over", "pong"),
 )
 """What an agent says."""
@@ -53,7 +54,9 @@ class Fleet:
         self._session, self._voyage, self._dial = session, voyage, dial
         me = os.getpid()
         pairs = zip(voyage.hosts, voyage.slots, strict=True)
-        self.members = [Member(index, host, slots) for index, (host, slots) in enumerate(pairs)]
+        self._all = tuple(Member(index, host, slots) for index, (host, slots) in enumerate(pairs))
+        self.members = list(self._all)
+        """Those that take part."""
         self._plan: StartPlan | None = None
         self._active: Pool = {}
         self._stopping = self._started = self._leaving = self._held = False
@@ -63,7 +66,6 @@ class Fleet:
         self._stuck: list[str] = []
         self._files: RankFiles | None = None
         self._beat: Timer | None = None
-        per_host = voyage.backend.CHANNEL == "stdio"
         self._engine = Engine(
             session.loop,
             voyage.commands,
@@ -75,8 +77,21 @@ class Fleet:
             at_start=lambda: pidfile.create(pid_file, me) if pid_file else None,
             at_loss=lambda: pidfile.remove(pid_file, me) if pid_file else None,
         )
-        self._per_host = per_host
-        self._muster = Muster(session, voyage, self.members, self._engine, on_fit=self._start, on_checked=self._leave)
+        self._one_by_one = voyage.one_by_one
+        self._muster = Muster(
+            session,
+            voyage,
+            self.members,
+            self._engine,
+            on_fit=self._gather,
+            on_address=self._start,
+            on_checked=self._leave,
+        )
+        self._gathering: Gathering | None = None
+        if voyage.epoch is not None and voyage.epoch.store is not None:
+            from bireme.runner.gathering import Gathering
+
+            self._gathering = Gathering(session, voyage.epoch, voyage.spec.run_id, self._gathered)
 
     # -- the crew's interface --------------------------------------------------------------------
 
@@ -97,12 +112,14 @@ class Fleet:
 
     def start(self) -> None:
         """Start the engine and talk to whoever answers."""
-        ends = self._engine.start(channels=self._per_host)
+        ends = self._engine.start(channels=self._voyage.backend.CHANNEL == "stdio")
         for index, (read_fd, write_fd) in enumerate(ends):
-            self._attach(self.members[index], read_fd, write_fd)
+            self._attach(self._all[index], read_fd, write_fd)
         if self._dial is not None:
             self._dial.listen(self._session.loop, self._dialled)
         self._muster.start()
+        if self._voyage.epoch is not None:
+            self._voyage.epoch.attach(self._session)
 
     def stop(self, signum: int) -> None:
         """End all ranks, by each node's stop ladder; before there are any, end the engine."""
@@ -149,7 +166,7 @@ class Fleet:
 
     def close(self) -> None:
         """Leave nothing behind."""
-        for member in self.members:
+        for member in self._all:
             if member.channel is not None:
                 member.channel.close()
         self._engine.close()
@@ -180,7 +197,7 @@ class Fleet:
             spec=spec.as_dict(),
             cwd=os.getcwd(),
             heartbeat=self._voyage.heartbeat,
-            first=member.index == 0,
+            first=member.index == 0 or self._voyage.epoch is not None,
             slots=slots,
             exports=dict(self._voyage.exports),
             unset=list(self._voyage.backend.RANK_VARIABLES),
@@ -188,7 +205,7 @@ class Fleet:
 
     def _dialled(self, who: dict[str, str], fd: int) -> None:
         """An agent has dialled back and proved that it is ours: which node is it?"""
-        member = find_member(self.members, who)
+        member = find_member(self._all, who)
         if member is None:
             os.close(fd)
             note = f"the launcher has started an agent on {who.get('hostname', '?')}, which is no node of the job"
@@ -208,8 +225,28 @@ class Fleet:
     def _on_probed(self, member: Member, reachable: list[str]) -> None:
         self._muster.probed(member, reachable)
 
+    def _gather(self) -> None:
+        """Every node is fit: those of an elastic job meet first, and are numbered by that."""
+        if self._gathering is None:
+            self._muster.find_address()
+        else:
+            self._gathering.begin(self.members)
+
+    def _on_joined(self, member: Member, answer: dict[str, Any]) -> None:
+        if self._gathering is not None and not self._leaving:
+            self._gathering.joined(member, answer)
+
+    def _gathered(self, present: list[Member]) -> None:
+        """These take part. Who was invited and has not come in time is no member any more."""
+        for member in self.members:
+            if member not in present:
+                member.state = "over"
+                member.send("release")
+        self.members[:] = present
+        self._muster.find_address()
+
     def _start(self, master_addr: str) -> None:
-        """Every node is fit: number the ranks and let them start."""
+        """The ranks can meet: number them and let them start."""
         self._close_the_door()
         spec, first = self._voyage.spec, self.members[0]
         self._active = self._voyage.resolve({member.name: tuple(member.hello["slots"]) for member in self.members})
@@ -224,7 +261,7 @@ class Fleet:
             spec.accelerator != "auto",
             first.hello["local_rank_flag"],
             master_addr,
-            spec.master_port or first.hello["port"],
+            first.hello["port"] if spec.elastic else spec.master_port or first.hello["port"],
         )
         nodes = {member.name: preflight.node_facts(member, job.job_id) for member in self.members}
         plan = self._plan = start_plan(spec, self._active, job, nodes)
@@ -233,6 +270,8 @@ class Fleet:
             ranks = [worker.rank for node in plan.nodes for worker in node.workers]
             self._files = RankFiles(self._voyage.log_dir, ranks, lambda text: self._session.console.say("error", text))
         self._started = True
+        if self._voyage.epoch is not None:
+            self._voyage.epoch.begun(tuple(self._active), plan.world_size)
         by_host = dict(zip(self._active, plan.nodes, strict=True))
         for member in self.members:
             node = by_host.get(member.name)
@@ -320,7 +359,7 @@ class Fleet:
 
     def _heartbeat(self) -> None:
         now = time.monotonic()
-        for member in self.members:
+        for member in tuple(self.members):
             if not member.alive or member.state == "connecting":
                 continue
             if now - member.last_heard > self._voyage.heartbeat:
@@ -333,12 +372,12 @@ class Fleet:
         """A node is gone, since a second of our clock: whatever that has caused elsewhere comes after it."""
         if member.channel is not None:
             member.channel.close()
-        if self._per_host:
+        if self._one_by_one:
             self._engine.end(member.index)
-        if not self._started:
+        if not self._started and not (self._gathering is not None and self._gathering.begun):
             # An engine that cannot reach one node ends the agents of the others: theirs is not the fault.
             member.hint = reason
-            self._muster.fail(member, [reason] if self._per_host else [])
+            self._muster.fail(member, [reason] if self._one_by_one else [])
             return
         member.state = "lost"
         self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", when, (member.name,))
@@ -357,7 +396,7 @@ class Fleet:
     def _engine_exit(self, index: int, code: int) -> None:
         if self._leaving:
             return
-        affected = [self.members[index]] if self._per_host else self.members
+        affected = [self._all[index]] if self._one_by_one else self.members
         for member in affected:
             if member.state in ("waiting", "connecting"):
                 self._muster.fail(member, self._muster.why(member, index, code))
@@ -393,7 +432,7 @@ class Fleet:
         lost = [member for member in self.members if member.state == "lost"]
         if len(lost) < 2 or verdict.cause != "agent lost":
             return
-        if self._per_host:
+        if self._one_by_one:
             at_fault = {*verdict.hosts, *(member.name for member in lost)}
             verdict.hosts = tuple(member.name for member in self.members if member.name in at_fault)
         else:

@@ -135,4 +135,6 @@ def _run_by_hand(spec: JobSpec, environ: Mapping[str, str], found: Found) -> Out
     if spec.node_rank is None:
         raise BadInputError("--no_ssh needs --node_rank K: which node this one is")
     addressed = spec if spec.master_addr else spec.replace(master_addr=entries[0].name)
+    if spec.elastic:
+        addressed = addressed.replace(run_id=spec.run_id or environ.get("ELASTIC_RUN_ID", "bireme"))
     return local.run_by_hand(addressed, environ, world, spec.node_rank, os.getpid() if spec.save_pid else None)

@@ -170,6 +170,11 @@ def run_by_hand(
         BadInputError: see :func:`prepare_by_hand`.
     """
     prepared = prepare_by_hand(spec, environ, world, node_rank)
+    if spec.elastic:
+        from bireme.planning.torchrun import by_torchrun
+
+        interpreter, _ = activation.interpreter(spec, environ)
+        prepared = prepared.replace(plan=by_torchrun(prepared.plan, spec, interpreter, len(world)))
     return _at_fault(list(world)[node_rank], lambda: _run(spec, prepared, main_pid))
 
 

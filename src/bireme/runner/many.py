@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.planning.start import StartPlan
     from bireme.resources.hostfile import HostEntry
+    from bireme.runner.gathering import Epoch
     from bireme.runner.member import Member
     from bireme.runner.pool import Found
     from bireme.supervise.outcome import Outcome
@@ -33,7 +34,12 @@ ONLY_NODES_KNOW = "<the node says>"
 
 
 def run(
-    spec: JobSpec, environ: Mapping[str, str], found: Found, *, checked: Callable[[Sequence[Member]], str] | None = None
+    spec: JobSpec,
+    environ: Mapping[str, str],
+    found: Found,
+    *,
+    checked: Callable[[Sequence[Member]], str] | None = None,
+    epoch: Epoch | None = None,
 ) -> Outcome:
     """Start an agent on every node, and the ranks through them; return when nothing is left anywhere.
 
@@ -41,7 +47,7 @@ def run(
         spec: the job.
         environ: the environment.
         found: the pool.
-        checked: see `Voyage`.
+        checked, epoch: see `Voyage`.
 
     Raises:
         BadInputError: the job cannot be run as described; nothing was started.
@@ -55,7 +61,13 @@ def run(
     dial = Dial(backend.TOKEN_VARIABLE) if backend.CHANNEL == "dial" else None
     hosts = _hosts(entries)
     launch = base.LaunchPlan(
-        hosts, agent_words(dial), executable, spec.launcher_args, spec.ssh_port, root=os.geteuid() == 0
+        hosts,
+        agent_words(dial),
+        executable,
+        spec.launcher_args,
+        spec.ssh_port,
+        root=os.geteuid() == 0,
+        connect_timeout=epoch.connect_timeout if epoch is not None else base.CONNECT_TIMEOUT,
     )
     # The token comes first: MPICH 4.0's hydra does not see the last variable of its environment.
     engine_environ = {**(dial.environment() if dial is not None else {}), **environ}
@@ -66,15 +78,16 @@ def run(
         lambda known: known if None not in slots.values() else pool.resolve(spec, known),
         travelling.variables,
         engine_environ,
-        backend.commands(launch, engine_environ),
+        (base.one_by_one(backend) if epoch is not None else backend.commands)(launch, engine_environ),
         backend,
         spec.heartbeat,
         log_dir,
         checked,
+        epoch,
     )
     names = ", ".join(sorted(travelling.variables)) or "none"
     notes = [("debug", f"{len(hosts)} nodes of {found.source}, by {backend.NAME}; variables that travel: {names}")]
-    if not spec.hosts and spec.hostfile is None:
+    if not spec.hosts and spec.hostfile is None and epoch is None:
         notes.append(("info", f"{len(hosts)} node{'' if len(hosts) == 1 else 's'}, from {found.source}"))
     if travelling.passed_over:
         notes.append(("warning", f"set by Bireme itself, so passed over: {', '.join(travelling.passed_over)}"))
@@ -104,7 +117,7 @@ def engine_commands(spec: JobSpec, environ: Mapping[str, str], found: Found) -> 
     agent = (sys.executable, "-m", "bireme.agent", *words)
     root = os.geteuid() == 0
     launch = base.LaunchPlan(_hosts(entries), agent, "", spec.launcher_args, spec.ssh_port, root=root)
-    return backend.commands(launch, environ)
+    return (base.one_by_one(backend) if spec.elastic else backend.commands)(launch, environ)
 
 
 def launcher_name(spec: JobSpec, found: Found) -> str:

@@ -15,7 +15,7 @@ from bireme.runner import preflight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from typing import Any
 
     from bireme.agent.session import Session
@@ -35,28 +35,30 @@ class Muster:
     """Brings the members from ``waiting`` to ``probed``, or says what is wrong with which.
 
     Args:
-        on_fit: called with the address at which the ranks can meet, when every node is fit.
-        on_checked: called instead when only the check was asked for.
+        on_fit: called when every node is fit.
+        on_address: called with the address at which the ranks can meet, once that was asked for.
+        on_checked: called instead of either when only the check was asked for.
     """
 
     def __init__(
         self,
         session: Session,
         voyage: Voyage,
-        members: Sequence[Member],
+        members: list[Member],
         engine: Engine,
         *,
-        on_fit: Callable[[str], None],
+        on_fit: Callable[[], None],
+        on_address: Callable[[str], None],
         on_checked: Callable[[], None],
     ) -> None:
         self._session, self._voyage, self._members, self._engine = session, voyage, members, engine
-        self._on_fit, self._on_checked = on_fit, on_checked
-        self._per_host = voyage.backend.CHANNEL == "stdio"
-        self._done = self._probing = False
+        self._on_fit, self._on_address, self._on_checked = on_fit, on_address, on_checked
+        self._one_by_one = voyage.one_by_one
+        self._done = self._fit = False
 
     def start(self) -> None:
         """The engine was started: so many nodes are being connected to."""
-        for member in self._members[: AT_ONCE if self._per_host else None]:
+        for member in self._members[: AT_ONCE if self._one_by_one else None]:
             self.begin(member)
 
     def stop(self) -> None:
@@ -70,7 +72,7 @@ class Muster:
 
     def _no_answer(self, member: Member) -> None:
         if member.state == "connecting":
-            said = self._engine.words(member.index if self._per_host else 0)
+            said = self._engine.words(member.index if self._one_by_one else 0)
             self.fail(member, [f"no answer within {_ANSWER_WAIT:g} s", *said.splitlines()[-3:]])
 
     def fail(self, member: Member, problems: list[str]) -> None:
@@ -108,7 +110,7 @@ class Muster:
         if self._done or any(member.state in ("waiting", "connecting") for member in self._members):
             return
         failed = [member for member in self._members if member.state == "failed"]
-        bad = [member for member in failed if member.problems] or failed
+        bad = self._without_the_absent([member for member in failed if member.problems] or failed)
         if bad:
             note = preflight.complaint(bad, len(self._members))
             self._session.trouble("unfit", note, time.monotonic(), tuple(member.name for member in bad))
@@ -116,15 +118,34 @@ class Muster:
             if said := self._voyage.checked(self._members):
                 self._session.console.write_lines(said, OUT)
             self._on_checked()
-        elif not self._probing:
-            self._probing = True
-            self._probe()
+        elif not self._fit:
+            self._fit = True
+            self._on_fit()
 
-    def _probe(self) -> None:
+    def _without_the_absent(self, bad: list[Member]) -> list[Member]:
+        """An elastic job begins without those who are not there; return those who keep it from that.
+
+        A node that is there and not fit is a mistake to be mended, at the first time; later it has come back too early.
+        """
+        epoch = self._voyage.epoch
+        if epoch is None or not bad:
+            return bad
+        if epoch.number == 0 and any(member.hello for member in bad):
+            return [member for member in bad if member.hello]
+        for member in bad:
+            self._members.remove(member)
+            if member.channel is not None:
+                member.channel.close()
+            self._engine.end(member.index)
+            epoch.left_out(member.name, (member.problems or [member.hint or "it is not there"])[-1])
+        return bad if len(self._members) < epoch.min_nodes else []
+
+    def find_address(self) -> None:
         """Node 0's addresses are tried from every other node, all at once."""
         first, *others = self._members
-        if self._voyage.spec.master_addr or not others:
-            self._on_fit(self._voyage.spec.master_addr or "127.0.0.1")
+        named = None if self._voyage.epoch is not None else self._voyage.spec.master_addr
+        if named or not others:
+            self._on_address(named or "127.0.0.1")
             return
         first.state = "probed"
         for member in others:
@@ -139,7 +160,7 @@ class Muster:
         first, *others = self._members
         for address in first.hello["addresses"]:
             if all(address in other.reachable for other in others):
-                self._on_fit(address)
+                self._on_address(address)
                 return
         cut = tuple(other.name for other in others if not other.reachable)
         who = f"{', '.join(cut)} reach none" if cut else "there is none that all nodes reach"
@@ -151,7 +172,7 @@ class Muster:
         """The engine's own words for a node that did not answer."""
         said = self._engine.words(index).splitlines()
         noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
-        if not self._per_host:  # an engine of all nodes says much: prefer what ssh said about this one
+        if not self._one_by_one:  # an engine of all nodes says much: prefer what ssh said about this one
             said = [line for line in said if "ssh: " in line and member.name in line] or said
         lines = [line.removeprefix(f"{member.name}: ") for line in said or noise if line.strip(" -=")]
         return lines[-8:] or [f"{self._voyage.backend.NAME} has ended with exit code {code}"]

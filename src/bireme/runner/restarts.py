@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from bireme.elastic.budget import Budget
 from bireme.errors import UNFIT
 from bireme.runner import launch
 
@@ -23,8 +24,9 @@ def run(
 ) -> Outcome:
     """Run the job, at most ``spec.restarts`` times again; the outcome is that of the last attempt.
 
-    Nodes that were lost, or turned out not to be fit, are left out of the next attempt where the pool has others. The
-    time limit is that of all attempts together.
+    Restarts are forgiven after ``spec.restart_window`` seconds without a failure. Nodes that were lost, or turned out
+    not to be fit, are left out of the next attempt where the pool has others. The time limit is that of all attempts
+    together.
 
     Args:
         spec: the job.
@@ -35,9 +37,11 @@ def run(
         BadInputError: as `launch.run`.
     """
     begin = time.monotonic()
+    budget = Budget(spec.restarts, spec.restart_window)
     while True:
+        budget.begin(time.monotonic())
         outcome = launch.run(spec, environ)
-        again = _next_attempt(spec, outcome)
+        again = _next_attempt(spec, outcome, budget)
         if again is None:
             return outcome
         if spec.time_limit is not None:
@@ -49,11 +53,11 @@ def run(
         spec = again
 
 
-def _next_attempt(spec: JobSpec, outcome: Outcome) -> JobSpec | None:
+def _next_attempt(spec: JobSpec, outcome: Outcome, budget: Budget) -> JobSpec | None:
     """The job that is to be tried next; None: this was the last one."""
     # At the first attempt, a node that is not fit is a mistake to be mended; later it is one that was lost.
     unfit = outcome.exit_code == UNFIT and spec.attempt > 0 and bool(outcome.hosts)
-    if spec.attempt >= spec.restarts or not (outcome.cause in CURABLE or unfit):
+    if not (outcome.cause in CURABLE or unfit) or not budget.spend(time.monotonic()):
         return None
     avoid = (*spec.avoid, *(host for host in outcome.hosts if host not in spec.avoid))
     return spec.replace(attempt=spec.attempt + 1, avoid=avoid)

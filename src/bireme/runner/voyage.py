@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import Backend, HostLaunch
     from bireme.job import JobSpec
     from bireme.resources.pool import Pool
+    from bireme.runner.gathering import Epoch
     from bireme.runner.member import Member
 
 
@@ -20,7 +21,7 @@ class Voyage(Value):
     ``hosts`` and ``slots``: the nodes, with the slots that the pool gives them, ``None`` where the node is asked.
     ``resolve``: the active resources, once the slots of all nodes are known. ``exports``: the variables that
     travel. ``heartbeat`` in seconds. ``checked``: called with the members when all are fit, to end after the preflight
-    with what it says on stdout; None: the job is run.
+    with what it says on stdout; None: the job is run. ``epoch``: of an elastic job.
     """
 
     spec: JobSpec
@@ -34,3 +35,9 @@ class Voyage(Value):
     heartbeat: float
     log_dir: str | None = None
     checked: Callable[[Sequence[Member]], str] | None = None
+    epoch: Epoch | None = None
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether each node has an engine process of its own."""
+        return self.backend.CHANNEL == "stdio" or self.epoch is not None

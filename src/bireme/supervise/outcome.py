@@ -9,7 +9,16 @@ if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
     Cause: TypeAlias = Literal[
-        "ok", "rank failed", "signal", "agent lost", "unfit", "reader gone", "time limit", "internal error"
+        "ok",
+        "rank failed",
+        "signal",
+        "agent lost",
+        "unfit",
+        "reader gone",
+        "time limit",
+        "internal error",
+        "membership",
+        "too few nodes",
     ]
 
 
@@ -44,7 +53,7 @@ class Outcome(Value):
     ``first``: the failure that brought the job down. ``stuck``: processes that even SIGKILL did not end, as
     ``pid (name, state)``. ``killed``: how many ranks SIGKILL had to end. ``unread``: a part of the output was not
     written, since nobody read and somebody wanted the end. ``hosts``: the nodes at fault, by their names in the pool,
-    where the cause is ``agent lost`` or ``unfit``.
+    where the cause is ``agent lost`` or ``unfit``. ``history``: why the epochs of an elastic job have ended.
     """
 
     exit_code: int
@@ -59,3 +68,4 @@ class Outcome(Value):
     note: str = ""
     unread: bool = False
     hosts: tuple[str, ...] = ()
+    history: tuple[str, ...] = ()

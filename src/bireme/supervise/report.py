@@ -25,6 +25,18 @@ def summary(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
+def headline(outcome: Outcome) -> str:
+    """How it ended, in one line."""
+    return "".join(_headline(outcome)[:1]).partition("\n")[0]
+
+
+def story(history: tuple[str, ...], most: int = 20) -> str:
+    """The epochs of an elastic job, a line for each that has ended."""
+    head = f"{len(history)} change{'' if len(history) == 1 else 's'} on the way:"
+    earlier = [f"  … {len(history) - most} earlier ones"] if len(history) > most else []
+    return "\n".join((head, *earlier, *(f"  {line}" for line in history[-most:])))
+
+
 def _headline(outcome: Outcome) -> list[str]:
     first = outcome.first
     if first is not None:
@@ -34,7 +46,7 @@ def _headline(outcome: Outcome) -> list[str]:
         return [f"stopped by {signal_name(outcome.signum)} after {duration(outcome.seconds)}"]
     if outcome.cause == "reader gone":
         return ["stopped, since the reader of our output went away"]
-    if outcome.cause in ("agent lost", "unfit", "time limit"):
+    if outcome.cause in ("agent lost", "unfit", "time limit", "membership", "too few nodes"):
         return [outcome.note]
     return ["some processes could not be ended"] if outcome.stuck else []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bireme.errors import INTERNAL, LOST, OK, READER_GONE, TIME_LIMIT, UNFIT
+from bireme.errors import INTERNAL, LOST, OK, READER_GONE, TIME_LIMIT, TOO_FEW, UNFIT
 from bireme.supervise.outcome import Outcome, RankEnd
 
 TYPE_CHECKING = False
@@ -103,6 +103,8 @@ class Verdict:
             "ok": OK,
             "agent lost": LOST,
             "unfit": UNFIT,
+            "membership": LOST,  # never a job's end: another epoch follows
+            "too few nodes": TOO_FEW,
             "reader gone": READER_GONE,
             "time limit": TIME_LIMIT,
             "internal error": INTERNAL,

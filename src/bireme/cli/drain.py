@@ -1,0 +1,43 @@
+"""``bireme drain``: take a node out of an elastic job, or back in."""
+
+from __future__ import annotations
+
+from bireme.cli.options import Option, parse, whole
+from bireme.errors import LOST, OK, BadInputError
+from bireme.logs.console import complain
+
+DRAIN: dict[str, tuple[Option, ...]] = {
+    "options": (
+        Option(("--back",), "use the node again, once it is found to be fit"),
+        Option(("--help", "-h"), "show this page"),
+    )
+}
+"""The options of ``bireme drain``."""
+
+
+def main(argv: list[str]) -> int:
+    """Carry out ``bireme drain ARGV``: 0 when the job will do it, else 2, or 75 if it does not answer."""
+    parsed = parse(DRAIN, argv)
+    if parsed.options["help"]:
+        from bireme.cli.help import drain_help
+
+        print(drain_help(DRAIN), end="")
+        return OK
+    if len(parsed.command) != 2:
+        raise BadInputError("two words are needed: a node and a job", mend="bireme drain NODE JOB")
+    node, job = parsed.command
+    pid = whole(job, "JOB")
+    from bireme.runner import door
+
+    try:
+        answer = door.ask(pid, node=node, back=parsed.options["back"])
+    except ConnectionRefusedError:
+        mend = "its pid is what it says at its start: elastic job PID"
+        raise BadInputError(f"no elastic job with pid {pid} runs on this machine", mend=mend, where="JOB") from None
+    except (OSError, ValueError) as error:
+        complain(f"the job does not answer: {error}")
+        return LOST
+    if "error" in answer:
+        raise BadInputError(str(answer["error"]))
+    print(answer["said"])
+    return OK

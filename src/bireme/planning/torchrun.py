@@ -1,0 +1,50 @@
+"""PyTorch's own elastic agent in the place of one node's ranks, where no runner stands above the nodes. Pure."""
+
+from __future__ import annotations
+
+from bireme.errors import BadInputError
+from bireme.planning.start import StartPlan, WorkerPlan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bireme.job import JobSpec
+
+_ITS_OWN = (
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+    *("CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK"),
+    *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_ERROR_FILE"),
+)
+"""Variables that say how the nodes were when the plan was made; the agent sets its own, or they would be wrong."""
+
+
+def by_torchrun(plan: StartPlan, spec: JobSpec, interpreter: str, nodes: int) -> StartPlan:
+    """The plan of one node, with its ranks left to ``python -m torch.distributed.run``.
+
+    Args:
+        plan: of this node alone.
+        nodes: how many the world has, as it was given.
+
+    Raises:
+        BadInputError: the job has an option that only works where Bireme starts the ranks.
+    """
+    if spec.wrap or plan.nodes[0].workers[0].cores:
+        option = "--wrap" if spec.wrap else "--bind_cores_to_rank"
+        what = f"{option} cannot be used here: PyTorch's elastic agent starts the ranks"
+        raise BadInputError(what, mend="with a runner it can: leave out --no_ssh", where=option)
+    (node,) = plan.nodes
+    kind = {"module": ("-m",), "exec": ("--no-python",), "script": ()}[spec.program.kind]
+    argv = (
+        *(interpreter, "-m", "torch.distributed.run"),
+        f"--nnodes={spec.min_nodes}:{spec.max_nodes or nodes}",
+        f"--nproc-per-node={len(node.workers)}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={plan.master_addr}:{plan.master_port}",
+        f"--rdzv-id={spec.run_id}",
+        f"--max-restarts={spec.restarts}",
+        *kind,
+        spec.program.target,
+        *spec.program.args,
+    )
+    env = {name: value for name, value in node.env.items() if name not in _ITS_OWN}
+    agent = WorkerPlan(0, 0, ",".join(worker.slot for worker in node.workers), argv, {})
+    return plan.replace(world_size=1, nodes=(node.replace(env=env, workers=(agent,)),))

@@ -1,0 +1,99 @@
+"""How the nodes of an elastic job come together: by a rendezvous of PyTorch's, in which every node takes part.
+
+The store is ours, beside the runner, so that no node's death takes it along; every epoch is a rendezvous of its own.
+"""
+
+from __future__ import annotations
+
+import time
+
+from bireme.backends.base import CONNECT_TIMEOUT
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from bireme.agent.session import Session
+    from bireme.runner.member import Member
+    from bireme.runner.store import Store
+
+JOIN_TIMEOUT = 120
+"""Seconds that a node may take from the invitation to the end of the rendezvous: it may yet have to import torch."""
+LAST_CALL = 30
+"""Seconds that those who are there wait for others who were invited, as in PyTorch."""
+
+
+class Epoch(Value):
+    """What an elastic job adds to a voyage.
+
+    Attributes:
+        number: from 0.
+        min_nodes: with fewer it does not start.
+        store: where the nodes meet; None: nobody is to meet, only looked at.
+        left_out: called with the name of a node that cannot take part, and why.
+        begun: called with the nodes that take part, in rank order, and their number of ranks.
+        attach: called with the session once it runs: what goes on beside the job.
+        connect_timeout: seconds that a node may take to accept a connection.
+    """
+
+    number: int
+    min_nodes: int
+    store: Store | None
+    left_out: Callable[[str, str], object]
+    begun: Callable[[tuple[str, ...], int], object]
+    attach: Callable[[Session], object]
+    connect_timeout: int = CONNECT_TIMEOUT
+
+
+class Gathering:
+    """One rendezvous.
+
+    Args:
+        members: the nodes that are fit.
+        on_gathered: called with those that take part, in the order of their group ranks.
+    """
+
+    def __init__(
+        self, session: Session, epoch: Epoch, run_id: str, on_gathered: Callable[[list[Member]], None]
+    ) -> None:
+        self._session, self._epoch, self._run_id, self._on_gathered = session, epoch, run_id, on_gathered
+        self._members: Sequence[Member] = ()
+        self._joined: dict[int, Member] = {}
+        self._nodes = 0
+        self.begun = False
+
+    def begin(self, members: Sequence[Member]) -> None:
+        """Invite these as soon as the store is there."""
+        assert self._epoch.store is not None
+        self.begun, self._members = True, tuple(members)
+        self._epoch.store.when_ready(self._session.loop, self._invite)
+
+    def _invite(self, addresses: Sequence[str], port: int, problem: str) -> None:
+        if problem:
+            self._session.trouble("unfit", problem, time.monotonic())
+            return
+        for member in self._members:
+            member.send(
+                "join",
+                addresses=list(addresses),
+                port=port,
+                run_id=f"{self._run_id}.{self._epoch.number}",
+                label=f"{member.index:06}.{member.name}",  # nodes are numbered in the order of these
+                min_nodes=min(self._epoch.min_nodes, len(self._members)),
+                max_nodes=len(self._members),
+                join_timeout=JOIN_TIMEOUT,
+                last_call_timeout=LAST_CALL,
+            )
+
+    def joined(self, member: Member, answer: dict[str, Any]) -> None:
+        """A node's rendezvous is over: it has a place, or a problem."""
+        if "group_rank" not in answer:
+            note = f"{member.name} cannot take part in the rendezvous: {answer.get('error', 'no reason was given')}"
+            self._session.trouble("unfit", note, time.monotonic(), (member.name,))
+            return
+        self._joined[int(answer["group_rank"])] = member
+        self._nodes = int(answer["nodes"])
+        if len(self._joined) == self._nodes:
+            self._on_gathered([self._joined[rank] for rank in sorted(self._joined)])

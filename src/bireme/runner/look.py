@@ -1,0 +1,61 @@
+"""Looking for nodes beside a running job: ``python -m bireme.runner.look``, a preflight of its own.
+
+In a process of its own, since a preflight is a session, and a node that hangs must not hold up the job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bireme.job import JobSpec
+    from bireme.runner.member import Member
+
+
+def words() -> tuple[str, ...]:
+    """The command that looks; it reads `request` from its stdin and prints ``{"there": [NAME, …]}``."""
+    return sys.executable, "-m", "bireme.runner.look"
+
+
+def request(spec: JobSpec, names: Sequence[str]) -> dict[str, object]:
+    """Whether these nodes can carry their part of the job."""
+    return {"spec": spec.as_dict(), "names": list(names), "parent": os.getpid()}
+
+
+def main() -> None:
+    """Answer one request."""
+    from bireme.backends.base import CONNECT_TIMEOUT
+    from bireme.job import JobSpec
+    from bireme.runner import elastic, many
+    from bireme.runner.gathering import Epoch
+    from bireme.supervise.process import die_with_parent
+
+    asked = json.loads(sys.stdin.readline())
+    die_with_parent(asked["parent"])
+    spec = JobSpec.from_dict(asked["spec"])
+
+    def there(members: Sequence[Member]) -> str:
+        return json.dumps({"there": [member.name for member in members]}) + "\n"
+
+    patience = max(2, min(CONNECT_TIMEOUT, round(spec.elastic_interval)))  # one that is dead holds up the others
+    nothing = Epoch(1, 0, None, lambda name, why: None, lambda names, ranks: None, lambda session: None, patience)
+    found = elastic.find(spec, os.environ)
+    part, narrowed = elastic.narrowed(spec, found, asked["names"])
+    many.run(narrowed, os.environ, part, checked=there, epoch=nothing)
+
+
+if __name__ == "__main__":
+    from bireme.errors import BiremeError
+    from bireme.interrupt import exit_quietly_on_interrupt
+
+    exit_quietly_on_interrupt()
+    try:
+        main()
+    except BiremeError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+    os._exit(0)

@@ -1,0 +1,71 @@
+"""The rendezvous store of an elastic job: hosted here, or at an address that the user has named."""
+
+from __future__ import annotations
+
+from bireme.elastic import STORE
+from bireme.resources.locality import is_this_machine, own_addresses
+from bireme.supervise.helper import Helper
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from bireme.loop import Loop
+
+    OnReady = Callable[[Sequence[str], int, str], object]
+
+DEFAULT_STORE_PORT = 29400
+"""The port of a rendezvous store that somebody else hosts, as torchrun has it."""
+
+
+class Store:
+    """PyTorch's TCPStore in a process of its own, so that only that one imports torch.
+
+    Args:
+        interpreter: a Python that has torch.
+        environ: its environment.
+        address, port: what the user has named. Another machine's store is taken as it is.
+    """
+
+    def __init__(self, interpreter: str, environ: Mapping[str, str], address: str | None, port: int | None) -> None:
+        self._argv = (interpreter, STORE, str(port or 0))
+        self._environ = environ
+        self._address = address
+        self._port = 0
+        self._helper: Helper | None = None
+        if address is not None and not is_this_machine(address):
+            self._port = port or DEFAULT_STORE_PORT
+
+    @property
+    def _elsewhere(self) -> bool:
+        return self._helper is None and self._port > 0
+
+    def begin(self) -> None:
+        """Start it, or again if it has ended, without waiting for it."""
+        if self._elsewhere or (self._helper is not None and self._helper.running):
+            return
+        self.close()
+        self._helper = Helper(self._argv, self._environ)
+
+    def when_ready(self, loop: Loop, on_ready: OnReady) -> None:
+        """Call with the addresses at which it may be reached, its port, and what is wrong if it cannot serve."""
+        if self._port:
+            on_ready(self._addresses(), self._port, "")
+            return
+        assert self._helper is not None
+        self._helper.when_answered(loop, lambda answer: self._answered(answer, on_ready))
+
+    def _answered(self, answer: dict[str, Any], on_ready: OnReady) -> None:
+        self._port = int(answer.get("port", 0))
+        on_ready(self._addresses(), self._port, "" if self._port else str(answer.get("error")))
+
+    def _addresses(self) -> tuple[str, ...]:
+        return (self._address,) if self._address else (*own_addresses(), "127.0.0.1")
+
+    def close(self) -> None:
+        """End it."""
+        if self._helper is not None:
+            self._helper.close()
+            self._helper = None
+            self._port = 0

@@ -1,0 +1,66 @@
+"""An elastic job with too few nodes: nothing runs, and somebody is looked for."""
+
+from __future__ import annotations
+
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bireme.agent.session import Session
+
+
+class Waiting:
+    """A crew without ranks: see :class:`bireme.agent.session.Crew`.
+
+    Args:
+        note: whom the job waits for.
+        seconds: after so many it does not wait any longer.
+        attach: called with the session once it runs.
+    """
+
+    killed = 0
+    stuck: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
+
+    def __init__(
+        self, session: Session, note: Callable[[], str], seconds: float, attach: Callable[[Session], object]
+    ) -> None:
+        self._session, self._note, self._seconds, self._attach = session, note, seconds, attach
+
+    def start(self) -> None:
+        """Wait."""
+        self._session.console.say("warning", f"waiting, at most {self._seconds:g} s: {self._note()}")
+        self._session.loop.after(self._seconds, self._give_up)
+        self._attach(self._session)
+
+    def _give_up(self) -> None:
+        note = f"too few nodes for {self._seconds:g} s: {self._note()}"
+        self._session.trouble("too few nodes", note, time.monotonic())
+
+    def stop(self, signum: int) -> None:
+        """There is nothing to stop."""
+        self._session.gone()
+        self._session.over()
+
+    def urge(self) -> None:
+        """There is nothing to kill."""
+
+    def signal_ranks(self, signum: int) -> None:
+        """There are none."""
+
+    def suspend(self) -> None:
+        """There is nothing to halt."""
+
+    def resume(self) -> None:
+        """There is nothing to wake."""
+
+    def hold_output(self) -> None:
+        """There is no output."""
+
+    def release_output(self) -> None:
+        """There is no output."""
+
+    def close(self) -> None:
+        """Nothing is left behind."""

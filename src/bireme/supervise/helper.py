@@ -1,0 +1,89 @@
+"""A program of ours that works beside us, and answers with one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from subprocess import DEVNULL, PIPE, Popen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from bireme.loop import Loop
+
+_MOST_BYTES = 1 << 20
+
+
+class Helper:
+    """Its stdin is its lifeline: it ends with us. The terminal's signals do not reach it.
+
+    Args:
+        argv: the program.
+        environ: its environment.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._process = Popen(
+            argv, env=dict(environ), stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True, bufsize=0
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._stdout, False)
+        self._said = b""
+        self._loop: Loop | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def tell(self, **body: object) -> None:
+        """A line of JSON to its stdin."""
+        try:
+            os.write(self._stdin, f"{json.dumps(body)}\n".encode())
+        except OSError:
+            pass  # it has ended, and that it has is read elsewhere
+
+    def when_answered(self, loop: Loop, on_answer: Callable[[dict[str, Any]], None]) -> None:
+        """Call once with the object that it prints; with ``{"error": WHY}`` if it ends without one."""
+        self._loop = loop
+        loop.watch(self._stdout, lambda: self._read(on_answer))
+
+    def _read(self, on_answer: Callable[[dict[str, Any]], None]) -> None:
+        assert self._loop is not None
+        try:
+            data = os.read(self._stdout, 65536)
+        except BlockingIOError:
+            return
+        self._said += data
+        if data and b"\n" not in self._said and len(self._said) < _MOST_BYTES:
+            return
+        self._loop.unwatch(self._stdout)
+        self._loop = None
+        on_answer(self._answer())
+
+    def _answer(self) -> dict[str, Any]:
+        try:
+            answer = json.loads(self._said.partition(b"\n")[0])
+        except ValueError:
+            answer = None
+        if isinstance(answer, dict):
+            return answer
+        name = os.path.basename(self._process.args[-1] if isinstance(self._process.args, list) else "")
+        return {"error": f"{name or 'a helper'} has ended without an answer"}
+
+    def close(self) -> None:
+        """End it."""
+        if self._loop is not None:
+            self._loop.unwatch(self._stdout)
+            self._loop = None
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()

@@ -1,0 +1,327 @@
+"""Elastic training on real nodes: they come and go, the job goes on. See also ``tests/run/test_elastic.py``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.basics import wait_until
+from tests.cluster.test_losses import found
+from tests.cluster.test_world import Jobs
+from tests.cluster.testbed import Testbed
+from tests.conftest import bireme
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="PyTorch is not installed"),
+]
+
+DIGITS = Path(__file__).parents[2] / "examples/elastic_digits.py"
+NODES = ("node1", "node2", "node3", "node4")
+HEARTBEAT = 2.0
+INTERVAL = 2.0
+
+# Says where it is, and waits for a file of that name; trains nothing.
+RANK = """
+import os, sys, time
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",
+         "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID")
+print("here", os.uname().nodename, *(os.environ[name] for name in names), flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+    if os.path.exists("fail"):
+        if os.environ["RANK"] == "1":
+            raise ValueError("it always fails")
+"""
+
+
+class Elastic:
+    """A job on the cluster's nodes, whose output goes into a file that is read while it runs."""
+
+    def __init__(self, testbed: Testbed, folder: Path, backend: str) -> None:
+        self.testbed, self.folder, self.backend, self.login = testbed, folder, backend, testbed["login"]
+        self.said = folder / "said"
+        self.hostfile(NODES)
+        (folder / "rank.py").write_text(RANK)
+
+    def hostfile(self, names: tuple[str, ...], *slots: int) -> None:
+        """Written at once: it is read while the job runs."""
+        each = zip(names, slots or (1,) * len(names), strict=True)
+        (self.folder / "hosts.new").write_text("".join(f"{name} slots={number}\n" for name, number in each))
+        (self.folder / "hosts.new").rename(self.folder / "hosts")
+
+    def start(self, *words: object) -> subprocess.Popen[bytes]:
+        options = ["--elastic_training", "--heartbeat", HEARTBEAT, "--grace", 1, "--elastic_interval", INTERVAL]
+        if self.backend == "ssh":
+            command = bireme("run", "--hostfile", "hosts", *map(str, (*options, *words)))
+        else:
+            run = bireme("run", *map(str, (*options, *words)))
+            command = ["salloc", "--quiet", "--no-kill", "-N4", "--exclusive", "--mem=0", *run]
+        with self.said.open("wb") as file:
+            return self.login.popen(command, cwd=str(self.folder), stdout=file, stderr=subprocess.STDOUT)
+
+    def text(self) -> str:
+        return self.said.read_text(errors="replace")
+
+    def wait(self, process: subprocess.Popen[bytes], pattern: str, count: int = 1, seconds: float = 120) -> list[str]:
+        """Until so many lines of the output match."""
+
+        def there() -> list[str]:
+            lines = re.findall(pattern, self.text(), re.MULTILINE)
+            if len(lines) < count and process.poll() is not None:
+                raise AssertionError(f"no {pattern} in:\n{self.text()}")
+            return lines if len(lines) >= count else []
+
+        try:
+            return wait_until(pattern, there, seconds, 0.05)
+        except TimeoutError:
+            raise AssertionError(f"no {pattern} in:\n{self.text()}") from None
+
+    def ranks(self, process: subprocess.Popen[bytes], epoch: int, count: int) -> list[list[str]]:
+        """What the ranks of an epoch have found, by rank."""
+        mark = rf"^bireme: elastic job \d+{f', epoch {epoch}' if epoch > 1 else ''}: {count} ranks .*\n"
+        (begin,) = self.wait(process, mark)[:1]
+
+        def all_there() -> list[list[str]]:
+            after = self.text().partition(begin)[2]
+            return sorted(line.split()[1:] for line in re.findall(r"^\[\S+\] (here .*)$", after, re.MULTILINE))
+
+        wait_until(f"{count} ranks", lambda: len(all_there()) >= count, 60, 0.05)
+        return sorted(all_there()[:count], key=lambda words: int(words[1]))
+
+    def runner(self) -> int:
+        """The command's pid, as we see it; ``salloc`` above it has the same words."""
+        there = self.login.ps()
+        return min(pid for pid in found(self.login, "-m bireme run") if "python" in there[pid].argv[0])
+
+    def end(self, process: subprocess.Popen[bytes], code: int = 0, seconds: float = 120) -> str:
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end:\n{self.text()}") from None
+        assert process.returncode == code, self.text()
+        left = self.testbed.strays(3)
+        assert not any(left.values()), f"left: {left}"
+        return self.text()
+
+
+@pytest.fixture
+def elastic(ssh_cluster: Testbed, shared_dir: Path) -> Elastic:
+    return Elastic(ssh_cluster, shared_dir, "ssh")
+
+
+@pytest.fixture
+def under_slurm(slurm_cluster: Testbed, shared_dir: Path) -> Elastic:
+    return Elastic(slurm_cluster, shared_dir, "slurm")
+
+
+def hosts_of(ranks: list[list[str]]) -> list[str]:
+    return [words[0] for words in ranks]
+
+
+def losses(text: str) -> dict[int, float]:
+    """The loss at each step, the last time that it was made."""
+    return {int(step): float(loss) for step, loss in re.findall(r"step +(\d+)  loss (\S+)", text)}
+
+
+def test_real_training_survives_all_of_it(elastic: Elastic) -> None:
+    """A worker killed, rank 0's node lost, and back again: the loss goes on where it was."""
+    process = elastic.start(
+        *("--min_elastic_nodes", 2, "--max_elastic_nodes", 4),
+        *(DIGITS, "--steps", 300, "--delay", 0.05, "--checkpoint", elastic.folder / "digits.pt"),
+    )
+    elastic.wait(process, r"step   20 .* 4 ranks")
+    pids = found(elastic.testbed["node2"], "elastic_digits.py")
+    os.kill(max(pids), signal.SIGKILL)
+    elastic.wait(process, r"resumed at step \d+: 4 -> 4 ranks")
+    elastic.wait(process, r"loss .* 4 ranks", len(losses(elastic.text())) + 1)
+    elastic.testbed["node1"].poweroff()
+    elastic.wait(process, r"resumed at step \d+: 4 -> 3 ranks")
+    elastic.wait(process, r"loss .* 3 ranks")
+    elastic.testbed["node1"].boot()
+    elastic.wait(process, r"resumed at step \d+: 3 -> 4 ranks")
+    text = elastic.end(process)
+    assert float(re.findall(r"test accuracy (\S+)", text)[0]) >= 0.95
+    resumed = [int(step) for step in re.findall(r"resumed at step (\d+)", text)]
+    saved = [0, *(int(step) for step, _ in re.findall(r"step +(\d+)  (loss)", text))]
+    assert all(step in saved for step in resumed) and resumed == sorted(resumed)
+    made = [int(step) for step in re.findall(r"step +(\d+)  loss", text)]
+    assert len(set(made)) == 30 and len(made) <= 30 + 4, "what was saved is made again only if it was not yet said"
+    assert "restart 1 of 3" in text and "agent lost on node1" in text and "node1 is there" in text
+
+
+def test_nodes_go_and_come(elastic: Elastic) -> None:
+    """Rank 0's node is lost, with fewer than the least the job waits, and takes the node in again."""
+    process = elastic.start("--num_nodes", "3:4", "rank.py", "go")
+    ranks = elastic.ranks(process, 1, 4)
+    assert hosts_of(ranks) == list(NODES)
+    assert [words[1:6] for words in ranks] == [[str(rank), "4", "0", "1", str(rank)] for rank in range(4)]
+    elastic.testbed["node1"].poweroff()
+    ranks = elastic.ranks(process, 2, 3)
+    assert hosts_of(ranks) == list(NODES[1:])
+    assert {words[7] for words in ranks} == {elastic.testbed["node2"].ip}, "MASTER_ADDR is chosen anew"
+    elastic.testbed["node4"].poweroff()
+    (waiting,) = elastic.wait(process, r"waiting, at most 600 s: (.*)")
+    assert waiting.startswith("2 of 3 nodes are there") and "node1" in waiting and "node4" in waiting
+    elastic.testbed["node1"].boot()
+    ranks = elastic.ranks(process, 3, 3)
+    assert hosts_of(ranks) == list(NODES[:3])
+    assert {words[-1] for words in ranks} == {ranks[0][-1]} and ranks[0][-3:-1] == ["0", "3"]
+    (elastic.folder / "go").touch()
+    text = elastic.end(process)
+    assert "3 changes on the way:" in text or "4 changes on the way:" in text
+
+
+def test_too_few_for_too_long(elastic: Elastic) -> None:
+    process = elastic.start("--num_nodes", "4:4", "--elastic_timeout", 3, "rank.py", "go")
+    elastic.ranks(process, 1, 4)
+    elastic.testbed["node2"].poweroff()
+    text = elastic.end(process, 76)
+    assert "too few nodes for 3 s: 3 of 4 nodes are there, not node2 (no sign of life for 2 s)" in text
+
+
+def test_a_node_that_is_away_from_the_beginning(elastic: Elastic) -> None:
+    elastic.testbed["node3"].poweroff()
+    process = elastic.start("rank.py", "go")
+    assert hosts_of(elastic.ranks(process, 1, 3)) == ["node1", "node2", "node4"]
+    assert "node3 is left out: " in elastic.text()
+    elastic.testbed["node3"].boot()
+    assert hosts_of(elastic.ranks(process, 2, 4)) == list(NODES)
+    (elastic.folder / "go").touch()
+    elastic.end(process)
+
+
+def test_the_hostfile_grows(elastic: Elastic) -> None:
+    """At most the most: the fourth is not taken in."""
+    elastic.hostfile(NODES[:2])
+    process = elastic.start("--max_elastic_nodes", 3, "rank.py", "go")
+    elastic.ranks(process, 1, 2)
+    elastic.hostfile(NODES, 1, 1, 2, 1)
+    ranks = elastic.ranks(process, 2, 4)
+    assert hosts_of(ranks) == ["node1", "node2", "node3", "node3"]
+    assert [words[3] for words in ranks] == ["0", "0", "0", "1"] and [words[4] for words in ranks] == list("1122")
+    assert "new in the hostfile: node3, node4" in elastic.text()
+    (elastic.folder / "go").touch()
+    elastic.end(process)
+
+
+def test_drained_and_called_back(elastic: Elastic) -> None:
+    process = elastic.start("--max_elastic_nodes", 2, "rank.py", "go")
+    elastic.ranks(process, 1, 2)
+    (job,) = elastic.wait(process, r"elastic job (\d+)")[:1]
+
+    def drain(*words: str) -> tuple[int, str]:
+        done = elastic.login.run([*bireme("drain", *words)], check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    assert drain("node1", job) == (0, "node1 is drained: its ranks are being stopped\n")
+    assert hosts_of(elastic.ranks(process, 2, 2)) == ["node2", "node3"], "a spare takes its place"
+    assert drain("node1", job)[0] == 2 and drain("node9", job)[0] == 2 and drain("node1", "1")[0] == 2
+    assert drain("--back", "node1", job) == (0, "node1 is looked for again\n")
+    (elastic.folder / "go").touch()
+    elastic.end(process)
+
+
+def in_a_rendezvous(elastic: Elastic) -> subprocess.Popen[bytes]:
+    """A job whose nodes are just about to meet: torch is being imported for that on all of them."""
+    process = elastic.start("rank.py", "go")
+    wait_until(
+        "all to take part",
+        lambda: all(found(elastic.testbed[name], "elastic/participant.py") for name in NODES),
+        30,
+        0.005,
+    )
+    assert "ranks on" not in elastic.text()
+    return process
+
+
+def ended_in_a_rendezvous(elastic: Elastic, signum: signal.Signals) -> None:
+    process = in_a_rendezvous(elastic)
+    os.kill(elastic.runner(), signum)
+    elastic.end(process, {signal.SIGINT: 130, signal.SIGTERM: 143}.get(signum, -9))
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=lambda signum: signum.name)
+def test_ended_in_a_rendezvous(elastic: Elastic, signum: signal.Signals) -> None:
+    ended_in_a_rendezvous(elastic, signum)
+
+
+def always_fails(elastic: Elastic) -> None:
+    process = elastic.start("--max_restarts", 2, "rank.py", "go")
+    elastic.ranks(process, 1, 4)
+    (elastic.folder / "fail").touch()
+    text = elastic.end(process, 1)
+    assert text.count("ValueError: it always fails") >= 3
+    assert "bireme: rank 1 on node2" in text
+    assert re.findall(r"restart (\d) of 2$", text, re.MULTILINE)[:2] == ["1", "2"]
+
+
+def test_always_fails(elastic: Elastic) -> None:
+    always_fails(elastic)
+
+
+def test_always_fails_under_slurm(under_slurm: Elastic) -> None:
+    always_fails(under_slurm)
+
+
+def test_nodes_go_under_slurm(under_slurm: Elastic) -> None:
+    """Slurm takes a failed node out of the job for good: too few are left, at last."""
+    process = under_slurm.start("--num_nodes", "2:4", "--elastic_timeout", 4, "rank.py", "go")
+    assert hosts_of(under_slurm.ranks(process, 1, 4)) == list(NODES)
+    (under_slurm.folder / "fail").touch()
+    under_slurm.wait(process, r"restart 1 of 3")
+    (under_slurm.folder / "fail").unlink()
+    under_slurm.ranks(process, 2, 4)
+    under_slurm.testbed["node3"].poweroff()
+    assert hosts_of(under_slurm.ranks(process, 3, 3)) == ["node1", "node2", "node4"]
+    under_slurm.testbed["node1"].poweroff()
+    assert hosts_of(under_slurm.ranks(process, 4, 2)) == ["node2", "node4"]
+    under_slurm.testbed["node2"].poweroff()
+    text = under_slurm.end(process, 76)
+    assert "too few nodes for 4 s: 1 of 2 nodes are there" in text
+
+
+def test_ended_in_a_rendezvous_under_slurm(under_slurm: Elastic) -> None:
+    ended_in_a_rendezvous(under_slurm, signal.SIGINT)
+
+
+def test_no_allocation(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    done = jobs.run("--elastic_training", jobs.write("rank.py", RANK))
+    assert done.returncode == 2 and "salloc --no-kill" in done.stderr
+
+
+def test_another_launcher(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(ssh_cluster, "pdsh", shared_dir)
+    done = jobs.run("--elastic_training", jobs.write("rank.py", RANK))
+    assert done.returncode == 2 and "--launcher ssh or slurm" in done.stderr
+
+
+def test_by_hand(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """``--no_ssh`` on each node: PyTorch's own elastic agent, which has neither runner nor heartbeat."""
+    (shared_dir / "hosts").write_text("node1 slots=2\nnode2 slots=1\n")
+    (shared_dir / "rank.py").write_text(RANK)
+    (shared_dir / "go").touch()
+    processes = []
+    for number in range(2):
+        words = ("run", "--hostfile", "hosts", "--no_ssh", "--node_rank", str(number), "--elastic_training")
+        command = bireme(*words, "--min_elastic_nodes", "2", "--master_port", "29511", "rank.py", "go")
+        processes.append(
+            ssh_cluster[f"node{number + 1}"].popen(
+                command, cwd=str(shared_dir), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        )
+    said = []
+    for process in processes:
+        out, err = process.communicate(timeout=90)
+        assert process.returncode == 0, err.decode()
+        said += [line.partition("here ")[2].split() for line in out.decode().splitlines() if "here " in line]
+    assert sorted(words[1] for words in said) == ["0", "1", "2"] and {words[2] for words in said} == {"3"}
+    assert {words[-1] for words in said} == {"bireme"}

@@ -1,0 +1,171 @@
+"""Elastic training on this machine: a job of one node, whose workers are restarted. See also ``tests/cluster``."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bireme.deepspeed.runner import encode_world_info
+from tests.conftest import bireme, clean_environ, read_lines
+
+needs_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="PyTorch is not installed")
+
+# fails in its first attempts as often as its first argument says; then, with a second, waits
+RANK = """
+import os, sys, time
+count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+names = ("RANK", "WORLD_SIZE", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "MASTER_PORT")
+print("here", count, *(os.environ[name] for name in names), flush=True)
+if count < int(sys.argv[1]):
+    if os.environ["RANK"] == "1":
+        time.sleep(0.2)
+        raise ValueError(f"no luck {count}")
+    time.sleep(60)
+if len(sys.argv) > 2:
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def job(script):
+    path = script(RANK)
+    return lambda *words, fails=0: ["run", "--elastic_training", "--num_gpus", "2", *map(str, words), path, str(fails)]
+
+
+def drain(*words: str) -> tuple[int, str]:
+    done = subprocess.run(bireme("drain", *words), capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@needs_torch
+@pytest.mark.torch
+@pytest.mark.slow
+def test_workers_are_started_again(job, tmp_path, stage):
+    done = stage.run(*job("--report", tmp_path / "report.json", fails=2), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    here = [line.partition("here ")[2].split() for line in done.stdout.splitlines()]
+    assert sorted(words[:4] for words in here) == [
+        [str(count), str(rank), "2", "3"] for count in range(3) for rank in range(2)
+    ]
+    assert len({words[4] for words in here}) == 1
+    assert re.findall(r"^bireme: (restart .*)$", done.stderr, re.MULTILINE) == ["restart 1 of 3", "restart 2 of 3"]
+    assert "ValueError: no luck 0" in done.stderr and "ValueError: no luck 1" in done.stderr
+    assert "bireme: 2 changes on the way:" in done.stderr
+    history = json.loads((tmp_path / "report.json").read_text())["history"]
+    assert len(history) == 2 and all("rank 1" in line and "exit code 1" in line for line in history)
+
+
+@needs_torch
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=lambda signum: signum.name)
+def test_ended_while_it_waits(job, stage, tmp_path, signum):
+    """The only node is drained: the job waits, and can be ended as ever."""
+    process = stage.start(*job(), "wait", cwd=tmp_path)
+    read_lines(process, 2, "here 0")
+    assert drain("localhost", str(process.pid))[0] == 0
+    err = process.stderr
+    while b"waiting, at most 600 s" not in (line := err.readline()):
+        assert line
+    process.send_signal(signum)
+    assert process.wait(30) == (130 if signum == signal.SIGINT else -9)
+    assert stage.left(within=5) == {}
+
+
+@needs_torch
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_store_is_killed(job, stage, tmp_path):
+    """The next rendezvous has another."""
+    process = stage.start(*job(fails=1), cwd=tmp_path)
+    read_lines(process, 2, "here 0")
+    below = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+    (store,) = [pid for pid in below if b"elastic/store.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(store, signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err.decode()
+    assert out.decode().count("here 1") == 2
+
+
+@needs_torch
+@pytest.mark.torch
+@pytest.mark.slow
+def test_one_node_by_hand(stage, tmp_path, script):
+    """The reference's per-node launcher: PyTorch's own agent, with our guardian above it."""
+    world = encode_world_info({"here": [0, 1]})
+    bounds = ("--enable_elastic_training", "--min_elastic_nodes", "1", "--max_elastic_nodes", "1")
+    where = ("--master_port", str(free_port()), "--accelerator", "cpu")
+    command = [sys.executable, "-m", "bireme.agent", "--world_info", world, *bounds, *where, script(RANK), "0"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=clean_environ(), timeout=60)
+    assert done.returncode == 0, done.stderr
+    here = sorted(line.split()[1:5] for line in done.stdout.splitlines() if "here" in line)
+    assert here == [["0", "0", "2", "3"], ["0", "1", "2", "3"]]
+    assert stage.left() == {}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@needs_torch
+@pytest.mark.torch
+def test_without_torch_nothing_is_started(job, stage, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    done = stage.run(*job("--venv_script", tmp_path / "venv/bin/activate"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "elastic training needs PyTorch, and " in done.stderr and "venv/bin/python has none" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--min_elastic_nodes", "2"), "--min_elastic_nodes: it says how many nodes elastic training has"),
+        (("--max_elastic_nodes", "2"), "add --elastic_training"),
+        (("--elastic_training", "--min_elastic_nodes", "3", "--max_elastic_nodes", "2"), "3 to 2 nodes is no range"),
+        (("--elastic_training", "--min_elastic_nodes", "0"), "1 <= MIN <= MAX"),
+        (("--num_nodes", "3:2"), "--num_nodes: 3 to 2 nodes is no range"),
+        (("--num_nodes", "2:"), "--num_nodes: '' is not a whole number"),
+        (("--num_nodes", "1:2", "--min_elastic_nodes", "1"), "MIN:MAX says the same"),
+        (("--elastic_training", "--native_ranks"), "--elastic_training cannot be used with --native_ranks"),
+        (("--elastic_training", "--autotuning", "tune"), "--autotuning cannot be used with --elastic_training"),
+        (("--elastic_training", "--max_restarts", "-1"), "-1 is not a number of restarts"),
+        (("--elastic_training", "--launcher", "pdsh", "--hosts", "a,b"), "pdsh"),
+        (("--elastic_training", "--hosts", "a,b", "--min_elastic_nodes", "3"), "there are 2 nodes, and at least 3"),
+    ],
+)
+def test_bad_input(stage, tmp_path, words, message):
+    done = stage.run("run", *words, __file__, cwd=tmp_path)
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) <= 2, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "two words are needed"),
+        (("node1",), "two words are needed"),
+        (("node1", "x"), "JOB: 'x' is not a whole number"),
+        (("node1", "1"), "no elastic job with pid 1 runs on this machine"),
+        (("--down", "node1", "1"), "there is no option --down"),
+    ],
+)
+def test_bad_requests(words, message):
+    code, text = drain(*words)
+    assert code == 2 and message in text
+
+
+@pytest.mark.parametrize("words", [("--elastic_training",), ("--num_nodes", "1:4")])
+def test_a_dry_run(stage, tmp_path, words):
+    done = stage.run("run", "--dry_run", "--num_gpus", "2", "--master_addr", "10.9.9.9", *words, __file__, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "10.9.9.9" not in done.stdout, "that is where the nodes meet, not the ranks"
+    assert "TORCHELASTIC_RESTART_COUNT=0" in done.stdout
