@@ -7,10 +7,12 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from bireme.elastic import STORE
 from tests.cluster.basics import wait_until
 from tests.cluster.test_losses import found
 from tests.cluster.test_world import Jobs
@@ -229,21 +231,28 @@ def test_drained_and_called_back(elastic: Elastic) -> None:
     elastic.end(process)
 
 
-def in_a_rendezvous(elastic: Elastic) -> subprocess.Popen[bytes]:
-    """A job whose nodes are just about to meet: torch is being imported for that on all of them."""
-    process = elastic.start("rank.py", "go")
-    wait_until(
-        "all to take part",
-        lambda: all(found(elastic.testbed[name], "elastic/participant.py") for name in NODES),
-        30,
-        0.005,
-    )
-    assert "ranks on" not in elastic.text()
-    return process
+def participants(elastic: Elastic) -> dict[str, int]:
+    """The pids of those who take part in the rendezvous, by node."""
+    each = ((name, found(elastic.testbed[name], "elastic/participant.py")) for name in NODES)
+    return {name: pids[0] for name, pids in each if pids}
+
+
+def is_meeting(pid: int) -> bool:
+    """Whether it is connected to the rendezvous store."""
+    try:
+        fds = os.listdir(f"/proc/{pid}/fd")
+        return any(os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:") for fd in fds)
+    except OSError:
+        return False
 
 
 def ended_in_a_rendezvous(elastic: Elastic, signum: signal.Signals) -> None:
-    process = in_a_rendezvous(elastic)
+    """Three nodes have come, and wait for the fourth."""
+    process = elastic.start("rank.py", "go")
+    wait_until("all to take part", lambda: len(participants(elastic)) == 4, 30, 0.005)
+    os.kill(participants(elastic)["node4"], signal.SIGSTOP)
+    wait_until("three to meet", lambda: sum(map(is_meeting, participants(elastic).values())) == 3, 60, 0.02)
+    assert "ranks on" not in elastic.text()
     os.kill(elastic.runner(), signum)
     elastic.end(process, {signal.SIGINT: 130, signal.SIGTERM: 143}.get(signum, -9))
 
@@ -288,8 +297,28 @@ def test_nodes_go_under_slurm(under_slurm: Elastic) -> None:
     assert "too few nodes for 4 s: 1 of 2 nodes are there" in text
 
 
-def test_ended_in_a_rendezvous_under_slurm(under_slurm: Elastic) -> None:
-    ended_in_a_rendezvous(under_slurm, signal.SIGINT)
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda signum: signum.name)
+def test_ended_in_a_rendezvous_under_slurm(under_slurm: Elastic, signum: signal.Signals) -> None:
+    ended_in_a_rendezvous(under_slurm, signum)
+
+
+@pytest.mark.parametrize("host", ["login", "node4"])
+def test_where_the_nodes_meet(elastic: Elastic, host: str) -> None:
+    """At an address of the command's machine, or in somebody else's store."""
+    elastic.hostfile(NODES[:2])
+    if host != "login":
+        command = [sys.executable, STORE, "29777"]
+        store = elastic.testbed[host].popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert store.stdout is not None and b'{"port": 29777}' in store.stdout.readline()
+    address = elastic.testbed[host].ip
+    process = elastic.start("--master_addr", address, "--master_port", 29777, "rank.py", "go")
+    ranks = elastic.ranks(process, 1, 2)
+    assert {words[7] for words in ranks} == {elastic.testbed["node1"].ip}
+    (elastic.folder / "go").touch()
+    if host == "login":
+        elastic.end(process)
+    else:
+        assert process.wait(30) == 0
 
 
 def test_no_allocation(slurm_cluster: Testbed, shared_dir: Path) -> None:

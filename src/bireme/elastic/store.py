@@ -15,7 +15,7 @@ def main(port: int) -> None:
     """Serve until whoever started us is gone."""
     threading.Thread(target=_until_let_go, daemon=True).start()
     try:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+        from torch.distributed import TCPStore
 
         store = TCPStore("localhost", port, is_master=True, wait_for_workers=False)
     except ImportError as error:
