@@ -16,7 +16,7 @@ PYTHON ?= python3
 #   make test TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 TORCH ?= torch==2.13.0
 # Tests that run at a time. Each starts several processes of its own, and some watch the clock.
-WORKERS ?= 3
+WORKERS ?= 4
 # Further arguments for pytest, such as ARGS='-k layers', or for the benchmarks, such as ARGS='--rounds 3'.
 ARGS ?=
 

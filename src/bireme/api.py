@@ -42,7 +42,7 @@ def run(
         from bireme.runner import elastic
 
         return elastic.run(spec, environ, on_change)
-    if not spec.restarts:
+    if not spec.restarts or spec.elastic:  # by hand it is PyTorch's agent that starts again
         return launch.run(spec, environ)
     from bireme.runner import restarts
 

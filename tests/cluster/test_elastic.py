@@ -128,34 +128,27 @@ def hosts_of(ranks: list[list[str]]) -> list[str]:
     return [words[0] for words in ranks]
 
 
-def losses(text: str) -> dict[int, float]:
-    """The loss at each step, the last time that it was made."""
-    return {int(step): float(loss) for step, loss in re.findall(r"step +(\d+)  loss (\S+)", text)}
-
-
-def test_real_training_survives_all_of_it(elastic: Elastic) -> None:
-    """A worker killed, rank 0's node lost, and back again: the loss goes on where it was."""
+def test_real_training_goes_on(elastic: Elastic) -> None:
+    """Rank 0's node is lost and comes back, a worker is killed: the loss goes on where it was."""
+    elastic.hostfile(NODES[:2])  # PyTorch's start is what costs the time here
     process = elastic.start(
-        *("--min_elastic_nodes", 2, "--max_elastic_nodes", 4),
-        *(DIGITS, "--steps", 300, "--delay", 0.05, "--checkpoint", elastic.folder / "digits.pt"),
+        *("--min_elastic_nodes", 1, "--max_elastic_nodes", 4),
+        *(DIGITS, "--steps", 240, "--delay", 0.05, "--checkpoint", elastic.folder / "digits.pt"),
     )
-    elastic.wait(process, r"step   20 .* 4 ranks")
-    pids = found(elastic.testbed["node2"], "elastic_digits.py")
-    os.kill(max(pids), signal.SIGKILL)
-    elastic.wait(process, r"resumed at step \d+: 4 -> 4 ranks")
-    elastic.wait(process, r"loss .* 4 ranks", len(losses(elastic.text())) + 1)
+    elastic.wait(process, r"step   20 .* 2 ranks")
     elastic.testbed["node1"].poweroff()
-    elastic.wait(process, r"resumed at step \d+: 4 -> 3 ranks")
-    elastic.wait(process, r"loss .* 3 ranks")
+    elastic.wait(process, r"resumed at step \d+: 2 -> 1 ranks")
+    elastic.wait(process, r"loss .* 1 ranks")
     elastic.testbed["node1"].boot()
-    elastic.wait(process, r"resumed at step \d+: 3 -> 4 ranks")
+    elastic.wait(process, r"resumed at step \d+: 1 -> 2 ranks")
+    os.kill(max(found(elastic.testbed["node2"], "elastic_digits.py")), signal.SIGKILL)
+    elastic.wait(process, r"resumed at step \d+: [12] -> 2 ranks", 2)
     text = elastic.end(process)
     assert float(re.findall(r"test accuracy (\S+)", text)[0]) >= 0.95
     resumed = [int(step) for step in re.findall(r"resumed at step (\d+)", text)]
-    saved = [0, *(int(step) for step, _ in re.findall(r"step +(\d+)  (loss)", text))]
-    assert all(step in saved for step in resumed) and resumed == sorted(resumed)
     made = [int(step) for step in re.findall(r"step +(\d+)  loss", text)]
-    assert len(set(made)) == 30 and len(made) <= 30 + 4, "what was saved is made again only if it was not yet said"
+    assert all(step in made for step in resumed) and resumed == sorted(resumed)
+    assert set(made) == set(range(10, 241, 10)) and len(made) <= 24 + 3, "what was saved is hardly made again"
     assert "restart 1 of 3" in text and "agent lost on node1" in text and "node1 is there" in text
 
 
@@ -189,11 +182,27 @@ def test_too_few_for_too_long(elastic: Elastic) -> None:
     assert "too few nodes for 3 s: 3 of 4 nodes are there, not node2 (no sign of life for 2 s)" in text
 
 
-def test_a_node_that_is_away_from_the_beginning(elastic: Elastic) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--max_elastic_nodes", 4), id="hostfile"),
+        pytest.param(("--hosts", "node[1-5]", "--exclude", "node5@node3:1"), id="hosts"),
+    ],
+)
+def test_a_node_that_is_away_from_the_beginning(elastic: Elastic, options: tuple[object, ...]) -> None:
+    """It is looked for as the pool was read, whatever becomes of the file; filters that speak of it do no harm."""
     elastic.testbed["node3"].poweroff()
-    process = elastic.start("rank.py", "go")
+    process = elastic.start(*options, "--accelerator", "cpu", "rank.py", "go")
+    if "--hosts" in options:
+        assert set(hosts_of(elastic.ranks(process, 1, 3 * (os.cpu_count() or 1)))) == {"node1", "node2", "node4"}
+        elastic.testbed["node3"].boot()
+        assert hosts_of(elastic.ranks(process, 2, 4 * (os.cpu_count() or 1) - 1)).count("node3") == 1
+        (elastic.folder / "go").touch()
+        elastic.end(process)
+        return
     assert hosts_of(elastic.ranks(process, 1, 3)) == ["node1", "node2", "node4"]
     assert "node3 is left out: " in elastic.text()
+    (elastic.folder / "hosts").unlink()
     elastic.testbed["node3"].boot()
     assert hosts_of(elastic.ranks(process, 2, 4)) == list(NODES)
     (elastic.folder / "go").touch()
@@ -226,6 +235,7 @@ def test_drained_and_called_back(elastic: Elastic) -> None:
     assert drain("node1", job) == (0, "node1 is drained: its ranks are being stopped\n")
     assert hosts_of(elastic.ranks(process, 2, 2)) == ["node2", "node3"], "a spare takes its place"
     assert drain("node1", job)[0] == 2 and drain("node9", job)[0] == 2 and drain("node1", "1")[0] == 2
+    assert drain("node4", job) == (0, "node4 is drained\n"), "a spare"
     assert drain("--back", "node1", job) == (0, "node1 is looked for again\n")
     (elastic.folder / "go").touch()
     elastic.end(process)
@@ -246,13 +256,18 @@ def is_meeting(pid: int) -> bool:
         return False
 
 
-def ended_in_a_rendezvous(elastic: Elastic, signum: signal.Signals) -> None:
+def in_a_rendezvous(elastic: Elastic) -> subprocess.Popen[bytes]:
     """Three nodes have come, and wait for the fourth."""
     process = elastic.start("rank.py", "go")
     wait_until("all to take part", lambda: len(participants(elastic)) == 4, 30, 0.005)
     os.kill(participants(elastic)["node4"], signal.SIGSTOP)
     wait_until("three to meet", lambda: sum(map(is_meeting, participants(elastic).values())) == 3, 60, 0.02)
     assert "ranks on" not in elastic.text()
+    return process
+
+
+def ended_in_a_rendezvous(elastic: Elastic, signum: signal.Signals) -> None:
+    process = in_a_rendezvous(elastic)
     os.kill(elastic.runner(), signum)
     elastic.end(process, {signal.SIGINT: 130, signal.SIGTERM: 143}.get(signum, -9))
 
@@ -262,14 +277,25 @@ def test_ended_in_a_rendezvous(elastic: Elastic, signum: signal.Signals) -> None
     ended_in_a_rendezvous(elastic, signum)
 
 
+def test_the_store_is_killed_in_a_rendezvous(elastic: Elastic) -> None:
+    """No node is blamed for that, and the next rendezvous has another store."""
+    process = in_a_rendezvous(elastic)
+    (store,) = found(elastic.login, "elastic/store.py")
+    os.kill(store, signal.SIGKILL)
+    assert hosts_of(elastic.ranks(process, 2, 4)) == list(NODES)
+    assert "bireme: the rendezvous store has ended" in elastic.text()
+    (elastic.folder / "go").touch()
+    elastic.end(process)
+
+
 def always_fails(elastic: Elastic) -> None:
-    process = elastic.start("--max_restarts", 2, "rank.py", "go")
+    process = elastic.start("--max_restarts", 1, "rank.py", "go")
     elastic.ranks(process, 1, 4)
     (elastic.folder / "fail").touch()
     text = elastic.end(process, 1)
-    assert text.count("ValueError: it always fails") >= 3
-    assert "bireme: rank 1 on node2" in text
-    assert re.findall(r"restart (\d) of 2$", text, re.MULTILINE)[:2] == ["1", "2"]
+    assert text.count("ValueError: it always fails") >= 2
+    assert "bireme: rank 1 on node2" in text and "1 change on the way" in text
+    assert len(re.findall(r"restart 1 of 1$", text, re.MULTILINE)) == 2, "when it happens, and at the end"
 
 
 def test_always_fails(elastic: Elastic) -> None:

@@ -81,6 +81,48 @@ def test_ended_while_it_waits(job, stage, tmp_path, signum):
     assert stage.left(within=5) == {}
 
 
+STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("here", flush=True)
+time.sleep(60)
+"""
+
+
+@needs_torch
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda signum: signum.name)
+def test_ended_while_an_epoch_is_being_stopped(script, stage, tmp_path, signum):
+    """There is no other epoch then."""
+    process = stage.start(
+        "run", "--elastic_training", "--num_gpus", "2", "--grace", "2", script(STUBBORN), cwd=tmp_path
+    )
+    read_lines(process, 2, "here")
+    assert drain("localhost", str(process.pid))[0] == 0
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + signum
+    assert b"waiting" not in err and b"epoch 2" not in err
+    assert stage.left() == {}
+
+
+@needs_torch
+@pytest.mark.torch
+@pytest.mark.slow
+def test_epochs_leave_nothing_in_the_command(job, stage, tmp_path):
+    """Neither descriptors nor zombies."""
+    process = stage.start(*job("--max_restarts", "4", fails=4), "wait", cwd=tmp_path)
+    seen = []
+    for count in range(5):
+        read_lines(process, 2, f"here {count}")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        seen.append((len(os.listdir(f"/proc/{process.pid}/fd")), len(children)))
+    assert len(set(seen)) == 1, seen
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 143
+
+
 @needs_torch
 @pytest.mark.torch
 @pytest.mark.slow
@@ -109,6 +151,13 @@ def test_one_node_by_hand(stage, tmp_path, script):
     assert done.returncode == 0, done.stderr
     here = sorted(line.split()[1:5] for line in done.stdout.splitlines() if "here" in line)
     assert here == [["0", "0", "2", "3"], ["0", "1", "2", "3"]]
+    done = subprocess.run(
+        [*command[:-2], "--max_restarts", "1", *command[-2:-1], "9"],
+        **{"capture_output": True, "text": True, "cwd": tmp_path, "env": clean_environ(), "timeout": 90},
+    )
+    assert done.returncode == 1
+    assert len(re.findall(r"^ValueError: no luck [01]", done.stderr, re.MULTILINE)) == 2, done.stderr
+    assert "failed first: exit code 1" in done.stderr and "Bireme itself failed" not in done.stderr
     assert stage.left() == {}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 
 import pytest
@@ -72,9 +74,35 @@ def test_who_stops_the_job_wants_no_other(job, tmp_path, stage, signum):
     assert stage.left() == {}
 
 
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", os.getpid(), flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.01)
+if os.environ["RANK"] == "0":
+    sys.exit(3)
+time.sleep(60)
+"""
+
+
+def test_who_stops_the_job_while_it_fails_wants_no_other(script, tmp_path, stage):
+    words = ("run", "--restarts", "5", "--num_gpus", "2", "--grace", "2")
+    process = stage.start(*words, script(STUBBORN), cwd=tmp_path)
+    fds = [os.pidfd_open(int(line.split()[-1])) for line in read_lines(process, 2, "ready")]
+    (tmp_path / "go").touch()
+    ended, _, _ = select.select(fds, [], [], 30)
+    assert len(ended) == 1
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 3 and b"restart" not in err
+    for fd in fds:
+        os.close(fd)
+
+
 def test_the_time_limit_is_that_of_all_attempts(job, tmp_path, stage):
     done = stage.run(*job("--restarts", 5, "--time_limit", 2, until=1, args=("wait",)), cwd=tmp_path)
-    assert done.returncode == 124
+    assert done.returncode == 124 and "stopped after the time limit of 2 s" in done.stderr
     assert attempts(tmp_path) == ["0 5", "1 5"]
 
 

@@ -172,8 +172,8 @@ class RemoteAgent:
         hello.update(self._device_facts(self._spec, slots, problems))
         if first:
             self._listener, hello["port"] = self._listen(self._spec, problems)
-        if self._spec.elastic and not problems:
-            self._prepare_to_join(hello["interpreter"], problems)
+        if self._spec.elastic and hello.get("interpreter"):
+            self._prepare_to_join(self._spec, hello["interpreter"], problems)
         self._channel.send("hello", problems=problems, **hello)
         self._last_heard = time.monotonic()  # an environment script may have taken its time
         self._watch_runner()
@@ -227,21 +227,35 @@ class RemoteAgent:
         reachable = reach.reachable(addresses, port, seconds=min(3.0, self._heartbeat / 3))
         self._channel.send("probed", reachable=reachable)
 
-    def _prepare_to_join(self, interpreter: str, problems: list[str]) -> None:
+    def _prepare_to_join(self, spec: JobSpec, interpreter: str, problems: list[str]) -> None:
         """Let torch be imported while the other nodes are still being asked."""
-        from bireme.elastic import PARTICIPANT
+        from bireme.elastic import PARTICIPANT, has_torch
         from bireme.supervise.helper import Helper
+        from bireme.supervise.process import marked
 
+        earlier = marked("TORCHELASTIC_RUN_ID", spec.run_id)
+        if earlier:  # cut off or frozen, this node may not yet have ended what it ran
+            problems.append(f"{len(earlier)} processes of an earlier epoch still run here, e.g. pid {earlier[0]}")
         try:
+            if not has_torch(interpreter, self._environ_for_ranks):
+                problems.append(f"elastic training needs PyTorch, and {interpreter} has none")
             self._participant = Helper((interpreter, PARTICIPANT), self._environ_for_ranks)
         except OSError as error:
             problems.append(f"cannot start {interpreter}: {error.strerror}")
 
     def _on_join(self, **invitation: Any) -> None:
         """Take part in a rendezvous of PyTorch's."""
+        if self._participant is None:
+            self._channel.send("joined", answer={"error": "its interpreter could not be started"})
+            return
+        self._participant.tell(**invitation)
+        self._participant.when_answered(self._loop, self._joined)
+
+    def _joined(self, answer: dict[str, Any]) -> None:
         if self._participant is not None:
-            self._participant.tell(**invitation)
-            self._participant.when_answered(self._loop, lambda answer: self._channel.send("joined", answer=answer))
+            self._participant.close()
+            self._participant = None
+        self._channel.send("joined", answer=answer)
 
     def _on_start(
         self,

@@ -10,7 +10,7 @@ import signal
 import time
 
 from bireme.agent.terminal import Terminal
-from bireme.errors import BadInputError
+from bireme.errors import OK, BadInputError
 from bireme.logs.console import ERR, OUT, Console
 from bireme.logs.output import Output, Style
 from bireme.loop import Loop
@@ -107,6 +107,11 @@ def run(manner: Manner, make_crew: Callable[[Session], Crew]) -> Outcome:
         session.close()
 
 
+def limit_note(seconds: float) -> str:
+    """What is said when a job has taken too long."""
+    return f"stopped after the time limit of {seconds:g} s"
+
+
 def _in_main_thread() -> bool:
     try:
         signal.signal(signal.SIGCHLD, signal.getsignal(signal.SIGCHLD) or signal.SIG_DFL)
@@ -131,6 +136,8 @@ class Session:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._last_drain: Timer | None = None
         self._unread = False
+        self._interrupted = 0
+        self._some_done = False
         self.terminal = Terminal()
         self.loop = Loop()
         self.verdict = Verdict()
@@ -146,7 +153,7 @@ class Session:
         self.loop.on_signals((*_STOP_SIGNALS, *_RELAYED, signal.SIGTSTP, signal.SIGCONT), self._on_signal)
         limit = self._manner.time_limit
         if limit is not None:
-            note = f"stopped after the time limit of {limit:g} s"
+            note = limit_note(limit)
             self.loop.after(limit, lambda: self.trouble("time limit", note, time.monotonic()))
         self.crew.start()
         # Whoever started us may have blocked them; the ranks get the mask as we found it, for they are forked now.
@@ -173,6 +180,7 @@ class Session:
     def down(self, end: RankEnd, when: float) -> None:
         """A rank has ended, at a second of our clock."""
         self.console.say("debug", f"rank {end.rank} has ended with exit code {end.code}")
+        self._some_done = self._some_done or end.code == OK
         if self.verdict.end(end, when):
             self.crew.stop(signal.SIGTERM)
 
@@ -180,6 +188,11 @@ class Session:
         """Something other than a rank's end is the end of the job; ``hosts``: the nodes at fault."""
         if self.verdict.blame(cause, when, note=note, hosts=hosts):
             self.crew.stop(signal.SIGTERM)
+
+    @property
+    def ending(self) -> bool:
+        """Whether the job is over, or about to be: a rank has done its work."""
+        return self._gone or self._some_done or self.verdict.stopping
 
     def chunk(self, rank: int, number: int, data: bytes) -> None:
         """A rank has written."""
@@ -241,7 +254,13 @@ class Session:
             self.crew.resume()  # at once: before any timer finds that nothing was heard for so long
         elif signum == signal.SIGCONT:
             self.crew.resume()
-        elif self._gone:
+        else:
+            self._on_stop_signal(signum)
+
+    def _on_stop_signal(self, signum: int) -> None:
+        """Somebody wants the end, for which there may be another cause already."""
+        self._interrupted = self._interrupted or signum
+        if self._gone:
             self.verdict.blame("signal", time.monotonic(), signum=signum)
             self._wait_no_longer()
         elif self.verdict.blame("signal", time.monotonic(), signum=signum):
@@ -257,7 +276,7 @@ class Session:
         seconds = time.monotonic() - self._begin
         crew = self.crew
         outcome = self.verdict.outcome(seconds=seconds, killed=crew.killed, stuck=crew.stuck, logs=crew.logs)
-        return outcome.replace(unread=self._unread)
+        return outcome.replace(unread=self._unread, interrupted=self._interrupted)
 
     def _quote(self, output: Output) -> None:
         """Keep what those ranks said last that know why the job has failed."""

@@ -37,6 +37,8 @@ def main(argv: list[str]) -> int:
 
     world = decode_world_info(options["world_info"])
     spec = job_spec(parsed)
+    if spec.restarts and not spec.elastic:
+        raise BadInputError("one node cannot start the whole job again", mend="bireme run does", where="--restarts")
     if spec.elastic:  # the variable is the reference's
         spec = spec.replace(run_id=os.environ.get("ELASTIC_RUN_ID", "bireme"))
     outcome = local.run_by_hand(spec, os.environ, world, options["node_rank"], options["save_pid"] or None)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Literal, TypeAlias
 
-    Kind: TypeAlias = Literal["flag", "word", "count", "seconds", "choice", "list"]
+    Kind: TypeAlias = Literal["flag", "word", "count", "range", "seconds", "choice", "list"]
 
 
 class Option(Value):
     """One option. ``names``: the first is the field's name in the result; ``_`` and ``-`` are alike in all.
 
-    ``kind`` ``count`` is an integer, ``seconds`` a number of at least 0, ``choice`` one of ``choices``, ``list`` a word
-    that may be given several times.
+    ``kind`` ``count`` is an integer, ``range`` one or a tuple of two (``MIN:MAX``), ``seconds`` a number of at least 0,
+    ``choice`` one of ``choices``, ``list`` a word that may be given several times.
     """
 
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ _LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 NODES = (
     Option(("--hostfile", "-H"), "file of the nodes, a line each: worker-0 slots=4 (/job/hostfile)", "word", "FILE"),
     Option(("--hosts",), "the nodes themselves: 'node[1-4]:8,other:2'", "word", "HOSTS", ""),
-    Option(("--num_nodes", "--nnodes"), "use only the first N nodes; MIN:MAX: elastic training", "word", "N"),
+    Option(("--num_nodes", "--nnodes"), "use only the first N nodes; MIN:MAX: elastic training", "range", "N"),
     Option(
         ("--launcher",),
         "how nodes are reached",
@@ -271,6 +271,11 @@ def _split(word: str, table: dict[str, Option]) -> tuple[str, bool, str]:
 
 def _convert(option: Option, name: str, value: str) -> Any:
     if option.kind == "count":
+        return whole(value, name)
+    if option.kind == "range" and ":" in value:
+        first, _, last = value.partition(":")
+        return whole(first, name), whole(last, name)
+    if option.kind == "range":
         return whole(value, name)
     if option.kind == "seconds":
         try:

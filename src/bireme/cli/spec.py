@@ -101,8 +101,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
 def _elastic(options: dict[str, Any]) -> tuple[bool, int, int | None]:
     """(is it an elastic job, its fewest nodes, its most)."""
     least, most = (_bound(options, name) for name in ("min_elastic_nodes", "max_elastic_nodes"))
-    numbers = str(options["num_nodes"] or "")
-    ranged = ":" in numbers
+    ranged = isinstance(options["num_nodes"], tuple)
     if not (options["elastic_training"] or ranged):
         for name, bound in (("min", least), ("max", most)):
             if bound is not None:
@@ -120,8 +119,7 @@ def _elastic(options: dict[str, Any]) -> tuple[bool, int, int | None]:
             raise BadInputError(
                 "MIN:MAX says the same as --min_elastic_nodes and --max_elastic_nodes", where="--num_nodes"
             )
-        first, _, last = numbers.partition(":")
-        least, most = whole(first, "--num_nodes"), whole(last, "--num_nodes")
+        least, most = options["num_nodes"]
     elif most is None:
         most = _num_nodes(options)
     least = 1 if least is None else least
@@ -188,17 +186,14 @@ def _num_nodes(options: dict[str, Any]) -> int | None:
 
 
 def _nodes(options: dict[str, Any]) -> int | None:
-    text = options["num_nodes"]
-    if text is None:
-        return None
-    if ":" in text:
-        raise BadInputError(f"{text}: a range is for elastic training, of bireme run", where="--num_nodes")
-    number = whole(text, "--num_nodes")
-    if number == -1:  # the reference's default
+    number = options["num_nodes"]
+    if isinstance(number, tuple):
+        raise BadInputError("a range is for elastic training, of bireme run", where="--num_nodes")
+    if number in (None, -1):  # -1 is the reference's default
         return None
     if number < 1:
         raise BadInputError(f"{number} is too few: at least 1 is needed", where="--num_nodes")
-    return number
+    return int(number)
 
 
 def _heartbeat(seconds: float) -> float:

@@ -8,7 +8,24 @@ from __future__ import annotations
 
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 STORE = os.path.join(_HERE, "store.py")
 PARTICIPANT = os.path.join(_HERE, "participant.py")
+
+
+def has_torch(interpreter: str, environ: Mapping[str, str]) -> bool:
+    """Whether this Python has PyTorch, without the seconds that importing it takes.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    import subprocess
+
+    test = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    done = subprocess.run((interpreter, "-c", test), env=dict(environ), stdin=subprocess.DEVNULL, check=False)
+    return done.returncode == 0

@@ -33,15 +33,24 @@ class Roster:
         min_nodes: with fewer the job waits.
         max_nodes: it uses no more; None: all.
         interval: seconds at most between two looks for a node.
+        window: seconds after which an earlier loss of a node is forgiven.
     """
 
-    def __init__(self, names: Iterable[str], *, min_nodes: int, max_nodes: int | None, interval: float) -> None:
+    def __init__(
+        self,
+        names: Iterable[str],
+        *,
+        min_nodes: int,
+        max_nodes: int | None,
+        interval: float,
+        window: float = float("inf"),
+    ) -> None:
         self.min_nodes, self.max_nodes = min_nodes, max_nodes
         self._names = list(names)
-        self._interval = interval
+        self._interval, self._window = interval, window
         self._absent: dict[str, Absence] = {}
         self._drained: set[str] = set()
-        self._losses: dict[str, int] = {}
+        self._losses: dict[str, tuple[int, float]] = {}
         self._working: tuple[str, ...] = ()
 
     @property
@@ -83,9 +92,16 @@ class Roster:
         """Nodes are gone. The more often one was lost, the later it is looked for: it would stop the others again."""
         for name in names:
             if name in self._names and name not in self._drained:
-                losses = self._losses[name] = self._losses.get(name, 0) + 1
+                before, when = self._losses.get(name, (0, now))
+                losses = before + 1 if now - when < self._window else 1
+                self._losses[name] = losses, now
                 wait = min(FIRST_LOOK * 2.0 ** (losses - 1), LONGEST_WAIT)
                 self._absent[name] = Absence(why, now + wait, wait)
+
+    def dismiss(self, name: str) -> None:
+        """The job has no use for it."""
+        if name in self._names:
+            self._names.remove(name)
 
     def missed(self, name: str, now: float) -> None:
         """A look has not found it."""

@@ -96,7 +96,7 @@ def start_plan(spec: JobSpec, active: Pool, job: JobFacts, nodes: Mapping[str, N
         BadInputError: ``--wrap_ranks`` names a rank that there is not.
     """
     world_size = sum(len(slots) for slots in active.values())
-    for rank in spec.wrap_ranks:
+    for rank in spec.wrap_ranks if not spec.elastic else ():  # there it may come yet
         if not 0 <= rank < world_size:
             raise BadInputError(
                 f"there is no rank {rank}: the job has {world_size}",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 from bireme.errors import BadInputError
+from bireme.planning.environment import is_mig
 from bireme.planning.start import StartPlan, WorkerPlan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.job import JobSpec
+    from bireme.planning.start import NodePlan
 
 _ITS_OWN = (
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE"),
@@ -27,18 +31,17 @@ def by_torchrun(plan: StartPlan, spec: JobSpec, interpreter: str, nodes: int) ->
     Raises:
         BadInputError: the job has an option that only works where Bireme starts the ranks.
     """
-    if spec.wrap or plan.nodes[0].workers[0].cores:
-        option = "--wrap" if spec.wrap else "--bind_cores_to_rank"
-        what = f"{option} cannot be used here: PyTorch's elastic agent starts the ranks"
-        raise BadInputError(what, mend="with a runner it can: leave out --no_ssh", where=option)
     (node,) = plan.nodes
+    _refuse_what_it_cannot(spec, node)
+    most = spec.max_nodes or max(nodes, spec.min_nodes)
+    address = f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
     kind = {"module": ("-m",), "exec": ("--no-python",), "script": ()}[spec.program.kind]
     argv = (
         *(interpreter, "-m", "torch.distributed.run"),
-        f"--nnodes={spec.min_nodes}:{spec.max_nodes or nodes}",
+        f"--nnodes={spec.min_nodes}:{most}",
         f"--nproc-per-node={len(node.workers)}",
         "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={plan.master_addr}:{plan.master_port}",
+        f"--rdzv-endpoint={address}:{plan.master_port}",
         f"--rdzv-id={spec.run_id}",
         f"--max-restarts={spec.restarts}",
         *kind,
@@ -46,5 +49,21 @@ def by_torchrun(plan: StartPlan, spec: JobSpec, interpreter: str, nodes: int) ->
         *spec.program.args,
     )
     env = {name: value for name, value in node.env.items() if name not in _ITS_OWN}
-    agent = WorkerPlan(0, 0, ",".join(worker.slot for worker in node.workers), argv, {})
+    slots = ",".join(worker.slot for worker in node.workers)
+    agent = WorkerPlan(0, 0, slots, argv, {"TORCHELASTIC_ERROR_FILE": os.devnull})
     return plan.replace(world_size=1, nodes=(node.replace(env=env, workers=(agent,)),))
+
+
+def _refuse_what_it_cannot(spec: JobSpec, node: NodePlan) -> None:
+    refused = {
+        "--wrap": bool(spec.wrap),
+        "--bind_cores_to_rank": bool(node.workers[0].cores),
+        "--local_rank_arg": spec.local_rank_arg == "always",
+        "MIG devices": len(node.workers) > 1 and is_mig(node.workers[0].slot),
+    }
+    for what, wanted in refused.items():
+        if wanted:
+            raise BadInputError(
+                f"{what} cannot be used here: PyTorch's elastic agent starts the ranks",
+                mend="with a runner it can: leave out --no_ssh",
+            )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bireme.loop import Loop
 
 _MOST_BYTES = 4096
+_MOST_GUESTS = 32
 _PATIENCE = 5.0
 """Seconds that a runner may take to answer."""
 
@@ -29,12 +30,15 @@ class Door:
     """
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError:  # there is no such thing on macOS
+            self._socket = socket.socket()
         self._socket.setblocking(False)
         try:
             self._socket.bind(_address(os.getpid()))
             self._socket.listen(8)
-        except OSError:
+        except (OSError, TypeError):
             self.is_open = False
         else:
             self.is_open = True
@@ -51,6 +55,9 @@ class Door:
             guest, _ = self._socket.accept()
         except OSError:
             return
+        if _uid_of(guest) not in (0, os.geteuid()) or len(self._guests) >= _MOST_GUESTS:
+            guest.close()
+            return
         guest.setblocking(False)
         self._guests[guest.fileno()] = guest
         loop.watch(guest.fileno(), lambda: self._hear(loop, guest, on_request))
@@ -62,9 +69,9 @@ class Door:
         del self._guests[guest.fileno()]
         try:
             request = json.loads(guest.recv(_MOST_BYTES))
-            answer = on_request(request) if _uid_of(guest) in (0, os.geteuid()) else {"error": "this is not your job"}
+            answer = on_request(request if isinstance(request, dict) else {})
             guest.send(json.dumps(answer).encode())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             pass  # whoever has asked is gone, or has asked for nothing
         guest.close()
 
@@ -85,13 +92,15 @@ def ask(pid: int, **request: object) -> dict[str, Any]:
 
     Raises:
         ConnectionRefusedError: no elastic job has this pid.
-        TimeoutError: it does not answer.
+        OSError: it does not answer.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guest:
         guest.settimeout(_PATIENCE)
         guest.connect(_address(pid))
         guest.send(json.dumps(request).encode())
-        answer: dict[str, Any] = json.loads(guest.recv(_MOST_BYTES) or b'{"error": "the job has just ended"}')
+        answer: dict[str, Any] = json.loads(
+            guest.recv(_MOST_BYTES) or b'{"error": "it is not your job, or has just ended"}'
+        )
         return answer
 
 

@@ -7,32 +7,35 @@ those of any job are, so nothing of it is left when the next begins, and the ran
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 
 from bireme.agent import session
+from bireme.elastic import has_torch
 from bireme.elastic.budget import Budget
 from bireme.elastic.roster import Roster
-from bireme.errors import BadInputError
-from bireme.resources import filters
-from bireme.resources.hostfile import HostEntry
-from bireme.runner import many, pool
+from bireme.errors import UNFIT, BadInputError
+from bireme.resources.hostfile import DEFAULT_HOSTFILE, HostEntry
+from bireme.resources.pool import listed
+from bireme.runner import launch, many, pool
 from bireme.runner.door import Door
 from bireme.runner.gathering import Epoch
-from bireme.runner.lookout import Lookout
+from bireme.runner.lookout import Lookout, PoolFile
 from bireme.runner.pool import Found
 from bireme.runner.store import Store
 from bireme.runner.waiting import Waiting
 from bireme.supervise import activation
+from bireme.supervise.outcome import Outcome
 from bireme.supervise.report import duration, headline
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from bireme.agent.session import Session
     from bireme.job import JobSpec
-    from bireme.supervise.outcome import Outcome
+
+_FRUITLESS = 10
+"""So many epochs may come to nothing, one after the other, before any rank has started."""
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> Found:
@@ -43,19 +46,6 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> Found:
     """
     found = pool.find(spec, environ)
     return found if found is not None else Found((HostEntry("localhost"),), "this machine")
-
-
-def narrowed(spec: JobSpec, found: Found, names: Sequence[str]) -> tuple[Found, JobSpec]:
-    """The pool, and the job's filters, for these nodes only."""
-    entries = tuple(entry for entry in found.entries if entry.name in names)
-
-    def only(text: str, where: str) -> str:
-        nodes = filters.parse_filter(text, where=where) if text else ()
-        return "@".join(str(node) for node in nodes if node.host in names)
-
-    return found.replace(entries=entries), spec.replace(
-        include=only(spec.include, "--include"), exclude=only(spec.exclude, "--exclude")
-    )
 
 
 def run(
@@ -83,38 +73,62 @@ class ElasticJob:
 
     def __init__(self, spec: JobSpec, environ: Mapping[str, str], on_change: Callable[[Outcome, str], object]) -> None:
         self._spec, self._environ, self._on_change = spec, environ, on_change
+        path = None if spec.hosts else spec.hostfile
+        file = PoolFile(path or DEFAULT_HOSTFILE, spec.elastic_interval)
         self._found = find(spec, environ)
-        names = self._names()
-        if len(names) < spec.min_nodes and spec.hostfile is None:
+        if self._found.source not in (path, DEFAULT_HOSTFILE):
+            file = PoolFile(None, spec.elastic_interval)
+        names = self._names(self._found)
+        launch.check_node_rank(spec, len(names))
+        if len(names) < spec.min_nodes and file.next_look is None:
             what = f"there are {len(names)} nodes, and at least {spec.min_nodes} are needed"
             raise BadInputError(what, mend="name more, or fewer are needed", where="--min_elastic_nodes")
         interpreter = _with_torch(spec, environ)
-        self._roster = Roster(names, min_nodes=spec.min_nodes, max_nodes=spec.max_nodes, interval=spec.elastic_interval)
+        self._roster = Roster(
+            names,
+            min_nodes=spec.min_nodes,
+            max_nodes=spec.max_nodes,
+            interval=spec.elastic_interval,
+            window=spec.restart_window,
+        )
         self._budget = Budget(spec.restarts, spec.restart_window)
         self._store = Store(interpreter, environ, spec.master_addr, spec.master_port)
         self._door = Door()
-        self._lookout = Lookout(self._roster, spec, environ, pool=self._read_again, door=self._door)
+        self._lookout = Lookout(
+            self._roster,
+            spec,
+            environ,
+            file=file,
+            pool=lambda: self._found,
+            read_pool=self._read_again,
+            door=self._door,
+        )
         self._begin = time.monotonic()
+        self._waiting_since: float | None = None
         self._epoch = 0
+        self._fruitless = 0
         self._failures = 0
         self._history: list[str] = []
+        self._invited: tuple[str, ...] = ()
+        self._running: Session | None = None
 
     def close(self) -> None:
         """Leave nothing behind."""
         self._door.close()
         self._store.close()
 
-    def _names(self) -> tuple[str, ...]:
-        entries, _ = pool.select(self._spec, self._found)
+    def _names(self, found: Found) -> tuple[str, ...]:
+        entries, _ = pool.select(self._spec, found)
         return tuple(entry.name for entry in entries)
 
     def _read_again(self) -> tuple[str, ...]:
         """The pool, which may have grown. A node that is gone from it goes on working: its description is kept."""
         found = find(self._spec, self._environ)
+        names = self._names(found)
         known = {entry.name for entry in found.entries}
         kept = tuple(entry for entry in self._found.entries if entry.name not in known)
         self._found = found.replace(entries=(*found.entries, *kept))
-        return self._names()
+        return names
 
     # -- epoch after epoch -----------------------------------------------------------------------
 
@@ -124,67 +138,114 @@ class ElasticJob:
             outcome = self._waited() if self._roster.lacking else self._one_epoch()
             why = self._why_go_on(outcome)
             if not why:
-                return outcome.replace(history=tuple(self._history), seconds=time.monotonic() - self._begin)
+                return self._at_the_end(outcome)
             self._history.append(f"after {duration(time.monotonic() - self._begin)}: {why}")
             self._on_change(outcome, why)
 
     def _one_epoch(self) -> Outcome:
         number, self._epoch = self._epoch, self._epoch + 1
+        self._waiting_since, self._fruitless = None, self._fruitless + 1
         self._store.begin()
-        invited = self._roster.invited()
-        epoch = Epoch(number, self._spec.min_nodes, self._store, self._left_out, self._begun, self._attach)
-        found, spec = narrowed(self._spec, self._found, invited)
-        self._running: Session | None = None
+        self._invited = self._roster.invited()
+        epoch = Epoch(
+            number,
+            self._spec.min_nodes,
+            self._store,
+            left_out=self._left_out,
+            useless=self._roster.dismiss,
+            begun=self._begun,
+            attach=self._attach,
+        )
+        found = self._found.replace(
+            entries=tuple(entry for entry in self._found.entries if entry.name in self._invited)
+        )
+        spec = pool.narrowed(self._spec, self._invited).replace(attempt=self._failures, time_limit=self._time_left())
         try:
-            return many.run(
-                spec.replace(attempt=self._failures, time_limit=self._time_left()), self._environ, found, epoch=epoch
-            )
+            return many.run(spec, self._environ, found, epoch=epoch)
+        except BadInputError as error:
+            if number == 0:
+                raise
+            return Outcome(UNFIT, "unfit", 0.0, note=str(error))  # something has been started, and may have run long
         finally:
-            self._lookout.detach()
+            self._detach()
 
     def _waited(self) -> Outcome:
         """Until there are enough nodes."""
-        spec = self._spec
+        spec, now = self._spec, time.monotonic()
+        self._waiting_since = now if self._waiting_since is None else self._waiting_since
+        left = max(0.0, spec.elastic_timeout - (now - self._waiting_since))
+        gave_up = f"too few nodes for {spec.elastic_timeout:g} s"
         manner = session.Manner(spec.output, log_level=spec.log_level, time_limit=self._time_left())
         try:
             return session.run(
-                manner, lambda waiting: Waiting(waiting, self._whom, spec.elastic_timeout, self._lookout.attach)
+                manner, lambda waiting: Waiting(waiting, self._whom, left, gave_up, self._attach_waiting)
             )
         finally:
-            self._lookout.detach()
+            self._detach()
 
     def _whom(self) -> str:
         roster = self._roster
-        return f"{len(roster.present)} of {roster.min_nodes} nodes are there, not {roster.missing()}"
+        missing = f", not {roster.missing()}" if roster.missing() else ""
+        return f"{len(roster.present)} of {roster.min_nodes} nodes are there{missing}"
 
     def _time_left(self) -> float | None:
         limit = self._spec.time_limit
         return None if limit is None else max(0.01, limit - (time.monotonic() - self._begin))
 
+    def _at_the_end(self, outcome: Outcome) -> Outcome:
+        """The outcome of the last epoch, as that of the job."""
+        if outcome.cause == "membership" and outcome.interrupted:
+            signum = outcome.interrupted
+            outcome = outcome.replace(cause="signal", signum=signum, exit_code=128 + signum, note="")
+        elif outcome.cause == "membership":
+            note = f"{self._fruitless} times in a row no rank could be started, at last: {outcome.note}"
+            outcome = outcome.replace(cause="unfit", exit_code=UNFIT, note=note)
+        if outcome.cause == "time limit" and self._spec.time_limit is not None:
+            outcome = outcome.replace(note=session.limit_note(self._spec.time_limit))
+        return outcome.replace(history=tuple(self._history), seconds=time.monotonic() - self._begin)
+
     # -- what an epoch tells ---------------------------------------------------------------------
 
     def _attach(self, running: Session) -> None:
         self._running = running
-        self._lookout.attach(running)
+        self._lookout.attach(running, runs=True)
+
+    def _attach_waiting(self, waiting: Session) -> None:
+        self._lookout.attach(waiting, runs=False)
+
+    def _detach(self) -> None:
+        self._running = None
+        self._lookout.detach()
 
     def _left_out(self, name: str, why: str) -> None:
+        self._say("warning", f"{name} is left out: {why}")
         self._roster.lose((name,), why, time.monotonic())
-        if self._running is not None:
-            self._running.console.say("warning", f"{name} is left out: {why}")
+        spare = [other for other in self._roster.invited() if other not in self._invited]
+        if spare:
+            self._lookout.rearrange(f"{spare[0]} takes the place of {name}")
+        self._lookout.plan_look()
 
     def _begun(self, names: tuple[str, ...], ranks: int) -> None:
-        late = [name for name in self._roster.invited() if name not in names]
-        self._roster.lose(late, "late for the rendezvous", time.monotonic())
+        now = time.monotonic()
+        self._fruitless = 0
+        present = self._roster.present
+        self._roster.lose((name for name in self._invited if name in present and name not in names), "late", now)
         self._roster.working(names)
-        self._budget.begin(time.monotonic())
+        self._budget.begin(now)
+        nodes = f"{len(names)} node{'' if len(names) == 1 else 's'}"
+        epoch = f", epoch {self._epoch}" if self._epoch > 1 else ""
+        self._say("info", f"elastic job {os.getpid()}{epoch}: {ranks} ranks on {nodes}: {listed(names)}")
+        self._lookout.plan_look()
+
+    def _say(self, level: str, text: str) -> None:
         if self._running is not None:
-            nodes = f"{len(names)} node{'' if len(names) == 1 else 's'}"
-            who = f"elastic job {os.getpid()}, epoch {self._epoch}" if self._epoch > 1 else f"elastic job {os.getpid()}"
-            self._running.console.say("info", f"{who}: {ranks} ranks on {nodes}: {', '.join(names)}")
+            self._running.console.say(level, text)
 
     def _why_go_on(self, outcome: Outcome) -> str:
         """Why there is another epoch; "" if this was the last."""
         now = time.monotonic()
+        if outcome.interrupted or self._fruitless >= _FRUITLESS:
+            return ""
         if outcome.cause == "membership":
             return outcome.note
         if outcome.cause == "rank failed":
@@ -197,13 +258,18 @@ class ElasticJob:
             self._roster.lose(outcome.hosts, note.partition(": ")[2] or note, now)
             return note
         if outcome.cause == "unfit" and outcome.hosts:
-            absent = set(outcome.hosts) - set(self._roster.present)
-            if self._epoch == 1 and not absent:
-                return ""  # a mistake that is to be mended
-            note = outcome.note.partition("\n")[2].strip() or outcome.note
-            self._roster.lose((host for host in outcome.hosts if host not in absent), note, now)
-            return note.partition("\n")[0]
+            return self._unfit(outcome, now)
         return ""
+
+    def _unfit(self, outcome: Outcome, now: float) -> str:
+        """Nodes could not take part. At the first time that is a mistake to be mended, unless they were not there."""
+        there = [host for host in outcome.hosts if host in self._roster.present]
+        if self._epoch == 1 and there:
+            return ""
+        first, *more = outcome.note.splitlines()
+        why = more[0].strip() if more and first.endswith(":") else first
+        self._roster.lose(there, why, now)
+        return why
 
 
 def _with_torch(spec: JobSpec, environ: Mapping[str, str]) -> str:
@@ -213,12 +279,11 @@ def _with_torch(spec: JobSpec, environ: Mapping[str, str]) -> str:
         BadInputError: it has no torch.
     """
     interpreter, activated = activation.interpreter(spec, environ)
-    test = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     try:
-        done = subprocess.run((interpreter, "-c", test), env=dict(activated), stdin=subprocess.DEVNULL, check=False)
+        found = has_torch(interpreter, activated)
     except OSError as error:
         raise BadInputError(f"cannot start {interpreter}: {error.strerror}") from None
-    if done.returncode:
+    if not found:
         what = f"elastic training needs PyTorch, and {interpreter} has none"
         raise BadInputError(what, mend="pip install torch, or --restarts for a job of fixed size")
     return interpreter

@@ -195,6 +195,8 @@ class Engine:
         if self._handle is not None:
             self._loop.unwatch(self._handle.events)
             self._handle.close()
+            if self._over:  # it has said so, and ends
+                os.waitpid(self._handle.pid, 0)
         for fd in self._errs.values():
             self._loop.unwatch(fd)
             os.close(fd)

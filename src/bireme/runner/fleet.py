@@ -223,26 +223,38 @@ class Fleet:
         self._muster.hello(member, problems, **hello)
 
     def _on_probed(self, member: Member, reachable: list[str]) -> None:
-        self._muster.probed(member, reachable)
+        if not self._leaving:
+            self._muster.probed(member, reachable)
 
     def _gather(self) -> None:
         """Every node is fit: those of an elastic job meet first, and are numbered by that."""
+        if self._leaving:
+            return
         if self._gathering is None:
             self._muster.find_address()
-        else:
-            self._gathering.begin(self.members)
+            return
+        active = self._voyage.resolve({member.name: tuple(member.hello["slots"]) for member in self.members})
+        for member in self.members:
+            if member.name not in active and self._voyage.epoch is not None:
+                self._voyage.epoch.useless(member.name)
+        self._keep([member for member in self.members if member.name in active])
+        self._gathering.begin(self.members)
 
-    def _on_joined(self, member: Member, answer: dict[str, Any]) -> None:
-        if self._gathering is not None and not self._leaving:
-            self._gathering.joined(member, answer)
-
-    def _gathered(self, present: list[Member]) -> None:
-        """These take part. Who was invited and has not come in time is no member any more."""
+    def _keep(self, present: list[Member]) -> None:
+        """These take part, in this order; the others are no members any more."""
         for member in self.members:
             if member not in present:
                 member.state = "over"
                 member.send("release")
         self.members[:] = present
+
+    def _on_joined(self, member: Member, answer: dict[str, Any]) -> None:
+        if self._gathering is not None and member in self.members and not self._leaving:
+            self._gathering.joined(member, answer)
+
+    def _gathered(self, present: list[Member]) -> None:
+        """These have come in time."""
+        self._keep(present)
         self._muster.find_address()
 
     def _start(self, master_addr: str) -> None:

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from bireme.runner.member import Member
     from bireme.runner.store import Store
 
-JOIN_TIMEOUT = 120
-"""Seconds that a node may take from the invitation to the end of the rendezvous: it may yet have to import torch."""
+PATIENCE = 150.0
+"""Seconds from the invitation to the end of the rendezvous: the nodes may yet have to import torch."""
+JOIN_TIMEOUT = 600
+"""The same for PyTorch's part in it, which would blame those that wait; ours comes first."""
 LAST_CALL = 30
 """Seconds that those who are there wait for others who were invited, as in PyTorch."""
 
@@ -33,6 +35,7 @@ class Epoch(Value):
         min_nodes: with fewer it does not start.
         store: where the nodes meet; None: nobody is to meet, only looked at.
         left_out: called with the name of a node that cannot take part, and why.
+        useless: called with the name of a node of which the filters leave nothing.
         begun: called with the nodes that take part, in rank order, and their number of ranks.
         attach: called with the session once it runs: what goes on beside the job.
         connect_timeout: seconds that a node may take to accept a connection.
@@ -42,6 +45,7 @@ class Epoch(Value):
     min_nodes: int
     store: Store | None
     left_out: Callable[[str, str], object]
+    useless: Callable[[str], object]
     begun: Callable[[tuple[str, ...], int], object]
     attach: Callable[[Session], object]
     connect_timeout: int = CONNECT_TIMEOUT
@@ -62,6 +66,7 @@ class Gathering:
         self._members: Sequence[Member] = ()
         self._joined: dict[int, Member] = {}
         self._nodes = 0
+        self._over = False
         self.begun = False
 
     def begin(self, members: Sequence[Member]) -> None:
@@ -74,6 +79,7 @@ class Gathering:
         if problem:
             self._session.trouble("unfit", problem, time.monotonic())
             return
+        self._session.loop.after(PATIENCE, self._give_up)
         for member in self._members:
             member.send(
                 "join",
@@ -87,13 +93,25 @@ class Gathering:
                 last_call_timeout=LAST_CALL,
             )
 
+    def _give_up(self) -> None:
+        """Who has not come by now does not come."""
+        silent = tuple(member.name for member in self._members if member not in self._joined.values())
+        if not self._over and silent:
+            note = f"no answer in the rendezvous for {PATIENCE:g} s: {', '.join(silent)}"
+            self._session.trouble("unfit", note, time.monotonic(), silent)
+
     def joined(self, member: Member, answer: dict[str, Any]) -> None:
         """A node's rendezvous is over: it has a place, or a problem."""
         if "group_rank" not in answer:
+            assert self._epoch.store is not None
+            if self._epoch.store.lost:
+                self._session.trouble("membership", "the rendezvous store has ended", time.monotonic())
+                return
             note = f"{member.name} cannot take part in the rendezvous: {answer.get('error', 'no reason was given')}"
             self._session.trouble("unfit", note, time.monotonic(), (member.name,))
             return
         self._joined[int(answer["group_rank"])] = member
         self._nodes = int(answer["nodes"])
         if len(self._joined) == self._nodes:
+            self._over = True
             self._on_gathered([self._joined[rank] for rank in sorted(self._joined)])

@@ -27,7 +27,7 @@ def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
         BadInputError: the job cannot be run as described; nothing was started.
     """
     found = find(spec, environ)
-    _check_node_rank(spec, 1 if found is None else len(found.entries))
+    check_node_rank(spec, 1 if found is None else len(found.entries))
     if found is None:
         return local.run(spec, environ)
     if spec.by_hand:
@@ -61,7 +61,7 @@ def plan(spec: JobSpec, environ: Mapping[str, str]) -> StartPlan:
     return prepared.plan
 
 
-def _check_node_rank(spec: JobSpec, nodes: int) -> None:
+def check_node_rank(spec: JobSpec, nodes: int) -> None:
     """Typed on every node, as torchrun wants it, each would start the whole job."""
     if spec.node_rank not in (None, -1) and not spec.by_hand and (nodes > 1 or spec.node_rank != 0):
         mend = "one command reaches all nodes; to type it on each, add --no_ssh"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
     from bireme.runner.member import Member
+    from bireme.runner.pool import Found
 
 
 def words() -> tuple[str, ...]:
@@ -22,16 +23,19 @@ def words() -> tuple[str, ...]:
     return sys.executable, "-m", "bireme.runner.look"
 
 
-def request(spec: JobSpec, names: Sequence[str]) -> dict[str, object]:
-    """Whether these nodes can carry their part of the job."""
-    return {"spec": spec.as_dict(), "names": list(names), "parent": os.getpid()}
+def request(spec: JobSpec, found: Found, names: Sequence[str]) -> dict[str, object]:
+    """Whether these nodes of a pool can carry their part of the job."""
+    quiet = spec.replace(log_dir=None, save_pid=False, time_limit=None)
+    part = found.replace(entries=tuple(entry for entry in found.entries if entry.name in names))
+    return {"spec": quiet.as_dict(), "found": part.as_dict(), "parent": os.getpid()}
 
 
 def main() -> None:
     """Answer one request."""
     from bireme.backends.base import CONNECT_TIMEOUT
     from bireme.job import JobSpec
-    from bireme.runner import elastic, many
+    from bireme.resources.hostfile import HostEntry
+    from bireme.runner import many, pool
     from bireme.runner.gathering import Epoch
     from bireme.supervise.process import die_with_parent
 
@@ -43,10 +47,15 @@ def main() -> None:
         return json.dumps({"there": [member.name for member in members]}) + "\n"
 
     patience = max(2, min(CONNECT_TIMEOUT, round(spec.elastic_interval)))  # one that is dead holds up the others
-    nothing = Epoch(1, 0, None, lambda name, why: None, lambda names, ranks: None, lambda session: None, patience)
-    found = elastic.find(spec, os.environ)
-    part, narrowed = elastic.narrowed(spec, found, asked["names"])
-    many.run(narrowed, os.environ, part, checked=there, epoch=nothing)
+
+    def nothing(*_: object) -> None:
+        """Nobody wants to know."""
+
+    epoch = Epoch(1, 0, None, nothing, nothing, nothing, nothing, patience)
+    entries = tuple(HostEntry(**entry) for entry in asked["found"]["entries"])
+    found = pool.Found(**{**asked["found"], "entries": entries})
+    narrowed = pool.narrowed(spec, [entry.name for entry in entries])
+    many.run(narrowed, os.environ, found, checked=there, epoch=epoch)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import time
 
 from bireme.errors import BiremeError
+from bireme.resources.pool import listed
 from bireme.runner import look
 from bireme.supervise.helper import Helper
 
@@ -19,6 +20,45 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.loop import Timer
     from bireme.runner.door import Door
+    from bireme.runner.pool import Found
+
+_FILE_LOOK = 5.0
+"""Seconds between two looks at the hostfile's time stamp."""
+_LOOK_LIMIT = 60.0
+"""Seconds that a look may take; a preflight gives up on a node after half of that."""
+
+Stamp = tuple[int, int, int]
+
+
+class PoolFile:
+    """The file that declares the pool, which may change while the job runs.
+
+    Args:
+        path: the file; None: the pool is declared otherwise.
+        interval: seconds between two looks at it.
+    """
+
+    def __init__(self, path: str | None, interval: float) -> None:
+        self._path, self._interval = path, min(_FILE_LOOK, interval)
+        self._seen = self._stamp()
+        self.next_look: float | None = None if path is None else 0.0
+
+    def has_changed(self, now: float) -> bool:
+        """Whether it is another than at the last look; it is looked at only so often."""
+        if self.next_look is None or now < self.next_look:
+            return False
+        self.next_look = now + self._interval
+        before, self._seen = self._seen, self._stamp()
+        return self._seen != before and self._seen is not None
+
+    def _stamp(self) -> Stamp | None:
+        if self._path is None:
+            return None
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 class Lookout:
@@ -28,7 +68,9 @@ class Lookout:
         roster: the nodes.
         spec: what a node must be fit for.
         environ: the environment.
-        pool: the names in the pool as it is declared now.
+        file: where the pool is declared.
+        pool: the pool as it was read last.
+        read_pool: read it again; the names that it has now.
         door: where requests come in.
     """
 
@@ -38,25 +80,29 @@ class Lookout:
         spec: JobSpec,
         environ: Mapping[str, str],
         *,
-        pool: Callable[[], tuple[str, ...]],
+        file: PoolFile,
+        pool: Callable[[], Found],
+        read_pool: Callable[[], tuple[str, ...]],
         door: Door,
     ) -> None:
-        self._roster, self._spec, self._environ, self._pool, self._door = roster, spec, environ, pool, door
-        self._file_seen = _stamp(spec.hostfile)
-        self._next_file_look = 0.0
+        self._roster, self._spec, self._environ = roster, spec, environ
+        self._file, self._pool, self._read_pool, self._door = file, pool, read_pool, door
         self._session: Session | None = None
+        self._runs = False
         self._helper: Helper | None = None
         self._timer: Timer | None = None
+        self._limit: Timer | None = None
+        self._complaint = ""
 
-    def attach(self, session: Session) -> None:
-        """A session runs from now on."""
-        self._session = session
+    def attach(self, session: Session, *, runs: bool) -> None:
+        """A session has begun: of an epoch that runs, or of one that waits for nodes."""
+        self._session, self._runs = session, runs
         self._door.listen(session.loop, self._asked)
-        self._plan_look()
+        self.plan_look()
 
     def detach(self) -> None:
         """It is over, and its loop with it."""
-        self._session = self._timer = None
+        self._session = self._timer = self._limit = None
         self._door.rest()
         if self._helper is not None:
             self._helper.close()
@@ -64,107 +110,106 @@ class Lookout:
 
     # -- looking ---------------------------------------------------------------------------------
 
-    def _plan_look(self) -> None:
-        """One timer, for whatever is due first."""
+    def plan_look(self) -> None:
+        """One timer, for whatever is due first; call it when somebody is gone."""
         if self._session is None or self._helper is not None:
             return
         if self._timer is not None:
             self._timer.cancel()
-        times = []
-        if self._spec.hostfile is not None and self._roster.has_room:
-            times.append(self._next_file_look)
-        due = self._roster.next_look() if self._roster.has_room else None
+        times = [self._file.next_look, self._roster.next_look()] if self._roster.has_room else []
+        due = min((when for when in times if when is not None), default=None)
         if due is not None:
-            times.append(due)
-        if times:
-            self._timer = self._session.loop.after(max(0.0, min(times) - time.monotonic()), self._look)
+            self._timer = self._session.loop.after(max(0.0, due - time.monotonic()), self._look)
 
     def _look(self) -> None:
         now = time.monotonic()
-        self._read_the_pool(now)
+        if self._file.has_changed(now):
+            self._read_again(now)
         due = self._roster.due(now)
-        if due:
-            self._helper = Helper(look.words(), self._environ)
-            self._helper.tell(**look.request(self._spec, due))
-            assert self._session is not None
-            self._helper.when_answered(self._session.loop, lambda answer: self._seen(due, answer))
+        if due and self._session is not None:
+            self._begin_look(self._session, due, now)
         else:
-            self._plan_look()
+            self.plan_look()
 
-    def _read_the_pool(self, now: float) -> None:
-        """Has somebody added nodes to the hostfile? One that is half written is read again when it changes."""
-        if self._spec.hostfile is None or now < self._next_file_look:
-            return
-        self._next_file_look = now + min(_FILE_LOOK, self._spec.elastic_interval)
-        stamp = _stamp(self._spec.hostfile)
-        if stamp == self._file_seen:
-            return
-        self._file_seen = stamp
+    def _begin_look(self, session: Session, due: tuple[str, ...], now: float) -> None:
         try:
-            new = self._roster.add(self._pool(), now)
+            helper = self._helper = Helper(look.words(), self._environ)
+        except OSError as error:
+            self._complain(f"cannot look for nodes: {error.strerror}")
+            self._seen(due, {})
+            return
+        helper.tell(**look.request(self._spec, self._pool(), due))
+        helper.when_answered(session.loop, lambda answer: self._seen(due, answer))
+        self._limit = session.loop.after(_LOOK_LIMIT, lambda: self._seen(due, {"error": "a look took too long"}))
+
+    def _read_again(self, now: float) -> None:
+        """Has somebody added nodes to the hostfile?"""
+        try:
+            new = self._roster.add(self._read_pool(), now)
         except BiremeError as error:
-            self._say("warning", f"the hostfile has changed, and is not read: {error}")
+            self._complain(f"the hostfile has changed, and cannot be used: {error}")
             return
         if new:
-            self._say("info", f"new in the hostfile: {', '.join(new)}")
+            self._say("info", f"new in the hostfile: {listed(new)}")
 
     def _seen(self, asked: tuple[str, ...], answer: dict[str, Any]) -> None:
-        assert self._helper is not None
-        self._helper.close()
-        self._helper = None
+        if self._helper is not None:
+            self._helper.close()
+            self._helper = None
+        if self._limit is not None:
+            self._limit.cancel()
+        if "error" in answer:
+            self._complain(f"cannot look for nodes: {answer['error']}")
         now = time.monotonic()
-        there = [name for name in answer.get("there", ()) if name in asked]
         for name in asked:
-            if name in there:
+            if name in answer.get("there", ()):
                 self._roster.find(name)
             else:
                 self._roster.missed(name, now)
+        there = [name for name in asked if name in self._roster.present]
         if there and not self._roster.lacking:
-            self.rearrange(f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} there")
+            self.rearrange(f"{listed(there)} {'is' if len(there) == 1 else 'are'} there")
         elif there:
-            self._say("info", f"{', '.join(there)}: there; still missing: {self._roster.missing()}")
-        self._plan_look()
+            self._say("info", f"{listed(there)}: there; still missing: {self._roster.missing()}")
+        self.plan_look()
 
     # -- requests --------------------------------------------------------------------------------
 
     def _asked(self, request: dict[str, Any]) -> dict[str, object]:
         """Drain a node, or call it back; return what to answer."""
-        name, back = str(request.get("node", "")), bool(request.get("back"))
+        name = str(request.get("node", ""))
         if name not in self._roster.names:
-            return {"error": f"{name} is no node of the job: it has {', '.join(self._roster.names)}"}
-        if back:
+            return {"error": f"{name} is no node of the job: it has {listed(self._roster.names)}"}
+        if request.get("back"):
             if not self._roster.call_back(name, time.monotonic()):
                 return {"error": f"{name} is not drained"}
-            self._plan_look()
+            self.plan_look()
             return {"said": f"{name} is looked for again"}
-        worked = name in self._roster.invited()
+        return self._drain(name)
+
+    def _drain(self, name: str) -> dict[str, object]:
+        if self._runs and self._session is not None and self._session.ending:
+            return {"error": "what runs is just ending: try again"}
+        worked = self._runs and name in self._roster.invited()
         if not self._roster.drain(name):
             return {"error": f"{name} is drained already"}
-        if worked:
-            self.rearrange(f"{name} is drained")
-        lacking = self._roster.lacking
-        waits = f"; the job waits, for it needs {self._roster.min_nodes} nodes" if lacking else ""
-        return {"said": f"{name} is drained: its ranks are being stopped{waits}" if worked else f"{name} is drained"}
+        if not worked:
+            return {"said": f"{name} is drained"}
+        self.rearrange(f"{name} is drained")
+        waits = f"; the job waits, for it needs {self._roster.min_nodes}" if self._roster.lacking else ""
+        return {"said": f"{name} is drained: its ranks are being stopped{waits}"}
 
     def rearrange(self, why: str) -> None:
-        """End what runs, so that the job begins anew with the nodes that there are."""
-        if self._session is not None:
+        """End what runs, so that the job begins anew with the nodes that there are; not what ends anyhow."""
+        if self._session is not None and not self._session.ending:
             self._session.trouble("membership", why, time.monotonic())
+
+    def _complain(self, text: str) -> None:
+        """The same is said once."""
+        if text != self._complaint:
+            self._complaint = text
+            self._say("warning", text)
 
     def _say(self, level: str, text: str) -> None:
         if self._session is not None:
             self._session.console.say(level, text)
-
-
-_FILE_LOOK = 5.0
-"""Seconds between two looks at the hostfile's time stamp."""
-
-
-def _stamp(path: str | None) -> tuple[int, int, int] | None:
-    if path is None:
-        return None
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.planning.start import StartPlan
     from bireme.resources.hostfile import HostEntry
+    from bireme.resources.pool import Pool
     from bireme.runner.gathering import Epoch
     from bireme.runner.member import Member
     from bireme.runner.pool import Found
@@ -75,7 +76,7 @@ def run(
         spec,
         hosts,
         tuple(slots[entry.name] for entry in entries),
-        lambda known: known if None not in slots.values() else pool.resolve(spec, known),
+        lambda known: _active(spec, slots, known),
         travelling.variables,
         engine_environ,
         (base.one_by_one(backend) if epoch is not None else backend.commands)(launch, engine_environ),
@@ -101,6 +102,13 @@ def run(
     finally:
         if pid_file is not None:
             pidfile.remove(pid_file, me)
+
+
+def _active(spec: JobSpec, slots: Mapping[str, tuple[str, ...] | None], known: Pool) -> Pool:
+    """What the filters leave of the nodes that have answered; where all slots are declared, they have spoken before."""
+    if None not in slots.values():
+        return known
+    return pool.resolve(pool.narrowed(spec, known) if spec.elastic else spec, known)
 
 
 def engine_commands(spec: JobSpec, environ: Mapping[str, str], found: Found) -> tuple[tuple[str, ...], ...]:

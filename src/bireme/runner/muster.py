@@ -54,6 +54,7 @@ class Muster:
         self._session, self._voyage, self._members, self._engine = session, voyage, members, engine
         self._on_fit, self._on_address, self._on_checked = on_fit, on_address, on_checked
         self._one_by_one = voyage.one_by_one
+        self._total = len(members)
         self._done = self._fit = False
 
     def start(self) -> None:
@@ -112,7 +113,7 @@ class Muster:
         failed = [member for member in self._members if member.state == "failed"]
         bad = self._without_the_absent([member for member in failed if member.problems] or failed)
         if bad:
-            note = preflight.complaint(bad, len(self._members))
+            note = preflight.complaint(bad, self._total)
             self._session.trouble("unfit", note, time.monotonic(), tuple(member.name for member in bad))
         elif self._voyage.checked is not None:
             if said := self._voyage.checked(self._members):
@@ -130,8 +131,9 @@ class Muster:
         epoch = self._voyage.epoch
         if epoch is None or not bad:
             return bad
-        if epoch.number == 0 and any(member.hello for member in bad):
-            return [member for member in bad if member.hello]
+        mistakes = [member for member in bad if member.hello and not member.hint]
+        if epoch.number == 0 and mistakes:
+            return mistakes
         for member in bad:
             self._members.remove(member)
             if member.channel is not None:
@@ -165,8 +167,13 @@ class Muster:
         cut = tuple(other.name for other in others if not other.reachable)
         who = f"{', '.join(cut)} reach none" if cut else "there is none that all nodes reach"
         addresses = ", ".join(first.hello["addresses"]) or "none"
-        note = f"no common address of {first.name} for the rendezvous: {who} of {addresses}\n--master_addr names one"
-        self._session.trouble("unfit", note, time.monotonic(), cut)
+        note = f"no common address of {first.name} for the rendezvous: {who} of {addresses}"
+        if self._voyage.epoch is None:
+            self._session.trouble("unfit", f"{note}\n--master_addr names one", time.monotonic(), cut)
+            return
+        # Nodes may go: those that reach nothing, but the first if it is reached by nobody, or only in parts.
+        at_fault = cut if 0 < len(cut) < len(others) or len(others) == 1 else (first.name,)
+        self._session.trouble("unfit", note, time.monotonic(), at_fault)
 
     def why(self, member: Member, index: int, code: int) -> list[str]:
         """The engine's own words for a node that did not answer."""

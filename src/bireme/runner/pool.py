@@ -7,7 +7,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from bireme.job import JobSpec
     from bireme.resources.hostfile import HostEntry
@@ -55,6 +55,20 @@ def select(spec: JobSpec, found: Found) -> tuple[tuple[HostEntry, ...], dict[str
         return tuple(entry for entry in found.entries if entry.name in active), dict(active)
     wanted = _by_name(spec, slots)
     return tuple(entry for entry in found.entries if entry.name in wanted), {name: slots[name] for name in wanted}
+
+
+def narrowed(spec: JobSpec, names: Container[str]) -> JobSpec:
+    """The job with filters that speak of these nodes only.
+
+    Raises:
+        BadInputError: a filter cannot be read.
+    """
+
+    def only(text: str, where: str) -> str:
+        nodes = filters.parse_filter(text, where=where) if text else ()
+        return "@".join(str(node) for node in nodes if node.host in names)
+
+    return spec.replace(include=only(spec.include, "--include"), exclude=only(spec.exclude, "--exclude"))
 
 
 def resolve(spec: JobSpec, pool: Pool) -> Pool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from bireme.agent.session import limit_note
 from bireme.elastic.budget import Budget
 from bireme.errors import UNFIT
 from bireme.runner import launch
@@ -36,14 +37,14 @@ def run(
     Raises:
         BadInputError: as `launch.run`.
     """
-    begin = time.monotonic()
+    begin, limit = time.monotonic(), spec.time_limit
     budget = Budget(spec.restarts, spec.restart_window)
     while True:
         budget.begin(time.monotonic())
         outcome = launch.run(spec, environ)
         again = _next_attempt(spec, outcome, budget)
         if again is None:
-            return outcome
+            return outcome.replace(note=limit_note(limit)) if limit and outcome.cause == "time limit" else outcome
         if spec.time_limit is not None:
             left = spec.time_limit - (time.monotonic() - begin)
             if left <= 0:
@@ -57,7 +58,7 @@ def _next_attempt(spec: JobSpec, outcome: Outcome, budget: Budget) -> JobSpec | 
     """The job that is to be tried next; None: this was the last one."""
     # At the first attempt, a node that is not fit is a mistake to be mended; later it is one that was lost.
     unfit = outcome.exit_code == UNFIT and spec.attempt > 0 and bool(outcome.hosts)
-    if not (outcome.cause in CURABLE or unfit) or not budget.spend(time.monotonic()):
+    if outcome.interrupted or not (outcome.cause in CURABLE or unfit) or not budget.spend(time.monotonic()):
         return None
     avoid = (*spec.avoid, *(host for host in outcome.hosts if host not in spec.avoid))
     return spec.replace(attempt=spec.attempt + 1, avoid=avoid)

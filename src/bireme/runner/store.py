@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bireme.elastic import STORE
+from bireme.errors import UnfitError
 from bireme.resources.locality import is_this_machine, own_addresses
 from bireme.supervise.helper import Helper
 
@@ -41,12 +42,24 @@ class Store:
     def _elsewhere(self) -> bool:
         return self._helper is None and self._port > 0
 
+    @property
+    def lost(self) -> bool:
+        """Whether it was ours, and has ended."""
+        return self._helper is not None and not self._helper.running
+
     def begin(self) -> None:
-        """Start it, or again if it has ended, without waiting for it."""
+        """Start it, or again if it has ended, without waiting for it.
+
+        Raises:
+            UnfitError: this machine cannot start another process.
+        """
         if self._elsewhere or (self._helper is not None and self._helper.running):
             return
         self.close()
-        self._helper = Helper(self._argv, self._environ)
+        try:
+            self._helper = Helper(self._argv, self._environ)
+        except OSError as error:
+            raise UnfitError(f"the rendezvous store cannot be started: {error.strerror}") from None
 
     def when_ready(self, loop: Loop, on_ready: OnReady) -> None:
         """Call with the addresses at which it may be reached, its port, and what is wrong if it cannot serve."""

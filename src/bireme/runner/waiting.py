@@ -17,6 +17,7 @@ class Waiting:
     Args:
         note: whom the job waits for.
         seconds: after so many it does not wait any longer.
+        gave_up: what is said then, before the note.
         attach: called with the session once it runs.
     """
 
@@ -25,19 +26,24 @@ class Waiting:
     logs: tuple[str, ...] = ()
 
     def __init__(
-        self, session: Session, note: Callable[[], str], seconds: float, attach: Callable[[Session], object]
+        self,
+        session: Session,
+        note: Callable[[], str],
+        seconds: float,
+        gave_up: str,
+        attach: Callable[[Session], object],
     ) -> None:
         self._session, self._note, self._seconds, self._attach = session, note, seconds, attach
+        self._gave_up = gave_up
 
     def start(self) -> None:
         """Wait."""
-        self._session.console.say("warning", f"waiting, at most {self._seconds:g} s: {self._note()}")
+        self._session.console.say("warning", f"waiting, at most {self._seconds:.3g} s: {self._note()}")
         self._session.loop.after(self._seconds, self._give_up)
         self._attach(self._session)
 
     def _give_up(self) -> None:
-        note = f"too few nodes for {self._seconds:g} s: {self._note()}"
-        self._session.trouble("too few nodes", note, time.monotonic())
+        self._session.trouble("too few nodes", f"{self._gave_up}: {self._note()}", time.monotonic())
 
     def stop(self, signum: int) -> None:
         """There is nothing to stop."""

@@ -54,6 +54,7 @@ class Outcome(Value):
     ``pid (name, state)``. ``killed``: how many ranks SIGKILL had to end. ``unread``: a part of the output was not
     written, since nobody read and somebody wanted the end. ``hosts``: the nodes at fault, by their names in the pool,
     where the cause is ``agent lost`` or ``unfit``. ``history``: why the epochs of an elastic job have ended.
+    ``interrupted``: the first signal by which somebody has asked for the end, also where there was a cause before it.
     """
 
     exit_code: int
@@ -69,3 +70,4 @@ class Outcome(Value):
     unread: bool = False
     hosts: tuple[str, ...] = ()
     history: tuple[str, ...] = ()
+    interrupted: int = 0
