@@ -14,7 +14,7 @@ import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
 PR_SET_CHILD_SUBREAPER = 36
-TIMES = int(os.environ.get("BIREME_TEST_TIMES", "30"))
+TIMES = int(os.environ.get("BIREME_TEST_TIMES", "20"))
 """How often a test tries again what goes wrong once in a while: make test BIREME_TEST_TIMES=1000 for a night."""
 
 

@@ -114,6 +114,8 @@ class Loop:
         self._running = False
         self._handlers: dict[int, Any] = {}
         self._on_signal: Callable[[int], None] = lambda signum: None
+        self.late: tuple[int, ...] = ()
+        """Signals that nobody has been told of before the end."""
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -233,6 +235,10 @@ class Loop:
         for signum, old in self._handlers.items():
             signal.signal(signum, old if old is not None else signal.SIG_DFL)
         signal.set_wakeup_fd(self._old_wakeup)
+        try:
+            self.late = tuple(signum for signum in os.read(self._wake_read, 4096) if signum in self._handlers)
+        except BlockingIOError:
+            pass
         self._readers.clear()  # who lets go of a descriptor after this finds that it is not watched
         self._writers.clear()
         self._poll.close()

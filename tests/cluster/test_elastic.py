@@ -266,15 +266,15 @@ def in_a_rendezvous(elastic: Elastic) -> subprocess.Popen[bytes]:
     return process
 
 
-def ended_in_a_rendezvous(elastic: Elastic, signum: signal.Signals) -> None:
+def ended_in_a_rendezvous(elastic: Elastic, signum: signal.Signals, code: int) -> None:
     process = in_a_rendezvous(elastic)
     os.kill(elastic.runner(), signum)
-    elastic.end(process, {signal.SIGINT: 130, signal.SIGTERM: 143}.get(signum, -9))
+    elastic.end(process, code)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=lambda signum: signum.name)
-def test_ended_in_a_rendezvous(elastic: Elastic, signum: signal.Signals) -> None:
-    ended_in_a_rendezvous(elastic, signum)
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_ended_in_a_rendezvous(elastic: Elastic, signum: signal.Signals, code: int) -> None:
+    ended_in_a_rendezvous(elastic, signum, code)
 
 
 def test_the_store_is_killed_in_a_rendezvous(elastic: Elastic) -> None:
@@ -310,9 +310,9 @@ def test_nodes_go_under_slurm(under_slurm: Elastic) -> None:
     """Slurm takes a failed node out of the job for good: too few are left, at last."""
     process = under_slurm.start("--num_nodes", "2:4", "--elastic_timeout", 4, "rank.py", "go")
     assert hosts_of(under_slurm.ranks(process, 1, 4)) == list(NODES)
-    (under_slurm.folder / "fail").touch()
-    under_slurm.wait(process, r"restart 1 of 3")
-    (under_slurm.folder / "fail").unlink()
+    rank = max(found(under_slurm.testbed["node2"], "rank.py"))
+    os.kill(rank, signal.SIGKILL)
+    under_slurm.wait(process, r"rank 1 on node2 .*SIGKILL[^\n]*\n(?:.*\n)*?bireme: restart 1 of 3")
     under_slurm.ranks(process, 2, 4)
     under_slurm.testbed["node3"].poweroff()
     assert hosts_of(under_slurm.ranks(process, 3, 3)) == ["node1", "node2", "node4"]
@@ -323,9 +323,10 @@ def test_nodes_go_under_slurm(under_slurm: Elastic) -> None:
     assert "too few nodes for 4 s: 1 of 2 nodes are there" in text
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda signum: signum.name)
-def test_ended_in_a_rendezvous_under_slurm(under_slurm: Elastic, signum: signal.Signals) -> None:
-    ended_in_a_rendezvous(under_slurm, signum)
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, 0)])
+def test_ended_in_a_rendezvous_under_slurm(under_slurm: Elastic, signum: signal.Signals, code: int) -> None:
+    """The code is that of ``salloc``, which has none for a command that a signal has ended."""
+    ended_in_a_rendezvous(under_slurm, signum, code)
 
 
 @pytest.mark.parametrize("host", ["login", "node4"])

@@ -14,7 +14,7 @@ DELAY = 50  # ms each way
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("backend", backends("ssh", "openmpi", "slurm"))
 def test_changes_nothing_but_time(request: pytest.FixtureRequest, backend: str) -> None:
     """Not for node 0 either, whose address and port are tried from the others."""
     jobs = Jobs.on(request, backend)

@@ -125,6 +125,7 @@ def test_interrupt_reaches_the_group(ssh_cluster: Testbed) -> None:
     shell = ["bash", "-c", 'trap "exit 7" INT; echo ready; sleep 1000']  # its trap waits for sleep to die too
     process = login.popen(shell, stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout and process.stdout.readline() == b"ready\n"
+    wait_until("its sleep", lambda: any("sleep" in there.argv[0] for there in login.ps().values()), 10)
     login.kill(process, signal.SIGINT, group=True)
     assert process.wait(5) == 7
 

@@ -49,7 +49,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("backend", backends("ssh", "openmpi", "slurm"))
 def test_ddp(request: pytest.FixtureRequest, backend: str, reference: list[str]) -> None:
     """Every epoch's loss, and the accuracy, are those of one machine."""
     jobs = Jobs.on(request, backend)

@@ -245,7 +245,7 @@ class Testbed:
         """For each host with any, the processes that are not its own and still there after a grace period."""
         return {host.name: left for host in self.hosts.values() if (left := host.strays(grace))}
 
-    def slurm_ready(self, timeout: float = 60) -> None:
+    def slurm_ready(self, timeout: float = 150) -> None:
         """Wait until every node is idle, and bring back the ones that Slurm has given up."""
 
         def idle() -> bool:

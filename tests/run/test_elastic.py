@@ -112,9 +112,9 @@ def test_ended_while_an_epoch_is_being_stopped(script, stage, tmp_path, signum):
 @pytest.mark.slow
 def test_epochs_leave_nothing_in_the_command(job, stage, tmp_path):
     """Neither descriptors nor zombies."""
-    process = stage.start(*job("--max_restarts", "4", fails=4), "wait", cwd=tmp_path)
+    process = stage.start(*job("--max_restarts", "4", fails=2), "wait", cwd=tmp_path)
     seen = []
-    for count in range(5):
+    for count in range(3):
         read_lines(process, 2, f"here {count}")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         seen.append((len(os.listdir(f"/proc/{process.pid}/fd")), len(children)))

@@ -14,9 +14,13 @@ STRANGE = "-x 'a b' \"c\" $HOME;=\n*ü"
 def values(option: Option) -> list[str]:
     if option.kind == "choice":
         return [choice for choice in option.choices if choice != option.default]
-    return {"count": ["7"], "seconds": ["0", "2.5", "1e-07", "100000"], "word": [STRANGE], "list": [STRANGE]}[
-        option.kind
-    ]
+    return {
+        "count": ["7"],
+        "range": ["7", "2:4"],
+        "seconds": ["0", "2.5", "1e-07", "100000"],
+        "word": [STRANGE],
+        "list": [STRANGE],
+    }[option.kind]
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.dest)

@@ -21,9 +21,11 @@ from bireme.errors import BiremeError
 from bireme.job import JobSpec, tuples
 from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import Loop
+from bireme.planning.environment import ELASTIC_MARK, elastic_mark
 from bireme.planning.start import NodePlan, WorkerPlan
 from bireme.resources import devices, locality, ports, program, reach
 from bireme.supervise import activation, limits
+from bireme.supervise.process import marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -147,6 +149,7 @@ class RemoteAgent:
         cwd: str,
         heartbeat: float,
         first: bool,
+        name: str,
         slots: list[str] | None,
         exports: dict[str, str],
         unset: list[str],
@@ -173,7 +176,8 @@ class RemoteAgent:
         if first:
             self._listener, hello["port"] = self._listen(self._spec, problems)
         if self._spec.elastic and hello.get("interpreter"):
-            self._prepare_to_join(self._spec, hello["interpreter"], problems)
+            hello["earlier"] = len(marked(ELASTIC_MARK, elastic_mark(self._spec.run_id, name)))
+            self._prepare_to_join(hello["interpreter"], problems)
         self._channel.send("hello", problems=problems, **hello)
         self._last_heard = time.monotonic()  # an environment script may have taken its time
         self._watch_runner()
@@ -227,15 +231,11 @@ class RemoteAgent:
         reachable = reach.reachable(addresses, port, seconds=min(3.0, self._heartbeat / 3))
         self._channel.send("probed", reachable=reachable)
 
-    def _prepare_to_join(self, spec: JobSpec, interpreter: str, problems: list[str]) -> None:
+    def _prepare_to_join(self, interpreter: str, problems: list[str]) -> None:
         """Let torch be imported while the other nodes are still being asked."""
         from bireme.elastic import PARTICIPANT, has_torch
         from bireme.supervise.helper import Helper
-        from bireme.supervise.process import marked
 
-        earlier = marked("TORCHELASTIC_RUN_ID", spec.run_id)
-        if earlier:  # cut off or frozen, this node may not yet have ended what it ran
-            problems.append(f"{len(earlier)} processes of an earlier epoch still run here, e.g. pid {earlier[0]}")
         try:
             if not has_torch(interpreter, self._environ_for_ranks):
                 problems.append(f"elastic training needs PyTorch, and {interpreter} has none")
@@ -289,6 +289,8 @@ class RemoteAgent:
     def _on_stop(self, signum: int) -> None:
         if self._node is not None:
             self._node.stop(signum)
+        else:  # it could not be started
+            self._channel.send("over", killed=0, stuck=[])
 
     def _on_urge(self) -> None:
         if self._node is not None:

@@ -77,6 +77,9 @@ _REST_ELSEWHERE = 0.5
 _LAST_DRAIN = 2.0
 """Seconds that a stopped job waits for a reader that does not read (a terminal under Ctrl+S)."""
 
+_LAST_ONES = 60.0
+"""Seconds within which the last rank is expected to end after the first."""
+
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _RELAYED = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -102,9 +105,11 @@ def run(manner: Manner, make_crew: Callable[[Session], Crew]) -> Outcome:
     session = Session(manner)
     try:
         session.crew = make_crew(session)
-        return session.run()
+        outcome = session.run()
     finally:
         session.close()
+    late = next((signum for signum in session.loop.late if signum in _STOP_SIGNALS), 0)
+    return outcome.replace(interrupted=outcome.interrupted or late)
 
 
 def limit_note(seconds: float) -> str:
@@ -137,7 +142,7 @@ class Session:
         self._last_drain: Timer | None = None
         self._unread = False
         self._interrupted = 0
-        self._some_done = False
+        self._first_done: float | None = None
         self.terminal = Terminal()
         self.loop = Loop()
         self.verdict = Verdict()
@@ -180,7 +185,8 @@ class Session:
     def down(self, end: RankEnd, when: float) -> None:
         """A rank has ended, at a second of our clock."""
         self.console.say("debug", f"rank {end.rank} has ended with exit code {end.code}")
-        self._some_done = self._some_done or end.code == OK
+        if end.code == OK and self._first_done is None:
+            self._first_done = time.monotonic()
         if self.verdict.end(end, when):
             self.crew.stop(signal.SIGTERM)
 
@@ -191,8 +197,9 @@ class Session:
 
     @property
     def ending(self) -> bool:
-        """Whether the job is over, or about to be: a rank has done its work."""
-        return self._gone or self._some_done or self.verdict.stopping
+        """Whether the job is over, or about to be: a rank has just done its work."""
+        done = self._first_done is not None and time.monotonic() - self._first_done < _LAST_ONES
+        return self._gone or done or self.verdict.stopping
 
     def chunk(self, rank: int, number: int, data: bytes) -> None:
         """A rank has written."""

@@ -31,8 +31,6 @@ def carry_out(parsed: Parsed) -> int:
         print(run_help(), end="")
         return OK
     if parsed.options["autotuning"]:
-        if parsed.options["elastic_training"]:
-            raise BadInputError("--autotuning cannot be used with --elastic_training", mend="tune first")
         from bireme.cli import tune
 
         return tune.carry_out(parsed)

@@ -120,7 +120,9 @@ def _elastic(options: dict[str, Any]) -> tuple[bool, int, int | None]:
                 "MIN:MAX says the same as --min_elastic_nodes and --max_elastic_nodes", where="--num_nodes"
             )
         least, most = options["num_nodes"]
-    elif most is None:
+    elif _num_nodes(options) is not None:
+        if most is not None:
+            raise BadInputError("--num_nodes says the same as --max_elastic_nodes", mend="use one of them")
         most = _num_nodes(options)
     least = 1 if least is None else least
     if least < 1 or (most is not None and most < least):

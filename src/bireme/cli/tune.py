@@ -56,6 +56,8 @@ def carry_out(parsed: Parsed) -> int:
 
 def study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
     """The same without the real job; return the exit code, and that job's command where it is OK."""
+    if parsed.options["elastic_training"] or isinstance(parsed.options["num_nodes"], tuple):
+        raise BadInputError("--autotuning cannot be used with --elastic_training", mend="tune first")
     from bireme.cli.progress import watcher
     from bireme.tune.deepspeed.autotune import autotune
 
@@ -168,4 +170,6 @@ def _words(option: Option, value: object) -> list[str]:
         return [f"{name}={each}" for each in value]
     if value == option.default:
         return []
+    if isinstance(value, tuple):
+        value = ":".join(map(str, value))
     return [f"{name}={value}"]

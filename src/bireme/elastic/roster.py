@@ -98,11 +98,6 @@ class Roster:
                 wait = min(FIRST_LOOK * 2.0 ** (losses - 1), LONGEST_WAIT)
                 self._absent[name] = Absence(why, now + wait, wait)
 
-    def dismiss(self, name: str) -> None:
-        """The job has no use for it."""
-        if name in self._names:
-            self._names.remove(name)
-
     def missed(self, name: str, now: float) -> None:
         """A look has not found it."""
         absence = self._absent.get(name)

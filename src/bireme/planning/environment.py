@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 MARK = "BIREME_JOB"
 """Every process of a job carries ``<job id>/<node rank>`` in this variable: the sweep goes by it."""
 
+ELASTIC_MARK = "BIREME_ELASTIC"
+"""The same for all epochs of an elastic job: a node is not fit for the next while any of an earlier one lives there."""
+
+
+def elastic_mark(run_id: str, host: str) -> str:
+    """The value of `ELASTIC_MARK` on a node, by its name in the pool."""
+    return f"{run_id}/{host}"
+
 
 def node_environment(
     spec: JobSpec,
@@ -28,8 +36,9 @@ def node_environment(
     node_rank: int,
     nodes: int,
     world_size: int,
+    host: str,
 ) -> dict[str, str]:
-    """What is the same for all ranks of a node."""
+    """What is the same for all ranks of a node; ``host``: its name in the pool."""
     local = str(len(slots))
     env = {
         "WORLD_SIZE": str(world_size),
@@ -50,6 +59,7 @@ def node_environment(
         env.update(visible_devices(job, slots))
     if spec.elastic:
         env["TORCHELASTIC_RUN_ID"] = spec.run_id
+        env[ELASTIC_MARK] = elastic_mark(spec.run_id, host)
     if spec.restarts or spec.elastic:
         env["TORCHELASTIC_RESTART_COUNT"] = str(spec.attempt)
         env["TORCHELASTIC_MAX_RESTARTS"] = str(spec.restarts)

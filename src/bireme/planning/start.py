@@ -107,7 +107,9 @@ def start_plan(spec: JobSpec, active: Pool, job: JobFacts, nodes: Mapping[str, N
     first_rank = 0
     for node_rank, (host, slots) in enumerate(active.items()):
         if host in nodes:
-            plans.append(_node_plan(spec, job, nodes[host], slots, node_rank, len(active), first_rank, world_size))
+            plans.append(
+                _node_plan(spec, job, nodes[host], slots, node_rank, len(active), first_rank, world_size, host)
+            )
         first_rank += len(slots)
     return StartPlan(job.job_id, job.accelerator, world_size, job.master_addr, job.master_port, tuple(plans))
 
@@ -121,8 +123,9 @@ def _node_plan(
     nodes: int,
     first_rank: int,
     world_size: int,
+    host: str,
 ) -> NodePlan:
-    env = node_environment(spec, job, facts, slots, node_rank=node_rank, nodes=nodes, world_size=world_size)
+    env = node_environment(spec, job, facts, slots, node_rank=node_rank, nodes=nodes, world_size=world_size, host=host)
     workers = []
     for local_rank, slot in enumerate(slots):
         rank = first_rank + local_rank

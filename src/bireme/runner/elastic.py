@@ -13,7 +13,8 @@ from bireme.agent import session
 from bireme.elastic import has_torch
 from bireme.elastic.budget import Budget
 from bireme.elastic.roster import Roster
-from bireme.errors import UNFIT, BadInputError
+from bireme.errors import UNFIT, BadInputError, UnfitError
+from bireme.interrupt import Remembered
 from bireme.resources.hostfile import DEFAULT_HOSTFILE, HostEntry
 from bireme.resources.pool import listed
 from bireme.runner import launch, many, pool
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 _FRUITLESS = 10
 """So many epochs may come to nothing, one after the other, before any rank has started."""
+
+_FORGIVEN = 600.0
+"""Seconds at least after which it is forgiven to a node that it was lost."""
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> Found:
@@ -89,7 +93,7 @@ class ElasticJob:
             min_nodes=spec.min_nodes,
             max_nodes=spec.max_nodes,
             interval=spec.elastic_interval,
-            window=spec.restart_window,
+            window=max(spec.restart_window, _FORGIVEN),
         )
         self._budget = Budget(spec.restarts, spec.restart_window)
         self._store = Store(interpreter, environ, spec.master_addr, spec.master_port)
@@ -103,7 +107,9 @@ class ElasticJob:
             read_pool=self._read_again,
             door=self._door,
         )
+        self._between = Remembered()
         self._begin = time.monotonic()
+        self._has_begun = False
         self._waiting_since: float | None = None
         self._epoch = 0
         self._fruitless = 0
@@ -134,25 +140,33 @@ class ElasticJob:
 
     def run(self) -> Outcome:
         """Until the end of the job."""
+        with self._between:
+            return self._run()
+
+    def _run(self) -> Outcome:
         while True:
             outcome = self._waited() if self._roster.lacking else self._one_epoch()
             why = self._why_go_on(outcome)
-            if not why:
+            if not why or self._comes_to_nothing():
                 return self._at_the_end(outcome)
             self._history.append(f"after {duration(time.monotonic() - self._begin)}: {why}")
             self._on_change(outcome, why)
 
+    def _comes_to_nothing(self) -> bool:
+        """Whether too many epochs have ended before a rank was started, and nobody has gone or come in them."""
+        if not self._has_begun and self._invited == self._roster.invited():
+            self._fruitless += 1
+        return self._fruitless >= _FRUITLESS
+
     def _one_epoch(self) -> Outcome:
         number, self._epoch = self._epoch, self._epoch + 1
-        self._waiting_since, self._fruitless = None, self._fruitless + 1
-        self._store.begin()
+        self._has_begun = False
         self._invited = self._roster.invited()
         epoch = Epoch(
             number,
             self._spec.min_nodes,
             self._store,
             left_out=self._left_out,
-            useless=self._roster.dismiss,
             begun=self._begun,
             attach=self._attach,
         )
@@ -161,8 +175,9 @@ class ElasticJob:
         )
         spec = pool.narrowed(self._spec, self._invited).replace(attempt=self._failures, time_limit=self._time_left())
         try:
+            self._store.begin()
             return many.run(spec, self._environ, found, epoch=epoch)
-        except BadInputError as error:
+        except (BadInputError, UnfitError) as error:
             if number == 0:
                 raise
             return Outcome(UNFIT, "unfit", 0.0, note=str(error))  # something has been started, and may have run long
@@ -171,6 +186,7 @@ class ElasticJob:
 
     def _waited(self) -> Outcome:
         """Until there are enough nodes."""
+        self._invited = ()
         spec, now = self._spec, time.monotonic()
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         left = max(0.0, spec.elastic_timeout - (now - self._waiting_since))
@@ -194,8 +210,8 @@ class ElasticJob:
 
     def _at_the_end(self, outcome: Outcome) -> Outcome:
         """The outcome of the last epoch, as that of the job."""
-        if outcome.cause == "membership" and outcome.interrupted:
-            signum = outcome.interrupted
+        signum = outcome.interrupted
+        if signum and outcome.cause in ("membership", "agent lost", "unfit"):  # without it the job would have gone on
             outcome = outcome.replace(cause="signal", signum=signum, exit_code=128 + signum, note="")
         elif outcome.cause == "membership":
             note = f"{self._fruitless} times in a row no rank could be started, at last: {outcome.note}"
@@ -209,9 +225,11 @@ class ElasticJob:
     def _attach(self, running: Session) -> None:
         self._running = running
         self._lookout.attach(running, runs=True)
+        self._between.deliver()
 
     def _attach_waiting(self, waiting: Session) -> None:
         self._lookout.attach(waiting, runs=False)
+        self._between.deliver()
 
     def _detach(self) -> None:
         self._running = None
@@ -227,7 +245,7 @@ class ElasticJob:
 
     def _begun(self, names: tuple[str, ...], ranks: int) -> None:
         now = time.monotonic()
-        self._fruitless = 0
+        self._has_begun, self._waiting_since, self._fruitless = True, None, 0
         present = self._roster.present
         self._roster.lose((name for name in self._invited if name in present and name not in names), "late", now)
         self._roster.working(names)
@@ -244,7 +262,7 @@ class ElasticJob:
     def _why_go_on(self, outcome: Outcome) -> str:
         """Why there is another epoch; "" if this was the last."""
         now = time.monotonic()
-        if outcome.interrupted or self._fruitless >= _FRUITLESS:
+        if outcome.interrupted:
             return ""
         if outcome.cause == "membership":
             return outcome.note

@@ -198,6 +198,7 @@ class Fleet:
             cwd=os.getcwd(),
             heartbeat=self._voyage.heartbeat,
             first=member.index == 0 or self._voyage.epoch is not None,
+            name=member.name,
             slots=slots,
             exports=dict(self._voyage.exports),
             unset=list(self._voyage.backend.RANK_VARIABLES),
@@ -233,11 +234,6 @@ class Fleet:
         if self._gathering is None:
             self._muster.find_address()
             return
-        active = self._voyage.resolve({member.name: tuple(member.hello["slots"]) for member in self.members})
-        for member in self.members:
-            if member.name not in active and self._voyage.epoch is not None:
-                self._voyage.epoch.useless(member.name)
-        self._keep([member for member in self.members if member.name in active])
         self._gathering.begin(self.members)
 
     def _keep(self, present: list[Member]) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bireme.agent.session import Session
     from bireme.runner.member import Member
     from bireme.runner.store import Store
+    from bireme.supervise.outcome import Cause
 
 PATIENCE = 150.0
 """Seconds from the invitation to the end of the rendezvous: the nodes may yet have to import torch."""
@@ -35,7 +36,6 @@ class Epoch(Value):
         min_nodes: with fewer it does not start.
         store: where the nodes meet; None: nobody is to meet, only looked at.
         left_out: called with the name of a node that cannot take part, and why.
-        useless: called with the name of a node of which the filters leave nothing.
         begun: called with the nodes that take part, in rank order, and their number of ranks.
         attach: called with the session once it runs: what goes on beside the job.
         connect_timeout: seconds that a node may take to accept a connection.
@@ -45,7 +45,6 @@ class Epoch(Value):
     min_nodes: int
     store: Store | None
     left_out: Callable[[str, str], object]
-    useless: Callable[[str], object]
     begun: Callable[[tuple[str, ...], int], object]
     attach: Callable[[Session], object]
     connect_timeout: int = CONNECT_TIMEOUT
@@ -76,8 +75,10 @@ class Gathering:
         self._epoch.store.when_ready(self._session.loop, self._invite)
 
     def _invite(self, addresses: Sequence[str], port: int, problem: str) -> None:
+        assert self._epoch.store is not None
         if problem:
-            self._session.trouble("unfit", problem, time.monotonic())
+            again = self._epoch.number > 0 and self._epoch.store.is_ours
+            self._session.trouble("membership" if again else "unfit", problem, time.monotonic())
             return
         self._session.loop.after(PATIENCE, self._give_up)
         for member in self._members:
@@ -95,8 +96,14 @@ class Gathering:
 
     def _give_up(self) -> None:
         """Who has not come by now does not come."""
+        assert self._epoch.store is not None
         silent = tuple(member.name for member in self._members if member not in self._joined.values())
-        if not self._over and silent:
+        if self._over:
+            return
+        if len(silent) == len(self._members) and self._epoch.store.is_ours:
+            self._epoch.store.close()
+            self._session.trouble("membership", "the rendezvous store does not answer", time.monotonic())
+        elif silent:
             note = f"no answer in the rendezvous for {PATIENCE:g} s: {', '.join(silent)}"
             self._session.trouble("unfit", note, time.monotonic(), silent)
 
@@ -104,8 +111,10 @@ class Gathering:
         """A node's rendezvous is over: it has a place, or a problem."""
         if "group_rank" not in answer:
             assert self._epoch.store is not None
-            if self._epoch.store.lost:
-                self._session.trouble("membership", "the rendezvous store has ended", time.monotonic())
+            trouble = self._epoch.store.trouble()
+            if trouble:
+                cause: Cause = "membership" if self._epoch.store.is_ours else "unfit"
+                self._session.trouble(cause, trouble, time.monotonic())
                 return
             note = f"{member.name} cannot take part in the rendezvous: {answer.get('error', 'no reason was given')}"
             self._session.trouble("unfit", note, time.monotonic(), (member.name,))

@@ -51,7 +51,7 @@ def main() -> None:
     def nothing(*_: object) -> None:
         """Nobody wants to know."""
 
-    epoch = Epoch(1, 0, None, nothing, nothing, nothing, nothing, patience)
+    epoch = Epoch(1, 0, None, nothing, nothing, nothing, patience)
     entries = tuple(HostEntry(**entry) for entry in asked["found"]["entries"])
     found = pool.Found(**{**asked["found"], "entries": entries})
     narrowed = pool.narrowed(spec, [entry.name for entry in entries])

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _FILE_LOOK = 5.0
 """Seconds between two looks at the hostfile's time stamp."""
+_AT_ONCE = 64
+"""So many nodes are looked for at a time."""
 _LOOK_LIMIT = 60.0
 """Seconds that a look may take; a preflight gives up on a node after half of that."""
 
@@ -116,7 +118,7 @@ class Lookout:
             return
         if self._timer is not None:
             self._timer.cancel()
-        times = [self._file.next_look, self._roster.next_look()] if self._roster.has_room else []
+        times = [self._file.next_look, self._roster.next_look() if self._roster.has_room else None]
         due = min((when for when in times if when is not None), default=None)
         if due is not None:
             self._timer = self._session.loop.after(max(0.0, due - time.monotonic()), self._look)
@@ -125,7 +127,7 @@ class Lookout:
         now = time.monotonic()
         if self._file.has_changed(now):
             self._read_again(now)
-        due = self._roster.due(now)
+        due = self._roster.due(now)[:_AT_ONCE] if self._roster.has_room else ()
         if due and self._session is not None:
             self._begin_look(self._session, due, now)
         else:
@@ -160,9 +162,12 @@ class Lookout:
             self._limit.cancel()
         if "error" in answer:
             self._complain(f"cannot look for nodes: {answer['error']}")
+        else:
+            self._complaint = ""
         now = time.monotonic()
+        ending = self._session is None or (self._runs and self._session.ending)
         for name in asked:
-            if name in answer.get("there", ()):
+            if name in answer.get("there", ()) and not ending:
                 self._roster.find(name)
             else:
                 self._roster.missed(name, now)

@@ -108,7 +108,11 @@ def _active(spec: JobSpec, slots: Mapping[str, tuple[str, ...] | None], known: P
     """What the filters leave of the nodes that have answered; where all slots are declared, they have spoken before."""
     if None not in slots.values():
         return known
-    return pool.resolve(pool.narrowed(spec, known) if spec.elastic else spec, known)
+    return (
+        pool.resolve(pool.narrowed(spec, known), known, may_be_empty=True)
+        if spec.elastic
+        else pool.resolve(spec, known)
+    )
 
 
 def engine_commands(spec: JobSpec, environ: Mapping[str, str], found: Found) -> tuple[tuple[str, ...], ...]:

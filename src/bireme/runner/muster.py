@@ -10,6 +10,7 @@ import time
 from functools import partial
 
 import bireme
+from bireme.errors import BadInputError
 from bireme.logs.console import OUT
 from bireme.runner import preflight
 
@@ -95,6 +96,9 @@ class Muster:
         member.hello = hello
         if hello["version"] != bireme.__version__:
             problems.append(f"Bireme {hello['version']} is installed there, {bireme.__version__} here")
+        if earlier := hello.get("earlier"):  # cut off or frozen, it may not yet have ended what it ran
+            self.fail(member, [f"{earlier} processes of an earlier epoch still run there"])
+            return
         if problems and not self._voyage.spec.preflight and "slots" in hello and "interpreter" in hello:
             for problem in problems:
                 self._session.console.say("warning", f"{member.name}: {problem}")
@@ -110,6 +114,7 @@ class Muster:
         """Once every node has answered: go on, or say what is wrong with which."""
         if self._done or any(member.state in ("waiting", "connecting") for member in self._members):
             return
+        self._judge_by_filters()
         failed = [member for member in self._members if member.state == "failed"]
         bad = self._without_the_absent([member for member in failed if member.problems] or failed)
         if bad:
@@ -122,6 +127,22 @@ class Muster:
         elif not self._fit:
             self._fit = True
             self._on_fit()
+
+    def _judge_by_filters(self) -> None:
+        """Nodes may go: what the filters leave of each is known now, where it had to be asked."""
+        if self._voyage.epoch is None or self._fit:
+            return
+        for member in self._members:
+            if member.state != "ready":
+                continue
+            try:
+                left = self._voyage.resolve({member.name: tuple(member.hello["slots"])})
+                problem = member.hint = "" if left else "the filters leave no slot of it"
+            except BadInputError as error:
+                problem = str(error)
+            if problem:
+                member.state = "failed"
+                member.problems.append(problem)
 
     def _without_the_absent(self, bad: list[Member]) -> list[Member]:
         """An elastic job begins without those who are not there; return those who keep it from that.

@@ -71,13 +71,16 @@ def narrowed(spec: JobSpec, names: Container[str]) -> JobSpec:
     return spec.replace(include=only(spec.include, "--include"), exclude=only(spec.exclude, "--exclude"))
 
 
-def resolve(spec: JobSpec, pool: Pool) -> Pool:
+def resolve(spec: JobSpec, pool: Pool, *, may_be_empty: bool = False) -> Pool:
     """The active resources: what filters and numbers leave of a pool whose slots are known.
+
+    Args:
+        may_be_empty: leaving nothing is no error.
 
     Raises:
         BadInputError: as :func:`select`.
     """
-    left = _without_avoided(filters.apply_filters(pool, spec.include, spec.exclude), spec)
+    left = _without_avoided(filters.apply_filters(pool, spec.include, spec.exclude, may_be_empty=may_be_empty), spec)
     return filters.take(left, spec.num_nodes, spec.num_gpus)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 from bireme.elastic import STORE
 from bireme.errors import UnfitError
 from bireme.resources.locality import is_this_machine, own_addresses
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
     OnReady = Callable[[Sequence[str], int, str], object]
 
+_PATIENCE = 2.0
+"""Seconds that somebody else's store may take to accept a connection."""
 DEFAULT_STORE_PORT = 29400
 """The port of a rendezvous store that somebody else hosts, as torchrun has it."""
 
@@ -33,19 +37,25 @@ class Store:
         self._argv = (interpreter, STORE, str(port or 0))
         self._environ = environ
         self._address = address
-        self._port = 0
+        self._elsewhere = address is not None and not is_this_machine(address)
+        self._port = (port or DEFAULT_STORE_PORT) if self._elsewhere else 0
         self._helper: Helper | None = None
-        if address is not None and not is_this_machine(address):
-            self._port = port or DEFAULT_STORE_PORT
 
     @property
-    def _elsewhere(self) -> bool:
-        return self._helper is None and self._port > 0
+    def is_ours(self) -> bool:
+        """Whether we host it."""
+        return not self._elsewhere
 
-    @property
-    def lost(self) -> bool:
-        """Whether it was ours, and has ended."""
-        return self._helper is not None and not self._helper.running
+    def trouble(self) -> str:
+        """What is wrong with it, where the nodes cannot use it; "": nothing that can be seen from here."""
+        if self._helper is not None:
+            return "" if self._helper.running else "the rendezvous store has ended"
+        assert self._address is not None
+        try:
+            socket.create_connection((self._address, self._port), _PATIENCE).close()
+        except OSError as error:
+            return f"no rendezvous store answers at {self._address}, port {self._port}: {error.strerror or error}"
+        return ""
 
     def begin(self) -> None:
         """Start it, or again if it has ended, without waiting for it.

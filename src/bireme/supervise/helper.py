@@ -28,6 +28,7 @@ class Helper:
     """
 
     def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._name = os.path.basename(next(filter(lambda word: word.endswith(".py"), argv), argv[-1]))
         self._process = Popen(
             argv, env=dict(environ), stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True, bufsize=0
         )
@@ -74,8 +75,7 @@ class Helper:
             answer = None
         if isinstance(answer, dict):
             return answer
-        name = os.path.basename(self._process.args[-1] if isinstance(self._process.args, list) else "")
-        return {"error": f"{name or 'a helper'} has ended without an answer"}
+        return {"error": f"{self._name} has ended without an answer"}
 
     def close(self) -> None:
         """End it."""
