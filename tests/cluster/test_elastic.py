@@ -175,11 +175,12 @@ def test_nodes_go_and_come(elastic: Elastic) -> None:
 
 
 def test_too_few_for_too_long(elastic: Elastic) -> None:
-    process = elastic.start("--num_nodes", "4:4", "--elastic_timeout", 3, "rank.py", "go")
-    elastic.ranks(process, 1, 4)
+    elastic.hostfile(NODES[:2])
+    process = elastic.start("--num_nodes", "2:2", "--elastic_timeout", 3, "rank.py", "go")
+    elastic.ranks(process, 1, 2)
     elastic.testbed["node2"].poweroff()
     text = elastic.end(process, 76)
-    assert "too few nodes for 3 s: 3 of 4 nodes are there, not node2 (no sign of life for 2 s)" in text
+    assert "too few nodes for 3 s: 1 of 2 nodes are there, not node2 (no sign of life for 2 s)" in text
 
 
 @pytest.mark.parametrize(
@@ -257,11 +258,11 @@ def is_meeting(pid: int) -> bool:
 
 
 def in_a_rendezvous(elastic: Elastic) -> subprocess.Popen[bytes]:
-    """Three nodes have come, and wait for the fourth."""
-    process = elastic.start("rank.py", "go")
-    wait_until("all to take part", lambda: len(participants(elastic)) == 4, 30, 0.005)
-    os.kill(participants(elastic)["node4"], signal.SIGSTOP)
-    wait_until("three to meet", lambda: sum(map(is_meeting, participants(elastic).values())) == 3, 60, 0.02)
+    """Two nodes have come, and wait for the third."""
+    process = elastic.start("--max_elastic_nodes", 3, "rank.py", "go")
+    wait_until("all to take part", lambda: len(participants(elastic)) == 3, 30, 0.005)
+    os.kill(participants(elastic)["node3"], signal.SIGSTOP)
+    wait_until("two to meet", lambda: sum(map(is_meeting, participants(elastic).values())) == 2, 60, 0.02)
     assert "ranks on" not in elastic.text()
     return process
 
@@ -282,15 +283,15 @@ def test_the_store_is_killed_in_a_rendezvous(elastic: Elastic) -> None:
     process = in_a_rendezvous(elastic)
     (store,) = found(elastic.login, "elastic/store.py")
     os.kill(store, signal.SIGKILL)
-    assert hosts_of(elastic.ranks(process, 2, 4)) == list(NODES)
+    assert hosts_of(elastic.ranks(process, 2, 3)) == list(NODES[:3])
     assert "bireme: the rendezvous store has ended" in elastic.text()
     (elastic.folder / "go").touch()
     elastic.end(process)
 
 
 def always_fails(elastic: Elastic) -> None:
-    process = elastic.start("--max_restarts", 1, "rank.py", "go")
-    elastic.ranks(process, 1, 4)
+    process = elastic.start("--max_restarts", 1, "--max_elastic_nodes", 2, "rank.py", "go")
+    elastic.ranks(process, 1, 2)
     (elastic.folder / "fail").touch()
     text = elastic.end(process, 1)
     assert text.count("ValueError: it always fails") >= 2

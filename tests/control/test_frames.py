@@ -76,7 +76,7 @@ def test_noise_before_the_greeting(sent: list[Message | Output], noise: bytes, c
     assert decoder.noise == noise
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(st.integers(0, 300_000), st.integers(1, 70_000))
 @example(300_000, 65_536)
 @example(65_536, 65_536)

@@ -76,6 +76,12 @@ def test_ended_while_it_waits(job, stage, tmp_path, signum):
     err = process.stderr
     while b"waiting, at most 600 s" not in (line := err.readline()):
         assert line
+    for nonsense in (b"[" * 4000, b"[1]", b"\xff", b"{}"):  # harms nobody
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guest:
+            guest.connect(b"\0bireme-job-%d" % process.pid)
+            guest.send(nonsense)
+            guest.recv(4096)
+    assert drain("localhost", str(process.pid)) == (2, "bireme: localhost is drained already\n")
     process.send_signal(signum)
     assert process.wait(30) == (130 if signum == signal.SIGINT else -9)
     assert stage.left(within=5) == {}
@@ -146,15 +152,17 @@ def test_one_node_by_hand(stage, tmp_path, script):
     world = encode_world_info({"here": [0, 1]})
     bounds = ("--enable_elastic_training", "--min_elastic_nodes", "1", "--max_elastic_nodes", "1")
     where = ("--master_port", str(free_port()), "--accelerator", "cpu")
-    command = [sys.executable, "-m", "bireme.agent", "--world_info", world, *bounds, *where, script(RANK), "0"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=clean_environ(), timeout=60)
+    command = [sys.executable, "-m", "bireme.agent", "--world_info", world, *bounds, *where]
+
+    def agent(*words: object) -> subprocess.CompletedProcess[str]:
+        whole = [*command, *map(str, words)]
+        return subprocess.run(whole, capture_output=True, text=True, cwd=tmp_path, env=clean_environ(), timeout=90)
+
+    done = agent(script(RANK), 0)
     assert done.returncode == 0, done.stderr
     here = sorted(line.split()[1:5] for line in done.stdout.splitlines() if "here" in line)
     assert here == [["0", "0", "2", "3"], ["0", "1", "2", "3"]]
-    done = subprocess.run(
-        [*command[:-2], "--max_restarts", "1", *command[-2:-1], "9"],
-        **{"capture_output": True, "text": True, "cwd": tmp_path, "env": clean_environ(), "timeout": 90},
-    )
+    done = agent("--max_restarts", 1, script(RANK), 9)
     assert done.returncode == 1
     assert len(re.findall(r"^ValueError: no luck [01]", done.stderr, re.MULTILINE)) == 2, done.stderr
     assert "failed first: exit code 1" in done.stderr and "Bireme itself failed" not in done.stderr

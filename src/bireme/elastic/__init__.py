@@ -27,5 +27,5 @@ def has_torch(interpreter: str, environ: Mapping[str, str]) -> bool:
     import subprocess
 
     test = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
-    done = subprocess.run((interpreter, "-c", test), env=dict(environ), stdin=subprocess.DEVNULL, check=False)
-    return done.returncode == 0
+    null = subprocess.DEVNULL
+    return subprocess.call((interpreter, "-c", test), env=dict(environ), stdin=null, stdout=null, stderr=null) == 0
