@@ -95,7 +95,8 @@ def test_who_stops_the_job_while_it_fails_wants_no_other(script, tmp_path, stage
     assert len(ended) == 1
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 3 and b"restart" not in err
+    assert process.returncode in (3, 143), "the guardian may see the rank's end after the signal"
+    assert b"bireme: restart" not in err
     for fd in fds:
         os.close(fd)
 
