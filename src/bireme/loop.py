@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals by which somebody asks for the end."""
+RELAYED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that are for the ranks."""
+
 _READ = select.POLLIN | select.POLLHUP | select.POLLERR
 _BURST_PAUSE = 0.0005
 """Seconds that a loop under a hail of small writes waits, so that it reads many of them as one.

@@ -7,7 +7,6 @@ or a runner that is not heard within the heartbeat's bound, is a lifeline cut: t
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 
@@ -20,7 +19,7 @@ from bireme.control.frames import Message, encode_output
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, tuples
 from bireme.logs.rankfiles import RankFiles, prepare
-from bireme.loop import Loop
+from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.planning.environment import ELASTIC_MARK, elastic_mark
 from bireme.planning.start import NodePlan, WorkerPlan
 from bireme.resources import devices, locality, ports, program, reach
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from bireme.supervise.helper import Helper
     from bireme.supervise.outcome import RankEnd
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_SIGNALS = (*STOP_SIGNALS, *RELAYED_SIGNALS)
 
 
 def over_stdio(environ: Mapping[str, str]) -> int:
@@ -354,7 +353,7 @@ class RemoteAgent:
         self._node.stop()
 
     def _on_signal(self, signum: int) -> None:
-        if signum in (signal.SIGUSR1, signal.SIGUSR2):
+        if signum in RELAYED_SIGNALS:
             return  # for the ranks, which get it from the runner; an engine may send it to us as well
         self._channel.send("signalled", signum=int(signum))
         if self._node is None:

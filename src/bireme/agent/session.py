@@ -13,7 +13,7 @@ from bireme.agent.terminal import Terminal
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import ERR, OUT, Console
 from bireme.logs.output import Output, Style
-from bireme.loop import Loop
+from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.supervise.outcome import WORDS_OF
 from bireme.supervise.report import last_traceback, last_words
 from bireme.supervise.verdict import Verdict
@@ -80,9 +80,6 @@ _LAST_DRAIN = 2.0
 _LAST_ONES = 60.0
 """Seconds within which the last rank is expected to end after the first."""
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_RELAYED = (signal.SIGUSR1, signal.SIGUSR2)
-
 
 class Manner(Value):
     """How a session shows its job, and how long that may take, in seconds. ``notes``: (level, text) to say at first."""
@@ -108,7 +105,7 @@ def run(manner: Manner, make_crew: Callable[[Session], Crew]) -> Outcome:
         outcome = session.run()
     finally:
         session.close()
-    late = next((signum for signum in session.loop.late if signum in _STOP_SIGNALS), 0)
+    late = next((signum for signum in session.loop.late if signum in STOP_SIGNALS), 0)
     return outcome.replace(interrupted=outcome.interrupted or late)
 
 
@@ -155,14 +152,14 @@ class Session:
         """From the first fork to the outcome."""
         for level, text in self._manner.notes:
             self.console.say(level, text)
-        self.loop.on_signals((*_STOP_SIGNALS, *_RELAYED, signal.SIGTSTP, signal.SIGCONT), self._on_signal)
+        self.loop.on_signals((*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGTSTP, signal.SIGCONT), self._on_signal)
         limit = self._manner.time_limit
         if limit is not None:
             note = limit_note(limit)
             self.loop.after(limit, lambda: self.trouble("time limit", note, time.monotonic()))
         self.crew.start()
         # Whoever started us may have blocked them; the ranks get the mask as we found it, for they are forked now.
-        self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_STOP_SIGNALS, *_RELAYED, signal.SIGCHLD))
+        self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGCHLD))
         self.loop.run()
         self.console.finish_line(report_follows=self.verdict.stopping)
         return self._outcome()
@@ -252,7 +249,7 @@ class Session:
         self.trouble("reader gone", "", time.monotonic())
 
     def _on_signal(self, signum: int) -> None:
-        if signum in _RELAYED:
+        if signum in RELAYED_SIGNALS:
             self.crew.signal_ranks(signum)
         elif signum == signal.SIGTSTP:
             self.crew.suspend()

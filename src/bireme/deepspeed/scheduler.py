@@ -19,12 +19,12 @@ from bireme.deepspeed.experiments import Experiments, read_experiment
 from bireme.deepspeed.nodes import Node, Reservation, pool_of, reserve
 from bireme.deepspeed.outcomes import best_of, error_of
 from bireme.errors import BadInputError
+from bireme.loop import STOP_SIGNALS
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.ending import Ending
 from bireme.tune.executor import Executor, Job
 from bireme.tune.scheduler import Scheduler
 from bireme.tune.slots import Shape, why_impossible
-from bireme.tune.study import STOP_SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -135,16 +135,17 @@ class Roster:
 
     def due(self, now: float) -> tuple[str, ...]:
         """The absent nodes that are to be looked for now."""
-        return tuple(
-            name
-            for name in self._names
-            if name in self._absent and name not in self._drained and self._absent[name].next_look <= now
-        )
+        return tuple(name for name, absence in self._sought() if absence.next_look <= now)
 
     def next_look(self) -> float | None:
         """The second at which the next node is due; None: there is none to look for."""
-        looks = [absence.next_look for name, absence in self._absent.items() if name not in self._drained]
-        return min(looks, default=None)
+        return min((absence.next_look for _, absence in self._sought()), default=None)
+
+    def _sought(self) -> list[tuple[str, Absence]]:
+        """Who is absent, and not because it was drained, in the pool's order."""
+        return [
+            (name, self._absent[name]) for name in self._names if name in self._absent and name not in self._drained
+        ]
 
     def missing(self) -> str:
         """Who is not there and why, for a person."""

@@ -22,11 +22,11 @@ def main(port: int) -> None:
 
         store = TCPStore("localhost", port, is_master=True, wait_for_workers=False)
     except ImportError as error:
-        _answer(error=f"elastic training needs PyTorch, and {sys.executable} cannot import it: {error}", missing=True)
+        _answer(error=f"elastic training needs PyTorch, and {sys.executable} cannot import it: {error}")
         return
     except Exception as error:  # torch raises a RuntimeError of many kinds
         first = str(error).partition("\n")[0]
-        _answer(error=f"the rendezvous store cannot listen on port {port}: {first}", missing=False)
+        _answer(error=f"the rendezvous store cannot listen on port {port}: {first}")
         return
     _answer(port=store.port)
     threading.Event().wait()

@@ -14,10 +14,10 @@ from bireme.elastic import has_torch
 from bireme.elastic.budget import Budget
 from bireme.elastic.roster import Roster
 from bireme.errors import UNFIT, BadInputError, UnfitError
-from bireme.interrupt import Remembered
 from bireme.resources.hostfile import DEFAULT_HOSTFILE, HostEntry
 from bireme.resources.pool import listed
 from bireme.runner import launch, many, pool
+from bireme.runner.between import Remembered
 from bireme.runner.door import Door
 from bireme.runner.gathering import Epoch
 from bireme.runner.lookout import Lookout, PoolFile
@@ -78,7 +78,7 @@ class ElasticJob:
     def __init__(self, spec: JobSpec, environ: Mapping[str, str], on_change: Callable[[Outcome, str], object]) -> None:
         self._spec, self._environ, self._on_change = spec, environ, on_change
         path = None if spec.hosts else spec.hostfile
-        file = PoolFile(path or DEFAULT_HOSTFILE, spec.elastic_interval)
+        file = PoolFile(path or DEFAULT_HOSTFILE, spec.elastic_interval)  # stamped before it is read
         self._found = find(spec, environ)
         if self._found.source not in (path, DEFAULT_HOSTFILE):
             file = PoolFile(None, spec.elastic_interval)

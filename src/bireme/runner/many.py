@@ -21,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from bireme.backends.base import Backend, LaunchPlan
     from bireme.job import JobSpec
     from bireme.planning.start import StartPlan
     from bireme.resources.hostfile import HostEntry
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from bireme.runner.member import Member
     from bireme.runner.pool import Found
     from bireme.supervise.outcome import Outcome
+
+    Commands = Callable[[LaunchPlan, Mapping[str, str]], tuple[tuple[str, ...], ...]]
 
 ONLY_NODES_KNOW = "<the node says>"
 """Stands in a dry run for what is found out only after connecting."""
@@ -79,7 +82,7 @@ def run(
         lambda known: _active(spec, slots, known),
         travelling.variables,
         engine_environ,
-        (base.one_by_one(backend) if epoch is not None else backend.commands)(launch, engine_environ),
+        _commands(spec, backend)(launch, engine_environ),
         backend,
         spec.heartbeat,
         log_dir,
@@ -129,7 +132,12 @@ def engine_commands(spec: JobSpec, environ: Mapping[str, str], found: Found) -> 
     agent = (sys.executable, "-m", "bireme.agent", *words)
     root = os.geteuid() == 0
     launch = base.LaunchPlan(_hosts(entries), agent, "", spec.launcher_args, spec.ssh_port, root=root)
-    return (base.one_by_one(backend) if spec.elastic else backend.commands)(launch, environ)
+    return _commands(spec, backend)(launch, environ)
+
+
+def _commands(spec: JobSpec, backend: Backend) -> Commands:
+    """How the agents are started: one by one where nodes may come and go."""
+    return base.one_by_one(backend) if spec.elastic else backend.commands
 
 
 def launcher_name(spec: JobSpec, found: Found) -> str:

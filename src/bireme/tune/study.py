@@ -13,7 +13,7 @@ from typing import Protocol
 
 from bireme.errors import BiremeError
 from bireme.logs.sink import is_gone
-from bireme.loop import Loop
+from bireme.loop import STOP_SIGNALS, Loop
 from bireme.tune.ending import Ending
 from bireme.tune.executor import BACK_OFF, Executor, Job
 from bireme.tune.experiment import End, Order
@@ -21,8 +21,6 @@ from bireme.tune.journal import Journal
 from bireme.tune.scheduler import Scheduler
 from bireme.tune.slots import Reservation
 from bireme.value import Value
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Adapter(Protocol):

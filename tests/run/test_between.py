@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import os, signal
-from bireme.interrupt import Remembered
+from bireme.runner.between import Remembered
 
 before = signal.getsignal(signal.SIGTERM)
 signal.signal(signal.SIGQUIT, signal.SIG_IGN)
