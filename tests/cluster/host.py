@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # What a host runs of its own, by the name in argv[0]; sshd's listener is known by its title.
 DAEMONS = {"testbed-idle", "munged", "slurmd", "slurmctld", "slurmctld:"}
+STEP_DAEMON = 30.0  # seconds that a slurmstepd may stay after the last process of its step
 
 
 class Process(NamedTuple):
@@ -76,11 +77,15 @@ class Host(Faults):
         return found
 
     def strays(self, grace: float = 0) -> dict[int, list[str]]:
-        """Argv of every process that is not one of the host's own daemons, and still there after a grace period."""
-        end = time.monotonic() + grace
+        """Argv of every process that is not one of the host's own daemons, and still there after a grace period.
+
+        Slurm's daemon of a step stays at its own pace when all processes of the step are gone: it is given longer.
+        """
+        begin = time.monotonic()
         while left := {pid: process.argv for pid, process in self.ps().items() if not own(process)}:
             reap(left)
-            if time.monotonic() >= end:
+            only_slurm = all(argv[0].startswith("slurmstepd") for argv in left.values())
+            if time.monotonic() - begin >= (max(grace, STEP_DAEMON) if grace and only_slurm else grace):
                 break
             time.sleep(0.05)
         return left
