@@ -21,10 +21,10 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Protocol
 
-    from bireme.job import OutputMode
+    from bireme.job import JobSpec, OutputMode
     from bireme.loop import Timer
     from bireme.planning.start import StartPlan
     from bireme.supervise.outcome import Cause, Outcome, RankEnd
@@ -90,6 +90,11 @@ class Manner(Value):
     log_level: str = "info"
     time_limit: float | None = None
     notes: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, spec: JobSpec, notes: Iterable[tuple[str, str]] = ()) -> Manner:
+        """As a job's options say."""
+        return cls(spec.output, spec.timestamps, spec.fold, spec.log_level, spec.time_limit, tuple(notes))
 
 
 def run(manner: Manner, make_crew: Callable[[Session], Crew]) -> Outcome:

@@ -191,7 +191,7 @@ class ElasticJob:
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         left = max(0.0, spec.elastic_timeout - (now - self._waiting_since))
         gave_up = f"too few nodes for {spec.elastic_timeout:g} s"
-        manner = session.Manner(spec.output, log_level=spec.log_level, time_limit=self._time_left())
+        manner = session.Manner.of(spec).replace(time_limit=self._time_left())
         try:
             return session.run(
                 manner, lambda waiting: Waiting(waiting, self._whom, left, gave_up, self._attach_waiting)

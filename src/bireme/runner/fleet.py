@@ -8,29 +8,26 @@ import time
 
 from bireme.control.channel import Channel
 from bireme.control.frames import Output
-from bireme.errors import BadInputError
 from bireme.logs.rankfiles import RankFiles
-from bireme.planning.start import JobFacts, start_plan
-from bireme.resources import devices
-from bireme.resources.reach import reachable
-from bireme.runner import pidfile, preflight
+from bireme.runner import preflight
+from bireme.runner.blame import blame_the_lost
+from bireme.runner.departure import departure
 from bireme.runner.engine import Engine
-from bireme.runner.member import Member, addresses_of, find_member
+from bireme.runner.heartbeat import Heartbeat
+from bireme.runner.intake import WINDOW, Intake
+from bireme.runner.member import Member, find_member
 from bireme.runner.muster import AT_ONCE, Muster
 from bireme.supervise.outcome import RankEnd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
 
     from bireme.agent.session import Session
     from bireme.control.frames import Message
-    from bireme.loop import Timer
-    from bireme.planning.start import StartPlan
-    from bireme.resources.pool import Pool
     from bireme.runner.dial import Dial
     from bireme.runner.gathering import Gathering
+    from bireme.runner.pidfile import PidFile
     from bireme.runner.voyage import Voyage
 
 _MESSAGES = (
@@ -38,9 +35,6 @@ _MESSAGES = (
     *("guardian_lost", "signalled", "over", "pong"),
 )
 """What an agent says."""
-_WINDOW = 1024 * 1024
-"""Bytes of output that an agent may send before we have taken what it sent."""
-_CREDIT = 128 * 1024
 _NEWS = 0.25
 """Seconds by which the end of an agent may reach us later than the failures that it, or what ends it, causes."""
 _ENGINE_WAIT = 5.0
@@ -50,22 +44,19 @@ _ENGINE_WAIT = 5.0
 class Fleet:
     """A crew of many nodes: see :class:`bireme.agent.session.Crew`."""
 
-    def __init__(self, session: Session, voyage: Voyage, dial: Dial | None, pid_file: str | None) -> None:
+    def __init__(self, session: Session, voyage: Voyage, dial: Dial | None, pid_file: PidFile) -> None:
         self._session, self._voyage, self._dial = session, voyage, dial
-        me = os.getpid()
         pairs = zip(voyage.hosts, voyage.slots, strict=True)
         self._all = tuple(Member(index, host, slots) for index, (host, slots) in enumerate(pairs))
         self.members = list(self._all)
         """Those that take part."""
-        self._plan: StartPlan | None = None
-        self._active: Pool = {}
-        self._stopping = self._started = self._leaving = self._held = False
+        self._stopping = self._started = self._leaving = False
         self._allocation = ""
         self._engine_gone = False
         self._killed = 0
         self._stuck: list[str] = []
-        self._files: RankFiles | None = None
-        self._beat: Timer | None = None
+        self._intake = Intake(session, self.members)
+        self._heartbeat = Heartbeat(session.loop, self.members, voyage.heartbeat, self._silent)
         self._engine = Engine(
             session.loop,
             voyage.commands,
@@ -74,8 +65,8 @@ class Fleet:
             on_line=lambda index, line: self._muster.engine_says(index, line),
             on_over=self._engine_over,
             at_once=AT_ONCE,
-            at_start=lambda: pidfile.create(pid_file, me) if pid_file else None,
-            at_loss=lambda: pidfile.remove(pid_file, me) if pid_file else None,
+            at_start=pid_file.create,
+            at_loss=pid_file.remove,
         )
         self._one_by_one = voyage.one_by_one
         self._muster = Muster(
@@ -108,7 +99,7 @@ class Fleet:
     @property
     def logs(self) -> tuple[str, ...]:
         """The ranks' log files that were gathered here."""
-        return tuple(self._files.paths.values()) if self._files is not None else ()
+        return tuple(self._intake.files.paths.values()) if self._intake.files is not None else ()
 
     def start(self) -> None:
         """Start the engine and talk to whoever answers."""
@@ -149,20 +140,17 @@ class Fleet:
 
     def resume(self) -> None:
         """Wake them."""
-        now = time.monotonic()
+        self._heartbeat.resume()
         for member in self.members:
-            member.last_heard = now
             member.send("resume")
 
     def hold_output(self) -> None:
-        """Give no more credit: the agents hold back what their ranks write."""
-        self._held = True
+        """Take no more of what the ranks write."""
+        self._intake.hold()
 
     def release_output(self) -> None:
         """There is room again."""
-        self._held = False
-        for member in self.members:
-            self._pay(member)
+        self._intake.release()
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -171,8 +159,7 @@ class Fleet:
                 member.channel.close()
         self._engine.close()
         self._close_the_door()
-        if self._files is not None:
-            self._files.close()
+        self._intake.close()
 
     def _close_the_door(self) -> None:
         """Nobody else dials any more."""
@@ -218,9 +205,7 @@ class Fleet:
             self._attach(member, fd, fd)
 
     def _on_hello(self, member: Member, problems: list[str], **hello: Any) -> None:
-        if self._beat is None:
-            self._heartbeat()
-        self._ping(member)
+        self._heartbeat.watch(member)
         self._muster.hello(member, problems, **hello)
 
     def _on_probed(self, member: Member, reachable: list[str]) -> None:
@@ -256,33 +241,18 @@ class Fleet:
     def _start(self, master_addr: str) -> None:
         """The ranks can meet: number them and let them start."""
         self._close_the_door()
-        spec, first = self._voyage.spec, self.members[0]
-        self._active = self._voyage.resolve({member.name: tuple(member.hello["slots"]) for member in self.members})
-        if first.name not in self._active:  # it holds the port, at an address of its own
-            what = f"the filters leave no slot of {first.name}, the first node"
-            raise BadInputError(what, mend=f"leave out the whole node: --exclude {first.name}", where="--exclude")
-        accelerator = first.hello["accelerator"]
-        job = JobFacts(
-            os.urandom(6).hex(),
-            accelerator,
-            devices.visible_variables(accelerator, declared=all(slots is not None for slots in self._voyage.slots)),
-            spec.accelerator != "auto",
-            first.hello["local_rank_flag"],
-            master_addr,
-            first.hello["port"] if spec.elastic else spec.master_port or first.hello["port"],
-        )
-        nodes = {member.name: preflight.node_facts(member, job.job_id) for member in self.members}
-        plan = self._plan = start_plan(spec, self._active, job, nodes)
+        plan, nodes = departure(self._voyage, self.members, master_addr)
         self._session.planned(plan)
         if self._voyage.log_dir is not None:
             ranks = [worker.rank for node in plan.nodes for worker in node.workers]
-            self._files = RankFiles(self._voyage.log_dir, ranks, lambda text: self._session.console.say("error", text))
+            say = self._session.console.say
+            self._intake.files = RankFiles(self._voyage.log_dir, ranks, lambda text: say("error", text))
         self._started = True
         if self._voyage.epoch is not None:
-            self._voyage.epoch.begun(tuple(self._active), plan.world_size)
-        by_host = dict(zip(self._active, plan.nodes, strict=True))
+            self._voyage.epoch.begun(tuple(nodes), plan.world_size)
+        accelerator = self.members[0].hello["accelerator"]
         for member in self.members:
-            node = by_host.get(member.name)
+            node = nodes.get(member.name)
             if node is None:  # the filters left it no slot
                 member.state = "over"
                 continue
@@ -291,8 +261,8 @@ class Fleet:
                 "start",
                 node=node.as_dict(),
                 accelerator=accelerator,
-                grace=spec.grace,
-                window=_WINDOW,
+                grace=self._voyage.spec.grace,
+                window=WINDOW,
                 rest=self._session.rest,
             )
 
@@ -301,22 +271,13 @@ class Fleet:
     def _on_frame(self, member: Member, frame: Message | Output) -> None:
         member.last_heard = time.monotonic()
         if isinstance(frame, Output):
-            if self._files is not None:
-                self._files.write(frame.rank, frame.data)
-            self._session.chunk(frame.rank, frame.number, frame.data)
-            member.unpaid += len(frame.data)
-            self._pay(member)
+            self._intake.take(member, frame)
             return
         handler = getattr(self, f"_on_{frame.type}", None) if frame.type in _MESSAGES else None
         if handler is None:
             self._on_end(member, f"its agent has sent a message that we do not know: {frame.type}")
         else:
             handler(member, **frame.body)
-
-    def _pay(self, member: Member) -> None:
-        if not self._held and member.unpaid >= _CREDIT:
-            member.send("credit", size=member.unpaid)
-            member.unpaid = 0
 
     def _on_up(self, member: Member, rank: int, pid: int, when: float) -> None:
         self._session.up(rank, pid)
@@ -357,24 +318,13 @@ class Fleet:
         self._stuck += [f"{member.name}: {what}" for what in stuck]
         self._maybe_leave()
 
-    # -- heartbeats ------------------------------------------------------------------------------
-
-    def _ping(self, member: Member) -> None:
-        member.send("ping", sent=time.monotonic())
+    # -- losses ----------------------------------------------------------------------------------
 
     def _on_pong(self, member: Member, sent: float, now: float) -> None:
         member.clock(sent, now)
 
-    def _heartbeat(self) -> None:
-        now = time.monotonic()
-        for member in tuple(self.members):
-            if not member.alive or member.state == "connecting":
-                continue
-            if now - member.last_heard > self._voyage.heartbeat:
-                self._lose(member, f"no sign of life for {self._voyage.heartbeat:g} s", member.last_heard)
-            else:
-                self._ping(member)
-        self._beat = self._session.loop.after(self._voyage.heartbeat / 4, self._heartbeat)
+    def _silent(self, member: Member) -> None:
+        self._lose(member, f"no sign of life for {self._voyage.heartbeat:g} s", member.last_heard)
 
     def _lose(self, member: Member, reason: str, when: float) -> None:
         """A node is gone, since a second of our clock: whatever that has caused elsewhere comes after it."""
@@ -420,10 +370,9 @@ class Fleet:
         if self._leaving:
             return
         self._leaving = True
-        self._blame_the_lost()
+        blame_the_lost(self._session, self._voyage, self.members)
         self._muster.stop()
-        if self._beat is not None:
-            self._beat.cancel()
+        self._heartbeat.stop()
         for member in self.members:
             member.send("release")
         if self._started and all(member.state == "over" for member in self.members):
@@ -433,26 +382,6 @@ class Fleet:
             self._give_back_allocation()
         if self._engine_gone:
             self._finish()
-
-    def _blame_the_lost(self) -> None:
-        """Where several nodes are lost: whose fault is it?"""
-        verdict = self._session.verdict
-        lost = [member for member in self.members if member.state == "lost"]
-        if len(lost) < 2 or verdict.cause != "agent lost":
-            return
-        if self._one_by_one:
-            at_fault = {*verdict.hosts, *(member.name for member in lost)}
-            verdict.hosts = tuple(member.name for member in self.members if member.name in at_fault)
-        else:
-            self._blame_the_silent(lost)
-
-    def _blame_the_silent(self, lost: Sequence[Member]) -> None:
-        """An engine of all nodes takes every agent along when it loses one: the one that is silent is to blame."""
-        port = self._voyage.spec.ssh_port or 22
-        dead = tuple(member.name for member in lost if not reachable(addresses_of(member.name), port, seconds=1.0))
-        if dead:
-            note = f"agent lost on {', '.join(dead)}: the node does not answer any more"
-            self._session.trouble("agent lost", note, float("-inf"), dead)
 
     def _give_back_allocation(self) -> None:
         """An allocation that the engine has made for us outlives an engine that waits for a dead node."""

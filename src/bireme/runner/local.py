@@ -12,7 +12,7 @@ from bireme.job import DEFAULT_PORT
 from bireme.logs import rankfiles
 from bireme.planning.start import JobFacts, StartPlan, start_plan
 from bireme.resources import devices, filters, ports, program
-from bireme.runner import pidfile
+from bireme.runner.pidfile import PidFile
 from bireme.supervise import activation
 from bireme.value import Value
 
@@ -190,34 +190,29 @@ def _at_fault(name: str, carry_out: Callable[[], Outcome]) -> Outcome:
 
 def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
     notes = list(prepared.notes)
-    pid_file = pidfile.path_of(main_pid) if spec.save_pid and main_pid is not None else None
-    me = os.getpid()
     try:
         log_dir = None
         if spec.rank_log_dir is not None:
             log_dir = rankfiles.prepare(spec.rank_log_dir)
         elif spec.log_dir is not None:
             log_dir = rankfiles.prepare(spec.log_dir, "--log_dir")
-        if pid_file is not None:
-            pidfile.check(pid_file)
-            notes.append(("info", f"launcher pid: {me} (in {pid_file})"))
-        manner = session.Manner(spec.output, spec.timestamps, spec.fold, spec.log_level, spec.time_limit, tuple(notes))
         lock = prepared.lease.fileno() if prepared.lease is not None else -1
-        return session.run(
-            manner,
-            lambda session: LocalCrew(
-                session,
-                prepared.plan,
-                prepared.plan.nodes[0],
-                prepared.environ,
-                grace=spec.grace,
-                log_dir=log_dir,
-                keep=(lock,) if lock >= 0 else (),
-                at_start=lambda: pidfile.create(pid_file, me) if pid_file else None,
-                remove_at_loss=(pid_file,) if pid_file else (),
-            ),
-        )
+        with PidFile(main_pid if spec.save_pid else None) as pid_file:
+            if pid_file.path is not None:
+                notes.append(("info", f"launcher pid: {os.getpid()} (in {pid_file.path})"))
+            return session.run(
+                session.Manner.of(spec, notes),
+                lambda session: LocalCrew(
+                    session,
+                    prepared.plan,
+                    prepared.plan.nodes[0],
+                    prepared.environ,
+                    grace=spec.grace,
+                    log_dir=log_dir,
+                    keep=(lock,) if lock >= 0 else (),
+                    at_start=pid_file.create,
+                    remove_at_loss=(pid_file.path,) if pid_file.path is not None else (),
+                ),
+            )
     finally:
         prepared.release()
-        if pid_file is not None:
-            pidfile.remove(pid_file, me)

@@ -12,17 +12,19 @@ from bireme.planning.exports import exports
 from bireme.planning.start import JobFacts, NodeFacts, start_plan
 from bireme.resources import devices
 from bireme.resources.locality import find_this_machine
-from bireme.runner import pidfile, pool
+from bireme.runner import pool
 from bireme.runner.dial import Dial
 from bireme.runner.fleet import Fleet
+from bireme.runner.pidfile import PidFile
 from bireme.runner.voyage import Voyage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from bireme.backends.base import Backend, LaunchPlan
     from bireme.job import JobSpec
+    from bireme.planning.exports import Exports
     from bireme.planning.start import StartPlan
     from bireme.resources.hostfile import HostEntry
     from bireme.resources.pool import Pool
@@ -63,21 +65,12 @@ def run(
     travelling = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd())
 
     dial = Dial(backend.TOKEN_VARIABLE) if backend.CHANNEL == "dial" else None
-    hosts = _hosts(entries)
-    launch = base.LaunchPlan(
-        hosts,
-        agent_words(dial),
-        executable,
-        spec.launcher_args,
-        spec.ssh_port,
-        root=os.geteuid() == 0,
-        connect_timeout=epoch.connect_timeout if epoch is not None else base.CONNECT_TIMEOUT,
-    )
     # The token comes first: MPICH 4.0's hydra does not see the last variable of its environment.
     engine_environ = {**(dial.environment() if dial is not None else {}), **environ}
+    launch = _launch(spec, entries, agent_words(dial), executable, epoch)
     voyage = Voyage(
         spec,
-        hosts,
+        launch.hosts,
         tuple(slots[entry.name] for entry in entries),
         lambda known: _active(spec, slots, known),
         travelling.variables,
@@ -89,22 +82,35 @@ def run(
         checked,
         epoch,
     )
-    names = ", ".join(sorted(travelling.variables)) or "none"
-    notes = [("debug", f"{len(hosts)} nodes of {found.source}, by {backend.NAME}; variables that travel: {names}")]
-    if not spec.hosts and spec.hostfile is None and epoch is None:
-        notes.append(("info", f"{len(hosts)} node{'' if len(hosts) == 1 else 's'}, from {found.source}"))
-    if travelling.passed_over:
-        notes.append(("warning", f"set by Bireme itself, so passed over: {', '.join(travelling.passed_over)}"))
-    me = os.getpid()
-    pid_file = pidfile.path_of(me) if spec.save_pid else None
-    if pid_file is not None:
-        pidfile.check(pid_file)
-    try:
-        manner = session.Manner(spec.output, spec.timestamps, spec.fold, spec.log_level, spec.time_limit, tuple(notes))
+    manner = session.Manner.of(spec, _notes(voyage, found, travelling))
+    with PidFile(os.getpid() if spec.save_pid else None) as pid_file:
         return session.run(manner, lambda crew_session: Fleet(crew_session, voyage, dial, pid_file))
-    finally:
-        if pid_file is not None:
-            pidfile.remove(pid_file, me)
+
+
+def _launch(
+    spec: JobSpec, entries: Sequence[HostEntry], agent: tuple[str, ...], executable: str, epoch: Epoch | None = None
+) -> LaunchPlan:
+    """What an engine is asked for."""
+    return base.LaunchPlan(
+        _hosts(entries),
+        agent,
+        executable,
+        spec.launcher_args,
+        spec.ssh_port,
+        root=os.geteuid() == 0,
+        connect_timeout=epoch.connect_timeout if epoch is not None else base.CONNECT_TIMEOUT,
+    )
+
+
+def _notes(voyage: Voyage, found: Found, travelling: Exports) -> Iterator[tuple[str, str]]:
+    """What is said before anything starts, each with its level."""
+    spec, number = voyage.spec, len(voyage.hosts)
+    names = ", ".join(sorted(travelling.variables)) or "none"
+    yield "debug", f"{number} nodes of {found.source}, by {voyage.backend.NAME}; variables that travel: {names}"
+    if not spec.hosts and spec.hostfile is None and voyage.epoch is None:
+        yield "info", f"{number} node{'' if number == 1 else 's'}, from {found.source}"
+    if travelling.passed_over:
+        yield "warning", f"set by Bireme itself, so passed over: {', '.join(travelling.passed_over)}"
 
 
 def _active(spec: JobSpec, slots: Mapping[str, tuple[str, ...] | None], known: Pool) -> Pool:
@@ -130,9 +136,7 @@ def engine_commands(spec: JobSpec, environ: Mapping[str, str], found: Found) -> 
     if backend.CHANNEL == "dial":
         words = ("--dial", "<our addresses>", "<a free port>", backend.TOKEN_VARIABLE)
     agent = (sys.executable, "-m", "bireme.agent", *words)
-    root = os.geteuid() == 0
-    launch = base.LaunchPlan(_hosts(entries), agent, "", spec.launcher_args, spec.ssh_port, root=root)
-    return _commands(spec, backend)(launch, environ)
+    return _commands(spec, backend)(_launch(spec, entries, agent, ""), environ)
 
 
 def _commands(spec: JobSpec, backend: Backend) -> Commands:
@@ -152,7 +156,7 @@ def agent_words(dial: Dial | None) -> tuple[str, ...]:
     return (sys.executable, "-m", "bireme.agent", *(("--channel",) if dial is None else dial.arguments()))
 
 
-def _hosts(entries: tuple[HostEntry, ...]) -> tuple[base.HostLaunch, ...]:
+def _hosts(entries: Sequence[HostEntry]) -> tuple[base.HostLaunch, ...]:
     here = find_this_machine([entry.name for entry in entries])
     return tuple(base.HostLaunch(entry.name, entry.user, entry.port, entry.name == here) for entry in entries)
 

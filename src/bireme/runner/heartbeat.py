@@ -1,0 +1,63 @@
+"""Signs of life: every agent that has answered is asked for one again and again, and missed when it gives none."""
+
+from __future__ import annotations
+
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bireme.loop import Loop, Timer
+    from bireme.runner.member import Member
+
+_ASKED = 4
+"""How often a member is asked within the time after which it is missed."""
+
+
+class Heartbeat:
+    """Watches over the members; their answers also tell how their clocks stand to ours.
+
+    Args:
+        members: a list that may become shorter meanwhile.
+        seconds: without a sign of life after which a member is missed.
+        on_silent: called with a member that is missed.
+    """
+
+    def __init__(
+        self, loop: Loop, members: Sequence[Member], seconds: float, on_silent: Callable[[Member], None]
+    ) -> None:
+        self._loop, self._members, self._seconds, self._on_silent = loop, members, seconds, on_silent
+        self._timer: Timer | None = None
+
+    def watch(self, member: Member) -> None:
+        """It has answered for the first time."""
+        if self._timer is None:
+            self._beat()
+        _ask(member)
+
+    def resume(self) -> None:
+        """Nobody was asked for a while: what was not heard meanwhile does not count."""
+        now = time.monotonic()
+        for member in self._members:
+            member.last_heard = now
+
+    def stop(self) -> None:
+        """Nobody is missed any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _beat(self) -> None:
+        self._timer = self._loop.after(self._seconds / _ASKED, self._beat)  # first: who is missed may end the watch
+        now = time.monotonic()
+        for member in tuple(self._members):
+            if not member.alive or member.state == "connecting":
+                continue
+            if now - member.last_heard > self._seconds:
+                self._on_silent(member)
+            else:
+                _ask(member)
+
+
+def _ask(member: Member) -> None:
+    member.send("ping", sent=time.monotonic())
