@@ -104,7 +104,7 @@ def test_missing_peers_are_named(tmp_path):
 def test_launching_costs_little_more_than_a_bare_loop(benchmark, ranks, most):
     """The best of many turns: what others do on this machine can only add to it. More turns, if that was not enough."""
     best = {"bare": float("inf"), "bireme": float("inf")}
-    for _ in range(3):
+    for _ in range(8):
         _, measured = benchmark("launch", "--rounds", 15, "--ranks", ranks)
         for each in measured["results"]:
             best[each["name"]] = min(best[each["name"]], *filter(None, each["seconds"]))

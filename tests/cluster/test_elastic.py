@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ pytestmark = [
 ]
 
 DIGITS = Path(__file__).parents[2] / "examples/elastic_digits.py"
-NODES = ("node1", "node2", "node3", "node4")
+NODES = ("node1", "node2", "node3")  # each has to import torch in each epoch, which is what costs the time here
 HEARTBEAT = 2.0
 INTERVAL = 2.0
 
@@ -54,7 +55,7 @@ class Elastic:
         self.hostfile(NODES)
         (folder / "rank.py").write_text(RANK)
 
-    def hostfile(self, names: tuple[str, ...], *slots: int) -> None:
+    def hostfile(self, names: Sequence[str], *slots: int) -> None:
         """Written at once: it is read while the job runs."""
         each = zip(names, slots or (1,) * len(names), strict=True)
         (self.folder / "hosts.new").write_text("".join(f"{name} slots={number}\n" for name, number in each))
@@ -66,7 +67,7 @@ class Elastic:
             command = bireme("run", "--hostfile", "hosts", *map(str, (*options, *words)))
         else:
             run = bireme("run", *map(str, (*options, *words)))
-            command = ["salloc", "--quiet", "--no-kill", "-N4", "--exclusive", "--mem=0", *run]
+            command = ["salloc", "--quiet", "--no-kill", "-N3", "--exclusive", "--mem=0", *run]
         with self.said.open("wb") as file:
             return self.login.popen(command, cwd=str(self.folder), stdout=file, stderr=subprocess.STDOUT)
 
@@ -130,20 +131,20 @@ def hosts_of(ranks: list[list[str]]) -> list[str]:
 
 
 def test_real_training_goes_on(elastic: Elastic) -> None:
-    """Rank 0's node is lost and comes back, a worker is killed: the loss goes on where it was."""
-    elastic.hostfile(NODES[:2])  # PyTorch's start is what costs the time here
+    """Rank 0's node is lost, a worker is killed, the node comes back: the loss goes on where it was."""
+    elastic.hostfile(NODES[:2])
     process = elastic.start(
         *("--min_elastic_nodes", 1, "--max_elastic_nodes", 4),
-        *(DIGITS, "--steps", 240, "--delay", 0.05, "--checkpoint", elastic.folder / "digits.pt"),
+        *(DIGITS, "--steps", 240, "--delay", 0.1, "--checkpoint", elastic.folder / "digits.pt"),
     )
     elastic.wait(process, r"step   20 .* 2 ranks")
     elastic.testbed["node1"].poweroff()
     elastic.wait(process, r"resumed at step \d+: 2 -> 1 ranks")
     elastic.wait(process, r"loss .* 1 ranks")
+    os.kill(max(found(elastic.testbed["node2"], "elastic_digits.py")), signal.SIGKILL)
+    elastic.wait(process, r"resumed at step \d+: 1 -> 1 ranks")
     elastic.testbed["node1"].boot()
     elastic.wait(process, r"resumed at step \d+: 1 -> 2 ranks")
-    os.kill(max(found(elastic.testbed["node2"], "elastic_digits.py")), signal.SIGKILL)
-    elastic.wait(process, r"resumed at step \d+: [12] -> 2 ranks", 2)
     text = elastic.end(process)
     assert float(re.findall(r"test accuracy (\S+)", text)[0]) >= 0.95
     resumed = [int(step) for step in re.findall(r"resumed at step (\d+)", text)]
@@ -155,20 +156,20 @@ def test_real_training_goes_on(elastic: Elastic) -> None:
 
 def test_nodes_go_and_come(elastic: Elastic) -> None:
     """Rank 0's node is lost, with fewer than the least the job waits, and takes the node in again."""
-    process = elastic.start("--num_nodes", "3:4", "rank.py", "go")
-    ranks = elastic.ranks(process, 1, 4)
+    process = elastic.start("--num_nodes", "2:3", "rank.py", "go")
+    ranks = elastic.ranks(process, 1, 3)
     assert hosts_of(ranks) == list(NODES)
-    assert [words[1:6] for words in ranks] == [[str(rank), "4", "0", "1", str(rank)] for rank in range(4)]
+    assert [words[1:6] for words in ranks] == [[str(rank), "3", "0", "1", str(rank)] for rank in range(3)]
     elastic.testbed["node1"].poweroff()
-    ranks = elastic.ranks(process, 2, 3)
-    assert hosts_of(ranks) == list(NODES[1:])
+    ranks = elastic.ranks(process, 2, 2)
+    assert hosts_of(ranks) == ["node2", "node3"]
     assert {words[7] for words in ranks} == {elastic.testbed["node2"].ip}, "MASTER_ADDR is chosen anew"
-    elastic.testbed["node4"].poweroff()
+    elastic.testbed["node3"].poweroff()
     (waiting,) = elastic.wait(process, r"waiting, at most 600 s: (.*)")
-    assert waiting.startswith("2 of 3 nodes are there") and "node1" in waiting and "node4" in waiting
+    assert waiting.startswith("1 of 2 nodes are there") and "node1" in waiting and "node3" in waiting
     elastic.testbed["node1"].boot()
-    ranks = elastic.ranks(process, 3, 3)
-    assert hosts_of(ranks) == list(NODES[:3])
+    ranks = elastic.ranks(process, 3, 2)
+    assert hosts_of(ranks) == ["node1", "node2"]
     assert {words[-1] for words in ranks} == {ranks[0][-1]} and ranks[0][-3:-1] == ["0", "3"]
     (elastic.folder / "go").touch()
     text = elastic.end(process)
@@ -187,26 +188,27 @@ def test_too_few_for_too_long(elastic: Elastic) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(("--max_elastic_nodes", 4), id="hostfile"),
-        pytest.param(("--hosts", "node[1-5]", "--exclude", "node5@node3:1"), id="hosts"),
+        pytest.param(("--max_elastic_nodes", 3), id="hostfile"),
+        pytest.param(("--hosts", "node[1-4]", "--exclude", "node4@node2:1"), id="hosts"),
     ],
 )
 def test_a_node_that_is_away_from_the_beginning(elastic: Elastic, options: tuple[object, ...]) -> None:
     """It is looked for as the pool was read, whatever becomes of the file; filters that speak of it do no harm."""
-    elastic.testbed["node3"].poweroff()
+    elastic.testbed["node2"].poweroff()
     process = elastic.start(*options, "--accelerator", "cpu", "rank.py", "go")
     if "--hosts" in options:
-        assert set(hosts_of(elastic.ranks(process, 1, 3 * (os.cpu_count() or 1)))) == {"node1", "node2", "node4"}
-        elastic.testbed["node3"].boot()
-        assert hosts_of(elastic.ranks(process, 2, 4 * (os.cpu_count() or 1) - 1)).count("node3") == 1
+        cores = os.cpu_count() or 1
+        assert set(hosts_of(elastic.ranks(process, 1, 2 * cores))) == {"node1", "node3"}
+        elastic.testbed["node2"].boot()
+        assert hosts_of(elastic.ranks(process, 2, 3 * cores - 1)).count("node2") == cores - 1
         (elastic.folder / "go").touch()
         elastic.end(process)
         return
-    assert hosts_of(elastic.ranks(process, 1, 3)) == ["node1", "node2", "node4"]
-    assert "node3 is left out: " in elastic.text()
+    assert hosts_of(elastic.ranks(process, 1, 2)) == ["node1", "node3"]
+    assert "node2 is left out: " in elastic.text()
     (elastic.folder / "hosts").unlink()
-    elastic.testbed["node3"].boot()
-    assert hosts_of(elastic.ranks(process, 2, 4)) == list(NODES)
+    elastic.testbed["node2"].boot()
+    assert hosts_of(elastic.ranks(process, 2, 3)) == list(NODES)
     (elastic.folder / "go").touch()
     elastic.end(process)
 
@@ -216,7 +218,7 @@ def test_the_hostfile_grows(elastic: Elastic) -> None:
     elastic.hostfile(NODES[:2])
     process = elastic.start("--max_elastic_nodes", 3, "rank.py", "go")
     elastic.ranks(process, 1, 2)
-    elastic.hostfile(NODES, 1, 1, 2, 1)
+    elastic.hostfile([*NODES, "node4"], 1, 1, 2, 1)
     ranks = elastic.ranks(process, 2, 4)
     assert hosts_of(ranks) == ["node1", "node2", "node3", "node3"]
     assert [words[3] for words in ranks] == ["0", "0", "0", "1"] and [words[4] for words in ranks] == list("1122")
@@ -226,6 +228,7 @@ def test_the_hostfile_grows(elastic: Elastic) -> None:
 
 
 def test_drained_and_called_back(elastic: Elastic) -> None:
+    elastic.hostfile([*NODES, "node4"])
     process = elastic.start("--max_elastic_nodes", 2, "rank.py", "go")
     elastic.ranks(process, 1, 2)
     (job,) = elastic.wait(process, r"elastic job (\d+)")[:1]
@@ -259,11 +262,11 @@ def is_meeting(pid: int) -> bool:
 
 
 def in_a_rendezvous(elastic: Elastic) -> subprocess.Popen[bytes]:
-    """Two nodes have come, and wait for the third."""
-    process = elastic.start("--max_elastic_nodes", 3, "rank.py", "go")
-    wait_until("all to take part", lambda: len(participants(elastic)) == 3, 30, 0.005)
-    os.kill(participants(elastic)["node3"], signal.SIGSTOP)
-    wait_until("two to meet", lambda: sum(map(is_meeting, participants(elastic).values())) == 2, 60, 0.02)
+    """One node has come, and waits for the other."""
+    process = elastic.start("--max_elastic_nodes", 2, "rank.py", "go")
+    wait_until("both to take part", lambda: len(participants(elastic)) == 2, 30, 0.005)
+    os.kill(participants(elastic)["node2"], signal.SIGSTOP)
+    wait_until("one to come", lambda: sum(map(is_meeting, participants(elastic).values())) == 1, 60, 0.02)
     assert "ranks on" not in elastic.text()
     return process
 
@@ -284,7 +287,7 @@ def test_the_store_is_killed_in_a_rendezvous(elastic: Elastic) -> None:
     process = in_a_rendezvous(elastic)
     (store,) = found(elastic.login, "elastic/store.py")
     os.kill(store, signal.SIGKILL)
-    assert hosts_of(elastic.ranks(process, 2, 3)) == list(NODES[:3])
+    assert hosts_of(elastic.ranks(process, 2, 2)) == list(NODES[:2])
     assert "bireme: the rendezvous store has ended" in elastic.text()
     (elastic.folder / "go").touch()
     elastic.end(process)
@@ -310,19 +313,19 @@ def test_always_fails_under_slurm(under_slurm: Elastic) -> None:
 
 def test_nodes_go_under_slurm(under_slurm: Elastic) -> None:
     """Slurm takes a failed node out of the job for good: too few are left, at last."""
-    process = under_slurm.start("--num_nodes", "2:4", "--elastic_timeout", 4, "rank.py", "go")
-    assert hosts_of(under_slurm.ranks(process, 1, 4)) == list(NODES)
+    process = under_slurm.start("--num_nodes", "1:3", "--elastic_timeout", 4, "--output", "prefix", "rank.py", "go")
+    assert hosts_of(under_slurm.ranks(process, 1, 3)) == list(NODES)
     rank = max(found(under_slurm.testbed["node2"], "rank.py"))
     os.kill(rank, signal.SIGKILL)
     under_slurm.wait(process, r"rank 1 on node2 .*SIGKILL[^\n]*\n(?:.*\n)*?bireme: restart 1 of 3")
-    under_slurm.ranks(process, 2, 4)
+    under_slurm.ranks(process, 2, 3)
     under_slurm.testbed["node3"].poweroff()
-    assert hosts_of(under_slurm.ranks(process, 3, 3)) == ["node1", "node2", "node4"]
+    assert hosts_of(under_slurm.ranks(process, 3, 2)) == ["node1", "node2"]
     under_slurm.testbed["node1"].poweroff()
-    assert hosts_of(under_slurm.ranks(process, 4, 2)) == ["node2", "node4"]
+    assert hosts_of(under_slurm.ranks(process, 4, 1)) == ["node2"]
     under_slurm.testbed["node2"].poweroff()
     text = under_slurm.end(process, 76)
-    assert "too few nodes for 4 s: 1 of 2 nodes are there" in text
+    assert "too few nodes for 4 s: 0 of 1 nodes are there" in text
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, 0)])

@@ -11,10 +11,11 @@ import pytest
 from tests.cluster.basics import children, wait_until
 from tests.cluster.test_world import Jobs, backends, far
 from tests.conftest import PROGRAMS, read_lines
+from tests.run.test_interrupt import in_start_of_interpreter
 
 SCENE = PROGRAMS / "scene.py"
 CONNECT = 10.0  # seconds that ssh may take to connect: who presses Ctrl+C does not wait for that
-WITHIN = 1.0  # seconds after the command's end until nothing is left
+WITHIN = 5.0  # seconds after the command's end until nothing is left
 
 
 def start(jobs: Jobs, *words: object, hosts: str = "node[1-3]:2") -> subprocess.Popen[bytes]:
@@ -33,16 +34,14 @@ def ends_clean(jobs: Jobs, process: subprocess.Popen[bytes], within: float = CON
     _, err = process.communicate(timeout=60)
     seconds = time.monotonic() - begin
     text = err.decode(errors="replace")
-    ours_in_it = [line for line in text.splitlines() if "bireme" in line]
-    if "KeyboardInterrupt" in text and all("bireme/__init__.py" in line for line in ours_in_it):
+    ours = [line for line in text.splitlines() if not line.startswith("[node")]
+    if in_start_of_interpreter("\n".join(ours).encode()):
         assert not text.count("[node")  # Python itself was hit while it began, before it came to us
         return ""
     assert process.returncode in (130, *codes), text
     assert seconds < within, f"{seconds:.1f} s"
-    # slurmd takes its time with the step of an allocation that has just begun, and ends with that at its own pace
-    left = jobs.testbed.strays(5 * WITHIN if jobs.backend == "slurm" else WITHIN)
+    left = jobs.testbed.strays(WITHIN)
     assert not any(left.values()), f"left: {left}"
-    ours = [line for line in text.splitlines() if not line.startswith("[node")]
     assert all(line.startswith("bireme: ") for line in ours), ours
     return text
 

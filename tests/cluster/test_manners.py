@@ -101,15 +101,14 @@ def test_stopped_while_suspended(request: pytest.FixtureRequest, backend: str) -
     os.kill(process.pid, signal.SIGCONT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 143, err
-    left = jobs.testbed.strays(1)
+    left = jobs.testbed.strays(5)
     assert not any(left.values()), left
 
 
 def test_time_limit(ssh_cluster: Testbed, shared_dir: Path) -> None:
     jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    done = jobs.run("--time_limit", "1", jobs.write("ticks.py", TICKS))
-    assert done.returncode == 124, done.stderr
-    assert done.stdout.count("ready") == 6
+    done = jobs.run("--time_limit", "1", jobs.write("ticks.py", TICKS))  # at whatever moment that is
+    assert done.returncode == 124 and "the time limit of 1 s" in done.stderr, done.stderr
 
 
 # -- stdin and stdout ------------------------------------------------------------------------------

@@ -52,10 +52,10 @@ def test_lines_written_in_odd_pieces(request: pytest.FixtureRequest, backend: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends())
-def test_two_million_lines(request: pytest.FixtureRequest, backend: str) -> None:
-    """Not one is lost, torn or out of its rank's order."""
+def test_many_lines(request: pytest.FixtureRequest, backend: str) -> None:
+    """Not one of two million is lost, torn or out of its rank's order; a fifth of them where ssh is not the way."""
     jobs = Jobs.on(request, backend)
-    count = 333_334
+    count = 333_334 if backend == "ssh" else 66_667
     process = jobs.start("-q", WRITER, "lines", str(count))
     assert process.stdout
     nexts = dict.fromkeys(HOST_OF, 0)
@@ -203,7 +203,7 @@ def test_reader_goes_away(request: pytest.FixtureRequest, backend: str) -> None:
     process.stdout.close()
     err = process.stderr.read()
     assert process.wait(30) == 141, err
-    left = jobs.testbed.strays(1)
+    left = jobs.testbed.strays(5)
     assert not any(left.values()), left
 
 

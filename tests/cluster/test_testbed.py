@@ -99,14 +99,14 @@ def test_delay(ssh_cluster: Testbed) -> None:
     assert connected(ssh_cluster, seconds=10)
     assert time.monotonic() - began > 0.3  # the handshake takes several round trips of 100 ms
     ssh_cluster["node1"].clear()
-    assert connected(ssh_cluster)
+    assert connected(ssh_cluster, seconds=10)
 
 
 def test_mended(ssh_cluster: Testbed) -> None:
     """Whatever the tests before this one have done."""
     for node in ssh_cluster.nodes:
         assert (
-            ssh_cluster["login"].run(["ssh", "-o", "ConnectTimeout=2", node.name, "hostname"]).stdout.strip()
+            ssh_cluster["login"].run(["ssh", "-o", "ConnectTimeout=10", node.name, "hostname"]).stdout.strip()
             == node.name
         )
 
@@ -114,6 +114,7 @@ def test_mended(ssh_cluster: Testbed) -> None:
 def test_strays_are_found(ssh_cluster: Testbed) -> None:
     node = ssh_cluster["node2"]
     node.run("setsid sleep 1000 >/dev/null 2>&1 & :")
+    wait_until("sleep", lambda: list(node.strays().values()) == [["sleep", "1000"]], 10)
     (pid,) = node.strays()
     assert list(ssh_cluster.strays().items()) == [("node2", {pid: ["sleep", "1000"]})]
     os.kill(pid, signal.SIGKILL)
@@ -132,7 +133,7 @@ def test_interrupt_reaches_the_group(ssh_cluster: Testbed) -> None:
 
 def test_a_popen_ends_its_command(ssh_cluster: Testbed) -> None:
     process = ssh_cluster["node1"].popen(["sleep", "1000"])
-    wait_until("sleep", ssh_cluster["node1"].strays, 5)
+    wait_until("sleep", lambda: ["sleep", "1000"] in ssh_cluster["node1"].strays().values(), 10)
     process.kill()
     assert not ssh_cluster["node1"].strays(grace=1)
 

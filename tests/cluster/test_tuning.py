@@ -116,10 +116,10 @@ def test_experiments_of_different_widths_side_by_side(ssh_cluster: Testbed, shar
 
 @pytest.mark.slow
 def test_a_node_is_powered_off_during_a_study(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    """Twelve configurations, one node each; what ran on the lost node is measured elsewhere."""
+    """Six configurations, one node each; what ran on the lost node is measured elsewhere."""
     config = {
-        "train_micro_batch_size_per_gpu": [4, 8, 16, 32],
-        "zero_optimization": {"stage": [0, 1, 2]},
+        "train_micro_batch_size_per_gpu": [4, 8, 16],  # over before the lost node's rest is
+        "zero_optimization": {"stage": [0, 1]},
         "autotuning": {"enabled": True},
     }
     (shared_dir / "ds.json").write_text(json.dumps(config))
@@ -141,14 +141,14 @@ def test_a_node_is_powered_off_during_a_study(ssh_cluster: Testbed, shared_dir: 
     text = out.decode()
     assert process.returncode == 0, text + err.decode()
     assert len(re.findall(r"infrastructure: .*started again elsewhere", text)) == 1, text
-    assert "z0_gas1_tmbspg32" in (results / "summary.txt").read_text()
-    assert json.loads((results / "ds_config_optimal.json").read_text())["train_micro_batch_size_per_gpu"] == 32
+    assert "z0_gas1_tmbspg16" in (results / "summary.txt").read_text()
+    assert json.loads((results / "ds_config_optimal.json").read_text())["train_micro_batch_size_per_gpu"] == 16
     journal = Journal.open(str(results / "journal"))
     records = journal.records
     journal.close()
-    assert sum(1 for record in records if "end" in record) == 12
+    assert sum(1 for record in records if "end" in record) == 6
     starts = [str(record["on"]) for record in records if "start" in record]
-    assert len(starts) == 13
+    assert len(starts) == 7
     assert sum(1 for on in starts if on.startswith("node3:")) == 1
 
 

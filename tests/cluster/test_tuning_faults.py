@@ -90,6 +90,7 @@ def desk(ssh_cluster: Testbed, shared_dir: Path) -> Desk:
 
 def test_two_nodes_each_and_one_of_them_is_lost(desk: Desk) -> None:
     """Both nodes of the pair are free of the experiment before either gets another one."""
+    desk.configure([4, 8, 16], [0])  # over before the lost node's rest is
     process = desk.start("--until", "go", width=(2, 2))
     desk.running(8)
     desk.testbed["node2"].poweroff()
@@ -97,7 +98,7 @@ def test_two_nodes_each_and_one_of_them_is_lost(desk: Desk) -> None:
     desk.go()
     text = desk.end(process)
     assert len(re.findall(r"infrastructure: .*node2.*started again elsewhere", text)) == 1, text
-    assert set(desk.ends().values()) == {"ok"} and len(desk.ends()) == 8
+    assert set(desk.ends().values()) == {"ok"} and len(desk.ends()) == 3
     assert desk.starts()[:2] == ["node1:0,1@node2:0,1", "node3:0,1@node4:0,1"]
     assert not any("node2" in on for on in desk.starts()[2:]), "while it is away it gets none"
 
@@ -149,7 +150,7 @@ def test_a_tuner_that_is_stopped_leaves_nothing_on_any_node(desk: Desk, signum: 
     desk.running(8)
     desk.login.kill(process, signum, group=False)
     desk.end(process, 128 + signum)
-    left = desk.testbed.strays(0)
+    left = desk.testbed.strays(5)
     assert not any(left.values()), left
     desk.go()
     desk.end(desk.start("--until", "go"))
@@ -166,7 +167,7 @@ def test_a_tuner_that_is_killed_leaves_nothing_on_any_node_and_goes_on(desk: Des
     left = desk.testbed.strays(10)
     assert not any(left.values()), left
     before = desk.ends()
-    options = ("--experiment_limit", "3")
+    options = ("--experiment_limit", "10")  # for the stubborn one: the others should make it
     desk.end(desk.start("--until", "go", "--ran", "ran", "--do", "0/4=stubborn", "--do", "1/8=die", options=options))
     causes = desk.ends()
     assert before.items() <= causes.items() and len(causes) == 8
@@ -174,7 +175,7 @@ def test_a_tuner_that_is_killed_leaves_nothing_on_any_node_and_goes_on(desk: Des
     for name in before:
         stage, micro = re.findall(r"^z(\d)_gas\d+_tmbspg(\d+)$", name)[0]
         assert ran.count(f"{stage}/{micro}") == 1, "what has ended is not run again"
-    assert not any(desk.testbed.strays(0).values())
+    assert not any(desk.testbed.strays(5).values())
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -182,7 +183,7 @@ def test_stubborn_ranks_are_gone_before_their_slots_are_given_again(desk: Desk, 
     """With grandchildren in sessions of their own, on another machine; also if the tuner was killed meanwhile."""
     desk.configure([4, 8], [0])
     (desk.folder / "alone.py").write_text(ALONE.replace("CONTRACT", repr(str(CONTRACT))))
-    words = ["--hosts", "node1:2", "--num_gpus", "2", "--grace", "0.5", "--experiment_limit", "3", "alone.py"]
+    words = ["--hosts", "node1:2", "--num_gpus", "2", "--grace", "0.5", "--experiment_limit", "10", "alone.py"]
     command = bireme("tune", *words, "--deepspeed_config", "ds.json", "--do", "0/4=stubborn")
 
     def start() -> subprocess.Popen[bytes]:

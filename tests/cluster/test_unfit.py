@@ -18,7 +18,7 @@ from tests.cluster.testbed import Testbed
 
 STARTED = "import os\nopen(f'started-{os.environ[\"RANK\"]}', 'w').close()\n"
 CONNECT = 10.0  # seconds that ssh may take to connect
-SLACK = 5.0  # of a busy machine
+SLACK = 15.0  # of a busy machine
 
 
 def refused(jobs: Jobs, *options: object, within: float = 40.0, **kwargs: object) -> dict[str, list[str]]:

@@ -19,17 +19,17 @@ from tests.conftest import bireme, clean_environ, read_lines
 
 needs_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="PyTorch is not installed")
 
-# fails in its first attempts as often as its first argument says; then, with a second, waits
+# fails in its first attempts as often as its first argument says, as soon as it is told; then, with a second, waits
 RANK = """
 import os, sys, time
 count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 names = ("RANK", "WORLD_SIZE", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "MASTER_PORT")
-print("here", count, *(os.environ[name] for name in names), flush=True)
+words = ("here", str(count), *(os.environ[name] for name in names))
+os.write(1, " ".join(words).encode() + b"\\n")  # at once: under PyTorch's own agent the ranks share a pipe
 if count < int(sys.argv[1]):
-    if os.environ["RANK"] == "1":
-        time.sleep(0.2)
-        raise ValueError(f"no luck {count}")
-    time.sleep(60)
+    while os.environ["RANK"] != "1" or not os.path.exists(f"fail{count}"):
+        time.sleep(0.01)
+    raise ValueError(f"no luck {count}")
 if len(sys.argv) > 2:
     time.sleep(60)
 """
@@ -50,16 +50,22 @@ def drain(*words: str) -> tuple[int, str]:
 @pytest.mark.torch
 @pytest.mark.slow
 def test_workers_are_started_again(job, tmp_path, stage):
-    done = stage.run(*job("--report", tmp_path / "report.json", fails=2), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    here = [line.partition("here ")[2].split() for line in done.stdout.splitlines()]
+    process = stage.start(*job("--report", tmp_path / "report.json", fails=2), cwd=tmp_path)
+    lines = []
+    for count in range(3):
+        lines += read_lines(process, 2, f"here {count}")
+        (tmp_path / f"fail{count}").touch()
+    stdout, stderr = (text.decode() for text in process.communicate(timeout=60))
+    assert process.returncode == 0, stderr
+    assert stdout == ""
+    here = [line.partition("here ")[2].split() for line in lines]
     assert sorted(words[:4] for words in here) == [
         [str(count), str(rank), "2", "3"] for count in range(3) for rank in range(2)
     ]
     assert len({words[4] for words in here}) == 1
-    assert re.findall(r"^bireme: (restart .*)$", done.stderr, re.MULTILINE) == ["restart 1 of 3", "restart 2 of 3"]
-    assert "ValueError: no luck 0" in done.stderr and "ValueError: no luck 1" in done.stderr
-    assert "bireme: 2 changes on the way:" in done.stderr
+    assert re.findall(r"^bireme: (restart .*)$", stderr, re.MULTILINE) == ["restart 1 of 3", "restart 2 of 3"]
+    assert "ValueError: no luck 0" in stderr and "ValueError: no luck 1" in stderr
+    assert "bireme: 2 changes on the way:" in stderr
     history = json.loads((tmp_path / "report.json").read_text())["history"]
     assert len(history) == 2 and all("rank 1" in line and "exit code 1" in line for line in history)
 
@@ -102,7 +108,7 @@ time.sleep(60)
 def test_ended_while_an_epoch_is_being_stopped(script, stage, tmp_path, signum):
     """There is no other epoch then."""
     process = stage.start(
-        "run", "--elastic_training", "--num_gpus", "2", "--grace", "2", script(STUBBORN), cwd=tmp_path
+        "run", "--elastic_training", "--num_gpus", "2", "--grace", "8", script(STUBBORN), cwd=tmp_path
     )
     read_lines(process, 2, "here")
     assert drain("localhost", str(process.pid))[0] == 0
@@ -124,6 +130,7 @@ def test_epochs_leave_nothing_in_the_command(job, stage, tmp_path):
         read_lines(process, 2, f"here {count}")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         seen.append((len(os.listdir(f"/proc/{process.pid}/fd")), len(children)))
+        (tmp_path / f"fail{count}").touch()
     assert len(set(seen)) == 1, seen
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 143
@@ -139,6 +146,7 @@ def test_the_store_is_killed(job, stage, tmp_path):
     below = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
     (store,) = [pid for pid in below if b"elastic/store.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(store, signal.SIGKILL)
+    (tmp_path / "fail0").touch()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err.decode()
     assert out.decode().count("here 1") == 2
@@ -162,6 +170,8 @@ def test_one_node_by_hand(stage, tmp_path, script):
     assert done.returncode == 0, done.stderr
     here = sorted(line.split()[1:5] for line in done.stdout.splitlines() if "here" in line)
     assert here == [["0", "0", "2", "3"], ["0", "1", "2", "3"]]
+    for count in range(2):
+        (tmp_path / f"fail{count}").touch()
     done = agent("--max_restarts", 1, script(RANK), 9)
     assert done.returncode == 1
     assert len(re.findall(r"^ValueError: no luck [01]", done.stderr, re.MULTILINE)) == 2, done.stderr

@@ -91,9 +91,12 @@ def test_ranks_that_had_ended_well_are_not_counted(stage, script, tmp_path):
     program = script(
         "import os, sys, time\n"
         "rank = int(os.environ['RANK'])\n"
-        "if rank == 0: open(sys.argv[1], 'w'); sys.exit(0)\n"
+        "if rank == 0:\n"
+        "    open(sys.argv[1] + '.new', 'w').write(str(os.getpid()))\n"
+        "    os.rename(sys.argv[1] + '.new', sys.argv[1])\n"
+        "    sys.exit(0)\n"
         "while not os.path.exists(sys.argv[1]): time.sleep(0.001)\n"
-        "time.sleep(0.3)\n"
+        "while os.path.exists('/proc/' + open(sys.argv[1]).read()): time.sleep(0.001)\n"
         "if rank == 1: sys.exit(4)\n"
         "time.sleep(1000)\n"
     )

@@ -102,8 +102,8 @@ def test_who_stops_the_job_while_it_fails_wants_no_other(script, tmp_path, stage
 
 
 def test_the_time_limit_is_that_of_all_attempts(job, tmp_path, stage):
-    done = stage.run(*job("--restarts", 5, "--time_limit", 2, until=1, args=("wait",)), cwd=tmp_path)
-    assert done.returncode == 124 and "stopped after the time limit of 2 s" in done.stderr
+    done = stage.run(*job("--restarts", 5, "--time_limit", 8, until=1, args=("wait",)), cwd=tmp_path)
+    assert done.returncode == 124 and "stopped after the time limit of 8 s" in done.stderr
     assert attempts(tmp_path) == ["0 5", "1 5"]
 
 

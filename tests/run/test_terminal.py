@@ -187,7 +187,6 @@ def test_in_the_background_stdin_is_empty(script, tmp_path, stage):
         if worker == 0:
             os.setpgid(0, 0)
             os.execve(argv[0], argv, clean_environ())
-        os.setpgid(worker, worker)
         os._exit(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) & 255)
     os.write(fd, b"keys of the shell\n")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -203,7 +202,7 @@ def test_modes_are_given_back_although_output_is_stopped(terminal, script, signa
         "modes = termios.tcgetattr(0)\n"
         "modes[3] &= ~termios.ECHO\n"
         "termios.tcsetattr(0, termios.TCSANOW, modes)\n"
-        "os.write(1, b'ready\\n')\n"
+        "os.write(1, b'ready %d\\n' % os.getpid())\n"
         "os.read(0, 1)\n"
         "termios.tcflow(0, termios.TCOOFF)\n"
         "os.write(1, b'x' * 100_000)\n"
@@ -211,11 +210,11 @@ def test_modes_are_given_back_although_output_is_stopped(terminal, script, signa
     )
     screen = terminal("run", "-q", program)
     before = screen.modes()
-    screen.expect(b"ready")
+    (rank,) = ranks_of(screen, 1)
     assert screen.modes() != before
     screen.type(b"\n")
-    status = wait_for(lambda: termios.tcgetattr(screen.fd) and _stopped_output(screen), "stopped output")
-    assert status
+    wait_for(lambda: not state_of(rank), "the rank to end")
+    wait_for(lambda: _stopped_output(screen), "stopped output")
     for signum in signals:
         os.kill(screen.pid, signum)
     assert screen.wait() == 137

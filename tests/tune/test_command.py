@@ -171,12 +171,12 @@ def test_every_end_has_its_cause(desk):
             "speed = 100.0",
         )
     )
-    words = ["tune", "--num_gpus", "2", "--experiment_limit", "2", "--grace", "1", str(script)]
+    words = ["tune", "--num_gpus", "2", "--experiment_limit", "8", "--grace", "1", str(script)]
     done = desk.stage.run(*words, "--deepspeed_config", "ds.json", cwd=desk.folder, timeout=120)
     assert done.returncode == 0, done.stderr
     assert re.search(r"tmbspg1: failed: rank 0 on \S+: ValueError: of its own", done.stdout)
     assert "tmbspg2: no metric: " in done.stdout
-    assert "tmbspg4: timed out: stopped after the time limit of 2 s" in done.stdout
+    assert "tmbspg4: timed out: stopped after the time limit of 8 s" in done.stdout
     assert "tmbspg8: 800 samples/s, the best so far" in done.stdout
     assert re.search(r"tmbspg16: out of memory: rank \d on \S+: RuntimeError: CUDA out of memory", done.stdout)
 

@@ -259,7 +259,7 @@ def test_from_python_in_another_folder(desk):
 
 def test_the_pace_by_the_clock_stands_beside_the_engines_own(desk):
     desk.configure({**CONFIG, "zero_optimization": {"stage": 0}})
-    desk.run("--steps", "8", options=ONE)
+    desk.run("--steps", "50", options=ONE)
     rows = re.findall(r"^\| z0\S+ +\| +[\d.]+ samples/s \| +([\d.]+)", (desk.results / "summary.txt").read_text(), re.M)
     assert len(rows) == 2 and all(float(row) > 0 for row in rows)
 
@@ -289,7 +289,8 @@ def test_deepspeeds_engine(desk):
         "autotuning": {"enabled": True, "model_info": {"profile": True}},
     }
     desk.configure(config)
-    words = ["--accelerator", "cpu", "--num_gpus", "2", str(EXAMPLE), "--deepspeed_config", "ds.json", "--epochs", "3"]
+    # one rank: what costs the time here is DeepSpeed's import
+    words = ["--accelerator", "cpu", "--num_gpus", "1", str(EXAMPLE), "--deepspeed_config", "ds.json", "--epochs", "3"]
     done = desk.stage.run("run", "--autotuning", "run", *words, cwd=desk.folder, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     info = json.loads((desk.results / "profile_model_info" / "model_info.json").read_text())

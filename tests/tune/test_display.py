@@ -29,11 +29,11 @@ FAILSAFE = 60.0
 class Terminal:
     """A terminal of its own with ``bireme tune`` in it, and all that it has shown."""
 
-    def __init__(self, stage, folder: Path, *words: str, rows: int = 30) -> None:
+    def __init__(self, stage, folder: Path, *words: str, rows: int = 30, grace: int = 1) -> None:
         self._fd, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 100, 0, 0))
         self.process: subprocess.Popen[bytes] = stage.start(
-            *("tune", "--num_gpus", "1", "--grace", "1", str(CONTRACT), "--deepspeed_config", "ds.json", *words),
+            *("tune", "--num_gpus", "1", "--grace", str(grace), str(CONTRACT), "--deepspeed_config", "ds.json", *words),
             cwd=folder,
             env=clean_environ(TERM="xterm-256color"),
             stdin=theirs,
@@ -85,14 +85,14 @@ class Terminal:
 def terminal(tmp_path, stage):
     made: list[Terminal] = []
 
-    def make(*words: str, micro=(4, 8), rows: int = 30) -> Terminal:
+    def make(*words: str, micro=(4, 8), rows: int = 30, grace: int = 1) -> Terminal:
         config = {
             "train_micro_batch_size_per_gpu": list(micro),
             "zero_optimization": {"stage": [0, 1]},
             "autotuning": {"enabled": True},
         }
         (tmp_path / "ds.json").write_text(json.dumps(config))
-        made.append(Terminal(stage, tmp_path, *words, rows=rows))
+        made.append(Terminal(stage, tmp_path, *words, rows=rows, grace=grace))
         return made[-1]
 
     yield make
@@ -175,7 +175,7 @@ def test_a_terminal_that_goes_away_stops_it_in_order(terminal, stage, tmp_path):
 
 
 def test_ctrl_c_while_it_waits_for_what_another_has_left(terminal, stage, tmp_path):
-    first = terminal("--do", "0/4=stubborn")
+    first = terminal("--do", "0/4=stubborn", grace=5)
     while not (tmp_path / "stubborn.0").exists():
         time.sleep(0.01)
     first.process.kill()

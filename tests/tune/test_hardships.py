@@ -196,7 +196,7 @@ def test_slots_are_given_on_when_nothing_is_left_on_them(desk, alone):
         "--grace",
         "0.5",
         "--experiment_limit",
-        "1",
+        "8",
         str(alone),
         "--deepspeed_config",
         "ds.json",

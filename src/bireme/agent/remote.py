@@ -336,8 +336,9 @@ class RemoteAgent:
         self._watchdog = self._loop.after(self._heartbeat - silent, self._rewatch)
 
     def _rewatch(self) -> None:
-        self._watchdog = None
-        if not self._cut:
+        watchdog = self._watchdog
+        self._channel.look()  # it may be we who were busy
+        if self._watchdog is watchdog and not self._cut:  # not suspended by what has come
             self._watch_runner()
 
     def _cut_off(self, reason: str) -> None:

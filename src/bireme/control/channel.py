@@ -100,6 +100,11 @@ class Channel:
         if self.open:
             self._loop.unwatch_write(self._write_fd)
 
+    def look(self) -> None:
+        """Take at once what has come: the loop may have been busy, or halted, and not come to it yet."""
+        if self.open:
+            self._readable()
+
     def _readable(self) -> None:
         try:
             data = os.read(self._read_fd, _READ)

@@ -16,7 +16,7 @@ _ASKED = 4
 
 
 class Heartbeat:
-    """Watches over the members; their answers also tell how their clocks stand to ours.
+    """Watches over the members. A time in which we ourselves were busy, or halted, is no silence of theirs.
 
     Args:
         members: a list that may become shorter meanwhile.
@@ -29,11 +29,12 @@ class Heartbeat:
     ) -> None:
         self._loop, self._members, self._seconds, self._on_silent = loop, members, seconds, on_silent
         self._timer: Timer | None = None
+        self._due = 0.0
 
     def watch(self, member: Member) -> None:
         """It has answered for the first time."""
         if self._timer is None:
-            self._beat()
+            self._plan_beat(time.monotonic())
         _ask(member)
 
     def resume(self) -> None:
@@ -47,13 +48,20 @@ class Heartbeat:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _plan_beat(self, now: float) -> None:
+        self._due = now + self._seconds / _ASKED
+        self._timer = self._loop.after(self._seconds / _ASKED, self._beat)
+
     def _beat(self) -> None:
-        self._timer = self._loop.after(self._seconds / _ASKED, self._beat)  # first: who is missed may end the watch
         now = time.monotonic()
+        late = now - self._due
+        self._plan_beat(now)  # first: who is missed may end the watch
         for member in tuple(self._members):
             if not member.alive or member.state == "connecting":
                 continue
-            if now - member.last_heard > self._seconds:
+            if now - member.last_heard > self._seconds and member.channel is not None:
+                member.channel.look()
+            if now - member.last_heard > self._seconds + late:
                 self._on_silent(member)
             else:
                 _ask(member)

@@ -168,9 +168,9 @@ def test_the_configuration_of_a_trial(tuning):
 
 @pytest.mark.slow
 def test_a_model_finds_the_same_winner_in_two_thirds_of_the_runs(tuning):
-    """On forty plausible machines, whose measurements differ by 3 %: as fast as what a grid finds, but for noise."""
+    """On twenty plausible machines, whose measurements differ by 3 %: as fast as what a grid finds, but for noise."""
     luck, runs = random.Random(1), []
-    for seed in range(40):
+    for seed in range(20):
         tolls = tuple(luck.uniform(0, 0.5) for _ in range(4))
         machine = Machine(10 ** luck.uniform(-0.3, 1.5), tolls, noise=0.03, seed=seed)
         study, grid = tuning(**TWELVE, autotuning={"tuner_type": "model_based"}), tuning(**TWELVE)
@@ -178,7 +178,7 @@ def test_a_model_finds_the_same_winner_in_two_thirds_of_the_runs(tuning):
         play(grid, machine)
         assert machine.speed(study.best.trial) > machine.speed(grid.best.trial) * 0.94
     assert sum(runs) / len(runs) <= 8
-    assert sum(count > 8 for count in runs) <= 4
+    assert sum(count > 8 for count in runs) <= 2
 
 
 # -- going on where it was ---------------------------------------------------------------------------
@@ -212,7 +212,7 @@ MACHINES = st.builds(
     ),
 )
 
-thorough = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+thorough = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def read(past: list[Past]) -> list[Past]:
