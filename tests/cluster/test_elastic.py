@@ -16,7 +16,7 @@ import pytest
 from bireme.elastic import STORE
 from tests.cluster.basics import wait_until
 from tests.cluster.test_losses import found
-from tests.cluster.test_world import Jobs
+from tests.cluster.test_world import Jobs, gpus
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme
 
@@ -90,7 +90,7 @@ class Elastic:
 
     def ranks(self, process: subprocess.Popen[bytes], epoch: int, count: int) -> list[list[str]]:
         """What the ranks of an epoch have found, by rank."""
-        mark = rf"^bireme: elastic job \d+{f', epoch {epoch}' if epoch > 1 else ''}: {count} ranks .*\n"
+        mark = rf"^bireme: elastic job \d+{f', epoch {epoch}' if epoch > 1 else ''}: {count} ranks? .*\n"
         (begin,) = self.wait(process, mark)[:1]
 
         def all_there() -> list[list[str]]:
@@ -213,6 +213,23 @@ def test_a_node_that_is_away_from_the_beginning(elastic: Elastic, options: tuple
     elastic.end(process)
 
 
+def test_a_node_that_comes_back_without_its_devices(elastic: Elastic) -> None:
+    """Its driver may not be loaded yet: it is no node of such a job, and that is said."""
+    elastic.hostfile(NODES[:2])
+    nodes = [elastic.testbed[name] for name in NODES[:2]]
+    with gpus(nodes, 1):
+        process = elastic.start("rank.py", "go")
+        elastic.ranks(process, 1, 2)
+        nodes[1].poweroff()
+        elastic.ranks(process, 2, 1)
+        nodes[1].boot()
+        elastic.wait(process, r"node2 is not taken in: the job runs on cuda, and there is cpu now")
+        with gpus(nodes[1:], 1):
+            assert hosts_of(elastic.ranks(process, 3, 2)) == list(NODES[:2])
+            (elastic.folder / "go").touch()
+            elastic.end(process)
+
+
 def test_the_hostfile_grows(elastic: Elastic) -> None:
     """At most the most: the fourth is not taken in."""
     elastic.hostfile(NODES[:2])
@@ -282,6 +299,15 @@ def test_ended_in_a_rendezvous(elastic: Elastic, signum: signal.Signals, code: i
     ended_in_a_rendezvous(elastic, signum, code)
 
 
+def test_one_that_does_not_come_to_the_rendezvous(elastic: Elastic) -> None:
+    """A spare takes its place after the last call."""
+    process = in_a_rendezvous(elastic)
+    assert hosts_of(elastic.ranks(process, 2, 2)) == ["node1", "node3"]
+    assert "bireme: node2 is left out: it has not come to the rendezvous" in elastic.text()
+    (elastic.folder / "go").touch()
+    elastic.end(process)
+
+
 def test_the_store_is_killed_in_a_rendezvous(elastic: Elastic) -> None:
     """No node is blamed for that, and the next rendezvous has another store."""
     process = in_a_rendezvous(elastic)
@@ -313,7 +339,7 @@ def test_always_fails_under_slurm(under_slurm: Elastic) -> None:
 
 def test_nodes_go_under_slurm(under_slurm: Elastic) -> None:
     """Slurm takes a failed node out of the job for good: too few are left, at last."""
-    process = under_slurm.start("--num_nodes", "1:3", "--elastic_timeout", 4, "--output", "prefix", "rank.py", "go")
+    process = under_slurm.start("--num_nodes", "1:3", "--elastic_timeout", 4, "rank.py", "go")
     assert hosts_of(under_slurm.ranks(process, 1, 3)) == list(NODES)
     rank = max(found(under_slurm.testbed["node2"], "rank.py"))
     os.kill(rank, signal.SIGKILL)

@@ -25,7 +25,7 @@ def test_at_most_the_most_and_those_that_work_stay():
     nodes.lose("a", "dead", 0)
     assert nodes.invited() == ("b", "c"), "a spare takes its place"
     nodes.working(("b", "c"))
-    nodes.find("a")
+    nodes.find("a", 0)
     assert nodes.invited() == ("b", "c"), "who works is not sent away for one that has come back"
     assert not nodes.has_room
 
@@ -42,7 +42,7 @@ def test_one_that_is_gone_is_looked_for_later_and_later():
         assert nodes.due(now) == ("b",) and nodes.due(now - 0.01) == ()
         nodes.missed("b", now)
     assert waits == [FIRST_LOOK, 2, 4, 5, 5]
-    nodes.find("b")
+    nodes.find("b", 0)
     assert nodes.next_look() is None and nodes.present == tuple("abcd")
 
 
@@ -51,7 +51,7 @@ def test_one_that_is_lost_again_and_again_is_left_alone_for_longer_each_time():
     for _ in range(6):
         nodes.lose("c", "flaps", 0)
         waits.append(nodes.next_look())
-        nodes.find("c")
+        nodes.find("c", 0)
     assert waits == [1, 2, 4, 8, 16, 32], "not bounded by the interval: each time it stops the others"
     nodes.lose("c", "flaps", 0)
     nodes.missed("c", 64)
@@ -80,15 +80,39 @@ def test_nodes_that_are_added():
     nodes = roster("ab")
     assert nodes.add("abc", 5) == ("c",)
     assert nodes.due(5) == ("c",) and nodes.present == ("a", "b")
-    nodes.find("c")
+    nodes.find("c", 0)
     assert nodes.invited() == tuple("abc")
+
+
+def test_only_a_time_in_which_it_was_there_is_healthy():
+    """However long it was left alone, one that goes at once when it has come is left alone for longer."""
+    nodes = Roster("ab", min_nodes=1, max_nodes=None, interval=30.0, window=100.0)
+    now, waits = 0.0, []
+    for _ in range(12):
+        nodes.lose("a", "flaps", now)
+        waits.append(nodes.next_look() - now)
+        now = nodes.next_look()
+        nodes.find("a", now)
+        now += 1
+    assert waits == [2.0**number for number in range(12)]
+    nodes.lose("a", "at last", now + 100)
+    assert nodes.next_look() == now + 101
+
+
+def test_why_it_is_not_taken_in():
+    nodes = roster()
+    nodes.lose("a", "no sign of life", 0)
+    assert not nodes.missed("a", 1) and "no sign of life" in nodes.missing()
+    assert nodes.missed("a", 2, "no driver") and not nodes.missed("a", 3, "no driver")
+    assert nodes.missing() == "a (no driver)"
+    assert nodes.missed("a", 4, "another version")
 
 
 def test_a_name_that_is_none_of_its_nodes():
     nodes = roster()
     nodes.lose("z", "never seen", 0)
     nodes.missed("z", 0)
-    nodes.find("z")
+    nodes.find("z", 0)
     assert nodes.present == tuple("abcd") and nodes.next_look() is None
 
 
@@ -103,7 +127,7 @@ def test_whatever_happens(events, min_nodes, max_nodes):
     for now, (what, name) in enumerate(events):
         if what in ("lose",):
             nodes.lose(name, "why", now)
-        elif what in ("missed", "call_back"):
+        elif what in ("missed", "find", "call_back"):
             getattr(nodes, what)(name, now)
         elif what == "working":
             nodes.working(nodes.invited())

@@ -50,10 +50,13 @@ def drain(*words: str) -> tuple[int, str]:
 @pytest.mark.torch
 @pytest.mark.slow
 def test_workers_are_started_again(job, tmp_path, stage):
-    process = stage.start(*job("--report", tmp_path / "report.json", fails=2), cwd=tmp_path)
+    """On one machine, which needs no ssh; its pid file and its logs are those of the whole job."""
+    options = ("--report", tmp_path / "report.json", "--save_pid", "--log_dir", "logs")
+    process = stage.start(*job(*options, fails=2), cwd=tmp_path, env=clean_environ(PATH=str(tmp_path)))
     lines = []
     for count in range(3):
         lines += read_lines(process, 2, f"here {count}")
+        assert Path(f"/tmp/{process.pid}.deepspeed").read_text() == str(process.pid)
         (tmp_path / f"fail{count}").touch()
     stdout, stderr = (text.decode() for text in process.communicate(timeout=60))
     assert process.returncode == 0, stderr
@@ -66,7 +69,10 @@ def test_workers_are_started_again(job, tmp_path, stage):
     assert re.findall(r"^bireme: (restart .*)$", stderr, re.MULTILINE) == ["restart 1 of 3", "restart 2 of 3"]
     assert "ValueError: no luck 0" in stderr and "ValueError: no luck 1" in stderr
     assert "bireme: 2 changes on the way:" in stderr
-    history = json.loads((tmp_path / "report.json").read_text())["history"]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert len(set(report["logs"])) == 6 and sorted(report["logs"]) == sorted(map(str, (tmp_path / "logs").iterdir()))
+    assert not Path(f"/tmp/{process.pid}.deepspeed").exists()
+    history = report["history"]
     assert len(history) == 2 and all("rank 1" in line and "exit code 1" in line for line in history)
 
 
@@ -186,9 +192,11 @@ def free_port() -> int:
 
 @needs_torch
 @pytest.mark.torch
-def test_without_torch_nothing_is_started(job, stage, tmp_path):
+@pytest.mark.parametrize("words", [(), ("--no_ssh", "--node_rank", "0", "--hosts", "localhost:2")], ids=["", "by hand"])
+def test_without_torch_nothing_is_started(job, stage, tmp_path, words):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    done = stage.run(*job("--venv_script", tmp_path / "venv/bin/activate"), cwd=tmp_path)
+    words = (*words, "--venv_script", tmp_path / "venv/bin/activate")
+    done = stage.run(*job(*words), cwd=tmp_path)
     assert done.returncode == 2
     assert "elastic training needs PyTorch, and " in done.stderr and "venv/bin/python has none" in done.stderr
 
@@ -205,6 +213,7 @@ def test_without_torch_nothing_is_started(job, stage, tmp_path):
         (("--num_nodes", "1:2", "--min_elastic_nodes", "1"), "MIN:MAX says the same"),
         (("--elastic_training", "--native_ranks"), "--elastic_training cannot be used with --native_ranks"),
         (("--elastic_training", "--autotuning", "tune"), "--autotuning cannot be used with --elastic_training"),
+        (("--elastic_training", "--restart_window", "0"), "--restart_window: with 0 every failure is forgiven"),
         (("--elastic_training", "--max_restarts", "-1"), "-1 is not a number of restarts"),
         (("--elastic_training", "--launcher", "pdsh", "--hosts", "a,b"), "pdsh"),
         (("--elastic_training", "--hosts", "a,b", "--min_elastic_nodes", "3"), "there are 2 nodes, and at least 3"),

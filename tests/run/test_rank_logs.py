@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from bireme.logs.rankfiles import RankFiles
 from tests.conftest import PROGRAMS
 from tests.run.test_output import expected
 
@@ -35,6 +36,14 @@ def test_each_rank_has_all_its_output_in_a_file(stage, tmp_path, option):
         assert len(text) == len(expected(rank, b"out", 2000)) + len(expected(rank, b"err", 2000))
     # the console keeps its output too
     assert done.stdout.count("\n") == done.stderr.count("\n") == 6000
+
+
+def test_attempts_of_one_second_do_not_share_a_file(tmp_path):
+    attempts = [RankFiles(str(tmp_path), [0, 1], pytest.fail) for _ in range(3)]
+    paths = [path for files in attempts for path in files.paths.values()]
+    assert len(set(paths)) == 6 and sorted(paths) == sorted(map(str, tmp_path.iterdir()))
+    for files in attempts:
+        files.close()
 
 
 def test_bytes_are_as_they_came(stage, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -99,6 +100,17 @@ def test_who_stops_the_job_while_it_fails_wants_no_other(script, tmp_path, stage
     assert b"bireme: restart" not in err
     for fd in fds:
         os.close(fd)
+
+
+def test_a_hostfile_that_is_gone_meanwhile(script, tmp_path, stage):
+    """The end is that of the attempt before, and the report is written."""
+    (tmp_path / "hosts").write_text("localhost slots=1\n")
+    program = script("import os, sys\nos.unlink('hosts')\nsys.exit(3)\n")
+    words = ("--restarts", "3", "--hostfile", "hosts", "--report", "report.json", program)
+    done = stage.run("run", *words, cwd=tmp_path)
+    assert done.returncode == 3
+    assert "  it cannot be started again: hosts: cannot be read: No such file or directory" in done.stderr
+    assert json.loads((tmp_path / "report.json").read_text())["exit_code"] == 3
 
 
 def test_the_time_limit_is_that_of_all_attempts(job, tmp_path, stage):

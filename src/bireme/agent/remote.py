@@ -248,7 +248,7 @@ class RemoteAgent:
             self._channel.send("joined", answer={"error": "its interpreter could not be started"})
             return
         self._participant.tell(**invitation)
-        self._participant.when_answered(self._loop, self._joined)
+        self._participant.when_answered(self._loop, self._joined, lambda: self._channel.send("arrived"))
 
     def _joined(self, answer: dict[str, Any]) -> None:
         if self._participant is not None:

@@ -40,7 +40,8 @@ def main(argv: list[str]) -> int:
     if spec.restarts and not spec.elastic:
         raise BadInputError("one node cannot start the whole job again", mend="bireme run does", where="--restarts")
     if spec.elastic:  # the variable is the reference's
-        spec = spec.replace(run_id=os.environ.get("ELASTIC_RUN_ID", "bireme"))
+        first = next(iter(world)) if len(world) > 1 else None
+        spec = spec.replace(run_id=os.environ.get("ELASTIC_RUN_ID", "bireme"), master_addr=spec.master_addr or first)
     outcome = local.run_by_hand(spec, os.environ, world, options["node_rank"], options["save_pid"] or None)
     report(outcome)
     return outcome.exit_code

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from bireme.supervise.outcome import Outcome
 
 
+_PATIENCE = 2.0
+"""Seconds for which a reader that does not read is waited for, where somebody waits for us."""
+
+
 def main(argv: list[str]) -> int:
     """Carry out ``bireme run ARGV``; return the exit code."""
     return carry_out(parse(RUN, argv))
@@ -61,7 +65,7 @@ def _run(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None
     if outcome.history:
         from bireme.supervise.report import story
 
-        complain(story(outcome.history), every_line=True, patience=2.0)
+        complain(story(outcome.history), every_line=True, patience=_PATIENCE)
     return outcome.exit_code
 
 
@@ -93,21 +97,20 @@ def _say_restart(outcome: Outcome, again: JobSpec) -> None:
 def _say_change(outcome: Outcome, why: str) -> None:
     """The end of an elastic job's epoch: what a worker that failed has said, and why there is another."""
     if outcome.cause == "rank failed":
-        report(outcome)
-        complain(why.rpartition(": ")[2])
-    else:
-        complain(why)
+        report(outcome, hasty=True)  # nobody hears signals meanwhile, and the other nodes wait
+        why = why.rpartition(": ")[2]
+    complain(why, patience=_PATIENCE)
 
 
-def report(outcome: Outcome) -> None:
-    """Say on stderr how it ended, if it did not end well."""
+def report(outcome: Outcome, *, hasty: bool = False) -> None:
+    """Say on stderr how it ended, if it did not end well. ``hasty``: do not wait for a reader that does not read."""
     if outcome.exit_code == OK and not outcome.stuck:
         return
     from bireme.supervise.report import summary
 
-    # Who has stopped the job does not want to wait for a reader that does not read.
-    hasty = outcome.unread or outcome.cause == "signal"
-    complain(summary(outcome), every_line=True, patience=2.0 if hasty else None)
+    # Who has stopped the job does not want to wait for him either.
+    hasty = hasty or outcome.unread or outcome.cause == "signal"
+    complain(summary(outcome), every_line=True, patience=_PATIENCE if hasty else None)
 
 
 def _dry_run(spec: JobSpec, *, as_json: bool) -> int:

@@ -89,7 +89,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
         log_dir=options["log_dir"],
         heartbeat=_heartbeat(options["heartbeat"]),
         restarts=_restarts(options, elastic),
-        restart_window=options["restart_window"],
+        restart_window=_restart_window(options["restart_window"]),
         elastic=elastic,
         min_nodes=min_nodes,
         max_nodes=max_nodes,
@@ -196,6 +196,13 @@ def _nodes(options: dict[str, Any]) -> int | None:
     if number < 1:
         raise BadInputError(f"{number} is too few: at least 1 is needed", where="--num_nodes")
     return int(number)
+
+
+def _restart_window(seconds: float) -> float:
+    if seconds == 0:
+        what = "with 0 every failure is forgiven at once, and the job starts again for ever"
+        raise BadInputError(what, mend="name the seconds of a healthy run", where="--restart_window")
+    return seconds
 
 
 def _heartbeat(seconds: float) -> float:

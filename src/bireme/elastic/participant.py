@@ -1,8 +1,8 @@
 """One node's part in a rendezvous of PyTorch's: ``python participant.py``, which needs nothing but torch.
 
 It imports torch at once, while the nodes are still being asked, and then reads one line of JSON from its stdin: the
-fields of :func:`join`. It prints a line of JSON, ``{"group_rank": K, "nodes": N}`` or ``{"error": WHY}``, and ends;
-also when its stdin ends.
+fields of :func:`join`. It prints ``{}`` when it has come to the store, then a line of JSON, ``{"group_rank": K,
+"nodes": N}`` or ``{"error": WHY}``, and ends; also when its stdin ends.
 """
 
 from __future__ import annotations
@@ -54,18 +54,17 @@ def join(
     port: int,
     run_id: str,
     label: str,
-    min_nodes: int,
-    max_nodes: int,
+    nodes: int,
     join_timeout: int,
-    last_call_timeout: int,
 ) -> dict[str, int]:
     """Take part in the rendezvous ``run_id``, by the backend ``c10d`` of torch's registry.
 
     Args:
         addresses, port: where the store may be reached.
         label: nodes are numbered in the order of their labels.
-        min_nodes, max_nodes: it is complete with ``max_nodes``, or ``last_call_timeout`` seconds after ``min_nodes``.
-        join_timeout: seconds in which ``min_nodes`` must come.
+        nodes: it is complete with so many. PyTorch would end it with fewer after a while, too, but by the clock of each
+            node, and these may differ: whoever is waited for in vain, the runner finds out.
+        join_timeout: seconds in which they must come.
 
     Returns:
         ``group_rank`` and ``nodes``.
@@ -81,15 +80,16 @@ def join(
         backend="c10d",
         endpoint=f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
         run_id=run_id,
-        min_nodes=min_nodes,
-        max_nodes=max_nodes,
+        min_nodes=nodes,
+        max_nodes=nodes,
         local_addr=label,
         is_host=False,
         join_timeout=join_timeout,
-        last_call_timeout=last_call_timeout,
         keep_alive_max_attempt=_NEVER,  # it goes by the nodes' clocks, which may differ; who is dead, others find out
     )
-    found = get_rendezvous_handler(parameters).next_rendezvous()
+    handler = get_rendezvous_handler(parameters)
+    os.write(_OUT, b"{}\n")
+    found = handler.next_rendezvous()
     return {"group_rank": found.rank, "nodes": found.world_size}
 
 

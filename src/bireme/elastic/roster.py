@@ -33,7 +33,7 @@ class Roster:
         min_nodes: with fewer the job waits.
         max_nodes: it uses no more; None: all.
         interval: seconds at most between two looks for a node.
-        window: seconds after which an earlier loss of a node is forgiven.
+        window: seconds that a node must have been there until its earlier losses are forgiven.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class Roster:
         self._interval, self._window = interval, window
         self._absent: dict[str, Absence] = {}
         self._drained: set[str] = set()
-        self._losses: dict[str, tuple[int, float]] = {}
+        self._losses: dict[str, int] = {}
+        self._found: dict[str, float] = {}
         self._working: tuple[str, ...] = ()
 
     @property
@@ -92,22 +93,24 @@ class Roster:
         """Nodes are gone. The more often one was lost, the later it is looked for: it would stop the others again."""
         for name in names:
             if name in self._names and name not in self._drained:
-                before, when = self._losses.get(name, (0, now))
-                losses = before + 1 if now - when < self._window else 1
-                self._losses[name] = losses, now
+                well = now - self._found.get(name, now)
+                losses = self._losses[name] = self._losses.get(name, 0) + 1 if well < self._window else 1
                 wait = min(FIRST_LOOK * 2.0 ** (losses - 1), LONGEST_WAIT)
                 self._absent[name] = Absence(why, now + wait, wait)
 
-    def missed(self, name: str, now: float) -> None:
-        """A look has not found it."""
+    def missed(self, name: str, now: float, why: str = "") -> bool:
+        """A look has not found it fit; return whether the reason is news."""
         absence = self._absent.get(name)
-        if absence is not None:
-            wait = min(absence.wait * 2, max(self._interval, absence.wait))
-            self._absent[name] = absence.replace(next_look=now + wait, wait=wait)
+        if absence is None:
+            return False
+        wait = min(absence.wait * 2, max(self._interval, absence.wait))
+        self._absent[name] = absence.replace(next_look=now + wait, wait=wait, why=why or absence.why)
+        return bool(why) and why != absence.why
 
-    def find(self, name: str) -> None:
+    def find(self, name: str, now: float) -> None:
         """It is there."""
         self._absent.pop(name, None)
+        self._found[name] = now
 
     def add(self, names: Iterable[str], now: float) -> tuple[str, ...]:
         """The pool as it is now; return the nodes that it had not before, which are looked for at once."""

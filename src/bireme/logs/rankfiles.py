@@ -45,14 +45,26 @@ class RankFiles:
 
     def __init__(self, directory: str, ranks: Sequence[int], on_trouble: Callable[[str], None]) -> None:
         prefix = time.strftime("%Y%m%d%H%M%S", time.localtime())
-        self.paths = {rank: os.path.join(directory, f"{prefix}_rank{rank}.log") for rank in ranks}
+        self.paths: dict[int, str] = {}
+        """Of each rank."""
         self._on_trouble = on_trouble
         self._fds: dict[int, int] = {}
-        for rank, path in self.paths.items():
+        for rank in ranks:
             try:
-                self._fds[rank] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+                self._create(rank, os.path.join(directory, f"{prefix}_rank{rank}"))
             except OSError as error:
                 self._lose(rank, error)
+
+    def _create(self, rank: int, stem: str) -> None:
+        """A new file, also where another attempt of the same second has left one."""
+        for number in range(1000):
+            path = self.paths[rank] = f"{stem}.{number}.log" if number else f"{stem}.log"
+            try:
+                self._fds[rank] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+                return
+            except FileExistsError as error:
+                taken = error
+        raise taken
 
     def write(self, rank: int, data: bytes) -> None:
         """Append what a rank has written, as it came."""

@@ -65,6 +65,9 @@ def _refuse_what_it_cannot(spec: JobSpec, node: NodePlan) -> None:
         "--wrap": bool(spec.wrap),
         "--bind_cores_to_rank": bool(node.workers[0].cores),
         "--local_rank_arg": spec.local_rank_arg == "always",
+        "--enable_each_rank_log": spec.rank_log_dir is not None,
+        "--log_dir": spec.log_dir is not None,
+        "--output rank0": spec.output == "rank0",
         "MIG devices": len(node.workers) > 1 and is_mig(node.workers[0].slot),
     }
     for what, wanted in refused.items():

@@ -69,6 +69,8 @@ class Door:
         del self._guests[guest.fileno()]
         try:
             request = json.loads(guest.recv(_MOST_BYTES))
+            if _has_hung_up(guest):  # we may have been halted, and it was told that nobody answers
+                raise ConnectionResetError
             answer = on_request(request if isinstance(request, dict) else {})
             guest.send(json.dumps(answer).encode())
         except (OSError, ValueError, RecursionError):
@@ -102,6 +104,13 @@ def ask(pid: int, **request: object) -> dict[str, Any]:
             guest.recv(_MOST_BYTES) or b'{"error": "it is not your job, or has just ended"}'
         )
         return answer
+
+
+def _has_hung_up(guest: socket.socket) -> bool:
+    try:
+        return guest.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
 
 
 def _address(pid: int) -> bytes:

@@ -10,10 +10,10 @@ import os
 import time
 
 from bireme.agent import session
-from bireme.elastic import has_torch
 from bireme.elastic.budget import Budget
 from bireme.elastic.roster import Roster
 from bireme.errors import UNFIT, BadInputError, UnfitError
+from bireme.resources import filters
 from bireme.resources.hostfile import DEFAULT_HOSTFILE, HostEntry
 from bireme.resources.pool import listed
 from bireme.runner import launch, many, pool
@@ -21,10 +21,11 @@ from bireme.runner.between import Remembered
 from bireme.runner.door import Door
 from bireme.runner.gathering import Epoch
 from bireme.runner.lookout import Lookout, PoolFile
+from bireme.runner.pidfile import PidFile
 from bireme.runner.pool import Found
 from bireme.runner.store import Store
 from bireme.runner.waiting import Waiting
-from bireme.supervise import activation
+from bireme.runner.with_torch import with_torch
 from bireme.supervise.outcome import Outcome
 from bireme.supervise.report import duration, headline
 
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
     from bireme.agent.session import Session
     from bireme.job import JobSpec
+    from bireme.planning.start import StartPlan
 
+_THIS_MACHINE = "this machine"
 _FRUITLESS = 10
 """So many epochs may come to nothing, one after the other, before any rank has started."""
 
@@ -49,7 +52,18 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> Found:
         BadInputError: as `pool.find`.
     """
     found = pool.find(spec, environ)
-    return found if found is not None else Found((HostEntry("localhost"),), "this machine")
+    return found if found is not None else Found((HostEntry("localhost"),), _THIS_MACHINE)
+
+
+def _by_one_name(spec: JobSpec) -> JobSpec:
+    """This machine's names in filters, as the pool has it."""
+    aliases = filters.local_aliases("localhost")
+
+    def named(text: str, where: str) -> str:
+        nodes = filters.parse_filter(text, where=where) if text else ()
+        return "@".join(str(node.replace(host=aliases.get(node.host, node.host))) for node in nodes)
+
+    return spec.replace(include=named(spec.include, "--include"), exclude=named(spec.exclude, "--exclude"))
 
 
 def run(
@@ -67,7 +81,8 @@ def run(
     """
     job = ElasticJob(spec.replace(run_id=spec.run_id or os.urandom(6).hex()), environ, on_change)
     try:
-        return job.run()
+        with PidFile(os.getpid() if spec.save_pid else None) as pid_file:
+            return job.run(pid_file)
     finally:
         job.close()
 
@@ -80,6 +95,8 @@ class ElasticJob:
         path = None if spec.hosts else spec.hostfile
         file = PoolFile(path or DEFAULT_HOSTFILE, spec.elastic_interval)  # stamped before it is read
         self._found = find(spec, environ)
+        if self._found.source == _THIS_MACHINE:
+            self._spec = spec = _by_one_name(spec)
         if self._found.source not in (path, DEFAULT_HOSTFILE):
             file = PoolFile(None, spec.elastic_interval)
         names = self._names(self._found)
@@ -87,7 +104,11 @@ class ElasticJob:
         if len(names) < spec.min_nodes and file.next_look is None:
             what = f"there are {len(names)} nodes, and at least {spec.min_nodes} are needed"
             raise BadInputError(what, mend="name more, or fewer are needed", where="--min_elastic_nodes")
-        interpreter = _with_torch(spec, environ)
+        if spec.output == "auto" and (len(names) > 1 or file.next_look is not None):
+            # Also while there is but one rank: the form is the same to the end.
+            self._spec = spec = spec.replace(output="prefix")
+        self._exports = many.what_travels(spec, environ)  # a file that is broken later does not end a job that runs
+        interpreter, activated = with_torch(spec, environ)
         self._roster = Roster(
             names,
             min_nodes=spec.min_nodes,
@@ -96,7 +117,7 @@ class ElasticJob:
             window=max(spec.restart_window, _FORGIVEN),
         )
         self._budget = Budget(spec.restarts, spec.restart_window)
-        self._store = Store(interpreter, environ, spec.master_addr, spec.master_port)
+        self._store = Store(interpreter, activated, spec.master_addr, spec.master_port)
         self._door = Door()
         self._lookout = Lookout(
             self._roster,
@@ -104,6 +125,7 @@ class ElasticJob:
             environ,
             file=file,
             pool=lambda: self._found,
+            accelerator=lambda: self._accelerator,
             read_pool=self._read_again,
             door=self._door,
         )
@@ -114,7 +136,10 @@ class ElasticJob:
         self._epoch = 0
         self._fruitless = 0
         self._failures = 0
+        self._accelerator = ""
         self._history: list[str] = []
+        self._logs: list[str] = []
+        self._stuck: list[str] = []
         self._invited: tuple[str, ...] = ()
         self._running: Session | None = None
 
@@ -138,14 +163,16 @@ class ElasticJob:
 
     # -- epoch after epoch -----------------------------------------------------------------------
 
-    def run(self) -> Outcome:
+    def run(self, pid_file: PidFile) -> Outcome:
         """Until the end of the job."""
         with self._between:
-            return self._run()
+            return self._run(pid_file)
 
-    def _run(self) -> Outcome:
+    def _run(self, pid_file: PidFile) -> Outcome:
         while True:
-            outcome = self._waited() if self._roster.lacking else self._one_epoch()
+            outcome = self._waited() if self._roster.lacking else self._one_epoch(pid_file)
+            self._logs += outcome.logs
+            self._stuck += outcome.stuck
             why = self._why_go_on(outcome)
             if not why or self._comes_to_nothing():
                 return self._at_the_end(outcome)
@@ -158,7 +185,7 @@ class ElasticJob:
             self._fruitless += 1
         return self._fruitless >= _FRUITLESS
 
-    def _one_epoch(self) -> Outcome:
+    def _one_epoch(self, pid_file: PidFile) -> Outcome:
         number, self._epoch = self._epoch, self._epoch + 1
         self._has_begun = False
         self._invited = self._roster.invited()
@@ -169,6 +196,9 @@ class ElasticJob:
             left_out=self._left_out,
             begun=self._begun,
             attach=self._attach,
+            pid_file=pid_file,
+            accelerator=self._accelerator,
+            exports=self._exports,
         )
         found = self._found.replace(
             entries=tuple(entry for entry in self._found.entries if entry.name in self._invited)
@@ -177,7 +207,7 @@ class ElasticJob:
         try:
             self._store.begin()
             return many.run(spec, self._environ, found, epoch=epoch)
-        except (BadInputError, UnfitError) as error:
+        except (BadInputError, UnfitError, OSError) as error:
             if number == 0:
                 raise
             return Outcome(UNFIT, "unfit", 0.0, note=str(error))  # something has been started, and may have run long
@@ -210,7 +240,7 @@ class ElasticJob:
 
     def _at_the_end(self, outcome: Outcome) -> Outcome:
         """The outcome of the last epoch, as that of the job."""
-        signum = outcome.interrupted
+        signum = outcome.interrupted or self._between.signum
         if signum and outcome.cause in ("membership", "agent lost", "unfit"):  # without it the job would have gone on
             outcome = outcome.replace(cause="signal", signum=signum, exit_code=128 + signum, note="")
         elif outcome.cause == "membership":
@@ -218,7 +248,12 @@ class ElasticJob:
             outcome = outcome.replace(cause="unfit", exit_code=UNFIT, note=note)
         if outcome.cause == "time limit" and self._spec.time_limit is not None:
             outcome = outcome.replace(note=session.limit_note(self._spec.time_limit))
-        return outcome.replace(history=tuple(self._history), seconds=time.monotonic() - self._begin)
+        return outcome.replace(
+            history=tuple(self._history),
+            logs=tuple(self._logs),
+            stuck=tuple(self._stuck),
+            seconds=time.monotonic() - self._begin,
+        )
 
     # -- what an epoch tells ---------------------------------------------------------------------
 
@@ -243,16 +278,16 @@ class ElasticJob:
             self._lookout.rearrange(f"{spare[0]} takes the place of {name}")
         self._lookout.plan_look()
 
-    def _begun(self, names: tuple[str, ...], ranks: int) -> None:
-        now = time.monotonic()
+    def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
+        now, ranks = time.monotonic(), plan.world_size
+        self._accelerator = plan.accelerator
         self._has_begun, self._waiting_since, self._fruitless = True, None, 0
-        present = self._roster.present
-        self._roster.lose((name for name in self._invited if name in present and name not in names), "late", now)
         self._roster.working(names)
         self._budget.begin(now)
+        of_ranks = f"{ranks} rank{'' if ranks == 1 else 's'}"
         nodes = f"{len(names)} node{'' if len(names) == 1 else 's'}"
         epoch = f", epoch {self._epoch}" if self._epoch > 1 else ""
-        self._say("info", f"elastic job {os.getpid()}{epoch}: {ranks} ranks on {nodes}: {listed(names)}")
+        self._say("info", f"elastic job {os.getpid()}{epoch}: {of_ranks} on {nodes}: {listed(names)}")
         self._lookout.plan_look()
 
     def _say(self, level: str, text: str) -> None:
@@ -288,20 +323,3 @@ class ElasticJob:
         why = more[0].strip() if more and first.endswith(":") else first
         self._roster.lose(there, why, now)
         return why
-
-
-def _with_torch(spec: JobSpec, environ: Mapping[str, str]) -> str:
-    """The interpreter that runs the store here.
-
-    Raises:
-        BadInputError: it has no torch.
-    """
-    interpreter, activated = activation.interpreter(spec, environ)
-    try:
-        found = has_torch(interpreter, activated)
-    except OSError as error:
-        raise BadInputError(f"cannot start {interpreter}: {error.strerror}") from None
-    if not found:
-        what = f"elastic training needs PyTorch, and {interpreter} has none"
-        raise BadInputError(what, mend="pip install torch, or --restarts for a job of fixed size")
-    return interpreter

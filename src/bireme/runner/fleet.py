@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bireme.runner.voyage import Voyage
 
 _MESSAGES = (
-    *("hello", "joined", "probed", "up", "down", "rested", "eof", "say", "unfit"),
+    *("hello", "arrived", "joined", "probed", "up", "down", "rested", "eof", "say", "unfit"),
     *("guardian_lost", "signalled", "over", "pong"),
 )
 """What an agent says."""
@@ -229,6 +229,10 @@ class Fleet:
                 member.send("release")
         self.members[:] = present
 
+    def _on_arrived(self, member: Member) -> None:
+        if self._gathering is not None and member in self.members and not self._leaving:
+            self._gathering.arrived(member)
+
     def _on_joined(self, member: Member, answer: dict[str, Any]) -> None:
         if self._gathering is not None and member in self.members and not self._leaving:
             self._gathering.joined(member, answer)
@@ -249,7 +253,7 @@ class Fleet:
             self._intake.files = RankFiles(self._voyage.log_dir, ranks, lambda text: say("error", text))
         self._started = True
         if self._voyage.epoch is not None:
-            self._voyage.epoch.begun(tuple(nodes), plan.world_size)
+            self._voyage.epoch.begun(tuple(nodes), plan)
         accelerator = self.members[0].hello["accelerator"]
         for member in self.members:
             node = nodes.get(member.name)

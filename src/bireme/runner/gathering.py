@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bireme.agent.session import Session
+    from bireme.loop import Timer
+    from bireme.planning.exports import Exports
+    from bireme.planning.start import StartPlan
     from bireme.runner.member import Member
+    from bireme.runner.pidfile import PidFile
     from bireme.runner.store import Store
     from bireme.supervise.outcome import Cause
 
@@ -24,8 +28,8 @@ PATIENCE = 150.0
 """Seconds from the invitation to the end of the rendezvous: the nodes may yet have to import torch."""
 JOIN_TIMEOUT = 600
 """The same for PyTorch's part in it, which would blame those that wait; ours comes first."""
-LAST_CALL = 30
-"""Seconds that those who are there wait for others who were invited, as in PyTorch."""
+LAST_CALL = 30.0
+"""Seconds that enough nodes, once they have come, wait for others who were invited, as in PyTorch."""
 
 
 class Epoch(Value):
@@ -36,8 +40,11 @@ class Epoch(Value):
         min_nodes: with fewer it does not start.
         store: where the nodes meet; None: nobody is to meet, only looked at.
         left_out: called with the name of a node that cannot take part, and why.
-        begun: called with the nodes that take part, in rank order, and their number of ranks.
+        begun: called with the nodes that take part, in rank order, and the plan.
         attach: called with the session once it runs: what goes on beside the job.
+        pid_file: of the job.
+        accelerator: what the job has run on so far: a node that has another by now is not what it was; "": nothing yet.
+        exports: the variables that travel, as they were when the job began; None: as they are.
         connect_timeout: seconds that a node may take to accept a connection.
     """
 
@@ -45,8 +52,11 @@ class Epoch(Value):
     min_nodes: int
     store: Store | None
     left_out: Callable[[str, str], object]
-    begun: Callable[[tuple[str, ...], int], object]
+    begun: Callable[[tuple[str, ...], StartPlan], object]
     attach: Callable[[Session], object]
+    pid_file: PidFile
+    accelerator: str = ""
+    exports: Exports | None = None
     connect_timeout: int = CONNECT_TIMEOUT
 
 
@@ -63,6 +73,8 @@ class Gathering:
     ) -> None:
         self._session, self._epoch, self._run_id, self._on_gathered = session, epoch, run_id, on_gathered
         self._members: Sequence[Member] = ()
+        self._arrived: set[str] = set()
+        self._last_call: Timer | None = None
         self._joined: dict[int, Member] = {}
         self._nodes = 0
         self._over = False
@@ -88,11 +100,24 @@ class Gathering:
                 port=port,
                 run_id=f"{self._run_id}.{self._epoch.number}",
                 label=f"{member.index:06}.{member.name}",  # nodes are numbered in the order of these
-                min_nodes=min(self._epoch.min_nodes, len(self._members)),
-                max_nodes=len(self._members),
+                nodes=len(self._members),
                 join_timeout=JOIN_TIMEOUT,
-                last_call_timeout=LAST_CALL,
             )
+
+    def arrived(self, member: Member) -> None:
+        """A node has come, and waits for the others."""
+        self._arrived.add(member.name)
+        if len(self._arrived) >= self._epoch.min_nodes and self._last_call is None:
+            self._last_call = self._session.loop.after(LAST_CALL, self._without_the_late)
+
+    def _without_the_late(self) -> None:
+        """Those who are there begin anew among themselves."""
+        late = [member.name for member in self._members if member.name not in self._arrived]
+        if self._over or not late:
+            return
+        for name in late:
+            self._epoch.left_out(name, "it has not come to the rendezvous")
+        self._session.trouble("membership", f"the rendezvous begins again without {', '.join(late)}", time.monotonic())
 
     def _give_up(self) -> None:
         """Who has not come by now does not come."""

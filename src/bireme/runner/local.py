@@ -169,11 +169,14 @@ def run_by_hand(
     Raises:
         BadInputError: see :func:`prepare_by_hand`.
     """
-    prepared = prepare_by_hand(spec, environ, world, node_rank)
-    if spec.elastic:
+    if not spec.elastic:
+        prepared = prepare_by_hand(spec, environ, world, node_rank)
+    else:
         from bireme.planning.torchrun import by_torchrun
+        from bireme.runner.with_torch import with_torch
 
-        interpreter, _ = activation.interpreter(spec, environ)
+        interpreter, _ = with_torch(spec, environ)
+        prepared = prepare_by_hand(spec, environ, world, node_rank)
         prepared = prepared.replace(plan=by_torchrun(prepared.plan, spec, interpreter, len(world)))
     return _at_fault(list(world)[node_rank], lambda: _run(spec, prepared, main_pid))
 

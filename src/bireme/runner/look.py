@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def words() -> tuple[str, ...]:
-    """The command that looks; it reads `request` from its stdin and prints ``{"there": [NAME, …]}``."""
+    """The command that looks; it reads `request` and prints ``{"there": [NAME, …], "why": {OTHER: REASON, …}}``."""
     return sys.executable, "-m", "bireme.runner.look"
 
 
-def request(spec: JobSpec, found: Found, names: Sequence[str]) -> dict[str, object]:
-    """Whether these nodes of a pool can carry their part of the job."""
+def request(spec: JobSpec, found: Found, names: Sequence[str], accelerator: str) -> dict[str, object]:
+    """Whether these nodes of a pool can carry their part of the job, which runs on such devices."""
     quiet = spec.replace(log_dir=None, save_pid=False, time_limit=None)
     part = found.replace(entries=tuple(entry for entry in found.entries if entry.name in names))
-    return {"spec": quiet.as_dict(), "found": part.as_dict(), "parent": os.getpid()}
+    return {"spec": quiet.as_dict(), "found": part.as_dict(), "accelerator": accelerator, "parent": os.getpid()}
 
 
 def main() -> None:
@@ -37,21 +37,34 @@ def main() -> None:
     from bireme.resources.hostfile import HostEntry
     from bireme.runner import many, pool
     from bireme.runner.gathering import Epoch
+    from bireme.runner.pidfile import PidFile
     from bireme.supervise.process import die_with_parent
 
     asked = json.loads(sys.stdin.readline())
     die_with_parent(asked["parent"])
     spec = JobSpec.from_dict(asked["spec"])
 
+    why: dict[str, str] = {}
+
     def there(members: Sequence[Member]) -> str:
-        return json.dumps({"there": [member.name for member in members]}) + "\n"
+        return json.dumps({"there": [member.name for member in members], "why": why}) + "\n"
 
     patience = max(2, min(CONNECT_TIMEOUT, round(spec.elastic_interval)))  # one that is dead holds up the others
 
     def nothing(*_: object) -> None:
         """Nobody wants to know."""
 
-    epoch = Epoch(1, 0, None, nothing, nothing, nothing, patience)
+    epoch = Epoch(
+        1,
+        0,
+        None,
+        why.__setitem__,
+        nothing,
+        nothing,
+        PidFile(None),
+        accelerator=asked["accelerator"],
+        connect_timeout=patience,
+    )
     entries = tuple(HostEntry(**entry) for entry in asked["found"]["entries"])
     found = pool.Found(**{**asked["found"], "entries": entries})
     narrowed = pool.narrowed(spec, [entry.name for entry in entries])

@@ -72,6 +72,7 @@ class Lookout:
         environ: the environment.
         file: where the pool is declared.
         pool: the pool as it was read last.
+        accelerator: what the job runs on.
         read_pool: read it again; the names that it has now.
         door: where requests come in.
     """
@@ -84,11 +85,13 @@ class Lookout:
         *,
         file: PoolFile,
         pool: Callable[[], Found],
+        accelerator: Callable[[], str],
         read_pool: Callable[[], tuple[str, ...]],
         door: Door,
     ) -> None:
         self._roster, self._spec, self._environ = roster, spec, environ
-        self._file, self._pool, self._read_pool, self._door = file, pool, read_pool, door
+        self._file, self._pool, self._accelerator = file, pool, accelerator
+        self._read_pool, self._door = read_pool, door
         self._session: Session | None = None
         self._runs = False
         self._helper: Helper | None = None
@@ -140,7 +143,7 @@ class Lookout:
             self._complain(f"cannot look for nodes: {error.strerror}")
             self._seen(due, {})
             return
-        helper.tell(**look.request(self._spec, self._pool(), due))
+        helper.tell(**look.request(self._spec, self._pool(), due, self._accelerator()))
         helper.when_answered(session.loop, lambda answer: self._seen(due, answer))
         self._limit = session.loop.after(_LOOK_LIMIT, lambda: self._seen(due, {"error": "a look took too long"}))
 
@@ -168,9 +171,9 @@ class Lookout:
         ending = self._session is None or (self._runs and self._session.ending)
         for name in asked:
             if name in answer.get("there", ()) and not ending:
-                self._roster.find(name)
-            else:
-                self._roster.missed(name, now)
+                self._roster.find(name, now)
+            elif self._roster.missed(name, now, answer.get("why", {}).get(name, "")):
+                self._say("info", f"{name} is not taken in: {answer['why'][name]}")
         there = [name for name in asked if name in self._roster.present]
         if there and not self._roster.lacking:
             self.rearrange(f"{listed(there)} {'is' if len(there) == 1 else 'are'} there")

@@ -60,14 +60,16 @@ def run(
     """
     entries, slots = pool.select(spec, found)
     backend = base.load(launcher_name(spec, found))
-    executable = base.find_program(backend, environ)
+    hosts = _hosts(entries)
+    dials = backend.CHANNEL == "dial"
+    executable = base.find_program(backend, environ) if dials or not all(host.local for host in hosts) else ""
     log_dir = rankfiles.prepare(spec.log_dir, "--log_dir") if spec.log_dir is not None else None
-    travelling = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd())
+    travelling = epoch.exports if epoch is not None and epoch.exports is not None else what_travels(spec, environ)
 
-    dial = Dial(backend.TOKEN_VARIABLE) if backend.CHANNEL == "dial" else None
+    dial = Dial(backend.TOKEN_VARIABLE) if dials else None
     # The token comes first: MPICH 4.0's hydra does not see the last variable of its environment.
     engine_environ = {**(dial.environment() if dial is not None else {}), **environ}
-    launch = _launch(spec, entries, agent_words(dial), executable, epoch)
+    launch = _launch(spec, hosts, agent_words(dial), executable, epoch)
     voyage = Voyage(
         spec,
         launch.hosts,
@@ -83,16 +85,31 @@ def run(
         epoch,
     )
     manner = session.Manner.of(spec, _notes(voyage, found, travelling))
+    if epoch is not None:  # the file is the job's
+        return session.run(manner, lambda crew_session: Fleet(crew_session, voyage, dial, epoch.pid_file))
     with PidFile(os.getpid() if spec.save_pid else None) as pid_file:
         return session.run(manner, lambda crew_session: Fleet(crew_session, voyage, dial, pid_file))
 
 
+def what_travels(spec: JobSpec, environ: Mapping[str, str]) -> Exports:
+    """The variables that other nodes get.
+
+    Raises:
+        BadInputError: a file that names more of them cannot be read.
+    """
+    return exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd())
+
+
 def _launch(
-    spec: JobSpec, entries: Sequence[HostEntry], agent: tuple[str, ...], executable: str, epoch: Epoch | None = None
+    spec: JobSpec,
+    hosts: tuple[base.HostLaunch, ...],
+    agent: tuple[str, ...],
+    executable: str,
+    epoch: Epoch | None = None,
 ) -> LaunchPlan:
     """What an engine is asked for."""
     return base.LaunchPlan(
-        _hosts(entries),
+        hosts,
         agent,
         executable,
         spec.launcher_args,
@@ -136,7 +153,7 @@ def engine_commands(spec: JobSpec, environ: Mapping[str, str], found: Found) -> 
     if backend.CHANNEL == "dial":
         words = ("--dial", "<our addresses>", "<a free port>", backend.TOKEN_VARIABLE)
     agent = (sys.executable, "-m", "bireme.agent", *words)
-    return _commands(spec, backend)(_launch(spec, entries, agent, ""), environ)
+    return _commands(spec, backend)(_launch(spec, _hosts(entries), agent, ""), environ)
 
 
 def _commands(spec: JobSpec, backend: Backend) -> Commands:

@@ -96,6 +96,9 @@ class Muster:
         member.hello = hello
         if hello["version"] != bireme.__version__:
             problems.append(f"Bireme {hello['version']} is installed there, {bireme.__version__} here")
+        kind = self._voyage.epoch.accelerator if self._voyage.epoch is not None else ""
+        if kind and hello.get("accelerator", kind) != kind:  # its driver may yet have to be loaded
+            problems.append(f"the job runs on {kind}, and there is {hello['accelerator']} now")
         if earlier := hello.get("earlier"):  # cut off or frozen, it may not yet have ended what it ran
             self.fail(member, [f"{earlier} processes of an earlier epoch still run there"])
             return

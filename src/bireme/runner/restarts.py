@@ -6,7 +6,7 @@ import time
 
 from bireme.agent.session import limit_note
 from bireme.elastic.budget import Budget
-from bireme.errors import UNFIT
+from bireme.errors import UNFIT, BadInputError
 from bireme.runner import launch
 
 TYPE_CHECKING = False
@@ -39,9 +39,17 @@ def run(
     """
     begin, limit = time.monotonic(), spec.time_limit
     budget = Budget(spec.restarts, spec.restart_window)
+    last: Outcome | None = None
     while True:
         budget.begin(time.monotonic())
-        outcome = launch.run(spec, environ)
+        try:
+            outcome = launch.run(spec, environ)
+        except BadInputError as error:
+            if last is None:
+                raise
+            note = f"{last.note}\n" if last.note else ""
+            return last.replace(note=f"{note}it cannot be started again: {error}")
+        last = outcome
         again = _next_attempt(spec, outcome, budget)
         if again is None:
             return outcome.replace(note=limit_note(limit)) if limit and outcome.cause == "time limit" else outcome

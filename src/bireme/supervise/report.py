@@ -18,6 +18,8 @@ def summary(outcome: Outcome) -> str:
             lines.append("  the kernel's out-of-memory killer ended it: the node has too little memory for the job")
         lines += [f"  | {line}" for line in first.detail.splitlines()]
     lines += _others(outcome)
+    if outcome.cause == "rank failed" and outcome.note:
+        lines.append(f"  {outcome.note}")
     if outcome.stuck:
         lines.append(f"  held by the kernel, even after SIGKILL, and left behind: {', '.join(outcome.stuck)}")
     if lines and outcome.logs:
