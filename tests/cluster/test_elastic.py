@@ -354,6 +354,17 @@ def test_nodes_go_under_slurm(under_slurm: Elastic) -> None:
     assert "too few nodes for 4 s: 0 of 1 nodes are there" in text
 
 
+def test_slurm_ends_the_allocation(under_slurm: Elastic) -> None:
+    """Nothing is waited for that will never be; the queue says that no job is left."""
+    process = under_slurm.start("--min_elastic_nodes", 2, "rank.py", "go")
+    under_slurm.ranks(process, 1, 3)
+    (job,) = under_slurm.login.run(["squeue", "-h", "-o", "%i"]).stdout.split()
+    under_slurm.login.run(["scancel", job])
+    process.wait(60)
+    assert process.returncode in (69, 75), under_slurm.text()
+    assert re.search(r"bireme:.* (has expired|[Ii]nvalid job|already completing)", under_slurm.text())
+
+
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, 0)])
 def test_ended_in_a_rendezvous_under_slurm(under_slurm: Elastic, signum: signal.Signals, code: int) -> None:
     """The code is that of ``salloc``, which has none for a command that a signal has ended."""

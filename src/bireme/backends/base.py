@@ -41,6 +41,9 @@ if TYPE_CHECKING:
         ONE_BY_ONE: Callable[[LaunchPlan, Mapping[str, str]], tuple[tuple[str, ...], ...]] | None
         """The command lines that start the agents one by one, so that a node may come or go without the others;
         ``None`` where the engine cannot."""
+        OVER: str
+        """A pattern of the words by which the engine says that it will never start anything again, since the
+        allocation is gone; "" where there is none."""
 
         def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
             """The command lines: one for each host, in order (``stdio``), or a single one (``dial``)."""

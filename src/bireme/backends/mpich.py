@@ -48,6 +48,7 @@ def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> 
 
 NATIVE = native
 ONE_BY_ONE = None
+OVER = ""
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:

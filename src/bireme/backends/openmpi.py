@@ -32,6 +32,7 @@ def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> 
 
 NATIVE = native
 ONE_BY_ONE = None
+OVER = ""
 
 
 def _ssh_words(plan: LaunchPlan) -> str:

@@ -24,6 +24,7 @@ TOKEN_VARIABLE = "LC_BIREME_TOKEN"
 RANK_VARIABLES: tuple[str, ...] = (TOKEN_VARIABLE,)
 NATIVE = None
 ONE_BY_ONE = None
+OVER = ""
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:

@@ -91,6 +91,7 @@ def one_by_one(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str,
 
 
 ONE_BY_ONE = one_by_one
+OVER = r"Slurm job \d+ has expired|Expired or invalid job \d+|Invalid job id|Job/step already completing or completed"
 
 
 def _where(hosts: Sequence[HostLaunch]) -> tuple[str, ...]:

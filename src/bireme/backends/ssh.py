@@ -58,3 +58,4 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
 
 
 ONE_BY_ONE = commands
+OVER = ""

@@ -7,9 +7,11 @@ those of any job are, so nothing of it is left when the next begins, and the ran
 from __future__ import annotations
 
 import os
+import re
 import time
 
 from bireme.agent import session
+from bireme.backends import base
 from bireme.elastic.budget import Budget
 from bireme.elastic.roster import Roster
 from bireme.errors import UNFIT, BadInputError, UnfitError
@@ -127,8 +129,10 @@ class ElasticJob:
             pool=lambda: self._found,
             accelerator=lambda: self._accelerator,
             read_pool=self._read_again,
+            is_over=self._is_over,
             door=self._door,
         )
+        self._over = base.load(many.launcher_name(spec, self._found)).OVER
         self._between = Remembered()
         self._begin = time.monotonic()
         self._has_begun = False
@@ -322,4 +326,8 @@ class ElasticJob:
         first, *more = outcome.note.splitlines()
         why = more[0].strip() if more and first.endswith(":") else first
         self._roster.lose(there, why, now)
-        return why
+        return "" if self._is_over(why) else why
+
+    def _is_over(self, why: str) -> bool:
+        """Whether the nodes are gone for good, with the allocation that they were of."""
+        return bool(self._over and re.search(self._over, why))

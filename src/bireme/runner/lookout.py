@@ -74,6 +74,7 @@ class Lookout:
         pool: the pool as it was read last.
         accelerator: what the job runs on.
         read_pool: read it again; the names that it has now.
+        is_over: whether a node that is not there for this reason, none ever will be.
         door: where requests come in.
     """
 
@@ -87,11 +88,12 @@ class Lookout:
         pool: Callable[[], Found],
         accelerator: Callable[[], str],
         read_pool: Callable[[], tuple[str, ...]],
+        is_over: Callable[[str], bool],
         door: Door,
     ) -> None:
         self._roster, self._spec, self._environ = roster, spec, environ
         self._file, self._pool, self._accelerator = file, pool, accelerator
-        self._read_pool, self._door = read_pool, door
+        self._read_pool, self._is_over, self._door = read_pool, is_over, door
         self._session: Session | None = None
         self._runs = False
         self._helper: Helper | None = None
@@ -175,7 +177,10 @@ class Lookout:
             elif self._roster.missed(name, now, answer.get("why", {}).get(name, "")):
                 self._say("info", f"{name} is not taken in: {answer['why'][name]}")
         there = [name for name in asked if name in self._roster.present]
-        if there and not self._roster.lacking:
+        over = next((why for why in answer.get("why", {}).values() if self._is_over(why)), "")
+        if over and self._session is not None and not ending:
+            self._session.trouble("agent lost", f"the allocation is gone: {over}", now)
+        elif there and not self._roster.lacking:
             self.rearrange(f"{listed(there)} {'is' if len(there) == 1 else 'are'} there")
         elif there:
             self._say("info", f"{listed(there)}: there; still missing: {self._roster.missing()}")
