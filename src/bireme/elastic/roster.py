@@ -6,7 +6,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
 FIRST_LOOK = 1.0
 """Seconds between the loss of a node and the first look for it: an agent that was killed leaves a node that is well."""
@@ -136,19 +136,18 @@ class Roster:
 
     # -- looking for them ------------------------------------------------------------------------
 
-    def due(self, now: float) -> tuple[str, ...]:
-        """The absent nodes that are to be looked for now."""
-        return tuple(name for name, absence in self._sought() if absence.next_look <= now)
+    def due(self, now: float, besides: Container[str] = ()) -> tuple[str, ...]:
+        """The absent nodes that are to be looked for now, besides these."""
+        return tuple(name for name, absence in self._sought(besides) if absence.next_look <= now)
 
-    def next_look(self) -> float | None:
-        """The second at which the next node is due; None: there is none to look for."""
-        return min((absence.next_look for _, absence in self._sought()), default=None)
+    def next_look(self, besides: Container[str] = ()) -> float | None:
+        """The second at which the next node is due, besides these; None: there is none to look for."""
+        return min((absence.next_look for _, absence in self._sought(besides)), default=None)
 
-    def _sought(self) -> list[tuple[str, Absence]]:
+    def _sought(self, besides: Container[str]) -> list[tuple[str, Absence]]:
         """Who is absent, and not because it was drained, in the pool's order."""
-        return [
-            (name, self._absent[name]) for name in self._names if name in self._absent and name not in self._drained
-        ]
+        absent = [(name, self._absent[name]) for name in self._names if name in self._absent]
+        return [(name, absence) for name, absence in absent if name not in self._drained and name not in besides]
 
     def missing(self) -> str:
         """Who is not there and why, for a person."""

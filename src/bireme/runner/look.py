@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def words() -> tuple[str, ...]:
-    """The command that looks; it reads `request` and prints ``{"there": [NAME, …], "why": {OTHER: REASON, …}}``."""
+    """The command that looks; it reads `request` from stdin and prints ``{"there": true}`` or ``{"why": REASON}``."""
     return sys.executable, "-m", "bireme.runner.look"
 
 
-def request(spec: JobSpec, found: Found, names: Sequence[str], accelerator: str) -> dict[str, object]:
-    """Whether these nodes of a pool can carry their part of the job, which runs on such devices."""
+def request(spec: JobSpec, found: Found, name: str, accelerator: str) -> dict[str, object]:
+    """Whether this node of a pool can carry its part of the job, which runs on such devices."""
     quiet = spec.replace(log_dir=None, save_pid=False, time_limit=None)
-    part = found.replace(entries=tuple(entry for entry in found.entries if entry.name in names))
+    part = found.replace(entries=tuple(entry for entry in found.entries if entry.name == name))
     return {"spec": quiet.as_dict(), "found": part.as_dict(), "accelerator": accelerator, "parent": os.getpid()}
 
 
@@ -44,10 +44,10 @@ def main() -> None:
     die_with_parent(asked["parent"])
     spec = JobSpec.from_dict(asked["spec"])
 
-    why: dict[str, str] = {}
+    reasons: list[str] = []
 
     def there(members: Sequence[Member]) -> str:
-        return json.dumps({"there": [member.name for member in members], "why": why}) + "\n"
+        return json.dumps({"there": True} if members else {"why": "".join(reasons)}) + "\n"
 
     patience = max(2, min(CONNECT_TIMEOUT, round(spec.elastic_interval)))  # one that is dead holds up the others
 
@@ -58,7 +58,7 @@ def main() -> None:
         1,
         0,
         None,
-        why.__setitem__,
+        lambda _, why: reasons.append(why),
         nothing,
         nothing,
         PidFile(None),

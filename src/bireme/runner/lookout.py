@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
 _FILE_LOOK = 5.0
 """Seconds between two looks at the hostfile's time stamp."""
-_AT_ONCE = 64
-"""So many nodes are looked for at a time."""
+_AT_ONCE = 16
+"""So many nodes are looked for at a time, each by itself: one that does not answer holds up no other."""
 _LOOK_LIMIT = 60.0
 """Seconds that a look may take; a preflight gives up on a node after half of that."""
+_TOGETHER = 3.0
+"""Seconds for which a node that is there waits for others that are just being looked for: one stop will do for all."""
 
 Stamp = tuple[int, int, int]
 
@@ -96,9 +98,10 @@ class Lookout:
         self._read_pool, self._is_over, self._door = read_pool, is_over, door
         self._session: Session | None = None
         self._runs = False
-        self._helper: Helper | None = None
+        self._looks: dict[str, tuple[Helper, Timer]] = {}
+        self._found: list[str] = []
         self._timer: Timer | None = None
-        self._limit: Timer | None = None
+        self._announcement: Timer | None = None
         self._complaint = ""
 
     def attach(self, session: Session, *, runs: bool) -> None:
@@ -109,45 +112,49 @@ class Lookout:
 
     def detach(self) -> None:
         """It is over, and its loop with it."""
-        self._session = self._timer = self._limit = None
+        self._session = self._timer = self._announcement = None
+        self._found.clear()
         self._door.rest()
-        if self._helper is not None:
-            self._helper.close()
-            self._helper = None
+        for helper, _ in self._looks.values():
+            helper.close()
+        self._looks.clear()
 
     # -- looking ---------------------------------------------------------------------------------
 
     def plan_look(self) -> None:
         """One timer, for whatever is due first; call it when somebody is gone."""
-        if self._session is None or self._helper is not None:
+        if self._session is None:
             return
         if self._timer is not None:
             self._timer.cancel()
-        times = [self._file.next_look, self._roster.next_look() if self._roster.has_room else None]
+        times = [self._file.next_look, self._roster.next_look(self._looks) if self._may_look() else None]
         due = min((when for when in times if when is not None), default=None)
         if due is not None:
             self._timer = self._session.loop.after(max(0.0, due - time.monotonic()), self._look)
+
+    def _may_look(self) -> bool:
+        return self._roster.has_room and len(self._looks) < _AT_ONCE
 
     def _look(self) -> None:
         now = time.monotonic()
         if self._file.has_changed(now):
             self._read_again(now)
-        due = self._roster.due(now)[:_AT_ONCE] if self._roster.has_room else ()
-        if due and self._session is not None:
-            self._begin_look(self._session, due, now)
-        else:
-            self.plan_look()
+        for name in self._roster.due(now, self._looks):
+            if self._session is not None and self._may_look():
+                self._begin_look(self._session, name, now)
+        self.plan_look()
 
-    def _begin_look(self, session: Session, due: tuple[str, ...], now: float) -> None:
+    def _begin_look(self, session: Session, name: str, now: float) -> None:
         try:
-            helper = self._helper = Helper(look.words(), self._environ)
+            helper = Helper(look.words(), self._environ)
         except OSError as error:
             self._complain(f"cannot look for nodes: {error.strerror}")
-            self._seen(due, {})
+            self._roster.missed(name, now)
             return
-        helper.tell(**look.request(self._spec, self._pool(), due, self._accelerator()))
-        helper.when_answered(session.loop, lambda answer: self._seen(due, answer))
-        self._limit = session.loop.after(_LOOK_LIMIT, lambda: self._seen(due, {"error": "a look took too long"}))
+        too_long = {"error": "a look took too long"}
+        self._looks[name] = helper, session.loop.after(_LOOK_LIMIT, lambda: self._seen(name, too_long))
+        helper.tell(**look.request(self._spec, self._pool(), name, self._accelerator()))
+        helper.when_answered(session.loop, lambda answer: self._seen(name, answer))
 
     def _read_again(self, now: float) -> None:
         """Has somebody added nodes to the hostfile?"""
@@ -159,32 +166,40 @@ class Lookout:
         if new:
             self._say("info", f"new in the hostfile: {listed(new)}")
 
-    def _seen(self, asked: tuple[str, ...], answer: dict[str, Any]) -> None:
-        if self._helper is not None:
-            self._helper.close()
-            self._helper = None
-        if self._limit is not None:
-            self._limit.cancel()
+    def _seen(self, name: str, answer: dict[str, Any]) -> None:
+        helper, limit = self._looks.pop(name)
+        helper.close()
+        limit.cancel()
         if "error" in answer:
             self._complain(f"cannot look for nodes: {answer['error']}")
         else:
             self._complaint = ""
-        now = time.monotonic()
+        why = str(answer.get("why", ""))
         ending = self._session is None or (self._runs and self._session.ending)
-        for name in asked:
-            if name in answer.get("there", ()) and not ending:
-                self._roster.find(name, now)
-            elif self._roster.missed(name, now, answer.get("why", {}).get(name, "")):
-                self._say("info", f"{name} is not taken in: {answer['why'][name]}")
-        there = [name for name in asked if name in self._roster.present]
-        over = next((why for why in answer.get("why", {}).values() if self._is_over(why)), "")
-        if over and self._session is not None and not ending:
-            self._session.trouble("agent lost", f"the allocation is gone: {over}", now)
-        elif there and not self._roster.lacking:
+        if answer.get("there") and not ending:
+            self._roster.find(name, time.monotonic())
+            self._found.append(name)
+        elif self._roster.missed(name, time.monotonic(), why):
+            self._say("info", f"{name} is not taken in: {why}")
+        if why and self._is_over(why) and self._session is not None and not ending:
+            self._session.trouble("agent lost", f"the allocation is gone: {why}", time.monotonic())
+        if not self._looks:
+            self._announce()
+        elif self._found and self._announcement is None and self._session is not None:
+            self._announcement = self._session.loop.after(_TOGETHER, self._announce)
+        self.plan_look()
+
+    def _announce(self) -> None:
+        """These are there: the job begins anew with them if it can."""
+        if self._announcement is not None:
+            self._announcement.cancel()
+            self._announcement = None
+        there = [name for name in self._found if name in self._roster.present]
+        self._found.clear()
+        if there and not self._roster.lacking:
             self.rearrange(f"{listed(there)} {'is' if len(there) == 1 else 'are'} there")
         elif there:
             self._say("info", f"{listed(there)}: there; still missing: {self._roster.missing()}")
-        self.plan_look()
 
     # -- requests --------------------------------------------------------------------------------
 
