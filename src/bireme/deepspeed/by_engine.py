@@ -1,0 +1,237 @@
+"""Every rank by the engine itself, ``mpirun`` or ``srun``: command lines that run a job by themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from itertools import pairwise
+from shutil import which
+
+from bireme.deepspeed.accelerator import get_accelerator
+from bireme.deepspeed.by_itself import MultiNodeRunner
+from bireme.resources.cores import allowed_cores, parse_core_list, physical_cores, split_cores
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Mapping, Sequence
+    from typing import ClassVar
+
+    from bireme.deepspeed.by_itself import Environment, Resources
+
+
+class _EngineRunner(MultiNodeRunner):
+    """The engine starts every rank."""
+
+    _PROGRAM: ClassVar[str] = "mpirun"
+
+    def __init__(self, args: Namespace, world_info_base64: str, resource_pool: Mapping[str, int]) -> None:
+        super().__init__(args, world_info_base64)
+        self.resource_pool = resource_pool
+
+    def backend_exists(self) -> object:
+        """The path of the program by which the engine is known."""
+        return which(self._PROGRAM)
+
+    def validate_args(self) -> None:
+        """Refuse filters.
+
+        Raises:
+            ValueError: there are some.
+        """
+        if self.args.include != "" or self.args.exclude != "":
+            raise ValueError(f"{self.name} cannot include or exclude nodes or slots (bireme run can)")
+        if self.args.num_nodes != -1 or self.args.num_gpus != -1:
+            raise ValueError(f"{self.name} cannot limit the number of nodes or slots (bireme run can)")
+
+    def _ranks_per_node(self) -> int:
+        counts = set(self.resource_pool.values())
+        if len(counts) > 1:
+            raise ValueError(f"{self.name} needs the same number of slots on every node (bireme run does not)")
+        return counts.pop()
+
+    def _world_size(self) -> int:
+        return sum(self.resource_pool.values())
+
+    def _hosts(self) -> list[str]:
+        return ["-hosts", ",".join(self.resource_pool)]
+
+    def _protocol(self) -> list[str]:
+        """What all ranks are told of the job, by hydra."""
+        told = {
+            "MASTER_ADDR": self.args.master_addr or next(iter(self.resource_pool)).rpartition("@")[2],
+            "MASTER_PORT": str(self.args.master_port),
+            "WORLD_SIZE": str(self._world_size()),
+            "LOCAL_SIZE": str(self._ranks_per_node()),
+        }
+        return [word for name, value in told.items() for word in ("-genv", name, value)]
+
+
+class OpenMPIRunner(_EngineRunner):
+    """Every rank by Open MPI's ``mpirun``; ranks find their numbers in ``OMPI_COMM_WORLD_RANK`` and its kin."""
+
+    _NAME = "openmpi"
+    _PROGRAM = "ompi_info"
+
+    def __init__(self, args: Namespace, world_info_base64: str, resource_pool: Mapping[str, int]) -> None:
+        super().__init__(args, world_info_base64, resource_pool)
+        self.add_export("UCX_TLS", "tcp")
+
+    def get_cmd(self, environment: Environment, active_resources: Resources) -> list[str]:
+        """The command. Its TCP traffic keeps to ``eth0``, unless ``--launcher_args`` names interfaces."""
+        extra = self._launcher_args()
+        chosen = any(flag in ("-mca", "--mca") and key == "btl_tcp_if_include" for flag, key in pairwise(extra))
+        interface = [] if chosen else ["--mca", "btl_tcp_if_include", "eth0"]
+        environment.update(self._values())
+        exported = [word for name in self.exports for word in ("-x", name)]
+        head = [
+            "mpirun",
+            "-n",
+            str(self._world_size()),
+            "-hostfile",
+            str(self.args.hostfile),
+            "--mca",
+            "btl",
+            "^openib",
+        ]
+        return [*head, *interface, *extra, *exported, *self._program()]
+
+
+class MPICHRunner(_EngineRunner):
+    """Every rank by MPICH's ``mpirun``, through a helper that tells it ``RANK`` and ``LOCAL_RANK``."""
+
+    _NAME = "mpich"
+
+    def get_cmd(self, environment: Environment, active_resources: Resources) -> list[str]:
+        """The command."""
+        environment.update(self._values())  # hydra passes on its whole environment
+        count = ["-n", str(self._world_size()), "-ppn", str(self._ranks_per_node())]
+        helper = [sys.executable, "-u", "-m", "bireme.deepspeed.launcher_helper", "--launcher", self.name]
+        how = ["--no_python"] if self.args.no_python else ["--module"] if self.args.module else []
+        program = [self.user_script, *self.user_arguments]
+        return ["mpirun", *count, *self._launcher_args(), *self._protocol(), *self._hosts(), *helper, *how, *program]
+
+
+class IMPIRunner(_EngineRunner):
+    """Every rank by Intel MPI's ``mpirun``, each as an executable of its own with its numbers."""
+
+    _NAME = "impi"
+
+    def get_cmd(self, environment: Environment, active_resources: Resources) -> list[str]:
+        """The command. With ``--bind_cores_to_rank``, numactl binds each rank over there."""
+        environment.update(self._values())  # hydra passes on its whole environment
+        each = self._ranks_per_node()
+        cores = self._cores(each)
+        threads = ["-genv", "OMP_NUM_THREADS", str(len(cores[0]))] if cores else []
+        command = ["mpirun", "-ppn", str(each), *self._launcher_args(), *threads, *self._protocol()]
+        command += ["-genv", "I_MPI_PIN", "0", *self._hosts()]  # the cores are given out by us
+        for rank in range(self._world_size()):
+            local_rank = rank % each
+            binding = ["numactl", "-C", _core_list(cores[local_rank])] if cores else []
+            numbers = ["-env", "RANK", str(rank), "-env", "LOCAL_RANK", str(local_rank)]
+            command += [*([":"] if rank else []), "-n", "1", *numbers, *binding, *self._program()]
+        return command
+
+    def _cores(self, ranks: int) -> tuple[tuple[int, ...], ...]:
+        """Each rank's cores on its node; the nodes are taken to be like this machine where no list is given."""
+        if not self.args.bind_cores_to_rank:
+            return ()
+        core_list = self.args.bind_core_list
+        any_core = range(1 << 16)  # which there are over there is not known here
+        cores = parse_core_list(core_list, any_core) if core_list else physical_cores(allowed_cores())
+        return split_cores(cores, ranks)
+
+
+class SlurmRunner(_EngineRunner):
+    """Every rank by ``srun``, which is told how many there are, and on which nodes."""
+
+    _NAME = "slurm"
+    _PROGRAM = "sinfo"
+
+    def validate_args(self) -> None:
+        """Filters are fine, as far as they leave whole nodes."""
+
+    @classmethod
+    def validate_active_resources(cls, active_resources: Resources) -> None:
+        """Refuse chosen slots and uneven nodes: ``srun`` knows only how many tasks a node has.
+
+        Raises:
+            ValueError: the slots of a node are not the first ones, or their numbers differ.
+        """
+        counts = {}
+        for host, slots in slots_of(active_resources).items():
+            if slots != list(range(len(slots))):
+                what = f"slurm cannot choose specific device ids: {slots} on {host}"
+                raise ValueError(f"{what} (bireme run can; else filter whole nodes, or keep each node's first slots)")
+            counts[host] = len(slots)
+        if len(set(counts.values())) > 1:
+            raise ValueError(f"slurm needs the same slot count on every node, not {counts} (bireme run does not)")
+
+    def get_cmd(self, environment: Environment, active_resources: Resources) -> list[str]:
+        """The command."""
+        self.validate_active_resources(active_resources)
+        environment.update(self._values())  # --export=ALL takes it from there
+        slots = slots_of(active_resources)
+        command = ["srun", "-n", str(sum(map(len, slots.values()))), *self._launcher_args()]
+        if comment := getattr(self.args, "slurm_comment", ""):
+            command += ["--comment", comment]
+        if self.args.include or self.args.exclude:
+            # Without --nodes, the list would only be where srun may choose from.
+            command += ["--nodelist", ",".join(slots), "--nodes", str(len(slots))]
+        if self.args.num_nodes > 0:
+            command += ["--nodes", str(self.args.num_nodes)]
+        if self.args.num_gpus > 0:
+            command += ["--gpus-per-node", str(self.args.num_gpus)]
+        return [*command, "--export=ALL", *self._program()]
+
+
+class MVAPICHRunner(_EngineRunner):
+    """Every rank by MVAPICH2's ``mpirun``, with the settings that the reference found good for it."""
+
+    _NAME = "mvapich"
+
+    def __init__(self, args: Namespace, world_info_base64: str, resource_pool: Mapping[str, int]) -> None:
+        super().__init__(args, world_info_base64, resource_pool)
+        self.add_export("MV2_SMP_USE_CMA", "0")  # a kernel module that Ubuntu does not have
+        self.add_export("MV2_DEBUG_SHOW_BACKTRACE", "1")
+        if get_accelerator().device_name() == "cuda":
+            self.add_export("MV2_USE_CUDA", "1")
+        self.add_export("MV2_SUPPORT_DL", "1")
+        self.add_export("MV2_ENABLE_AFFINITY", "0")  # MPI_THREAD_MULTIPLE needs that
+        self.add_export("MV2_INTER_ALLGATHER_TUNING", "5")
+        self.add_export("MV2_CUDA_USE_NAIVE", "0")
+
+    def backend_exists(self) -> bool:
+        """Whether ``mpiname`` says that the MPI here is MVAPICH; warns of what is there instead."""
+        if not which("mpiname"):
+            warnings.warn("there is no mpiname on PATH: MVAPICH is not installed", stacklevel=2)
+            return False
+        found = subprocess.check_output(["mpiname"]).decode(errors="replace").strip()
+        if "MVAPICH" not in found:
+            warnings.warn(f"mpiname should say MVAPICH2-GDR or another MVAPICH, but says {found}", stacklevel=2)
+        return "MVAPICH" in found
+
+    def get_cmd(self, environment: Environment, active_resources: Resources) -> list[str]:
+        """The command. It names the hosts itself: a hostfile in /tmp would be the same for all users and jobs."""
+        environment.update(self._values())  # hydra passes on its whole environment
+        count = ["-np", str(self._world_size()), "-ppn", str(self._ranks_per_node())]
+        return ["mpirun", *count, *self._hosts(), *self._launcher_args(), *self._program()]
+
+
+def slots_of(active_resources: Resources) -> dict[str, list[int]]:
+    """The slots of each host, also where only their number is given."""
+    return {
+        host: list(range(slots)) if isinstance(slots, int) else list(slots) for host, slots in active_resources.items()
+    }
+
+
+def _core_list(cores: Sequence[int]) -> str:
+    """``(0, 1, 2, 8)`` as numactl reads it: ``0-2,8``."""
+    runs: list[list[int]] = []
+    for core in cores:
+        if runs and runs[-1][1] == core - 1:
+            runs[-1][1] = core
+        else:
+            runs.append([core, core])
+    return ",".join(f"{low}-{high}" if low < high else str(low) for low, high in runs)
