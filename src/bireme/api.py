@@ -56,7 +56,8 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
         BadInputError: as :func:`run`.
     """
     if spec.elastic:  # its ranks do not meet where the nodes do
-        spec = spec.replace(master_addr=None, master_port=None, num_nodes=None)
+        run_id = spec.run_id or "<made at the start>"
+        spec = spec.replace(master_addr=None, master_port=None, num_nodes=None, run_id=run_id)
     return launch.plan(spec, _inherited() if environ is None else environ)
 
 

@@ -147,13 +147,19 @@ def engine_commands(spec: JobSpec, environ: Mapping[str, str], found: Found) -> 
     Raises:
         BadInputError: as :func:`run`.
     """
-    entries, _ = pool.select(spec, found)
+    entries, _ = _of_the_first_epoch(spec, found)
     backend = base.load(launcher_name(spec, found))
     words: tuple[str, ...] = ("--channel",)
     if backend.CHANNEL == "dial":
         words = ("--dial", "<our addresses>", "<a free port>", backend.TOKEN_VARIABLE)
     agent = (sys.executable, "-m", "bireme.agent", *words)
     return _commands(spec, backend)(_launch(spec, _hosts(entries), agent, ""), environ)
+
+
+def _of_the_first_epoch(spec: JobSpec, found: Found) -> tuple[tuple[HostEntry, ...], dict[str, tuple[str, ...] | None]]:
+    """The nodes of an elastic job that are not spares, if all of them are there; of another job, all."""
+    entries, slots = pool.select(spec, found)
+    return entries[: spec.max_nodes] if spec.elastic else entries, slots
 
 
 def _commands(spec: JobSpec, backend: Backend) -> Commands:
@@ -184,7 +190,7 @@ def plan(spec: JobSpec, environ: Mapping[str, str], found: Found) -> StartPlan:
     Raises:
         BadInputError: as :func:`run`.
     """
-    entries, slots = pool.select(spec, found)
+    entries, slots = _of_the_first_epoch(spec, found)
     active = {entry.name: slots[entry.name] or (ONLY_NODES_KNOW,) for entry in entries}
     kind = spec.accelerator if spec.accelerator != "auto" else "cuda"
     job = JobFacts(
