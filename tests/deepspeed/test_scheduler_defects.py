@@ -143,3 +143,11 @@ def test_more_slots_than_any_node_has_is_an_error_and_no_hang(make: Made):
     manager.nodes[0].reserve_slots(1)
     with pytest.raises(ValueError, match="cannot run while slots are reserved"):
         manager.run()
+
+
+def test_a_host_without_slots_is_left_out(make: Made):
+    manager = make.manager(hosts={"localhost": [0, 1], "nobody.invalid": []})
+    manager.schedule_experiments([make.exp("one", gpus=2)])
+    manager.run()
+    assert errors(manager) == {"one": None}
+    assert "--hosts=localhost:2 --include localhost:0,1 " in make.result("one", "cmd.txt").read_text()

@@ -72,6 +72,14 @@ def test_in_order_and_none_passes_a_head_that_waits(make, tmp_path, script):
     assert ran[:3] == ["11", "22", "22"] and sorted(ran[3:]) == ["13", "14"]
 
 
+def test_the_widest_first_where_that_is_asked_for(make, tmp_path, script):
+    say = script("import os\nopen('ran', 'a').write(os.environ['WORLD_SIZE'] + ' ')")
+    manager = make.manager(script=say, slots=2, launch=("--order", "longest"))
+    manager.schedule_experiments([make.exp("m1", micro=1), make.exp("m2", micro=2), make.exp("m3", micro=3, gpus=2)])
+    manager.run()
+    assert (tmp_path / "ran").read_text().split() == ["2", "2", "1", "1"]
+
+
 def test_slots_of_several_nodes_are_reserved_together_or_not_at_all(make):
     manager = make.manager(hosts={"a": [0, 1], "b": [5], "c": [2, 3]})
     request = manager.resource_request
@@ -201,6 +209,24 @@ def test_ports_are_next_to_each_other(make, tmp_path):
         manager.experiment_check()
     assert "--master_port 29871 " in make.result("m4", "cmd.txt").read_text()
     assert "--master_port 29872 " in make.result("m8", "cmd.txt").read_text()
+
+
+def test_after_the_last_port_comes_the_first_that_anybody_may_use(make, tmp_path):
+    manager = make.manager(launch=("--master_port", 65535), slots=1)
+    manager.schedule_experiments([make.exp("m4"), make.exp("m8", micro=8)])
+    exp = manager.experiment_queue[1]
+    manager.run_job(exp, manager.resource_request(exp))
+    while manager.running_experiments:
+        manager.experiment_check()
+    assert "--master_port 1024 " in make.result("m8", "cmd.txt").read_text()
+    assert [error for _, error in manager.finished_experiments.values()] == [None]
+
+
+def test_the_accelerator_that_torchrun_names_by_a_number(make):
+    manager = make.manager(launch=("--num_gpus", "cpu"))
+    manager.schedule_experiments([make.exp("one")])
+    manager.run()
+    assert " --accelerator=cpu " in make.result("one", "cmd.txt").read_text()
 
 
 def test_a_script_may_be_given_a_file(make):

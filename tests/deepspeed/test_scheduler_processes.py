@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from bireme.deepspeed.scheduler import Node, Reservation, run_experiment
-from bireme.errors import BiremeError
+from bireme.deepspeed.experiments import Experiments
+from bireme.deepspeed.scheduler import Node, Reservation, ResourceManager, clean_up, run_experiment
+from bireme.errors import BiremeError, UnfitError
+from bireme.tune.executor import Executor
 from bireme.tune.journal import Journal
 from tests.deepspeed.conftest import Made, wait_for
 
@@ -313,3 +315,125 @@ def test_an_interrupted_run_experiment_leaves_nothing(make: Made, tmp_path, pati
     (tmp_path / "go1").touch()
     run_experiment(exp, [Reservation(node, node.reserve_slots(1))], str(patient), ["--deepspeed_config", "ds.json"])
     assert json.loads((tmp_path / "figures.json").read_text()) == {"throughput": 1.0}
+
+
+# -- a host that cannot be reached -------------------------------------------------------------------
+
+NOBODY = "nobody.invalid"
+"""A name that no resolver knows (RFC 6761)."""
+
+
+def job_that_rests(make: Made):
+    """A manager with a job that could not be started, and is to be tried again when its host has rested."""
+    manager = make.manager(hosts={NOBODY: [0]})
+    manager.schedule_experiments([make.exp("one")])
+    exp = manager.experiment_queue[0]
+    manager.run_job(exp, manager.resource_request(exp))
+    executor, loop = manager.running_experiments[0][0], manager._open().loop
+
+    def stop_when_it_rests() -> None:
+        if executor.waiting:
+            loop.stop()
+        else:
+            loop.after(0.01, stop_when_it_rests)
+
+    stop_when_it_rests()
+    manager.experiment_check()
+    assert executor.waiting and executor.rest("one") > 5
+    return manager, exp
+
+
+@pytest.mark.timeout(60)
+def test_clear_does_not_wait_for_what_waits_to_be_tried_again(make: Made):
+    manager, _ = job_that_rests(make)
+    manager.clear()
+    assert not (manager.running_experiments or manager.finished_experiments)
+    assert manager.status() == f"{NOBODY} (1 idle gpus)"
+
+
+@pytest.mark.timeout(60)
+def test_nor_does_clean_up(make: Made):
+    manager, exp = job_that_rests(make)
+    clean_up(exp, [])
+    assert manager.finished_experiments == {0: (exp, "stopped")} and manager.running_experiments == {}
+    assert manager.status() == f"{NOBODY} (1 idle gpus)"
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_while_an_end_is_told_waits_until_it_was(make: Made, monkeypatch):
+    """In the midst of it, it would leave an experiment that neither runs nor has ended, for which all would wait."""
+    judge = Experiments.judge
+
+    def interrupted(self, name, end):
+        os.kill(os.getpid(), signal.SIGINT)
+        return judge(self, name, end)
+
+    handler = signal.getsignal(signal.SIGINT)
+    manager = make.manager()
+    manager.schedule_experiments([make.exp("one")])
+    exp = manager.experiment_queue[0]
+    manager.run_job(exp, manager.resource_request(exp))
+    monkeypatch.setattr(Experiments, "judge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        manager.experiment_check()
+    assert signal.getsignal(signal.SIGINT) is handler
+    manager.clear()
+    assert manager.running_experiments == {} and manager.status() == "localhost (4 idle gpus)"
+
+
+@pytest.mark.timeout(60)
+def test_nor_does_an_interrupted_run_experiment(make: Made, tmp_path, stage):
+    exp = json.loads(Path(make.exp("one")).read_text())
+    exp["result_dir"] = str(tmp_path / "results" / "one")
+    node = Node(NOBODY, 1)
+    outcome = tmp_path / "results" / "one" / "outcome.json"
+
+    def interrupt():
+        wait_for(lambda: outcome.exists() and not stage.left())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = in_thread(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(exp, [Reservation(node, node.reserve_slots(1))], "train.py", ["--deepspeed_config", "ds.json"])
+    thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_ctrl_c_while_all_wait_to_be_tried_again_keeps_the_queue(make: Made, tmp_path):
+    manager = make.manager(hosts={NOBODY: [0]})
+    manager.schedule_experiments([make.exp("m1", micro=1), make.exp("m2", micro=2)])
+
+    def interrupt():
+        wait_for((tmp_path / "results" / "m1" / "outcome.json").exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = in_thread(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        manager.run()
+    thread.join()
+    assert names(manager.experiment_queue) == ["m1", "m2"] and manager.finished_experiments == {}
+
+
+def test_where_nothing_can_run_it_says_so_soon(make: Made, monkeypatch):
+    monkeypatch.setitem(Executor.__init__.__kwdefaults__, "back_off", 0.01)  # it would take two minutes
+    manager = make.manager(hosts={NOBODY: [0]})
+    manager.schedule_experiments([make.exp(f"m{micro}", micro=micro) for micro in range(1, 7)])
+    with pytest.raises(UnfitError, match=f"no experiment can run: .* {NOBODY} ssh: "):
+        manager.run()
+    assert len(manager.experiment_queue) == 5 and len(manager.finished_experiments) == 1
+
+
+def test_a_signal_during_the_last_event_is_not_lost(make: Made, monkeypatch):
+    ended = ResourceManager._ended
+
+    def interrupted(self, exp, ending):
+        os.kill(os.getpid(), signal.SIGINT)
+        ended(self, exp, ending)
+
+    monkeypatch.setattr(ResourceManager, "_ended", interrupted)
+    manager = make.manager()
+    manager.schedule_experiments([make.exp("one")])
+    with pytest.raises(KeyboardInterrupt):
+        manager.run()
+    assert [error for _, error in manager.finished_experiments.values()] == [None]

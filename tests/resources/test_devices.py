@@ -112,10 +112,27 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "gib"), [("plain,plain", 80), ("plain,old", 16), ("plain,mig:2", 10), ("", None), ("fail", None)]
+    ("gpus", "ids", "gib"),
+    [
+        ("plain,plain", "0,1", 80),
+        ("plain,old", "0,1", 16),
+        ("plain,old", "0", 80),
+        ("plain,old", "GPU-1", 16),
+        ("plain,mig:2", "GPU-0,MIG-1-0", 10),
+        ("old,plain", "GPU", None),
+        ("old,plain", "GPU-", 16),  # names may be shortened
+        ("plain,mig:2", "1", 10),
+        ("plain,plain", "0,7", None),
+        ("plain,plain", "0,GPU-7", None),
+        ("plain", "", None),
+        ("", "0", None),
+        ("fail", "0", None),
+    ],
 )
-def test_the_smallest_device_tells_how_much_memory_there_is(nvml: Path, gpus: str, gib: int | None) -> None:
-    script = "from bireme.resources.device_memory import smallest; print(smallest())"
+def test_the_smallest_of_some_devices_tells_how_much_memory_there_is(
+    nvml: Path, gpus: str, ids: str, gib: int | None
+) -> None:
+    script = f"from bireme.resources.device_memory import smallest; print(smallest({ids.split(',')}))"
     home = os.path.dirname(os.path.dirname(os.path.abspath(bireme.__file__)))
     environment = {**os.environ, "LD_LIBRARY_PATH": str(nvml), "FAKE_NVML": gpus, "PYTHONPATH": home}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)

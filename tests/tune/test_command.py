@@ -222,7 +222,13 @@ def test_a_finished_study_is_cleared_when_it_may_be_overwritten(desk):
     desk.run()
     stamp = (desk.results / NAMES[0] / "metrics.json").stat().st_mtime_ns
     (desk.results / "mine.txt").write_text("not yours")
-    desk.run()
+    (desk.results / "summary.txt.4194305.tmp").touch()  # of a process that there cannot be
+    second = desk.run()
+    assert re.search(
+        r"finished study of \S+ \S+ is overwritten: its results and cmd_optimal.txt are gone", second.stdout
+    )
+    assert not (desk.results / "summary.txt.4194305.tmp").exists()
+    assert (desk.results / "cmd_optimal.txt").stat().st_mode & 0o777 == 0o600
     assert (desk.results / NAMES[0] / "metrics.json").stat().st_mtime_ns > stamp
     assert (desk.results / "mine.txt").exists()
 
@@ -237,6 +243,41 @@ def test_without_overwrite_results_are_kept_and_another_study_is_refused(desk):
     assert re.findall(r"^\| z.*ok *\|$", first.stdout, re.M) == re.findall(r"^\| z.*ok *\|$", second.stdout, re.M)
     desk.configure({**CONFIG, "gradient_clipping": 1.0}, overwrite=False)
     assert "holds the results of another study" in desk.run(code=2).stderr
+
+
+def test_an_unfinished_study_is_not_lost_and_what_timed_out_may_take_longer(desk):
+    first = desk.start("--until", "go", options=("--num_gpus", "2", "--experiment_limit", "2"))
+    wait_for(desk.results / NAMES[0] / "stdout.log")  # the other has timed out
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+    journal = (desk.results / "journal").read_bytes()
+    desk.configure({**CONFIG, "gradient_clipping": 1.0}, overwrite=True)
+    refused = desk.run("--until", "go", code=2).stderr
+    assert "holds an unfinished study with another configuration: 1 of its experiments have ended" in refused
+    assert "go on with the configuration of before, set autotuning.results_dir to another folder" in refused
+    assert len(refused.splitlines()) == 2
+    assert (desk.results / "journal").read_bytes() == journal
+    desk.configure(CONFIG)
+    (desk.folder / "go").touch()
+    done = desk.run("--until", "go", options=("--num_gpus", "2", "--experiment_limit", "60"))
+    assert f"run again, for --experiment_limit is longer: {NAMES[1]}\n" in done.stdout
+    assert len(re.findall(r"^\| z\d_gas.*\| ok *\|$", done.stdout, re.M)) == 4
+
+
+def test_what_failed_is_run_again_when_the_script_was_mended(desk):
+    desk.configure(CONFIG, overwrite=False)
+    script = desk.folder / "train.py"
+    words = ("tune", "--num_gpus", "2", str(script), "--deepspeed_config", "ds.json")
+    script.write_text(CONTRACT.read_text().replace("speed = ", "if stage: misspelt\nspeed = "))
+    first = desk.stage.run(*words, cwd=desk.folder, timeout=120).stdout
+    assert len(re.findall(r"^\| z1.*\| failed *\|$", first, re.M)) == 2
+    second = desk.stage.run(*words, cwd=desk.folder, timeout=120).stdout
+    assert "2 of them failed and are not run again" in second and " starts on " not in second
+    script.write_text(CONTRACT.read_text())
+    third = desk.stage.run(*words, cwd=desk.folder, timeout=120).stdout
+    assert "run again, for the script has changed: z1_" in third
+    assert len(re.findall(r" starts on ", third)) == 2
+    assert len(re.findall(r"^\| z\d_gas.*\| ok *\|$", third, re.M)) == 4
 
 
 def test_a_torn_tail_is_cut_and_said_and_damage_is_refused(desk):
@@ -325,6 +366,11 @@ def ended(desk: Desk) -> list[Path]:
         ('{"zero_optimization": {"stage": [7]}}', (), "there is no ZeRO stage 7"),
         ('{"train_micro_batch_size_per_gpu": []}', (), "an empty list"),
         ('{"train_batch_size": 3, "train_micro_batch_size_per_gpu": [2]}', (), "no batch size is possible"),
+        (
+            '{"autotuning": {"min_train_batch_size": 100000}}',
+            (),
+            "no batch size is possible: micro-batch 1024 on 2 ranks",
+        ),
         ('{"autotuning": {"tuner": "x"}}', (), "has no key 'tuner'"),
         ('{"autotuning": {"metric": "speed"}}', (), "must be one of throughput"),
         ('{"autotuning": {"mp_size": 3}}', (), "cannot be divided by mp_size 3"),

@@ -212,3 +212,56 @@ def test_a_reader_that_goes_away_stops_it_in_order(stage, tmp_path):
     assert stage.run("tune", "--num_gpus", "1", str(CONTRACT), "--deepspeed_config", "ds.json", "--nap", "0.1",
                      cwd=tmp_path).returncode == 0  # fmt: skip
     assert len(records(tmp_path, "end")) == 5
+
+
+# -- what the terminal cannot show ---------------------------------------------------------------------
+
+
+def strange(folder: Path) -> list[str]:
+    """The words of a study whose first experiment fails with what ASCII does not have, and too much of it."""
+    config = {"train_micro_batch_size_per_gpu": [1, 8], "autotuning": {"enabled": True}}
+    (folder / "ds.json").write_text(json.dumps(config))
+    (folder / "strange.py").write_text(
+        CONTRACT.read_text().replace(
+            "speed = 100.0", "if micro == 1: raise ValueError('größer ' * 50)\nspeed = 100.0", 1
+        )
+    )
+    return ["tune", "--num_gpus", "1", "strange.py", "--deepspeed_config", "ds.json", "--name", "Ω"]
+
+
+def test_what_the_encoding_does_not_have_is_written_by_its_number(stage, tmp_path):
+    environ = clean_environ(PYTHONIOENCODING="ascii")
+    done = stage.run(*strange(tmp_path), cwd=tmp_path, env=environ)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"failed: rank 0 on \S+: ValueError: gr\\xf6\\xdfer .*\\u2026", done.stdout)
+    assert done.stdout.rstrip().endswith("'\\u03a9'")
+    assert "…" in (tmp_path / "autotuning_results" / "summary.txt").read_text(encoding="utf-8")
+
+
+def test_a_terminal_without_the_signs(terminal, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    it = terminal("--until", "go")
+    it.until(">\x1b")
+    (tmp_path / "go").touch()
+    assert it.end() == 0 and it.cursor
+    assert it.shown.isascii() and b" | 2 done | at most 2 to go" in it.shown
+
+
+# -- when it goes on -----------------------------------------------------------------------------------
+
+
+def test_when_the_only_host_has_failed_it_says_when_it_is_tried_again(stage, tmp_path):
+    """And Ctrl+C does not wait for that."""
+    config = {"train_micro_batch_size_per_gpu": 4, "autotuning": {"enabled": True}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    words = ["tune", "--hosts", "nobody.invalid:1", str(CONTRACT), "--deepspeed_config", "ds.json"]
+    process = stage.start(*words, cwd=tmp_path)
+    assert process.stdout.readline() == b"z0_gas1_tmbspg4 starts on nobody.invalid:0\n"
+    line = process.stdout.readline().decode()
+    assert line.startswith("z0_gas1_tmbspg4: infrastructure: 1 of 1 node cannot carry the job: nobody.invalid ssh: ")
+    assert "; it is started again in 15.0 s (" in line
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=FAILSAFE)
+    assert process.returncode == 130, err
+    assert b"interrupted: the same command goes on where it was" in out
+    assert records(tmp_path, "end") == []

@@ -107,6 +107,69 @@ def test_what_always_fails_by_the_infrastructure_is_given_up(bench):
     assert client.told[-1] == ("ended", "e0", "infrastructure")
 
 
+def test_what_was_to_be_retried_is_withdrawn_when_it_is_stopped(bench):
+    stand = bench({"e0": LOST % ("a", "e0"), "e1": "pass"}, pool={"a": ("0",)}, back_off=600.0)
+    stand.client.when_ended = stand.loop.stop
+    stand.run(Job("e0", ONE))
+    stand.executor.submit(Job("e1", ONE))
+    assert stand.client.told[-1] == ("again", "e0", "infrastructure")
+    assert 599 < stand.executor.rest("e0") <= 600 and stand.executor.rest("e1") > 0
+    assert stand.executor.waiting and stand.executor.ahead
+    assert stand.executor.withdraw() == ("e1",)
+    assert stand.executor.waiting and not stand.executor.ahead
+    stand.executor.stop()
+    assert stand.executor.withdraw() == ("e0",)
+    assert stand.executor.idle and not stand.executor.waiting
+
+
+def test_experiments_that_are_lost_with_their_host_are_one_failure(bench):
+    """Four at once do not make it rest for eight times as long."""
+    names = [f"e{number}" for number in range(4)]
+    once = "import os, sys\nif not os.path.exists('{n}'):\n    open('{n}', 'w')\n    " + LOST
+    programs = {name: once.replace("{n}", f"{name}.mark") % ("a", name) for name in names}
+    stand = bench(programs, pool={"a": ("0", "1", "2", "3")}, back_off=2.0)
+    rests = []
+    stand.client.when_ended = lambda: (rests.append(max(map(stand.executor.rest, names))), stand.maybe_stop())
+    client = stand.run(*(Job(name, ONE) for name in names))
+    assert len(client.names("again")) == 4 and all(0 < rest <= 2 for rest in rests[:4])
+    assert sorted(client.names("ended")) == names
+
+
+def test_a_host_on_which_something_ran_to_its_end_is_forgiven(bench):
+    """Its next failure is its first."""
+    once = "import os, sys\nif not os.path.exists('{n}'):\n    open('{n}', 'w')\n    " + LOST
+    programs = {name: once.replace("{n}", f"{name}.mark") % ("a", name) for name in ("e0", "e1", "e2")}
+    stand = bench(programs, pool={"a": ("0",)}, back_off=0.5)
+    rests = []
+    stand.client.when_ended = lambda: (rests.append(max(map(stand.executor.rest, programs))), stand.maybe_stop())
+    for name in programs:
+        stand.run(Job(name, ONE))
+    assert stand.client.names("ended") == list(programs)
+    assert len(rests) == 6 and all(rest <= 0.5 for rest in rests)
+
+
+def test_a_low_limit_of_open_files_is_raised_and_no_experiment_sees_it(tmp_path):
+    """Each takes two descriptors as long as it runs; forty are started before the first can end."""
+    program = textwrap.dedent(f"""
+        import resource, sys; sys.path.insert(0, {os.getcwd()!r})
+        from pathlib import Path
+        from tests.tune.test_executor import Bench, Job, ONE
+        low = (80, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        resource.setrlimit(resource.RLIMIT_NOFILE, low)
+        names = [f"e{{n}}" for n in range(40)]
+        tell = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+        bench = Bench(Path({str(tmp_path)!r}), dict.fromkeys(names, tell), pool={{"a": tuple(names)}})
+        client = bench.run(*(Job(name, ONE) for name in names))
+        raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 144
+        bench.executor.close()
+        ended = [(what, cause) for what, _, cause in client.told if what != "started"]
+        print(ended == [("ended", "ok")] * 40, raised, resource.getrlimit(resource.RLIMIT_NOFILE) == low, low)
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("True True True "), done.stdout + done.stderr
+    assert (tmp_path / "e39.out").read_text() == done.stdout[len("True True True ") :]
+
+
 def test_slots_of_what_may_linger_are_not_given_before_it_has_settled(bench):
     stand = bench({"e0": "pass", "e1": "pass"}, pool={"a": ("0",)})
     stand.client.settle = 0.3

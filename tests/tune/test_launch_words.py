@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from bireme.cli.options import RUN, Option, parse
-from bireme.cli.tune import NOT_SHARED, words_of
+from bireme.cli.tune import NOT_SHARED, make_request, words_of
+from bireme.resources import device_memory, devices
+from bireme.tune.launching import Ground, Launch
+from bireme.tune.slots import Reservation
+from tests.conftest import clean_environ
 
 OPTIONS = [option for group in RUN.values() for option in group]
 STRANGE = "-x 'a b' \"c\" $HOME;=\n*ü"
@@ -41,3 +47,89 @@ def test_a_list_keeps_its_order():
 
 def test_defaults_are_left_out():
     assert words_of(parse(RUN, ["train.py"])) == ()
+
+
+# -- what is made of them ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def request_of(tmp_path, monkeypatch):
+    """What a command line asks the tuner for, on a machine with these NVIDIA GPUs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    sizes = {"0": 80, "1": 40, "2": 16, "3": 24}
+
+    def discover(accelerator, environ, root="/"):
+        visible = environ.get("CUDA_VISIBLE_DEVICES")
+        if accelerator == "cpu":
+            return devices.Devices("cpu", ("0", "1"))
+        return devices.Devices("cuda", tuple(sizes), None if visible is None else tuple(visible.split(",")))
+
+    monkeypatch.setattr(devices, "discover", discover)
+    monkeypatch.setattr(device_memory, "smallest", lambda ids: min(map(sizes.__getitem__, ids)))
+
+    def make(words, **environ):
+        parsed = parse(RUN, [*words.split(), "train.py", "--deepspeed_config", "ds.json"])
+        return make_request(parsed.replace(options={**parsed.options, "autotuning": "tune"}), clean_environ(**environ))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("words", "visible", "capacity"),
+    [
+        ("", None, 16),
+        ("--num_gpus 2", None, 16),  # on any two of four
+        ("", "3,1", 24),
+        ("--include localhost:1,3", None, 24),
+        ("--include localhost:0,1", "3,2", 40),  # the filter chooses among all
+        ("--hosts localhost:2", None, 40),
+        ("--hosts localhost:2", "3,2", 16),  # a declared slot is a place in the list
+        ("--hosts localhost:4 --exclude localhost:2", None, 24),
+        ("--accelerator cpu", None, None),
+        ("--num_gpus cpu", None, None),
+        ("--hosts a.invalid:2", None, None),
+        ("--hosts localhost:2,a.invalid:2", None, None),
+        ("--hosts localhost:2,a.invalid:2 --include localhost", None, 40),
+        ("--hosts localhost:2 --force_multi", None, None),
+    ],
+)
+def test_the_memory_is_that_of_the_gpus_that_are_used(request_of, words, visible, capacity):
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert request_of(words, **environ).capacity == capacity
+
+
+def test_the_accelerator_that_torchrun_names_by_a_number_stays(request_of):
+    """As under ``bireme run``."""
+    request = request_of("--num_gpus cpu")
+    cores = str(os.cpu_count())
+    assert str(request.shape) == f"1x{cores}"
+    assert request.launch.words == ("--accelerator=cpu",)
+    assert request.real == ("bireme", "run", "--accelerator=cpu", "--num_gpus", cores, "train.py")
+
+
+LAUNCH = Launch(Ground({"localhost": ("0",), "a.invalid": ("0",)}), (), "train.py", 65534)
+HERE, THERE = Reservation((("localhost", ("0",)),)), Reservation((("a.invalid", ("0",)),))
+
+
+@pytest.mark.parametrize(
+    ("place", "port"), [(0, 65534), (1, 65535), (2, 1024), (3, 1025), (64513, 65535), (64514, 1024)]
+)
+def test_after_the_last_port_comes_the_first_that_anybody_may_use(place, port):
+    words = LAUNCH.command("e", HERE, place, options=(), args=())
+    assert words[words.index("--master_port") + 1] == str(port)
+
+
+@pytest.mark.parametrize(
+    ("reservation", "report", "seconds"),
+    [
+        (THERE, None, 22.0),
+        (THERE, {"cause": "agent lost"}, 22.0),  # its agent may still be giving its ranks their time
+        (THERE, {"cause": "rank failed"}, 0.0),
+        (THERE, {"cause": "unfit"}, 0.0),
+        (HERE, None, 0.0),
+        (HERE, {"cause": "agent lost"}, 0.0),
+    ],
+)
+def test_how_long_something_may_be_left(reservation, report, seconds):
+    assert LAUNCH.settling(reservation, report) == seconds

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bireme.errors import UnfitError
 from bireme.tune.ending import Ending
 from bireme.tune.executor import Job
 from bireme.tune.journal import Journal
@@ -212,3 +213,100 @@ def test_a_study_that_is_over_already_ends_at_once(tmp_path):
     run_study(tmp_path, ["e0"])
     conclusion, _, watcher = run_study(tmp_path, ["e0"])
     assert (conclusion.over, watcher.ends) == ("all were measured", [])
+
+
+def study_of(folder: Path, adapter: Counting, pool: dict[str, tuple[str, ...]], **more: object) -> Study:
+    """A study with a journal of its own."""
+    return Study(adapter, Scheduler(pool), Journal.open(str(folder / "journal")), Watching(), **more)
+
+
+def test_a_signal_during_the_last_event_is_not_lost(tmp_path):
+    """Else ``--autotuning run`` would go on with the real job."""
+
+    class Interrupting(Counting):
+        def tell(self, name: str, ending: Ending) -> dict[str, object]:
+            os.kill(os.getpid(), signal.SIGINT)
+            return super().tell(name, ending)
+
+    adapter = Interrupting(Client(tmp_path, {"e0": "pass"}), ["e0"], {})
+    handler = signal.getsignal(signal.SIGINT)
+    conclusion = study_of(tmp_path, adapter, {"a": ("0",)}).run()
+    assert conclusion == Conclusion("all were measured", signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+LOST_AT_FIRST = """
+import json, os, sys
+if not os.path.exists("mark"):
+    open("mark", "w")
+    json.dump({"hosts": ["a"]}, open("e0.report", "w"))
+    sys.exit(75)
+"""
+UNTIL_E2 = """
+import os, time
+for _ in range(2000):
+    if os.path.exists("e2.done"):
+        open("seen", "w")
+        break
+    time.sleep(0.01)
+"""
+
+
+def test_a_host_that_has_rested_is_used_while_a_retry_waits_for_another(tmp_path):
+    """The first fails on a, which rests, and waits for b; there the second waits for the third, which is run by a."""
+    programs = {"e0": LOST_AT_FIRST, "e1": UNTIL_E2, "e2": "open('e2.done', 'w')"}
+    client = Client(tmp_path, programs)
+    adapter = Counting(client, list(programs), {})
+    order, where = adapter.order, {}
+
+    def ordered(name, reservation, place):
+        where.setdefault(name, []).append(reservation.include())
+        return order(name, reservation, place)
+
+    adapter.order = ordered
+    study = Study(
+        adapter,
+        Scheduler({"a": ("0",), "b": ("0",)}, backfill=True),
+        Journal.open(str(tmp_path / "journal")),
+        Watching(),
+        back_off=0.2,
+    )
+    assert study.run() == Conclusion("all were measured")
+    assert where == {"e0": ["a:0", "b:0"], "e1": ["b:0"], "e2": ["a:0"]}
+    assert (tmp_path / "seen").exists()
+
+
+class Unfit(Client):
+    """What ends with 69 has found no host that is fit."""
+
+    def judge(self, name, end):
+        if end.exit_code != 69:
+            return super().judge(name, end)
+        return Ending("infrastructure", "no python there", hosts=tuple(end.report["hosts"]))
+
+
+UNFIT = """
+import json, sys
+json.dump({"hosts": [slot.partition(":")[0] for slot in "{slots}".split("@")]}, open("NAME.report", "w"))
+sys.exit(69)
+"""
+
+
+@pytest.mark.parametrize("hosts", ["a", "ab"])
+def test_where_no_host_can_run_anything_it_ends_soon(tmp_path, stage, hosts):
+    names = [f"e{number}" for number in range(50)]
+    adapter = Counting(Unfit(tmp_path, {name: UNFIT.replace("NAME", name) for name in names}), names, {})
+    study = study_of(tmp_path, adapter, dict.fromkeys(hosts, ("0",)), back_off=0.01)
+    with pytest.raises(UnfitError, match="no experiment can run: no python there"):
+        study.run()
+    assert 4 * len(hosts) <= len(study._watcher.ends) < 50
+    assert not adapter.past and stage.left() == {}
+
+
+def test_one_host_that_is_not_fit_does_not_end_it(tmp_path):
+    script = "import sys\nif '{slots}'[0] == 'a':\n    " + UNFIT.strip().replace("\n", "\n    ")
+    names = [f"e{number}" for number in range(8)]
+    adapter = Counting(Unfit(tmp_path, {name: script.replace("NAME", name) for name in names}), names, {})
+    study = study_of(tmp_path, adapter, {"a": ("0",), "b": ("0",)}, back_off=0.01)
+    assert study.run() == Conclusion("all were measured")
+    assert sorted(adapter.past) == names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import time
@@ -13,6 +14,7 @@ from bireme.supervise.report import duration
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import TextIO
 
     from rich.console import RenderableType
     from rich.live import Live as RichLive
@@ -38,7 +40,7 @@ class Silent:
     def started(self, name: str, reservation: Reservation) -> None:
         """As `Watcher`."""
 
-    def ended(self, name: str, ending: Ending, *, again: bool) -> None:
+    def ended(self, name: str, ending: Ending, *, again: float | None) -> None:
         """As `Watcher`."""
 
     def note(self, text: str) -> None:
@@ -104,7 +106,7 @@ class Lines:
         self._pace.started(name, reservation)
         _print(f"{name} starts on {reservation.include()}")
 
-    def ended(self, name: str, ending: Ending, *, again: bool) -> None:
+    def ended(self, name: str, ending: Ending, *, again: float | None) -> None:
         """As `Watcher`."""
         self._pace.ended(name, ending)
         left = self._pace.left
@@ -142,7 +144,7 @@ class Live:
         self._pace.started(name, reservation)
         self.tick()
 
-    def ended(self, name: str, ending: Ending, *, again: bool) -> None:
+    def ended(self, name: str, ending: Ending, *, again: float | None) -> None:
         """As `Watcher`."""
         self._pace.ended(name, ending)
         self._line(_end_line(self._pace.tuning, name, ending, again=again), "" if ending.cause == "ok" else "yellow")
@@ -188,23 +190,34 @@ class Live:
         from rich.table import Table
         from rich.text import Text
 
+        ascii_only = self._console.options.ascii_only
         grid = Table.grid(padding=(0, 2))
         now = time.monotonic()
         for name, (begin, reservation) in self._pace.running.items():
-            grid.add_row(Text("▸", "green"), name, reservation.include(), Text(duration(now - begin), "dim"))
+            grid.add_row(
+                Text(">" if ascii_only else "▸", "green"),
+                name,
+                reservation.include(),
+                Text(duration(now - begin), "dim"),
+            )
         rows = Table.grid()
         rows.add_row(grid)
         best = self._pace.tuning.best
         words = [f"{len(self._pace.tuning.rows)} done", self._pace.left, duration(self._pace.elapsed)]
         if best is not None and best.value is not None:
             words.insert(0, f"best {best.trial.name}: {self._pace.tuning.metric.show(best.value)}")
-        rows.add_row(Text(" · ".join(word for word in words if word), "bold"))
+        rows.add_row(Text((" | " if ascii_only else " · ").join(word for word in words if word), "bold"))
         return rows
 
 
-def _end_line(tuning: Tuning, name: str, ending: Ending, *, again: bool) -> str:
-    if again:
-        return f"{name}: {ending.cause}: {ending.reason}; it is started again elsewhere"
+def _in(seconds: float) -> str:
+    return f" in {duration(seconds)}" if seconds else ""
+
+
+def _end_line(tuning: Tuning, name: str, ending: Ending, *, again: float | None) -> str:
+    if again is not None:
+        elsewhere = " elsewhere" if ending.hosts else ""  # they rest now
+        return f"{name}: {ending.cause}: {ending.reason}; it is started again{_in(again) or elsewhere}"
     if ending.cause != "ok":
         return f"{name}: {ending.cause}{f': {ending.reason}' if ending.reason else ''}"
     row = next((row for row in tuning.rows if row.trial.name == name), None)
@@ -212,6 +225,20 @@ def _end_line(tuning: Tuning, name: str, ending: Ending, *, again: bool) -> str:
         return f"{name}: ok, {duration(ending.seconds)}"
     best = tuning.best is not None and tuning.best.trial.name == name
     return f"{name}: {tuning.metric.show(row.value)}{', the best so far' if best else ''}, {duration(ending.seconds)}"
+
+
+@contextmanager
+def any_text(stream: TextIO) -> Iterator[None]:
+    """What the stream's encoding does not have (``…`` in ASCII, what a rank has raised) is written by its number."""
+    if not isinstance(stream, io.TextIOWrapper):
+        yield
+        return
+    before = stream.errors
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        stream.reconfigure(errors=before)
 
 
 def _print(text: str) -> None:

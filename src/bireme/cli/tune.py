@@ -10,13 +10,14 @@ from bireme.cli.options import RUN, TUNING, Option, Parsed, parse
 from bireme.cli.spec import job_spec, tuning_width
 from bireme.errors import OK, BadInputError, BiremeError
 from bireme.logs.sink import is_gone
-from bireme.resources import device_memory, program
-from bireme.tune.launching import Ground, Launch, executable, ground
+from bireme.resources import program
+from bireme.tune.launching import Ground, Launch, executable, gpu_memory, ground
 from bireme.tune.slots import FreeSlots, Shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from typing import Any
 
     from bireme.job import JobSpec
     from bireme.tune.deepspeed.autotune import Request, Result
@@ -58,6 +59,13 @@ def study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
     """The same without the real job; return the exit code, and that job's command where it is OK."""
     if parsed.options["elastic_training"] or isinstance(parsed.options["num_nodes"], tuple):
         raise BadInputError("--autotuning cannot be used with --elastic_training", mend="tune first")
+    from bireme.cli.progress import any_text
+
+    with any_text(sys.stdout):
+        return _study(parsed)
+
+
+def _study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
     from bireme.cli.progress import watcher
     from bireme.tune.deepspeed.autotune import autotune
 
@@ -97,7 +105,8 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     from bireme.tune.deepspeed.autotune import Request
     from bireme.tune.deepspeed.command import find_config
 
-    options = parsed.options
+    options = with_accelerator(parsed.options)
+    parsed = parsed.replace(options=options)
     for name in ("no_ssh", "dry_run", "json"):
         if options[name]:
             raise BadInputError(f"--{name} is for one job, and tuning runs many", where="--autotuning")
@@ -117,7 +126,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
         environ,
         by_file=options["config_as"] == "file",
         limit=options["experiment_limit"],
-        capacity=device_memory.smallest() if spec.accelerator in ("auto", "cuda") else None,
+        capacity=gpu_memory(spec, environ),
         order=options["order"],
     )
 
@@ -150,6 +159,11 @@ def _real_words(parsed: Parsed, floor: Ground, shape: Shape) -> tuple[str, ...]:
         return (*shared, "--include", free.reservation(places).include())
     nodes = () if len(floor.pool) == 1 else ("--num_nodes", str(shape.nodes))
     return (*shared, *nodes, "--num_gpus", str(shape.slots))
+
+
+def with_accelerator(options: dict[str, Any]) -> dict[str, Any]:
+    """The options; torchrun's ``--num_gpus cpu`` names an accelerator too, which stays where the width is left out."""
+    return {**options, "accelerator": "cpu"} if options["num_gpus"] == "cpu" else options
 
 
 def words_of(parsed: Parsed, *, without: Collection[str] = (), only: Collection[str] | None = None) -> tuple[str, ...]:

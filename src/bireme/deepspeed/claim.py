@@ -9,6 +9,7 @@ from bireme.logs.console import complain
 from bireme.loop import Loop
 from bireme.tune.deepspeed.autotune import JOURNAL, LOCK
 from bireme.tune.deepspeed.files import StudyFiles
+from bireme.tune.deepspeed.leftovers import sweep
 from bireme.tune.journal import Journal
 from bireme.tune.lock import ExperimentsLock
 
@@ -37,6 +38,7 @@ class Claim:
             if not self._lock.taken():
                 complain("waiting for what an earlier tuner has left to end")
                 self._lock.wait()
+            sweep(files)
             self.loop = Loop()
             opened.callback(self.loop.close)
             self._held = opened.pop_all()

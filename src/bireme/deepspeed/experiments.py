@@ -11,7 +11,7 @@ import os
 from argparse import Namespace
 
 from bireme.cli.options import Parsed
-from bireme.cli.tune import NOT_SHARED, words_of
+from bireme.cli.tune import NOT_SHARED, with_accelerator, words_of
 from bireme.deepspeed.arguments import parsed_again
 from bireme.errors import BadInputError
 from bireme.tune.deepspeed.command import experiment_args
@@ -78,7 +78,7 @@ def read_experiment(path: str, results_dir: str, pool: Pool, taken: Collection[s
         raise BadInputError(f"experiment {exp['name']} can never run: {reason}", where=document.where("num_gpus"))
     files = StudyFiles.at(results_dir, "")
     files.result(exp["name"])  # it becomes the name of a folder, if it can
-    exp["result_dir"] = os.path.join(results_dir, exp["name"])
+    exp["result_dir"] = os.path.join(os.path.expanduser(results_dir), exp["name"])
     if isinstance(exp["ds_config"].get(SECTION), dict):
         exp["ds_config"][SECTION]["metric_path"] = files.result(exp["name"], "metrics.json")
     return exp
@@ -93,9 +93,10 @@ def command_of(args: Namespace, pool: Pool, hostfile: str | None = None) -> Comm
         hostfile: the experiment's own.
     """
     own = {"hostfile": hostfile} if hostfile and os.path.isfile(hostfile) else {}
-    options = parsed_again(Namespace(**{**vars(args), **own})).options
+    options = with_accelerator(parsed_again(Namespace(**{**vars(args), **own})).options)
     if options["hostfile"] is None and not options["hosts"]:
-        options["hosts"] = ",".join(f"{host}:{1 + max(map(int, slots))}" for host, slots in pool.items())
+        declared = {host: 1 + max(map(int, slots)) for host, slots in pool.items() if slots}
+        options["hosts"] = ",".join(f"{host}:{slots}" for host, slots in declared.items())
     launch = Launch(
         Ground(pool),
         words_of(Parsed(options, ()), without=(*NOT_SHARED, *_ONE_NODE_BY_HAND)),
@@ -209,7 +210,7 @@ class Experiments:
     def settling(self, reservation: Reservation, end: End) -> float:
         """As `executor.Client.settling`."""
         launch = command_of(self._args, self._pool).launch
-        self.lingering = 0.0 if end.report is not None else launch.settling(reservation)
+        self.lingering = launch.settling(reservation, end.report)
         return self.lingering
 
     def ended(self, name: str, ending: Ending, *, again: bool) -> None:

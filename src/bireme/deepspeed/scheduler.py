@@ -14,11 +14,12 @@ import os
 import signal
 import time
 
+from bireme.deepspeed.arguments import parsed_again
 from bireme.deepspeed.claim import Claim
 from bireme.deepspeed.experiments import Experiments, read_experiment
 from bireme.deepspeed.nodes import Node, Reservation, pool_of, reserve
 from bireme.deepspeed.outcomes import best_of, error_of
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, UnfitError
 from bireme.loop import STOP_SIGNALS
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.ending import Ending
@@ -111,6 +112,7 @@ class ResourceManager:
 
         Raises:
             BadInputError: another tuner is at work in this folder, or slots that are needed are reserved.
+            UnfitError: no host can run anything; what is left is queued again.
             KeyboardInterrupt: Ctrl+C.
         """
         while self.running_experiments:  # by `run_job`, on slots that are needed here
@@ -121,12 +123,21 @@ class ResourceManager:
                 raise BadInputError(f"experiment {exp['name']} cannot run while slots are reserved: {reason}")
         claim = self._open()
         try:
-            signum = self._run(claim, Scheduler(pool))
+            signum = self._run(claim, self._scheduler(pool))
         finally:
             self._close()
+        signum = signum or next((late for late in claim.loop.late if late in STOP_SIGNALS), 0)
         if signum:
             signal.raise_signal(signum)
             raise KeyboardInterrupt  # the signal was handled, and we have not done what was asked for
+
+    def _scheduler(self, pool: Mapping[str, tuple[str, ...]]) -> Scheduler:
+        """In order, as the reference; with ``--order longest`` the widest first, and what is not in its way beside it.
+
+        How long anything takes is not known: nobody has run it.
+        """
+        order = parsed_again(self.args).options["order"]
+        return Scheduler(pool, order=order, backfill=order != "fifo")
 
     def _run(self, claim: Claim, scheduler: Scheduler) -> int:
         """Return the signal that has stopped it, or 0."""
@@ -149,11 +160,14 @@ class ResourceManager:
                 executor.submit(Job(exp["name"], _shape(exp)))
             executor.start_ready()
             while self.running_experiments and not (signals and executor.idle):
+                if executor.hopeless:
+                    raise UnfitError(f"no experiment can run: {executor.hopeless}")
                 loop.run()
         finally:
             executor.stop()  # for an error of ours, such as a full disk: otherwise nothing runs any more
             while not executor.idle:
                 loop.run()
+            executor.close()
             self.experiment_queue = [exp for _, exp, _, _ in self.running_experiments.values()]
             self.running_experiments.clear()
         return signals[0] if signals else 0
@@ -188,7 +202,7 @@ class ResourceManager:
         """Wait until one of those that run has ended, if any does; its slots are idle then."""
         before = len(self.finished_experiments)
         if self.running_experiments:
-            self._open().loop.run()
+            self._wait()
         self._close_if_idle()
         if pbar is not None:
             pbar.update(len(self.finished_experiments) - before)
@@ -217,8 +231,31 @@ class ResourceManager:
             if executor.withdraw():  # it was to be started again
                 self._ended(exp, Ending("stopped"))
         while any(number in self.running_experiments for number in exp_ids):
-            self._open().loop.run()
+            self._wait()
         self._close_if_idle()
+
+    def _wait(self) -> None:
+        """Run the loop until something stops it.
+
+        A signal does then what it would have done without us: in the midst of what is told of an end it would leave
+        an experiment that neither runs nor has ended.
+        """
+        loop, signals = self._open().loop, list[int]()
+
+        def interrupt(signum: int, frame: object) -> None:
+            signals.append(signum)
+            loop.stop()
+
+        taken = [signum for signum in STOP_SIGNALS if signal.getsignal(signum) not in (signal.SIG_IGN, None)]
+        before = {signum: signal.signal(signum, interrupt) for signum in taken}
+        loop.after(0.0, lambda: loop.stop() if signals else None)  # one that came before the loop ran
+        try:
+            loop.run()
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+        if signals:
+            signal.raise_signal(signals[0])
 
     # -- results -------------------------------------------------------------------------------------
 

@@ -1,12 +1,17 @@
-"""How much memory the devices of this machine have; asked by the tuner alone."""
+"""How much memory devices of this machine have; asked by the tuner alone."""
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
-def smallest() -> int | None:
-    """Bytes of memory of the smallest NVIDIA GPU of this machine; None: there is none, or it does not say.
 
-    Of GPUs in MIG mode, the smallest MIG device counts.
+def smallest(ids: Collection[str]) -> int | None:
+    """Bytes of memory of the smallest of some NVIDIA GPUs of this machine; None: one of them is not known.
+
+    Args:
+        ids: indices or UUIDs, which may be shortened. Of a GPU in MIG mode, the smallest MIG device counts.
     """
     try:
         import pynvml as nvml
@@ -15,20 +20,28 @@ def smallest() -> int | None:
     except Exception:  # pynvml is missing or too old, there is no driver, its library does not fit, ...
         return None
     try:
-        return min(_sizes(nvml), default=None)
+        devices = _devices(nvml)
     except Exception:
         return None
     finally:
         nvml.nvmlShutdown()
+    sizes = [[size for index, uuid, size in devices if _is_meant(word, index, uuid)] for word in ids]
+    return min(map(min, sizes)) if sizes and all(sizes) else None
 
 
-def _sizes(nvml) -> list[int]:  # type: ignore[no-untyped-def]  # the module, which has no types
-    sizes = []
+def _is_meant(word: str, index: str, uuid: str) -> bool:
+    return word == index or (word.startswith(("GPU-", "MIG-")) and uuid.startswith(word))
+
+
+def _devices(nvml) -> list[tuple[str, str, int]]:  # type: ignore[no-untyped-def]  # the module, which has no types
+    """(index of the GPU, UUID, bytes) of every device."""
+    found = []
     for index in range(nvml.nvmlDeviceGetCount()):
         gpu = nvml.nvmlDeviceGetHandleByIndex(index)
-        parts = _parts(nvml, gpu)
-        sizes += [int(nvml.nvmlDeviceGetMemoryInfo(part).total) for part in parts or [gpu]]
-    return sizes
+        for device in _parts(nvml, gpu) or [gpu]:
+            size = int(nvml.nvmlDeviceGetMemoryInfo(device).total)
+            found.append((str(index), str(nvml.nvmlDeviceGetUUID(device)), size))
+    return found
 
 
 def _parts(nvml, gpu) -> list[object]:  # type: ignore[no-untyped-def]

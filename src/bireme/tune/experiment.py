@@ -70,13 +70,22 @@ class Experiment:
         order: what to start.
         on_end: called once, when nothing is left of it on this machine.
         keep: descriptors that its guardian holds until then.
+        files_limit: the limits of open files that it shall find, if not ours.
 
     Raises:
         BiremeError: its files cannot be written, or no process can be forked.
     """
 
-    def __init__(self, loop: Loop, order: Order, on_end: Callable[[End], None], keep: Sequence[int] = ()) -> None:
-        self._loop, self._order, self._on_end, self._keep = loop, order, on_end, keep
+    def __init__(
+        self,
+        loop: Loop,
+        order: Order,
+        on_end: Callable[[End], None],
+        keep: Sequence[int] = (),
+        files_limit: tuple[int, int] | None = None,
+    ) -> None:
+        self._loop, self._order, self._on_end = loop, order, on_end
+        self._keep, self._files_limit = keep, files_limit
         self._began, self._begin = time.time(), time.monotonic()
         self._code = 128 + signal.SIGKILL
         self._stopped = self._enough = False
@@ -97,7 +106,13 @@ class Experiment:
             worker = guardian.WorkerStart(
                 order.argv, dict(order.env), order.cwd, null.fileno(), stdout.fileno(), stderr.fileno()
             )
-            return guardian.start((worker,), keep=self._keep, at_loss=lambda: None, farewell=order.grace + _PATIENCE)
+            return guardian.start(
+                (worker,),
+                keep=self._keep,
+                at_loss=lambda: None,
+                files_limit=self._files_limit,
+                farewell=order.grace + _PATIENCE,
+            )
 
     def stop(self) -> None:
         """Have it end in order, and be killed if it does not."""

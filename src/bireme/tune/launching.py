@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from bireme.errors import OK, BadInputError, UnfitError
-from bireme.resources import devices
+from bireme.resources import device_memory, devices
 from bireme.resources.locality import is_this_machine
 from bireme.runner import launch, local, many, pool
 from bireme.tune.slots import Reservation
@@ -103,6 +103,33 @@ def _asked(spec: JobSpec, environ: Mapping[str, str], found: Found) -> dict[str,
     return known
 
 
+_LAST_PORT, _FIRST_PORT = 65535, 1024
+"""After the last port comes the first that needs no rights."""
+
+_MAY_LEAVE = ("agent lost", "internal error")
+"""Ends of a run, by its report, after which ranks on other nodes may still be about to end."""
+
+
+def gpu_memory(spec: JobSpec, environ: Mapping[str, str]) -> int | None:
+    """Bytes of memory of the smallest GPU that experiments may use; None: nobody knows.
+
+    That of another node may have another size, and is asked by nobody.
+
+    Args:
+        spec: as for `ground`.
+        environ: the environment.
+    """
+    if spec.accelerator not in ("auto", "cuda"):
+        return None
+    found = launch.find(spec, environ)
+    if found is not None and launch.only_here(spec, found) is None:
+        return None
+    if devices.discover(spec.accelerator, environ).accelerator != "cuda":
+        return None
+    plan = launch.plan(spec.replace(master_port=None), environ)  # it knows which device a slot is
+    return device_memory.smallest([worker.slot for worker in plan.nodes[0].workers])
+
+
 class Launch(Value):
     """The launch that all experiments share.
 
@@ -132,7 +159,7 @@ class Launch(Value):
             options: further options of ``bireme run``.
             args: the script's arguments.
         """
-        port = () if self.port is None else ("--master_port", str(self.port + place))
+        port = () if self.port is None else ("--master_port", str(_port(self.port + place)))
         logs = self._logs("--log_dir", self.log_dir, name) + self._logs(
             "--enable_each_rank_log", self.rank_log_dir, name
         )
@@ -142,12 +169,20 @@ class Launch(Value):
     def _logs(option: str, folder: str | None, name: str) -> tuple[str, ...]:
         return () if folder is None else (option, os.path.join(folder, name))
 
-    def settling(self, reservation: Reservation) -> float:
-        """Seconds until nothing can be left of a run that did not live to tell so.
+    def settling(self, reservation: Reservation, report: Mapping[str, object] | None = None) -> float:
+        """Seconds until nothing can be left of a run; 0.0: it has seen to that itself.
 
-        Its channel is closed: the agents of other nodes stop their ranks, at the latest after a heartbeat.
+        Where an agent was lost, or the run did not live to write a report, a channel is closed: the agents of other
+        nodes stop their ranks, at the latest after a heartbeat.
         """
+        if report is not None and report.get("cause") not in _MAY_LEAVE:
+            return 0.0
         return 0.0 if self.ground.only_here(reservation) else self.heartbeat + self.grace + 2.0
+
+
+def _port(number: int) -> int:
+    beyond = number - _LAST_PORT - 1
+    return number if beyond < 0 else _FIRST_PORT + beyond % (_LAST_PORT + 1 - _FIRST_PORT)
 
 
 def executable() -> tuple[str, ...]:

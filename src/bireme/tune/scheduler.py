@@ -22,7 +22,7 @@ on, and it is :attr:`Scheduler.stuck` until enough nodes are back.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from math import inf
 from typing import Literal
@@ -165,9 +165,12 @@ class Scheduler:
 
     # -- views ---------------------------------------------------------------------------------------------------------
 
-    def impossible(self, shape: Shape) -> str:
-        """Why no nodes of the whole pool, lost ones included, could ever carry the shape; empty where some could."""
-        return why_impossible(self._slots.pool, shape)
+    def impossible(self, shape: Shape, *, without: Collection[str] = ()) -> str:
+        """Why no nodes of the whole pool, lost ones included, could ever carry the shape; empty where some could.
+
+        ``without``: nodes that are not to be counted on.
+        """
+        return why_impossible({host: ids for host, ids in self._slots.pool.items() if host not in without}, shape)
 
     @property
     def free(self) -> dict[str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from bireme.errors import BiremeError
+from bireme.errors import BiremeError, UnfitError
 from bireme.logs.sink import is_gone
 from bireme.loop import STOP_SIGNALS, Loop
 from bireme.tune.ending import Ending
@@ -63,8 +63,8 @@ class Watcher(Protocol):
     def started(self, name: str, reservation: Reservation) -> None:
         """An experiment has started."""
 
-    def ended(self, name: str, ending: Ending, *, again: bool) -> None:
-        """One has ended; ``again``: it will be started once more."""
+    def ended(self, name: str, ending: Ending, *, again: float | None) -> None:
+        """One has ended; ``again``: seconds after which it is started once more, None: it is not."""
 
     def note(self, text: str) -> None:
         """Something worth a line."""
@@ -107,7 +107,7 @@ class Study:
     ) -> None:
         self._adapter, self._journal, self._watcher = adapter, journal, watcher
         self._loop = Loop()
-        self._executor = Executor(self._loop, scheduler, self, keep=keep, back_off=back_off)
+        self._executor = Executor(self._loop, scheduler, self, keep=keep, back_off=back_off, on_room=self._fill)
         self._signum = 0
         self._failed = False
         self._blind = False
@@ -117,6 +117,7 @@ class Study:
 
         Raises:
             BiremeError: the journal or a file cannot be written; what had ended by then is kept.
+            UnfitError: no host can run anything.
         """
         self._loop.on_signals((*STOP_SIGNALS, signal.SIGTSTP, signal.SIGCONT), self._on_signal)
         try:
@@ -130,12 +131,14 @@ class Study:
                 raise
         finally:
             self._show(lambda watcher: watcher.close())  # while a signal cannot end us before
+            self._executor.close()
             self._loop.close()
-        return Conclusion(self._adapter.over, self._signum)
+        late = next((signum for signum in self._loop.late if signum in STOP_SIGNALS), 0)
+        return Conclusion(self._adapter.over, self._signum or late)
 
     def _fill(self) -> None:
         """Start whatever there is room for; end the loop when there is nothing left to wait for."""
-        while not (self._executor.stopping or self._executor.waiting):
+        while not (self._executor.stopping or self._executor.ahead):
             job = self._adapter.next()
             if job is None:
                 break
@@ -220,5 +223,11 @@ class Study:
                 self._adapter.drop(queued)  # it was chosen without knowing this end: choose again
         elif not again:
             (self._adapter.drop if self._executor.stopping else self._adapter.give_up)(name)
-        self._show(lambda watcher: watcher.ended(name, ending, again=again))
+        wait = self._executor.rest(name) if again else None
+        self._show(lambda watcher: watcher.ended(name, ending, again=wait))
+        if self._executor.hopeless and not self._failed:
+            raise UnfitError(
+                f"no experiment can run: {self._executor.hopeless}",
+                mend="once that is mended, the same command goes on",
+            )
         self._fill()

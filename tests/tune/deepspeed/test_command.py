@@ -52,6 +52,25 @@ def test_a_configuration_that_is_given_in_base64(flag):
     assert with_config(args, "NEW") == ("--lr", "1", flag, "NEW")
 
 
+@pytest.mark.parametrize("text", ['{"a": 1}', "\ufeff // of stage 2\n# and\n/* 3 * 4\n */{a: 1}", '{"a": 1, '])
+def test_a_hugging_face_configuration_of_any_name(tmp_path, text):
+    """A broken one, too: what is wrong with it is then said."""
+    path = tmp_path / "zero2"
+    path.write_text(text)
+    args = ["--deepspeed", str(path), "--lr", "1"]
+    assert find_config(args).path == str(path)
+    assert with_config(args, "NEW") == ("--deepspeed", "NEW", "--lr", "1")
+
+
+@pytest.mark.parametrize("content", [b"", b"words {", b"# only\n", b"#" * 70000 + b"{", b"\xff\xfe{", b"[1]", b"a: 1"])
+def test_files_that_are_no_configurations(tmp_path, content):
+    (tmp_path / "data").write_bytes(content)
+    with pytest.raises(BadInputError, match="no DeepSpeed configuration"):
+        find_config(["--deepspeed", str(tmp_path / "data")])
+    with pytest.raises(BadInputError, match="no DeepSpeed configuration"):
+        find_config(["--deepspeed", str(tmp_path)])
+
+
 @pytest.mark.parametrize(
     "args",
     ["", "--lr 1", "--deepspeed", "--deepspeed --x", "--deepspeed data", "--config a.json", "-- --deepspeed_config a"],

@@ -10,6 +10,7 @@ import pytest
 
 from bireme.errors import BadInputError, BiremeError
 from bireme.tune.deepspeed.files import StudyFiles, write_text
+from bireme.tune.deepspeed.leftovers import sweep
 
 
 @pytest.fixture
@@ -24,6 +25,11 @@ def test_places(files, tmp_path):
     assert files.result("z0", "metrics.json") == f"{tmp_path}/results/z0/metrics.json"
     assert files.model_info == f"{tmp_path}/results/profile_model_info/model_info.json"
     assert StudyFiles.at("/r", "e") == StudyFiles("/r", os.path.join(os.getcwd(), "e"))
+
+
+def test_the_users_own_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert StudyFiles.at("~/tune", "~/a/b") == StudyFiles(f"{tmp_path}/tune", f"{tmp_path}/a/b")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\0b"])
@@ -70,6 +76,28 @@ def test_the_best(files):
         assert file.read() == "table\n"
 
 
+def test_commands_may_hold_secrets_and_are_for_the_user_alone(files):
+    before = os.umask(0o022)
+    try:
+        draft = f"{files.result('z0', 'cmd.txt')}.{os.getpid()}.tmp"
+        os.makedirs(files.result("z0"))
+        write_text(draft, "readable, and left by a process of our number")
+        files.write_start("z0", {}, ["bireme", "run", "--export", "TOKEN=secret"])
+        files.write_best({}, ["bireme", "run", "--export", "TOKEN=secret"])
+    finally:
+        os.umask(before)
+    modes = {
+        name: os.stat(os.path.join(files.results_dir, name)).st_mode & 0o777
+        for name in ("z0/cmd.txt", "z0/exp.json", "cmd_optimal.txt", "ds_config_optimal.json")
+    }
+    assert modes == {
+        "z0/cmd.txt": 0o600,
+        "z0/exp.json": 0o644,
+        "cmd_optimal.txt": 0o600,
+        "ds_config_optimal.json": 0o644,
+    }
+
+
 def test_clearing_leaves_what_is_not_ours(files, tmp_path):
     files.write_experiment("z0", {})
     files.write_start("z0", {}, ["x"])
@@ -112,3 +140,17 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     with pytest.raises(BiremeError, match="cannot be written: No such file"):
         write_text(str(tmp_path / "missing" / "a.txt"), "new")
     assert [child.name for child in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_what_killed_processes_have_left_is_swept_away(files, tmp_path):
+    gone, alive = 2**22 + 1, os.getppid()  # above the largest number that a process may have
+    left = ["results/.bireme-{}", "results/summary.txt.{}.tmp", "results/z0/outcome.json.{}.tmp", "exps/.bireme-{}"]
+    left += ["results/z0/cmd.txt.{}.tmp", "exps/z0.json.{}.tmp"]
+    mine = ["results/notes.txt.{}.tmp", "results/z0/model.pt.{}.tmp", "exps/notes.{}.tmp", "results/z0/.bireme-{}"]
+    (tmp_path / "results" / "z0").mkdir()
+    for name in (*left, *mine):
+        (tmp_path / name.format(gone)).touch()
+        (tmp_path / name.format(alive)).touch()
+    sweep(files)
+    there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert there == {name.format(gone) for name in mine} | {name.format(alive) for name in (*left, *mine)}

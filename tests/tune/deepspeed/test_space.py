@@ -154,6 +154,19 @@ def test_what_the_identity_forbids_is_not_tried(space):
         ({"autotuning": {"max_train_batch_size": 1}}, "no micro-batch is possible"),
         ({MICRO: [64], "autotuning": {"max_train_batch_size": 32}}, "above max_train_batch_size 32"),
         ({MICRO: 1, "autotuning": {"min_train_batch_size": 4}}, "below min_train_batch_size 4"),
+        ({"autotuning": {"min_train_batch_size": 100000}}, "makes train_batch_size 2048, below min_train_batch_size"),
+        (
+            {GAS: 2, "autotuning": {"min_train_batch_size": 300, "max_train_micro_batch_size_per_gpu": 16}},
+            "micro-batch 16 on 2 ranks makes train_batch_size 64, below min_train_batch_size 300",
+        ),
+        (
+            {GAS: [3, 4], "autotuning": {"max_train_batch_size": 5}},
+            "micro-batch 1 on 2 ranks makes train_batch_size 6, above max_train_batch_size 5",
+        ),
+        (
+            {"autotuning": {"min_train_batch_size": 5, "max_train_batch_size": 5}},
+            "on 2 ranks makes train_batch_size 4, below min_train_batch_size 5",
+        ),
     ],
 )
 def test_impossible(space, given, said):
@@ -161,6 +174,32 @@ def test_impossible(space, given, said):
         space(**given)
     assert "ds_config.json" in caught.value.where
     assert len(str(caught.value).splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("given", "micro", "gas", "dropped"),
+    [
+        (
+            {"train_batch_size": 64, MICRO: [4, 6, 8]},
+            (4, 8),
+            (),
+            ("micro-batch 6 on 2 ranks does not make up train_batch_size 64",),
+        ),
+        (
+            {MICRO: [4, 8], GAS: [1, 4, 9], "autotuning": {"max_train_batch_size": 40}},
+            (4, 8),
+            (1, 4),
+            ("gradient_accumulation_steps 9: micro-batch 4 on 2 ranks makes train_batch_size 72",),
+        ),
+        ({GAS: [1, 2], "autotuning": {"min_train_batch_size": 4096}}, None, (2,), ("gradient_accumulation_steps 1: ",)),
+        ({MICRO: [4, 8]}, (4, 8), (), ()),
+    ],
+)
+def test_what_is_listed_and_cannot_be_is_said(space, given, micro, gas, dropped):
+    batch = space(**given).batch
+    assert (batch.micro, batch.gas) == (micro, gas)
+    assert len(batch.dropped) == len(dropped)
+    assert all(reason.startswith(start) for reason, start in zip(batch.dropped, dropped, strict=True))
 
 
 # -- other choices -----------------------------------------------------------------------------------
@@ -186,6 +225,37 @@ def test_lists_that_are_no_choices(space):
     tuning = space(train_micro_batch_size_per_gpu=2, optimizer=optimizer, comms_logger={"prof_ops": ["all_reduce"]})
     assert tuning.space().size == 1
     assert tuning.ds_config(tuning.space().point(0))["optimizer"] == optimizer
+
+
+LEAVES = ["Block", "Expert"]
+SPECS = [{"patterns": ["q", "k"], "partition_type": "row"}, {"patterns": ["v"], "shape": [[2, 1], -1]}]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"torch_autocast": {"enabled": True, "lower_precision_safe_modules": ["torch.nn.Linear", "torch.nn.Conv1d"]}},
+        {"zero_optimization": {"stage": 3, "leaf_module": {"classes": LEAVES, "names": [], "name_suffixes": LEAVES}}},
+        {"tensor_parallel": {"partition_config": {"layer_specs": SPECS, "lm_head_patterns": LEAVES}}},
+        {"tensor_parallel": {"injection_policy_tuple": LEAVES}},
+        {"compile": {"deepcompile": True, "passes": ["z3", "autosp"]}},
+    ],
+)
+def test_lists_that_the_engine_wants_as_they_are(space, given):
+    tuning = space(train_micro_batch_size_per_gpu=2, **given)
+    assert tuning.space().size == 1
+    config = tuning.ds_config(tuning.space().point(0))
+    assert {key: config[key] for key in given} == given
+
+
+def test_lists_of_lists_are_choices_there_too(space):
+    tuning = space(
+        train_micro_batch_size_per_gpu=2,
+        zero_optimization={"stage": 3, "leaf_module": {"classes": [LEAVES, LEAVES[:1]]}},
+    )
+    configs = [tuning.ds_config(point) for point in tuning.space().points()]
+    assert [config["zero_optimization"]["leaf_module"]["classes"] for config in configs] == [LEAVES, LEAVES[:1]]
+    assert len(set(names(tuning))) == 2
 
 
 @pytest.mark.parametrize(("values", "said"), [([], "nothing to choose from"), ([1, 1], "1 stands twice")])

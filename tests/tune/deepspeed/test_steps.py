@@ -45,3 +45,18 @@ def test_the_pipeline_engine_numbers_its_steps(tmp_path):
     assert samples_per_second(str(tmp_path / "out"), 16, 3) == 16.0
     assert last_step("".join(lines)) == 5
     assert last_step("steps of no number\n") == 0
+
+
+def test_a_pipeline_with_more_losses_than_one():
+    line = "[12:00:01.000 box:0] steps: 7 loss: nan aux: 0.1000 z: 0.2000 iter time (s): 0.125 samples/sec: 128.000\n"
+    assert last_step(line) == 7
+
+
+def test_what_a_script_says_of_its_steps_is_not_the_engines(tmp_path):
+    own = [f"[12:00:0{n}.000 box:0] steps: {100 * n} loss: 2.3\n" for n in range(1, 6)]
+    assert last_step("".join(own)) == 0
+    (tmp_path / "out").write_text("".join(own))
+    assert samples_per_second(str(tmp_path / "out"), 16, 3) is None
+    timed = [TIMED.format(s=s) for s in range(1, 6)]
+    (tmp_path / "out").write_text("".join(line for pair in zip(own, timed, strict=True) for line in pair))
+    assert samples_per_second(str(tmp_path / "out"), 16, 3) == 16.0

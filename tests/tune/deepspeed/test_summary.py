@@ -50,6 +50,12 @@ def test_the_whole(played):
     )
 
 
+def test_what_is_listed_and_cannot_be_is_said(played):
+    tuning = played(Machine(), train_batch_size=64, train_micro_batch_size_per_gpu=[4, 6, 8])
+    said = "What was not tried:\n  micro-batch 6 on 2 ranks does not make up train_batch_size 64\n"
+    assert said in summary(tuning, tuning.over, 1.0)
+
+
 def test_nothing_at_all(played):
     tuning = played(Machine(), most=0, **DATA)
     assert summary(tuning, "interrupted", 1.0) == "Tuning took 1.0 s; 0 experiments. It ended: interrupted.\n"

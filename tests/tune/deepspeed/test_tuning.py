@@ -246,6 +246,24 @@ def test_so_does_a_model(tuning, cut):
     assert names(whole[:cut] + play(tuning(**data, past=read(whole[:cut])), machine)) == names(whole)
 
 
+@pytest.mark.parametrize("part", [0.3, 0.6, 1.0])
+@pytest.mark.parametrize("stage", [[1], [0, 1, 2], "all"])
+def test_what_failed_is_forgotten_when_the_script_was_mended(tuning, part, stage):
+    """It is run again, and nothing else is: the study ends as if it had never failed."""
+    data = {"zero_optimization": {"stage": stage}}
+    mended = Machine(walls=(40, 90, 100, 300), info=ModelInfo(1000, 1000, 1000))
+    best = play(tuning(**data), mended)
+    failing = {each.trial.name: "failed" for each in best[2::3]}
+    whole = play(tuning(**data), mended.replace(failing=failing))
+    kept = [each for each in whole[: round(len(whole) * part)] if each.ending.cause != "failed"]
+    resumed = tuning(**data, past=kept)
+    then = play(resumed, mended)
+    assert resumed.over and not set(names(then)) & set(names(kept))
+    assert not {row.ending.cause for row in resumed.rows} & {"failed"}
+    undisturbed = tuning(**data, past=best).best
+    assert resumed.best.value >= undisturbed.value * 0.95
+
+
 @thorough
 @given(DATA, MACHINES, st.integers(2, 6), st.integers(0, 10**6), st.sampled_from([0.0, 0.2]))
 def test_side_by_side_in_any_order(tuning, data, machine, slots, seed, faults):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from bireme.errors import BadInputError
 from bireme.tune.deepspeed.command import find_config, real_job
 from bireme.tune.deepspeed.config import Config, read_config
 from bireme.tune.deepspeed.files import StudyFiles
+from bireme.tune.deepspeed.leftovers import sweep
+from bireme.tune.deepspeed.past import Circumstances, circumstances, take_up
 from bireme.tune.deepspeed.space import read_space
 from bireme.tune.deepspeed.summary import summary
-from bireme.tune.deepspeed.trials import Manner, Trials, past_of
-from bireme.tune.deepspeed.tuning import Past, Tuning
+from bireme.tune.deepspeed.trials import Manner, Trials
+from bireme.tune.deepspeed.tuning import Tuning
 from bireme.tune.journal import Journal
 from bireme.tune.launching import Launch
 from bireme.tune.lock import ExperimentsLock
@@ -74,7 +76,9 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
     journal = Journal.open(os.path.join(files.results_dir, JOURNAL))
     try:
         with ExperimentsLock(os.path.join(files.results_dir, LOCK)) as lock:
-            past, notes = _take_up(journal, files, config, request)
+            now = circumstances(request.limit, request.launch.script)
+            overwrite = config.autotuning.overwrite
+            past, notes = take_up(journal, files, _identity(config, request), now, overwrite=overwrite)
             tuning = Tuning(space, world, capacity=request.capacity, past=past)
             watcher = show(tuning)
             for note in (journal.note, *notes):
@@ -82,7 +86,8 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
             if not lock.taken():
                 watcher.note("waiting for what an earlier tuner has left to end")
                 lock.wait()
-            trials = Trials(tuning, request.launch, files, _manner(request, config))
+            sweep(files)
+            trials = Trials(tuning, request.launch, files, _manner(request, config, now))
             begin = time.monotonic()
             conclusion = Study(trials, scheduler, journal, watcher, keep=(lock.fileno(),)).run()
             return _conclude(request, config, tuning, conclusion, time.monotonic() - begin, journal, files)
@@ -90,43 +95,9 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
         journal.close()
 
 
-def _manner(request: Request, config: Config) -> Manner:
-    mappings = config.autotuning.arg_mappings or {}
-    return Manner(request.shape, request.args, mappings, request.environ, request.by_file, request.limit)
-
-
-# -- the past ----------------------------------------------------------------------------------------
-
-
-def _take_up(
-    journal: Journal, files: StudyFiles, config: Config, request: Request
-) -> tuple[tuple[Past, ...], tuple[str, ...]]:
-    """What an earlier run of this study has left, and what to say of it.
-
-    The last study of the journal is taken up if it is this one and has not come to its end. With ``overwrite`` any
-    other is cleared away; without, one that is this one's gives its results, and one that is not is in the way.
-
-    Raises:
-        BadInputError: the folder holds another study, which may not be overwritten.
-    """
-    identity = _identity(config, request)
-    begun, records = _last_study(journal.records)
-    same, finished = begun == identity, any("over" in record for record in records)
-    if begun is not None and same and not (finished and config.autotuning.overwrite):
-        past = tuple(past_of(record) for record in records if "end" in record)
-        return past, (f"taken up where it was: {len(past)} of its experiments have ended",) if past else ()
-    if begun is not None and not config.autotuning.overwrite:
-        raise BadInputError(
-            f"{files.results_dir} holds the results of another study",
-            mend="set autotuning.results_dir to another folder, or autotuning.overwrite to true",
-            where="autotuning.overwrite",
-        )
-    if begun is not None:
-        files.clear()
-    elif config.autotuning.overwrite:
-        files.clear_results()  # another tuner's, which would be taken for ours where nothing works
-    journal.append({"study": identity})
-    return (), ("an unfinished study of another configuration was cleared away",) if begun and not finished else ()
+def _manner(request: Request, config: Config, now: Circumstances) -> Manner:
+    mappings, by_file = config.autotuning.arg_mappings or {}, request.by_file
+    return Manner(request.shape, request.args, mappings, request.environ, by_file, request.limit, now.record())
 
 
 def _identity(config: Config, request: Request) -> dict[str, object]:
@@ -138,17 +109,6 @@ def _identity(config: Config, request: Request) -> dict[str, object]:
         "nodes": request.shape.nodes,
         "slots": request.shape.slots,
     }
-
-
-def _last_study(
-    records: Sequence[Mapping[str, object]],
-) -> tuple[Mapping[str, object] | None, Sequence[Mapping[str, object]]]:
-    starts = [number for number, record in enumerate(records) if "study" in record]
-    if not starts:
-        return None, ()
-    begun = records[starts[-1]]["study"]
-    assert isinstance(begun, Mapping)
-    return begun, records[starts[-1] + 1 :]
 
 
 # -- the end -----------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ class Batch(Value):
     ``parallel``: data-parallel ranks. ``micro``: the micro-batches given; None: to be found between ``least``
     and ``most``, from ``start`` if the script names one. ``gas``: choices of the accumulation; empty: it
     follows. ``total``: the train_batch_size that must come out; None: free. ``share``: samples that one rank
-    takes in a step at most, which the accumulation fills; None: the accumulation is ``steps``.
+    takes in a step at most, which the accumulation fills; None: the accumulation is ``steps``. ``dropped``: what
+    was listed and cannot be, each with its reason.
     """
 
     parallel: int
@@ -38,6 +39,7 @@ class Batch(Value):
     share: int | None = None
     floor: int = 1
     ceiling: int | None = None
+    dropped: tuple[str, ...] = ()
 
     def accumulation(self, micro: int, gas: int | None = None) -> int:
         """Gradient accumulation steps for a micro-batch; ``gas``: what the point says itself."""
@@ -47,16 +49,27 @@ class Batch(Value):
             return max(1, self.total // (micro * self.parallel))
         return self.steps if self.share is None else max(1, self.share // micro)
 
+    def train(self, micro: int, gas: int | None = None) -> int:
+        """The train_batch_size that comes out."""
+        return micro * self.accumulation(micro, gas) * self.parallel
+
     def impossible(self, micro: int, gas: int | None = None) -> str:
         """Why this micro-batch (with this accumulation) cannot be, or ""."""
-        train = micro * self.accumulation(micro, gas) * self.parallel
+        train, who = self.train(micro, gas), f"micro-batch {micro} on {self.parallel} ranks"
         if self.total is not None and train != self.total:
-            return f"micro-batch {micro} on {self.parallel} ranks does not make up {TRAIN} {self.total}"
+            return f"{who} does not make up {TRAIN} {self.total}"
         if train < self.floor:
-            return f"{TRAIN} would be {train}, below min_{TRAIN} {self.floor}"
+            return f"{who} makes {TRAIN} {train}, below min_{TRAIN} {self.floor}"
         if self.ceiling is not None and train > self.ceiling:
-            return f"{TRAIN} would be {train}, above max_{TRAIN} {self.ceiling}"
+            return f"{who} makes {TRAIN} {train}, above max_{TRAIN} {self.ceiling}"
         return ""
+
+    def off(self, micro: int, gas: int | None = None) -> int:
+        """By how many samples it is impossible."""
+        train = self.train(micro, gas)
+        if self.total is not None and train != self.total:
+            return abs(train - self.total)
+        return max(0, self.floor - train, 0 if self.ceiling is None else train - self.ceiling)
 
 
 def read_batch(config: Config, world: int, args: Sequence[str] = ()) -> Batch:
@@ -124,27 +137,50 @@ def _divisors(batch: Batch) -> tuple[int, ...]:
 
 
 def _possible(batch: Batch, config: Config) -> Batch:
-    """Only what can be, if anything can."""
-    if batch.micro is None:
-        if batch.least > batch.most:
-            raise BadInputError(
-                f"no micro-batch is possible: at least {batch.least}, at most {batch.most}",
-                mend=f"see max_{TRAIN} and {MICRO}'s limits in the autotuning section",
-                where=config.document.where("autotuning", f"max_{TRAIN}"),
-            )
-        return batch
-    reasons = {micro: _never(batch, micro) for micro in batch.micro}
-    possible = tuple(micro for micro, reason in reasons.items() if not reason)
-    if not possible:
-        reason = next(iter(reasons.values()), f"{TRAIN} {batch.total} cannot be shared by {batch.parallel} ranks")
-        raise BadInputError(f"no batch size is possible: {reason}", where=config.document.where(MICRO))
-    return batch.replace(micro=possible)
+    """Only what can be, if anything can, and why the rest of what is listed cannot."""
+    if batch.micro is None and batch.least > batch.most:
+        raise BadInputError(
+            f"no micro-batch is possible: at least {batch.least}, at most {batch.most}",
+            mend=f"see max_{TRAIN} and {MICRO}'s limits in the autotuning section",
+            where=config.document.where("autotuning", f"max_{TRAIN}"),
+        )
+    sizes = range(batch.least, batch.most + 1) if batch.micro is None else batch.micro
+    if all(_never(batch, micro) for micro in sizes):
+        place = (MICRO,) if batch.micro else ("autotuning", f"min_{TRAIN}")
+        raise BadInputError(
+            f"no batch size is possible: {_nearest_miss(batch, sizes)}", where=config.document.where(*place)
+        )
+    micros = {micro: _never(batch, micro) for micro in batch.micro or ()}
+    steps = {gas: _never(batch.replace(gas=(gas,)), *sizes) for gas in batch.gas}
+    return batch.replace(
+        micro=None if batch.micro is None else _kept(micros),
+        gas=_kept(steps),
+        dropped=(*filter(None, micros.values()), *(f"{GAS} {gas}: {why}" for gas, why in steps.items() if why)),
+    )
 
 
-def _never(batch: Batch, micro: int) -> str:
-    """Why no accumulation makes this micro-batch possible, or ""."""
-    reasons = [batch.impossible(micro, gas) for gas in batch.gas or (None,)]
-    return "" if "" in reasons else reasons[0]
+def _kept(reasons: Mapping[int, str]) -> tuple[int, ...]:
+    return tuple(size for size, reason in reasons.items() if not reason)
+
+
+def _nearest_miss(batch: Batch, sizes: Sequence[int]) -> str:
+    """Why not even that is possible which comes nearest to it."""
+    pairs = [(micro, gas) for micro in sizes for gas in batch.gas or (None,)]
+    if not pairs:
+        return f"{TRAIN} {batch.total} cannot be shared by {batch.parallel} ranks"
+    return batch.impossible(*min(pairs, key=lambda pair: batch.off(*pair)))
+
+
+def _never(batch: Batch, *sizes: int) -> str:
+    """Why no accumulation makes any of these micro-batches possible, or ""."""
+    first = ""
+    for micro in sizes:
+        for gas in batch.gas or (None,):
+            reason = batch.impossible(micro, gas)
+            if not reason:
+                return ""
+            first = first or reason
+    return first
 
 
 def _most(config: Config, parallel: int) -> int:

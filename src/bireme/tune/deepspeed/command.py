@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from bireme.errors import BadInputError
-from bireme.tune.deepspeed.reading import decoded
+from bireme.tune.deepspeed.reading import decoded, looks_like_one
 from bireme.value import Value
 
 CONFIG_FLAG = "--deepspeed_config"
@@ -207,4 +207,4 @@ def _end(args: Sequence[str]) -> int:
 
 def _is_config(word: str) -> bool:
     # `--deepspeed` alone is DeepSpeed's own switch; what follows it then is something else.
-    return word.lower().endswith((".json", ".hjson")) or decoded(word) is not None
+    return word.lower().endswith((".json", ".hjson")) or decoded(word) is not None or looks_like_one(word)

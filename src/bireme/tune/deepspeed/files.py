@@ -28,6 +28,9 @@ from bireme.value import Value
 SUMMARY, BEST_CONFIG, BEST_COMMAND = "summary.txt", "ds_config_optimal.json", "cmd_optimal.txt"
 PROFILE = "profile_model_info"
 
+_PRIVATE = 0o600
+"""Commands are for the user alone: ``--export TOKEN=…`` stands in them word for word."""
+
 
 class StudyFiles(Value):
     """Where a study keeps its files; both are made absolute by `at`."""
@@ -37,9 +40,9 @@ class StudyFiles(Value):
 
     @classmethod
     def at(cls, results_dir: str, exps_dir: str, base: str = "") -> StudyFiles:
-        """Relative folders are below ``base`` (the working directory)."""
+        """Relative folders are below ``base`` (the working directory); ``~`` is the user's own."""
         base = base or os.getcwd()
-        return cls(os.path.join(base, results_dir), os.path.join(base, exps_dir))
+        return cls(*(os.path.join(base, os.path.expanduser(folder)) for folder in (results_dir, exps_dir)))
 
     # -- places --------------------------------------------------------------------------------------
 
@@ -81,7 +84,7 @@ class StudyFiles(Value):
                 os.makedirs(folder, exist_ok=True)
                 with open(probe, "w"):
                     pass
-                os.unlink(probe)
+                _remove(probe)
             except OSError as error:
                 raise BadInputError(
                     f"{folder} cannot be written to: {error.strerror}",
@@ -136,7 +139,7 @@ class StudyFiles(Value):
             _remove(self.result(name, file))
         write_json(self.result(name, "ds_config.json"), ds_config)
         write_json(self.result(name, "exp.json"), {"name": name, "ds_config": ds_config, **facts})
-        write_text(self.result(name, "cmd.txt"), shlex.join(command) + "\n")
+        write_text(self.result(name, "cmd.txt"), shlex.join(command) + "\n", mode=_PRIVATE)
 
     # -- the end -------------------------------------------------------------------------------------
 
@@ -152,7 +155,7 @@ class StudyFiles(Value):
     def write_best(self, ds_config: Mapping[str, object], command: Sequence[str]) -> None:
         """Writes the best configuration without its ``autotuning`` section, and the command of the real job."""
         write_json(self.best_config, {key: value for key, value in ds_config.items() if key != SECTION})
-        write_text(os.path.join(self.results_dir, BEST_COMMAND), shlex.join(command) + "\n")
+        write_text(os.path.join(self.results_dir, BEST_COMMAND), shlex.join(command) + "\n", mode=_PRIVATE)
 
 
 def write_json(path: str, data: Mapping[str, object]) -> None:
@@ -160,15 +163,21 @@ def write_json(path: str, data: Mapping[str, object]) -> None:
     write_text(path, json.dumps(data, indent=2) + "\n")
 
 
-def write_text(path: str, text: str) -> None:
+def write_text(path: str, text: str, *, mode: int = 0o666) -> None:
     """Writes a file so that whoever reads it finds the old one or the new one, also after a power failure.
+
+    Args:
+        path: the file.
+        text: all that is to be in it.
+        mode: who may read and write it, as far as the umask allows.
 
     Raises:
         BiremeError: it cannot be written; the old one is as it was.
     """
     draft = f"{path}.{os.getpid()}.tmp"
     try:
-        with open(draft, "w", encoding="utf-8") as file:
+        _remove(draft)  # one that was left by a process of our number has its own mode
+        with open(draft, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

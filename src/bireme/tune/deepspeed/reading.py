@@ -21,6 +21,12 @@ ENCODED = "the configuration in base64"
 
 TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\],:]')
 
+BEGINNING = re.compile(r"(?:\s|#.*\n|//.*\n|/\*(?:[^*]|\*(?!/))*\*/)*\{")
+"""The first brace, before which there is nothing but comments."""
+
+_HEAD = 65536
+"""Characters of a file in which it is looked for."""
+
 
 class Document(Value):
     """What a file says, and on which line each key stands (`lines`; empty for HJSON)."""
@@ -70,6 +76,17 @@ def decoded(word: str) -> str | None:
     except ValueError:
         return None
     return text if text.lstrip().startswith("{") else None
+
+
+def looks_like_one(path: str) -> bool:
+    """Whether there is a file that begins as a configuration does, whatever its name; broken or not, it is meant."""
+    if not os.path.isfile(path):  # to read a pipe would take from it what the script is to find there
+        return False
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            return bool(BEGINNING.match(file.read(_HEAD)))
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _text(path: str) -> str:

@@ -37,6 +37,18 @@ LISTS_BY_NATURE = {
 }
 """Sections whose lists (betas, milestones, module names) are values and no choices."""
 
+LIST_VALUES = {
+    "compile.passes",
+    f"{ZERO}.leaf_module.classes",
+    f"{ZERO}.leaf_module.names",
+    f"{ZERO}.leaf_module.name_suffixes",
+    "tensor_parallel.injection_policy_tuple",
+    "tensor_parallel.partition_config.layer_specs",
+    "tensor_parallel.partition_config.lm_head_patterns",
+    "torch_autocast.lower_precision_safe_modules",
+}
+"""The keys of all other sections whose value is a list: there, choices are a list of lists."""
+
 BUCKETS = (50_000_000, 500_000_000, 1_000_000_000)
 ONE: Mapping[str, tuple[object, ...]] = {"reduce_bucket_size": BUCKETS, "allgather_bucket_size": BUCKETS}
 TWO: Mapping[str, tuple[object, ...]] = {
@@ -233,9 +245,14 @@ def choices_in(config: Mapping[str, object], above: str = "") -> Iterator[tuple[
         if not above and key in LISTS_BY_NATURE:
             continue
         if isinstance(value, list):
-            yield above + key, value
+            if above + key not in LIST_VALUES or _all_lists(value):
+                yield above + key, value
         elif isinstance(value, Mapping):
             yield from choices_in(value, f"{above}{key}.")
+
+
+def _all_lists(value: Sequence[object]) -> bool:
+    return bool(value) and all(isinstance(each, list) for each in value)
 
 
 def applies(key: str, stage: int) -> bool:

@@ -5,7 +5,8 @@ The engine's own figure is that of its last step, without what lies between two 
 Which line that is depends on DeepSpeed's version: while it tunes, it times every step and prints the times of it
 (``time (ms) | fwd: …``, once a step, while those of its micro-batches begin with ``fwd_microstep``); where its log
 shows progress, ``step=7, skipped=0, …`` stands there as well, and has the step's number. The pipeline engine, which
-knows nothing of tuning, says ``steps: 7 loss: …``.
+knows nothing of tuning, says ``steps: 7 loss: … iter time (s): …``; scripts, too, write of steps and losses, but not of
+the time of an iteration in these words.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 
 _STAMP = rb"\[(\d\d):(\d\d):(\d\d\.\d\d\d) [^\]]*\] .*"
 _NUMBERED = re.compile(_STAMP + rb"\bstep=(\d+), skipped=")
-_PIPELINE = re.compile(_STAMP + rb"\bsteps: (\d+) loss: ")
+_PIPELINE = re.compile(_STAMP + rb"\bsteps: (\d+) loss: \S+ .*\biter time \(s\): ")
 _TIMED = re.compile(_STAMP + rb"time \(ms\) \| fwd: ")
 _DAY = 86400.0
 

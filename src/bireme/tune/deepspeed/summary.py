@@ -11,7 +11,7 @@ from bireme.tune.deepspeed.tuning import Row, Tuning
 
 WIDTH = 100
 _NAMED = 3
-"""Experiments that failed for one reason are named up to here, and then counted."""
+"""Experiments of which one thing is said are named up to here, and then counted."""
 
 
 def summary(tuning: Tuning, why: str, seconds: float) -> str:
@@ -25,7 +25,7 @@ def summary(tuning: Tuning, why: str, seconds: float) -> str:
     parts = [_spaces(tuning), _trials(tuning)] if tuning.rows else []
     reasons = _reasons(tuning.rows)
     if reasons:
-        parts.append(_listed("What failed:", (f"{_few(names)}: {reason}" for reason, names in reasons.items())))
+        parts.append(_listed("What failed:", (f"{few(names)}: {reason}" for reason, names in reasons.items())))
     if tuning.skipped:
         parts.append(_listed("What was not tried:", tuning.skipped))
     if tuning.given_up:
@@ -96,7 +96,8 @@ def _reasons(rows: Iterable[Row]) -> dict[str, list[str]]:
     return reasons
 
 
-def _few(names: Sequence[str]) -> str:
+def few(names: Sequence[str]) -> str:
+    """Some names, and how many more there are."""
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 

@@ -27,7 +27,8 @@ class Manner(Value):
     """How trials are run. ``args``: the script's, as the user gave them; ``mappings``: ``arg_mappings``.
 
     ``by_file``: the script is given the path of its configuration, not the configuration itself. ``limit``: seconds
-    after which an experiment is stopped; None: never.
+    after which an experiment is stopped; None: never. ``circumstances``: what the journal is to keep of them with each
+    that has ended (`bireme.tune.deepspeed.past`).
     """
 
     shape: Shape
@@ -36,6 +37,7 @@ class Manner(Value):
     environ: Mapping[str, str]
     by_file: bool = False
     limit: float | None = None
+    circumstances: Mapping[str, object] = {}
 
 
 class Trials:
@@ -132,14 +134,14 @@ class Trials:
         return samples_per_second(output, self._tuning.samples(trial), self._tuning.first_step)
 
     def settling(self, reservation: Reservation, end: End) -> float:
-        """As there: a run that has written its report has left nothing."""
-        return 0.0 if end.report is not None else self._launch.settling(reservation)
+        """As there."""
+        return self._launch.settling(reservation, end.report)
 
     def tell(self, name: str, ending: Ending) -> Mapping[str, object]:
         """As there."""
         trial, info = self._pending.pop(name), self._found.pop(name, None)
         self._tuning.tell(name, ending, info)
-        facts: dict[str, object] = {"point": dict(trial.point), "kind": trial.kind}
+        facts: dict[str, object] = {"point": dict(trial.point), "kind": trial.kind, **self._manner.circumstances}
         return facts if info is None else {**facts, "info": {field: getattr(info, field) for field in info._fields}}
 
     def drop(self, name: str) -> None:

@@ -256,7 +256,7 @@ class Tuning:
     @property
     def skipped(self) -> tuple[str, ...]:
         """What was not tried, and why, in a few lines."""
-        return (*self._notes, *self._walls.skipped)
+        return (*self.space.batch.dropped, *self._notes, *self._walls.skipped)
 
     # -- an experiment -------------------------------------------------------------------------------
 
