@@ -135,7 +135,7 @@ def test_real_training_goes_on(elastic: Elastic) -> None:
     elastic.hostfile(NODES[:2])
     process = elastic.start(
         *("--min_elastic_nodes", 1, "--max_elastic_nodes", 4),
-        *(DIGITS, "--steps", 240, "--delay", 0.1, "--checkpoint", elastic.folder / "digits.pt"),
+        *(DIGITS, "--steps", 120, "--delay", 0.2, "--checkpoint", elastic.folder / "digits.pt"),
     )
     elastic.wait(process, r"step   20 .* 2 ranks")
     elastic.testbed["node1"].poweroff()
@@ -146,11 +146,11 @@ def test_real_training_goes_on(elastic: Elastic) -> None:
     elastic.testbed["node1"].boot()
     elastic.wait(process, r"resumed at step \d+: 1 -> 2 ranks")
     text = elastic.end(process)
-    assert float(re.findall(r"test accuracy (\S+)", text)[0]) >= 0.95
+    assert float(re.findall(r"test accuracy (\S+)", text)[0]) >= 0.9
     resumed = [int(step) for step in re.findall(r"resumed at step (\d+)", text)]
     made = [int(step) for step in re.findall(r"step +(\d+)  loss", text)]
     assert all(step in made for step in resumed) and resumed == sorted(resumed)
-    assert set(made) == set(range(10, 241, 10)) and len(made) <= 24 + 3, "what was saved is hardly made again"
+    assert set(made) == set(range(10, 121, 10)) and len(made) <= 12 + 3, "what was saved is hardly made again"
     assert "restart 1 of 3" in text and "agent lost on node1" in text and "node1 is there" in text
 
 

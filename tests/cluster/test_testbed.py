@@ -83,8 +83,12 @@ def test_unreachable_and_back(ssh_cluster: Testbed, fault: str, cure: str) -> No
 
 def test_refused(ssh_cluster: Testbed) -> None:
     ssh_cluster["node1"].kill_sshd()
-    refused = ssh_cluster["login"].run(["ssh", "node1", "true"], check=False)
-    assert refused.returncode == 255 and "refused" in refused.stderr
+
+    def refused() -> bool:  # one that was just being accepted is reset
+        done = ssh_cluster["login"].run(["ssh", "node1", "true"], check=False)
+        return done.returncode == 255 and "refused" in done.stderr
+
+    wait_until("a refusal", refused, 10)
 
 
 def test_firewall(ssh_cluster: Testbed, tool: Tool) -> None:

@@ -238,7 +238,10 @@ def any_text(stream: TextIO) -> Iterator[None]:
     try:
         yield
     finally:
-        stream.reconfigure(errors=before)
+        try:
+            stream.reconfigure(errors=before)
+        except OSError:  # what could not be written stays so, and has been said
+            pass
 
 
 def _print(text: str) -> None:

@@ -159,10 +159,10 @@ class ResourceManager:
             for exp in waiting:
                 executor.submit(Job(exp["name"], _shape(exp)))
             executor.start_ready()
-            while self.running_experiments and not (signals and executor.idle):
-                if executor.hopeless:
-                    raise UnfitError(f"no experiment can run: {executor.hopeless}")
+            while self.running_experiments and not (signals and executor.idle) and not executor.hopeless:
                 loop.run()
+            if executor.hopeless:
+                raise UnfitError(f"no experiment can run: {executor.hopeless}")
         finally:
             executor.stop()  # for an error of ours, such as a full disk: otherwise nothing runs any more
             while not executor.idle:

@@ -128,6 +128,7 @@ class ElasticJob:
             file=file,
             pool=lambda: self._found,
             accelerator=lambda: self._accelerator,
+            exports=self._exports,
             read_pool=self._read_again,
             is_over=self._is_over,
             door=self._door,
@@ -305,6 +306,8 @@ class ElasticJob:
             return ""
         if outcome.cause == "membership":
             return outcome.note
+        if outcome.cause == "too few nodes" and not self._roster.lacking:
+            return "at the last moment there are enough nodes"
         if outcome.cause == "rank failed":
             if not self._budget.spend(now):
                 return ""

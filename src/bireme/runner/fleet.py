@@ -221,14 +221,6 @@ class Fleet:
             return
         self._gathering.begin(self.members)
 
-    def _keep(self, present: list[Member]) -> None:
-        """These take part, in this order; the others are no members any more."""
-        for member in self.members:
-            if member not in present:
-                member.state = "over"
-                member.send("release")
-        self.members[:] = present
-
     def _on_arrived(self, member: Member) -> None:
         if self._gathering is not None and member in self.members and not self._leaving:
             self._gathering.arrived(member)
@@ -238,8 +230,8 @@ class Fleet:
             self._gathering.joined(member, answer)
 
     def _gathered(self, present: list[Member]) -> None:
-        """These have come in time."""
-        self._keep(present)
+        """All have come, in this order."""
+        self.members[:] = present
         self._muster.find_address()
 
     def _start(self, master_addr: str) -> None:

@@ -122,13 +122,13 @@ class Gathering:
     def _give_up(self) -> None:
         """Who has not come by now does not come."""
         assert self._epoch.store is not None
-        silent = tuple(member.name for member in self._members if member not in self._joined.values())
+        silent = tuple(member.name for member in self._members if member.name not in self._arrived)
         if self._over:
             return
-        if len(silent) == len(self._members) and self._epoch.store.is_ours:
+        if len(silent) in (0, len(self._members)) and self._epoch.store.is_ours:
             self._epoch.store.close()
             self._session.trouble("membership", "the rendezvous store does not answer", time.monotonic())
-        elif silent:
+        else:
             note = f"no answer in the rendezvous for {PATIENCE:g} s: {', '.join(silent)}"
             self._session.trouble("unfit", note, time.monotonic(), silent)
 

@@ -59,12 +59,15 @@ class Heartbeat:
         for member in tuple(self._members):
             if not member.alive or member.state == "connecting":
                 continue
-            if now - member.last_heard > self._seconds and member.channel is not None:
-                member.channel.look()
-            if now - member.last_heard > self._seconds + late:
+            if self._is_silent(member, now, late):
                 self._on_silent(member)
             else:
                 _ask(member)
+
+    def _is_silent(self, member: Member, now: float, late: float) -> bool:
+        if now - member.last_heard > self._seconds and member.channel is not None:
+            member.channel.look()  # which may tell that it is gone
+        return member.alive and now - member.last_heard > self._seconds + late
 
 
 def _ask(member: Member) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bireme.job import JobSpec
+    from bireme.planning.exports import Exports
     from bireme.runner.member import Member
     from bireme.runner.pool import Found
 
@@ -23,17 +24,24 @@ def words() -> tuple[str, ...]:
     return sys.executable, "-m", "bireme.runner.look"
 
 
-def request(spec: JobSpec, found: Found, name: str, accelerator: str) -> dict[str, object]:
-    """Whether this node of a pool can carry its part of the job, which runs on such devices."""
+def request(spec: JobSpec, found: Found, name: str, accelerator: str, exports: Exports) -> dict[str, object]:
+    """Whether this node of a pool can carry its part of the job, which runs on such devices with these variables."""
     quiet = spec.replace(log_dir=None, save_pid=False, time_limit=None)
     part = found.replace(entries=tuple(entry for entry in found.entries if entry.name == name))
-    return {"spec": quiet.as_dict(), "found": part.as_dict(), "accelerator": accelerator, "parent": os.getpid()}
+    return {
+        "spec": quiet.as_dict(),
+        "found": part.as_dict(),
+        "accelerator": accelerator,
+        "variables": dict(exports.variables),
+        "parent": os.getpid(),
+    }
 
 
 def main() -> None:
     """Answer one request."""
     from bireme.backends.base import CONNECT_TIMEOUT
     from bireme.job import JobSpec
+    from bireme.planning.exports import Exports
     from bireme.resources.hostfile import HostEntry
     from bireme.runner import many, pool
     from bireme.runner.gathering import Epoch
@@ -49,7 +57,7 @@ def main() -> None:
     def there(members: Sequence[Member]) -> str:
         return json.dumps({"there": True} if members else {"why": "".join(reasons)}) + "\n"
 
-    patience = max(2, min(CONNECT_TIMEOUT, round(spec.elastic_interval)))  # one that is dead holds up the others
+    patience = max(2, min(CONNECT_TIMEOUT, round(spec.elastic_interval)))  # so many can be looked for at a time
 
     def nothing(*_: object) -> None:
         """Nobody wants to know."""
@@ -63,6 +71,7 @@ def main() -> None:
         nothing,
         PidFile(None),
         accelerator=asked["accelerator"],
+        exports=Exports(asked["variables"], {}),
         connect_timeout=patience,
     )
     entries = tuple(HostEntry(**entry) for entry in asked["found"]["entries"])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bireme.elastic.roster import Roster
     from bireme.job import JobSpec
     from bireme.loop import Timer
+    from bireme.planning.exports import Exports
     from bireme.runner.door import Door
     from bireme.runner.pool import Found
 
@@ -75,6 +76,7 @@ class Lookout:
         file: where the pool is declared.
         pool: the pool as it was read last.
         accelerator: what the job runs on.
+        exports: the variables that travel.
         read_pool: read it again; the names that it has now.
         is_over: whether a node that is not there for this reason, none ever will be.
         door: where requests come in.
@@ -89,12 +91,13 @@ class Lookout:
         file: PoolFile,
         pool: Callable[[], Found],
         accelerator: Callable[[], str],
+        exports: Exports,
         read_pool: Callable[[], tuple[str, ...]],
         is_over: Callable[[str], bool],
         door: Door,
     ) -> None:
         self._roster, self._spec, self._environ = roster, spec, environ
-        self._file, self._pool, self._accelerator = file, pool, accelerator
+        self._file, self._pool, self._accelerator, self._exports = file, pool, accelerator, exports
         self._read_pool, self._is_over, self._door = read_pool, is_over, door
         self._session: Session | None = None
         self._runs = False
@@ -102,7 +105,7 @@ class Lookout:
         self._found: list[str] = []
         self._timer: Timer | None = None
         self._announcement: Timer | None = None
-        self._complaint = ""
+        self._complaints: set[str] = set()
 
     def attach(self, session: Session, *, runs: bool) -> None:
         """A session has begun: of an epoch that runs, or of one that waits for nodes."""
@@ -113,6 +116,8 @@ class Lookout:
     def detach(self) -> None:
         """It is over, and its loop with it."""
         self._session = self._timer = self._announcement = None
+        for name in self._found:
+            self._roster.find(name, time.monotonic())
         self._found.clear()
         self._door.rest()
         for helper, _ in self._looks.values():
@@ -127,10 +132,15 @@ class Lookout:
             return
         if self._timer is not None:
             self._timer.cancel()
-        times = [self._file.next_look, self._roster.next_look(self._looks) if self._may_look() else None]
+        times = [self._file.next_look, self._roster.next_look(self._seen_to) if self._may_look() else None]
         due = min((when for when in times if when is not None), default=None)
         if due is not None:
             self._timer = self._session.loop.after(max(0.0, due - time.monotonic()), self._look)
+
+    @property
+    def _seen_to(self) -> set[str]:
+        """Who is being looked for, or is there and yet to be announced."""
+        return {*self._looks, *self._found}
 
     def _may_look(self) -> bool:
         return self._roster.has_room and len(self._looks) < _AT_ONCE
@@ -139,7 +149,7 @@ class Lookout:
         now = time.monotonic()
         if self._file.has_changed(now):
             self._read_again(now)
-        for name in self._roster.due(now, self._looks):
+        for name in self._roster.due(now, self._seen_to):
             if self._session is not None and self._may_look():
                 self._begin_look(self._session, name, now)
         self.plan_look()
@@ -153,7 +163,7 @@ class Lookout:
             return
         too_long = {"error": "a look took too long"}
         self._looks[name] = helper, session.loop.after(_LOOK_LIMIT, lambda: self._seen(name, too_long))
-        helper.tell(**look.request(self._spec, self._pool(), name, self._accelerator()))
+        helper.tell(**look.request(self._spec, self._pool(), name, self._accelerator(), self._exports))
         helper.when_answered(session.loop, lambda answer: self._seen(name, answer))
 
     def _read_again(self, now: float) -> None:
@@ -172,12 +182,9 @@ class Lookout:
         limit.cancel()
         if "error" in answer:
             self._complain(f"cannot look for nodes: {answer['error']}")
-        else:
-            self._complaint = ""
         why = str(answer.get("why", ""))
         ending = self._session is None or (self._runs and self._session.ending)
         if answer.get("there") and not ending:
-            self._roster.find(name, time.monotonic())
             self._found.append(name)
         elif self._roster.missed(name, time.monotonic(), why):
             self._say("info", f"{name} is not taken in: {why}")
@@ -190,10 +197,14 @@ class Lookout:
         self.plan_look()
 
     def _announce(self) -> None:
-        """These are there: the job begins anew with them if it can."""
+        """These are there: the job begins anew with them if it can. One that is just ending does so anyhow."""
         if self._announcement is not None:
             self._announcement.cancel()
             self._announcement = None
+        if self._session is None or (self._runs and self._session.ending):
+            return
+        for name in self._found:
+            self._roster.find(name, time.monotonic())
         there = [name for name in self._found if name in self._roster.present]
         self._found.clear()
         if there and not self._roster.lacking:
@@ -234,8 +245,8 @@ class Lookout:
 
     def _complain(self, text: str) -> None:
         """The same is said once."""
-        if text != self._complaint:
-            self._complaint = text
+        if text not in self._complaints:
+            self._complaints.add(text)
             self._say("warning", text)
 
     def _say(self, level: str, text: str) -> None:

@@ -126,7 +126,8 @@ def gpu_memory(spec: JobSpec, environ: Mapping[str, str]) -> int | None:
         return None
     if devices.discover(spec.accelerator, environ).accelerator != "cuda":
         return None
-    plan = launch.plan(spec.replace(master_port=None), environ)  # it knows which device a slot is
+    # The plan knows which device a slot is; it is of all slots, whose cores and port need not do for one job.
+    plan = launch.plan(spec.replace(master_port=None, bind_cores=False, bind_core_list=None), environ)
     return device_memory.smallest([worker.slot for worker in plan.nodes[0].workers])
 
 

@@ -133,7 +133,7 @@ def _settled(batch: Batch, gas: tuple[int, ...] | None) -> Batch:
 def _divisors(batch: Batch) -> tuple[int, ...]:
     """The micro-batches within the limits of which one accumulation or another makes up the train_batch_size."""
     sizes = range(batch.least, min(batch.most, (batch.total or 0) // batch.parallel) + 1)
-    return tuple(size for size in sizes if not _never(batch, size))
+    return tuple(size for size in sizes if not _never(batch, (size,)))
 
 
 def _possible(batch: Batch, config: Config) -> Batch:
@@ -145,13 +145,13 @@ def _possible(batch: Batch, config: Config) -> Batch:
             where=config.document.where("autotuning", f"max_{TRAIN}"),
         )
     sizes = range(batch.least, batch.most + 1) if batch.micro is None else batch.micro
-    if all(_never(batch, micro) for micro in sizes):
-        place = (MICRO,) if batch.micro else ("autotuning", f"min_{TRAIN}")
+    if all(_never(batch, (micro,)) for micro in sizes):
+        place = ("autotuning", f"min_{TRAIN}") if batch.micro is None else (MICRO,) if batch.micro else (TRAIN,)
         raise BadInputError(
             f"no batch size is possible: {_nearest_miss(batch, sizes)}", where=config.document.where(*place)
         )
-    micros = {micro: _never(batch, micro) for micro in batch.micro or ()}
-    steps = {gas: _never(batch.replace(gas=(gas,)), *sizes) for gas in batch.gas}
+    micros = {micro: _never(batch, (micro,)) for micro in batch.micro or ()}
+    steps = {gas: _never(batch.replace(gas=(gas,)), sizes) for gas in batch.gas}
     return batch.replace(
         micro=None if batch.micro is None else _kept(micros),
         gas=_kept(steps),
@@ -171,7 +171,7 @@ def _nearest_miss(batch: Batch, sizes: Sequence[int]) -> str:
     return batch.impossible(*min(pairs, key=lambda pair: batch.off(*pair)))
 
 
-def _never(batch: Batch, *sizes: int) -> str:
+def _never(batch: Batch, sizes: Sequence[int]) -> str:
     """Why no accumulation makes any of these micro-batches possible, or ""."""
     first = ""
     for micro in sizes:
