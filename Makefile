@@ -15,7 +15,7 @@ PYTHON ?= python3
 # Where the default index has only such builds:
 #   make test TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 TORCH ?= torch==2.13.0
-# Tests that run at a time. Each starts several processes of its own, and some watch the clock.
+# Workers, each with clusters of its own. A test starts several processes, and some watch the clock.
 WORKERS ?= 4
 # Further arguments for pytest, such as ARGS='-k layers', or for the benchmarks, such as ARGS='--rounds 3'.
 ARGS ?=
@@ -23,7 +23,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
 # Debian packages that the tests need and that this machine lacks; each is known by a command it brings.
 lacks = $(if $(shell PATH=$$PATH:/usr/sbin:/sbin; command -v $(1)),,$(2))

@@ -16,7 +16,6 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("benchmarks"),
     pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc"),
 ]
 

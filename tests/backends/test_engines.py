@@ -24,8 +24,6 @@ from tests.cluster.test_world import UNEVEN, Jobs, Looks
 from tests.cluster.testbed import PRIVATE, Testbed
 from tests.conftest import PROGRAMS, read_lines
 
-pytestmark = pytest.mark.xdist_group("mpi_cluster")
-
 PROJECT = Path(__file__).parents[2]
 FAKE = Path(__file__).parent / "fake"
 SCENE = PROGRAMS / "scene.py"

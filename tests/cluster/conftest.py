@@ -1,8 +1,6 @@
 """Clusters as fixtures: one of each kind for a whole session, mended after every test, with nothing left running.
 
-Which worker of xdist runs a test is decided by the cluster that the test asks for, so that no worker but one starts
-that cluster; the tests of MPI have a group, and so a cluster, of their own, since most of their time is waiting. So
-have those of the tuner and of elastic training, since there are many.
+Every worker of xdist has its own: tests that wait do not hold up others then, and a cluster starts in seconds.
 """
 
 from __future__ import annotations
@@ -24,17 +22,6 @@ from tests.cluster.testbed import Testbed, unavailable
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODES = 4
 GRACE = 3.0  # seconds that a command's last processes have to be gone after it
-CLUSTERS = ("ssh_cluster", "slurm_cluster")
-OF_THEIR_OWN = ("test_elastic", "test_tuning", "test_scheduler_names", "test_report_file")
-"""Beginnings of the modules whose tests over ssh are a group."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        for cluster in CLUSTERS:
-            if cluster in getattr(item, "fixturenames", ()) and not item.get_closest_marker("xdist_group"):
-                second = cluster == "ssh_cluster" and item.path.stem.startswith(OF_THEIR_OWN)
-                item.add_marker(pytest.mark.xdist_group("second_cluster" if second else cluster))
 
 
 def absent(why: str) -> NoReturn:

@@ -41,7 +41,6 @@ def many_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ssh_cluster")
 def test_128_hosts(many_hosts: Testbed, shared_dir: Path) -> None:
     """All ranks run, each on its node; and nothing is left."""
     jobs = Jobs(many_hosts, "ssh", shared_dir)

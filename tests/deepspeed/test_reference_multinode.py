@@ -388,11 +388,6 @@ class Alone:
 MPIRUN = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}
 
 
-def on_clusters(*launchers: str) -> list[Any]:
-    groups = {launcher: "slurm_cluster" if launcher == "slurm" else "ssh_cluster" for launcher in launchers}
-    return [pytest.param(name, marks=pytest.mark.xdist_group(group)) for name, group in groups.items()]
-
-
 @pytest.fixture
 def alone(
     request: pytest.FixtureRequest,
@@ -406,7 +401,7 @@ def alone(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alone", on_clusters("pdsh", "ssh", "openmpi", "mpich", "slurm"), indirect=True)
+@pytest.mark.parametrize("alone", ("pdsh", "ssh", "openmpi", "mpich", "slurm"), indirect=True)
 def test_runs_alone(alone: Alone) -> None:
     """Every rank runs, with its arguments and exports unchanged, in the order of the hostfile where that is ours."""
     assert alone.run("look.py", *ARGUMENTS) == 0
@@ -422,7 +417,7 @@ def test_runs_alone(alone: Alone) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alone", on_clusters("pdsh", "ssh"), indirect=True)
+@pytest.mark.parametrize("alone", ("pdsh", "ssh"), indirect=True)
 def test_agents_filter_down_to_slots(alone: Alone) -> None:
     assert alone.run("--include", "node1:1", "look.py") == 0
     (found,) = alone.looks()
@@ -430,14 +425,14 @@ def test_agents_filter_down_to_slots(alone: Alone) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alone", on_clusters("pdsh", "ssh"), indirect=True)
+@pytest.mark.parametrize("alone", ("pdsh", "ssh"), indirect=True)
 def test_exit_code(alone: Alone) -> None:
     (alone.shared / "fail.py").write_text("import os, sys\nsys.exit(3 if os.environ['RANK'] == '2' else 0)\n")
     assert alone.run("fail.py") == 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alone", on_clusters("pdsh", "ssh"), indirect=True)
+@pytest.mark.parametrize("alone", ("pdsh", "ssh"), indirect=True)
 def test_killed_by_its_kill_command(alone: Alone) -> None:
     """Agents end their ranks in order; another job of the same user, which runs the same, goes on."""
     first, kill_first = scene(alone)
