@@ -119,8 +119,8 @@ class Loop:
         self._running = False
         self._handlers: dict[int, Any] = {}
         self._on_signal: Callable[[int], None] = lambda signum: None
-        self.late: tuple[int, ...] = ()
-        """Signals that nobody has been told of before the end."""
+        self.late = 0
+        """The first signal by which somebody has asked for the end, and of which nobody was told before it came."""
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -241,7 +241,8 @@ class Loop:
             signal.signal(signum, old if old is not None else signal.SIG_DFL)
         signal.set_wakeup_fd(self._old_wakeup)
         try:
-            self.late = tuple(signum for signum in os.read(self._wake_read, 4096) if signum in self._handlers)
+            arrived = (signum for signum in os.read(self._wake_read, 4096) if signum in self._handlers)
+            self.late = next((signum for signum in arrived if signum in STOP_SIGNALS), 0)
         except BlockingIOError:
             pass
         self._readers.clear()  # who lets go of a descriptor after this finds that it is not watched

@@ -110,8 +110,7 @@ def run(manner: Manner, make_crew: Callable[[Session], Crew]) -> Outcome:
         outcome = session.run()
     finally:
         session.close()
-    late = next((signum for signum in session.loop.late if signum in STOP_SIGNALS), 0)
-    return outcome.replace(interrupted=outcome.interrupted or late)
+    return outcome.replace(interrupted=outcome.interrupted or session.loop.late)
 
 
 def limit_note(seconds: float) -> str:

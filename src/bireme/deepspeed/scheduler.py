@@ -126,7 +126,7 @@ class ResourceManager:
             signum = self._run(claim, self._scheduler(pool))
         finally:
             self._close()
-        signum = signum or next((late for late in claim.loop.late if late in STOP_SIGNALS), 0)
+        signum = signum or claim.loop.late
         if signum:
             signal.raise_signal(signum)
             raise KeyboardInterrupt  # the signal was handled, and we have not done what was asked for

@@ -29,12 +29,11 @@ class Heartbeat:
     ) -> None:
         self._loop, self._members, self._seconds, self._on_silent = loop, members, seconds, on_silent
         self._timer: Timer | None = None
-        self._due = 0.0
 
     def watch(self, member: Member) -> None:
         """It has answered for the first time."""
         if self._timer is None:
-            self._plan_beat(time.monotonic())
+            self._plan_beat()
         _ask(member)
 
     def resume(self) -> None:
@@ -48,14 +47,14 @@ class Heartbeat:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _plan_beat(self, now: float) -> None:
-        self._due = now + self._seconds / _ASKED
+    def _plan_beat(self) -> None:
         self._timer = self._loop.after(self._seconds / _ASKED, self._beat)
 
     def _beat(self) -> None:
+        assert self._timer is not None
         now = time.monotonic()
-        late = now - self._due
-        self._plan_beat(now)  # first: who is missed may end the watch
+        late = now - self._timer.due
+        self._plan_beat()  # first: who is missed may end the watch
         for member in tuple(self._members):
             if not member.alive or member.state == "connecting":
                 continue

@@ -133,8 +133,7 @@ class Study:
             self._show(lambda watcher: watcher.close())  # while a signal cannot end us before
             self._executor.close()
             self._loop.close()
-        late = next((signum for signum in self._loop.late if signum in STOP_SIGNALS), 0)
-        return Conclusion(self._adapter.over, self._signum or late)
+        return Conclusion(self._adapter.over, self._signum or self._loop.late)
 
     def _fill(self) -> None:
         """Start whatever there is room for; end the loop when there is nothing left to wait for."""
