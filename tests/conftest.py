@@ -99,7 +99,7 @@ class Stage:
                 if pipe:
                     pipe.close()
             process.wait()
-        left = self.left(within=10)
+        left = self.left(within=30)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         for pid in left:

@@ -62,7 +62,7 @@ class EngineJobs(Jobs):
 
     def scene(self, part: str) -> subprocess.Popen[bytes]:
         """Start a scene on three nodes with two ranks each, and wait until all are ready."""
-        process = self.start("--grace", "0.5", "--heartbeat", "2", SCENE, part, self.go)
+        process = self.start("--grace", "0.5", "--heartbeat", "5", SCENE, part, self.go)
         read_lines(process, RANKS, "ready")
         return process
 
@@ -70,8 +70,8 @@ class EngineJobs(Jobs):
         _, err = process.communicate(timeout=within)
         return err.decode(errors="replace")
 
-    def clean(self, within: float) -> None:
-        left = self.testbed.strays(within)
+    def clean(self) -> None:
+        left = self.testbed.strays(30)
         assert not any(left.values()), f"left: {left}"
 
 
@@ -155,7 +155,7 @@ def test_rank_fails(any_jobs: EngineJobs) -> None:
     err = any_jobs.end(process)
     assert process.returncode == 3, err
     assert "rank 5 on node3" in err
-    any_jobs.clean(within=5)
+    any_jobs.clean()
 
 
 @pytest.mark.slow
@@ -166,7 +166,7 @@ def test_command_is_signalled(any_jobs: EngineJobs, signum: signal.Signals) -> N
     err = any_jobs.end(process)
     if signum != signal.SIGKILL:
         assert process.returncode == 128 + signum, err
-    any_jobs.clean(within=10 if signum == signal.SIGKILL else 5)
+    any_jobs.clean()
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_agent_is_killed(jobs: EngineJobs) -> None:
     err = jobs.end(process)
     assert process.returncode == 75, err
     assert "agent lost on node2" in err
-    jobs.clean(within=5)
+    jobs.clean()
 
 
 @pytest.mark.slow
@@ -193,7 +193,7 @@ def test_node_is_lost(jobs: EngineJobs, fault: str) -> None:
     assert "agent lost on node2" in err
     if fault == "cut":
         node.heal()
-    jobs.clean(within=10)
+    jobs.clean()
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def test_host_that_is_not_there(jobs: EngineJobs) -> None:
     done = jobs.run(PROGRAMS / "scene.py", "wait", hosts="node1:1,nowhere:1")
     assert done.returncode == 69, done.stderr
     assert "nodes cannot carry the job" in done.stderr
-    jobs.clean(within=5)
+    jobs.clean()
 
 
 def test_the_stand_in_knows_its_options() -> None:

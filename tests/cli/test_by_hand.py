@@ -97,7 +97,7 @@ def test_nothing_is_left_after_a_signal(stage, script, signum):
     process.send_signal(signum)
     process.communicate(timeout=30)
     assert process.returncode == (-9 if signum == signal.SIGKILL else 128 + signum)
-    assert not stage.left(within=10 if signum == signal.SIGKILL else 0)
+    assert not stage.left(within=30 if signum == signal.SIGKILL else 0)
 
 
 def test_options_of_the_reference(stage, script, tmp_path):

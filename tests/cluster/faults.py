@@ -65,7 +65,7 @@ class Faults:
     def heal(self) -> None:
         """Undo ``cut`` and ``blackhole``."""
         self.testbed.site_run(["ip", "link", "set", self.port, "up"])
-        wait_until("the port's carrier", self._forward, 5, every=0.002)
+        wait_until("the port's carrier", self._forward, 30, every=0.002)
 
     def _forward(self) -> bool:
         """Let frames pass; the kernel refuses that until the carrier is back, a moment after the cable."""
@@ -149,10 +149,10 @@ class Faults:
         self.hurt = True
         if self._cgroup:
             os.makedirs(self._cgroup, exist_ok=True)
-            wait_until("processes to join the freezer", self._join_cgroup, 5)
+            wait_until("processes to join the freezer", self._join_cgroup, 30)
             self._set_freezer(True)
         else:
-            wait_until("processes to stop", self._stop_all, 5)
+            wait_until("processes to stop", self._stop_all, 30)
 
     def thaw(self) -> None:
         """Undo ``freeze``."""
@@ -180,11 +180,11 @@ class Faults:
         cgroup = self._cgroup
         if os.path.exists(f"{cgroup}/cgroup.freeze"):  # version 2
             write(f"{cgroup}/cgroup.freeze", str(int(on)))
-            wait_until("the freezer", lambda: f"frozen {int(on)}" in read(f"{cgroup}/cgroup.events"), 5)
+            wait_until("the freezer", lambda: f"frozen {int(on)}" in read(f"{cgroup}/cgroup.events"), 30)
         else:
             state = "FROZEN" if on else "THAWED"
             write(f"{cgroup}/freezer.state", state)
-            wait_until("the freezer", lambda: read(f"{cgroup}/freezer.state").strip() == state, 5)
+            wait_until("the freezer", lambda: read(f"{cgroup}/freezer.state").strip() == state, 30)
 
     def panic(self) -> None:
         """Every process dies, sockets are closed: peers get FIN or RST."""
@@ -200,7 +200,7 @@ class Faults:
             reap(members)
             return not os.path.exists(f"/proc/{pid}")
 
-        wait_until(f"{self.name} to die", dead, 10)
+        wait_until(f"{self.name} to die", dead, 30)
 
     def poweroff(self) -> None:
         """Every process dies, and peers hear nothing more."""

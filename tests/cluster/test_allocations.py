@@ -54,13 +54,13 @@ def test_gpus_of_an_allocation_that_are_not_the_first(slurm_cluster: Testbed, sh
     """Another job has the first two GPUs of each node: ours are 2 and 3."""
     jobs = Jobs(slurm_cluster, "slurm", shared_dir)
     other = jobs.login.popen(["srun", "-N2", "-n2", "-w", "node[1-2]", "--gres=gpu:2", "sleep", "1000"])
-    wait_until("the other job", lambda: any("RUNNING" in job for job in slurm_cluster.slurm_jobs()), 20)
+    wait_until("the other job", lambda: any("RUNNING" in job for job in slurm_cluster.slurm_jobs()), 30)
     with gpus(slurm_cluster.nodes):
         looks = in_allocation(jobs, ["-N2", "-w", "node[1-2]", "--gres=gpu:2"])
     assert hosts(looks) == ["node1", "node1", "node2", "node2"]
     assert {found["environ"]["CUDA_VISIBLE_DEVICES"] for found in looks} == {"2,3"}
     jobs.login.kill(other, signal.SIGTERM)
-    other.wait(20)
+    other.wait(30)
 
 
 def test_filters_inside_an_allocation(slurm_cluster: Testbed, shared_dir: Path) -> None:
@@ -112,7 +112,7 @@ def test_scancel_stops_everything(slurm_cluster: Testbed, shared_dir: Path) -> N
     wait_until("the ranks", lambda: len(list(shared_dir.glob("up-*"))) == 6, 30)
     jobs.login.run(["scancel", number])
     wait_until("the job to go", lambda: not slurm_cluster.slurm_jobs(), 30)
-    left = slurm_cluster.strays(3)
+    left = slurm_cluster.strays(30)
     assert not any(left.values()), left
 
 

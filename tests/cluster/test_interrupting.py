@@ -15,13 +15,12 @@ from tests.run.test_interrupt import in_start_of_interpreter
 
 SCENE = PROGRAMS / "scene.py"
 CONNECT = 10.0  # seconds that ssh may take to connect: who presses Ctrl+C does not wait for that
-WITHIN = 5.0  # seconds after the command's end until nothing is left
 
 
 def start(jobs: Jobs, *words: object, hosts: str = "node[1-3]:2") -> subprocess.Popen[bytes]:
     """In a process group of its own, as a shell with job control starts it; it is there when this returns."""
     process = jobs.start("--grace", "30", *(words or (SCENE, "wait")), hosts=hosts, start_new_session=True)
-    wait_until("the command", lambda: children(process.pid), 10, every=0.001)
+    wait_until("the command", lambda: children(process.pid), 30, every=0.001)
     return process
 
 
@@ -40,7 +39,7 @@ def ends_clean(jobs: Jobs, process: subprocess.Popen[bytes], within: float = CON
         return ""
     assert process.returncode in (130, *codes), text
     assert seconds < within, f"{seconds:.1f} s"
-    left = jobs.testbed.strays(WITHIN)
+    left = jobs.testbed.strays(30)
     assert not any(left.values()), f"left: {left}"
     assert all(line.startswith("bireme: ") for line in ours), ours
     return text
@@ -66,7 +65,7 @@ def test_while_hosts_are_being_reached(request: pytest.FixtureRequest, backend: 
         to_it = any("node2" in argv and argv[0].endswith("ssh") for argv in jobs.login.strays().values())
         return to_it and (all(there) if backend == "openmpi" else agents(jobs)["node1"] > 0 < agents(jobs)["node3"])
 
-    wait_until("connections", reaching, 10)
+    wait_until("connections", reaching, 30)
     press_ctrl_c(jobs, process)
     ends_clean(jobs, process)
 
@@ -76,15 +75,15 @@ def test_while_the_allocation_is_waited_for(request: pytest.FixtureRequest) -> N
     """All nodes are another's: our request waits in the queue, and goes from there."""
     jobs = Jobs.on(request, "slurm")
     other = jobs.login.popen(["srun", "-N4", "--exclusive", "sleep", "1000"], stderr=subprocess.DEVNULL)
-    wait_until("the other job", lambda: any("RUNNING" in job for job in jobs.testbed.slurm_jobs()), 20)
+    wait_until("the other job", lambda: any("RUNNING" in job for job in jobs.testbed.slurm_jobs()), 30)
     process = start(jobs)
-    wait_until("our request", lambda: any("PENDING" in job for job in jobs.testbed.slurm_jobs()), 20)
+    wait_until("our request", lambda: any("PENDING" in job for job in jobs.testbed.slurm_jobs()), 30)
     press_ctrl_c(jobs, process)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
-    wait_until("the request to go", lambda: not any("PENDING" in job for job in jobs.testbed.slurm_jobs()), 5)
+    wait_until("the request to go", lambda: not any("PENDING" in job for job in jobs.testbed.slurm_jobs()), 30)
     jobs.login.kill(other, signal.SIGTERM)
-    other.wait(20)
+    other.wait(30)
 
 
 @pytest.mark.slow
@@ -161,7 +160,7 @@ def test_twice_while_hosts_are_being_reached(request: pytest.FixtureRequest, bac
     jobs = Jobs.on(request, backend)
     jobs.testbed["node2"].blackhole()
     process = start(jobs)
-    wait_until("connections", lambda: jobs.testbed["node1"].strays(), 10)
+    wait_until("connections", lambda: jobs.testbed["node1"].strays(), 30)
     press_ctrl_c(jobs, process)
     press_ctrl_c(jobs, process)
     ends_clean(jobs, process)

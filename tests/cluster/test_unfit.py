@@ -164,7 +164,7 @@ def test_host_that_does_not_answer(ssh_cluster: Testbed, shared_dir: Path, fault
     getattr(ssh_cluster["node3"], fault)()
     jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     # those that wait meanwhile must not miss our heartbeat
-    found = refused(jobs, "--heartbeat", 2, hosts="node[1-4]:1,nowhere:1", within=CONNECT + SLACK)
+    found = refused(jobs, "--heartbeat", 5, hosts="node[1-4]:1,nowhere:1", within=CONNECT + SLACK)
     assert list(found) == ["node2", "node3", "nowhere"]
     for name in ("node2", "node3"):
         assert re.search("timed out|No route to host|Host is unreachable", " ".join(found[name])), found[name]

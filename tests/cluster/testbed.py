@@ -130,7 +130,7 @@ class Testbed:
             reap(members)
             return (self.process is None or self.process.poll() is not None) and not os.path.exists(f"/proc/{site}")
 
-        wait_until("the site to die", dead, 20)
+        wait_until("the site to die", dead, 30)
         for cgroup in glob.glob(f"{self.cgroup_base()}/{self.id}-*"):
             os.rmdir(cgroup)
 

@@ -106,7 +106,7 @@ def test_nothing_is_left_when_the_command_is_killed(stage, script, group, tmp_pa
     process, ranks, hidden = start(stage, script, group, tmp_path)
     process.kill()
     process.wait()
-    assert not stage.left(within=10)
+    assert not stage.left(within=30)
     assert not [pid for pid in (*ranks, *hidden) if state_of(pid) not in ("", "Z")]
     wait_for(lambda: below(group) == [], "the job's group to be removed")
 

@@ -57,7 +57,7 @@ def signalled(stage: Stage, signum: int, part: str = "wait") -> None:
     process.communicate(timeout=30)
     assert process.returncode == TO_COMMAND[signal.Signals(signum)]
     # a command that was killed cannot wait for its ranks: its guardian ends them at once
-    assert not stage.left(within=10 if signum == signal.SIGKILL else 0)
+    assert not stage.left(within=30 if signum == signal.SIGKILL else 0)
 
 
 def guardian_killed(stage: Stage, part: str) -> None:

@@ -96,7 +96,7 @@ def test_ended_while_it_waits(job, stage, tmp_path, signum):
     assert drain("localhost", str(process.pid)) == (2, "bireme: localhost is drained already\n")
     process.send_signal(signum)
     assert process.wait(30) == (130 if signum == signal.SIGINT else -9)
-    assert stage.left(within=5) == {}
+    assert stage.left(within=30) == {}
 
 
 STUBBORN = """

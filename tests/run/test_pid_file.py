@@ -38,7 +38,7 @@ def test_holds_the_launchers_pid(running):
 def test_gone_at_every_end(running, stage, signum):
     running.send_signal(signum)
     running.communicate(timeout=30)
-    assert not stage.left(within=10)
+    assert not stage.left(within=30)
     assert not pid_file(running.pid).exists()
 
 

@@ -184,5 +184,5 @@ def test_and_after_a_kill_of_the_command(stage, script, tmp_path):
     assert len(os.listdir(tmp_path / "tmp")) == 1
     process.kill()
     process.wait()
-    assert not stage.left(within=10)
+    assert not stage.left(within=30)
     assert os.listdir(tmp_path / "tmp") == []

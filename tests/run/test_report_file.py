@@ -171,7 +171,7 @@ def test_a_killed_command_leaves_none(stage, tmp_path):
     assert not path.exists()
     process.kill()
     process.wait()
-    assert not stage.left(within=10)
+    assert not stage.left(within=30)
     assert os.listdir(tmp_path) == []
 
 

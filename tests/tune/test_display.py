@@ -166,7 +166,8 @@ def test_a_terminal_that_goes_away_stops_it_in_order(terminal, stage, tmp_path):
     it = terminal("--until", "go")
     it.until("▸")
     it.hang_up()
-    assert it.end() == 128 + signal.SIGHUP
+    # what is written meanwhile fails before the signal is there
+    assert it.end() in (128 + signal.SIGHUP, 128 + signal.SIGPIPE)
     assert stage.left() == {}
     assert (tmp_path / "autotuning_results" / "summary.txt").exists()
     (tmp_path / "go").touch()
