@@ -126,6 +126,7 @@ class Loop:
         os.set_blocking(self._wake_write, False)
         self._old_wakeup = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self.watch(self._wake_read, self._drain_signals)
+        self._arrived = b""
         self._small_reads = False
         self._last_small = 0.0
         _keep_the_heap_steady()
@@ -189,13 +190,23 @@ class Loop:
                 signal.signal(signum, _only_wake)
 
     def _drain_signals(self) -> None:
-        try:
-            arrived = os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            return
-        for signum in arrived:
+        self._arrived += self._read_signals()
+        while self._arrived:
+            signum, self._arrived = self._arrived[0], self._arrived[1:]
             if signum in self._handlers:
                 self._on_signal(signum)
+
+    def _read_signals(self) -> bytes:
+        try:
+            return os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            return b""
+
+    def halt(self) -> None:
+        """On SIGTSTP: stand still until SIGCONT, unless that has come meanwhile: nobody would send it again."""
+        self._arrived += self._read_signals()
+        if signal.SIGCONT not in self._arrived:
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -240,11 +251,8 @@ class Loop:
         for signum, old in self._handlers.items():
             signal.signal(signum, old if old is not None else signal.SIG_DFL)
         signal.set_wakeup_fd(self._old_wakeup)
-        try:
-            arrived = (signum for signum in os.read(self._wake_read, 4096) if signum in self._handlers)
-            self.late = next((signum for signum in arrived if signum in STOP_SIGNALS), 0)
-        except BlockingIOError:
-            pass
+        arrived = (signum for signum in self._arrived + self._read_signals() if signum in self._handlers)
+        self.late = next((signum for signum in arrived if signum in STOP_SIGNALS), 0)
         self._readers.clear()  # who lets go of a descriptor after this finds that it is not watched
         self._writers.clear()
         self._poll.close()

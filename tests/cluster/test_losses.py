@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -121,6 +122,31 @@ def test_command_is_frozen_for_too_long(request: pytest.FixtureRequest, backend:
     wait_until("nsenter, which halts with its child", lambda: halted(process.pid), 30)
     os.kill(process.pid, signal.SIGCONT)
     assert "agent lost on node" in end(jobs, process, 75)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["the command", "the agents"])
+def test_who_was_halted_misses_nobody(request: pytest.FixtureRequest, first: str) -> None:
+    """All stand still for longer than the heartbeat, as one machine does under load; who wakes first waits."""
+    jobs = Jobs.on(request, "ssh")
+    process = start(jobs)
+    nodes = [jobs.testbed[name] for name in ("node1", "node2", "node3")]
+    early, late = ([jobs.login], nodes) if first == "the command" else (nodes, [jobs.login])
+    # these times themselves are what is tested
+    for host in late:
+        host.freeze()
+    time.sleep(0.1 * HEARTBEAT)  # whatever they have said has been heard
+    for host in early:
+        host.freeze()
+    time.sleep(1.1 * HEARTBEAT)
+    for hosts in (early, late):
+        for host in hosts:
+            host.thaw()
+        time.sleep(0.35 * HEARTBEAT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(HEARTBEAT)
+    (jobs.shared / "go").touch()
+    end(jobs, process, 3)
 
 
 @pytest.fixture(params=[signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], ids=lambda signum: signum.name)

@@ -23,7 +23,7 @@ from tests.deepspeed.conftest import CONTRACT, Made
 
 make = Made(Path.cwd())
 hosts = {"node1": [0, 1, 2], "node2": [4], "node3": [0, 1], "node4": [2, 3]}
-launch = ("--launcher", "ssh", "--heartbeat", "5", "--grace", "1")
+launch = ("--launcher", "ssh", "--heartbeat", "10", "--grace", "1")
 manager = make.manager("--until", "go", hosts=hosts, launch=launch)
 """
 WHOLE = """

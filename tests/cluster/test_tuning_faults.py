@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bireme.tune.journal import Journal
-from tests.cluster.basics import read, wait_until
+from tests.cluster.basics import wait_until
 from tests.cluster.test_losses import found
 from tests.cluster.testbed import Testbed
 from tests.conftest import PROGRAMS, bireme, read_lines
@@ -104,6 +104,7 @@ def test_two_nodes_each_and_one_of_them_is_lost(desk: Desk) -> None:
 
 
 def test_a_node_that_is_cut_off_ends_its_ranks_by_itself(desk: Desk) -> None:
+    desk.configure([4, 8, 16], [0, 1])  # few enough to begin before the lost node's rest is over
     process = desk.start("--until", "go")
     desk.running(8)
     desk.testbed["node3"].cut()
@@ -111,7 +112,7 @@ def test_a_node_that_is_cut_off_ends_its_ranks_by_itself(desk: Desk) -> None:
     desk.go()
     text = desk.end(process)
     assert len(re.findall(r"infrastructure: .*node3.*started again elsewhere", text)) == 1, text
-    assert set(desk.ends().values()) == {"ok"} and len(desk.ends()) == 8
+    assert set(desk.ends().values()) == {"ok"} and len(desk.ends()) == 6
 
 
 def test_a_node_that_is_away_from_the_beginning(desk: Desk) -> None:
@@ -159,8 +160,6 @@ def test_a_tuner_that_is_stopped_leaves_nothing_on_any_node(desk: Desk, signum: 
 
 def test_a_tuner_that_is_killed_leaves_nothing_on_any_node_and_goes_on(desk: Desk) -> None:
     process = desk.start("--until", "go", "--ran", "ran", "--do", "0/4=stubborn", "--do", "1/8=die")
-    # a rank that dies may be ahead of its rank 0, which is to say that it ran
-    wait_until("four to run", lambda: len(read(str(desk.folder / "ran")).split()) == 4, 60)
     desk.go()
     wait_until("some ends", lambda: len(list(desk.results.glob("z*/metrics.json"))) >= 4, 60)
     desk.login.kill(process, signal.SIGKILL)
@@ -168,7 +167,7 @@ def test_a_tuner_that_is_killed_leaves_nothing_on_any_node_and_goes_on(desk: Des
     left = desk.testbed.strays(30)
     assert not any(left.values()), left
     before = desk.ends()
-    options = ("--experiment_limit", "10")  # for the stubborn one: the others should make it
+    options = ("--experiment_limit", "25")  # for the stubborn one: the others should make it
     desk.end(desk.start("--until", "go", "--ran", "ran", "--do", "0/4=stubborn", "--do", "1/8=die", options=options))
     causes = desk.ends()
     assert before.items() <= causes.items() and len(causes) == 8
@@ -184,7 +183,7 @@ def test_stubborn_ranks_are_gone_before_their_slots_are_given_again(desk: Desk, 
     """With grandchildren in sessions of their own, on another machine; also if the tuner was killed meanwhile."""
     desk.configure([4, 8], [0])
     (desk.folder / "alone.py").write_text(ALONE.replace("CONTRACT", repr(str(CONTRACT))))
-    words = ["--hosts", "node1:2", "--num_gpus", "2", "--grace", "0.5", "--experiment_limit", "10", "alone.py"]
+    words = ["--hosts", "node1:2", "--num_gpus", "2", "--grace", "0.5", "--experiment_limit", "25", "alone.py"]
     command = bireme("tune", *words, "--deepspeed_config", "ds.json", "--do", "0/4=stubborn")
 
     def start() -> subprocess.Popen[bytes]:

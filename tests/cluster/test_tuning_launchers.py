@@ -14,6 +14,7 @@ import pytest
 
 from tests.cluster.basics import wait_until
 from tests.cluster.test_losses import found
+from tests.cluster.test_scenes import parent
 from tests.cluster.test_world import Jobs, backends, gpus
 from tests.cluster.testbed import Testbed
 from tests.conftest import PROGRAMS, bireme
@@ -93,7 +94,7 @@ def test_side_by_side_in_an_allocation(slurm_cluster: Testbed, shared_dir: Path)
 def tuned(testbed: Testbed, folder: Path, *options: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     (folder / "ds.json").write_text(json.dumps(CONFIG))
     (folder / "go").touch()
-    done = testbed["login"].run(bireme("tune", *words_of(*options)), cwd=str(folder), check=False)
+    done = testbed["login"].run(bireme("tune", *words_of(*options)), cwd=str(folder), check=False, timeout=200)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -132,7 +133,7 @@ def test_on_the_only_node_of_an_allocation(slurm_cluster: Testbed, shared_dir: P
     with gpus([slurm_cluster["node1"]]):
         words = ["sbatch", "-N1", "-w", "node1", "--gres=gpu:2", "--output", f"{shared_dir}/job.out"]
         jobs.login.run([*words, "--chdir", str(shared_dir), str(script)])
-        wait_until("its end", lambda: not slurm_cluster.slurm_jobs(), 60)  # --wait would look every half minute
+        wait_until("its end", lambda: not slurm_cluster.slurm_jobs(), 200)  # --wait would look every half minute
     said = (shared_dir / "job.out").read_bytes()
     assert set(check(shared_dir, said, b"")) == {"node1:0", "node1:1"}
 
@@ -145,7 +146,8 @@ def test_a_tuner_in_an_allocation_is_stopped(slurm_cluster: Testbed, shared_dir:
     salloc = ["salloc", "--quiet", "-N4", *command]
     process = jobs.login.popen(salloc, cwd=str(shared_dir), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     wait_until("eight ranks", lambda: ranks(slurm_cluster) == 8, 60)
-    (tuner,) = [pid for pid in found(jobs.login, "bireme tune") if "salloc" not in jobs.login.ps()[pid].argv[0]][:1]
+    pids = [pid for pid in found(jobs.login, "bireme tune") if "salloc" not in jobs.login.ps()[pid].argv[0]]
+    (tuner,) = [pid for pid in pids if parent(pid) not in pids]  # the others are guardians of its
     os.kill(tuner, signum)
     out, err = process.communicate(timeout=60)
     assert b"interrupted: the same command goes on where it was" in out, err

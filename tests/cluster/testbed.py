@@ -197,7 +197,7 @@ class Testbed:
                 start_new_session=True,
             )
         try:
-            self.site = int(wait_until("the site", lambda: read(f"{state}/site.pid"), 10))
+            self.site = int(wait_until("the site", lambda: read(f"{state}/site.pid"), 60))
         except TimeoutError:
             raise RuntimeError(f"no site: {read(f'{state}/site.log')}") from None
 

@@ -44,7 +44,7 @@ def test_it_finds_the_best_on_our_scheduler(stage, tmp_path):
         start_new_session=True,
     )
     stage.started.append(tuner)
-    out, _ = tuner.communicate(timeout=120)
+    out, _ = tuner.communicate(timeout=280)
     assert tuner.returncode == 0, out.decode()
     results = tmp_path / "autotuning_results"
     measured = {path.parent.name: json.loads(path.read_text())["throughput"] for path in results.glob("*/metrics.json")}

@@ -46,6 +46,11 @@ def wants(what: str) -> bool:
     return False
 
 
+def has_run() -> bool:
+    """Whether rank 0 has said so."""
+    return os.path.exists(args.ran) and f"{stage}/{micro}" in open(args.ran).read().split()
+
+
 def written(text: str) -> None:
     with open(section["metric_path"], "w") as file:
         file.write(text)
@@ -87,6 +92,8 @@ if section:
         written(json.dumps({"throughput": 1e9}))
         open("once", "w").close()
         time.sleep(600)
+    while wants("die") and args.ran and not has_run():
+        time.sleep(0.01)  # rank 0 may not have come to it
     if wants("die"):
         os.kill(os.getpid(), signal.SIGKILL)
     if wants("error"):

@@ -171,12 +171,12 @@ def test_every_end_has_its_cause(desk):
             "speed = 100.0",
         )
     )
-    words = ["tune", "--num_gpus", "2", "--experiment_limit", "8", "--grace", "1", str(script)]
+    words = ["tune", "--num_gpus", "2", "--experiment_limit", "15", "--grace", "1", str(script)]
     done = desk.stage.run(*words, "--deepspeed_config", "ds.json", cwd=desk.folder, timeout=120)
     assert done.returncode == 0, done.stderr
     assert re.search(r"tmbspg1: failed: rank 0 on \S+: ValueError: of its own", done.stdout)
     assert "tmbspg2: no metric: " in done.stdout
-    assert "tmbspg4: timed out: stopped after the time limit of 8 s" in done.stdout
+    assert "tmbspg4: timed out: stopped after the time limit of 15 s" in done.stdout
     assert "tmbspg8: 800 samples/s, the best so far" in done.stdout
     assert re.search(r"tmbspg16: out of memory: rank \d on \S+: RuntimeError: CUDA out of memory", done.stdout)
 
@@ -246,7 +246,7 @@ def test_without_overwrite_results_are_kept_and_another_study_is_refused(desk):
 
 
 def test_an_unfinished_study_is_not_lost_and_what_timed_out_may_take_longer(desk):
-    first = desk.start("--until", "go", options=("--num_gpus", "2", "--experiment_limit", "2"))
+    first = desk.start("--until", "go", options=("--num_gpus", "2", "--experiment_limit", "6"))
     wait_for(desk.results / NAMES[0] / "stdout.log")  # the other has timed out
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=60)
@@ -431,11 +431,12 @@ def test_a_run_that_does_not_end_is_ended(desk, measures):
         "    json.dump({'throughput': 77.0}, open(config['autotuning']['metric_path'], 'w'))\n"
         "for step in range(1, 100000):\n"
         "    time.sleep(0.1)\n"
-        f"    if not {measures}: print(f'steps: {{step}} loss: 0.1 iter time (s): 0.1', flush=True)\n"
+        f"    if not {measures} and os.environ['RANK'] == '0':\n"
+        "        print(f'steps: {step} loss: 0.1 iter time (s): 0.1', flush=True)\n"
     )
     words = ["tune", "--num_gpus", "2", "--grace", "1", str(script), "--deepspeed_config", "ds.json"]
     done = desk.stage.run(*words, cwd=desk.folder, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     (speed,) = re.findall(r"tmbspg4: (\S+) samples/s, the best so far", done.stdout)
-    assert float(speed) == 77 if measures else 20 < float(speed) < 81, "8 samples in a step of 0.1 s or more"
+    assert float(speed) == 77 if measures else 20 < float(speed) < 160, "8 samples in a step of 0.1 s or more"
     assert desk.stage.left() == {}

@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import signal
-import time
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -259,18 +258,16 @@ def test_from_python_in_another_folder(desk):
 
 def test_the_pace_by_the_clock_stands_beside_the_engines_own(desk):
     desk.configure({**CONFIG, "zero_optimization": {"stage": 0}})
-    desk.run("--steps", "50", options=ONE)
+    desk.run("--steps", "150", options=ONE)
     rows = re.findall(r"^\| z0\S+ +\| +[\d.]+ samples/s \| +([\d.]+)", (desk.results / "summary.txt").read_text(), re.M)
     assert len(rows) == 2 and all(float(row) > 0 for row in rows)
 
 
 def test_the_time_limit_is_that_of_the_real_job(desk):
     desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 0}})
-    desk.run("--nap", "0.5", options=(*ONE, "--time_limit", "0.2"))
+    desk.run("--nap", "2", options=(*ONE, "--time_limit", "0.2"))
     assert "--time_limit=0.2" in optimal(desk)
-    begin = time.monotonic()
     assert desk.stage.run(*optimal(desk)[1:], cwd=desk.folder).returncode == 124
-    assert time.monotonic() > begin
 
 
 # -- the engine itself ---------------------------------------------------------------------------------

@@ -239,7 +239,7 @@ def run(stage: Stage, tmp_path: Path) -> Run:
         begin = time.monotonic()
         process = stage.start("run", "--num_gpus", str(ranks), "--report", report, *words)  # type: ignore[arg-type]
         act(process)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=250)
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
         end = End(code, read_report(str(report)), 0.0, time.monotonic() - begin, stopped=False)
         return diagnose(end, {}, NONE, err.decode(errors="replace"))

@@ -135,7 +135,7 @@ def test_ctrl_c_stops_in_order_and_gives_the_cursor_back(terminal, stage, tmp_pa
 
 
 def test_ctrl_c_twice_does_not_wait_for_ranks_that_do_not_end(terminal, stage, tmp_path):
-    it = terminal("--do", "*/*=stubborn")
+    it = terminal("--do", "*/*=stubborn", grace=60)
     it.until("▸")
     while not (tmp_path / "stubborn.0").exists():
         time.sleep(0.01)
@@ -176,7 +176,7 @@ def test_a_terminal_that_goes_away_stops_it_in_order(terminal, stage, tmp_path):
 
 
 def test_ctrl_c_while_it_waits_for_what_another_has_left(terminal, stage, tmp_path):
-    first = terminal("--do", "0/4=stubborn", grace=5)
+    first = terminal("--do", "0/4=stubborn", grace=15)
     while not (tmp_path / "stubborn.0").exists():
         time.sleep(0.01)
     first.process.kill()
@@ -185,7 +185,7 @@ def test_ctrl_c_while_it_waits_for_what_another_has_left(terminal, stage, tmp_pa
     second.until("waiting for what an earlier tuner has left to end")
     second.type(CTRL_C)
     assert second.end() == 130 and second.cursor
-    assert stage.left(within=30) == {}, "the guardian of the first ends it by itself"
+    assert stage.left(within=60) == {}, "the guardian of the first ends it by itself"
 
 
 def test_more_rows_than_the_terminal_has(terminal, tmp_path):
@@ -260,7 +260,7 @@ def test_when_the_only_host_has_failed_it_says_when_it_is_tried_again(stage, tmp
     assert process.stdout.readline() == b"z0_gas1_tmbspg4 starts on nobody.invalid:0\n"
     line = process.stdout.readline().decode()
     assert line.startswith("z0_gas1_tmbspg4: infrastructure: 1 of 1 node cannot carry the job: nobody.invalid ssh: ")
-    assert "; it is started again in 15.0 s (" in line
+    assert re.search(r"; it is started again in 1[45]\.\d s \(", line), line
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=FAILSAFE)
     assert process.returncode == 130, err

@@ -127,12 +127,15 @@ def test_experiments_that_are_lost_with_their_host_are_one_failure(bench):
     names = [f"e{number}" for number in range(4)]
     once = "import os, sys\nif not os.path.exists('{n}'):\n    open('{n}', 'w')\n    " + LOST
     programs = {name: once.replace("{n}", f"{name}.mark") % ("a", name) for name in names}
-    stand = bench(programs, pool={"a": ("0", "1", "2", "3")}, back_off=2.0)
+    stand = bench(programs, pool={"a": ("0", "1", "2", "3")}, back_off=30.0)
     rests = []
-    stand.client.when_ended = lambda: (rests.append(max(map(stand.executor.rest, names))), stand.maybe_stop())
+    stand.client.when_ended = lambda: (
+        rests.append(max(map(stand.executor.rest, names))), len(rests) == 4 and stand.loop.stop()
+    )  # fmt: skip
     client = stand.run(*(Job(name, ONE) for name in names))
-    assert len(client.names("again")) == 4 and all(0 < rest <= 2 for rest in rests[:4])
-    assert sorted(client.names("ended")) == names
+    assert len(client.names("again")) == 4 and all(0 < rest <= 30 for rest in rests)
+    stand.executor.stop()
+    assert sorted(stand.executor.withdraw()) == names
 
 
 def test_a_host_on_which_something_ran_to_its_end_is_forgiven(bench):

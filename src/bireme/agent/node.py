@@ -259,6 +259,7 @@ class Node:
             if self._ladder.state == "done" and not self.stuck:
                 os.waitpid(self._guardian.pid, 0)  # it has said "empty", its last word
         process.become_subreaper(self._was_subreaper)
+        self._oom.close()
 
 
 def _names(pids: Sequence[int]) -> tuple[str, ...]:

@@ -7,17 +7,21 @@ import os
 import time
 from functools import partial
 
+from bireme.control.silence import forgiven
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bireme.loop import Loop
+    from bireme.loop import Loop, Timer
 
 _CHUNK = 64 * 1024
 """Bytes a read: larger ones leave the CPU's cache and are slower (860 against 550 MB/s to a file)."""
 _PIPE = 256 * 1024
 """Bytes of a pipe, so that writer and reader need not take turns."""
 _SMALL = 4096
+_LATE = 0.05
+"""Seconds by which a look at a begun line may be late; later, what halted us may have halted the rank as well."""
 
 
 class _Pipe:
@@ -25,7 +29,8 @@ class _Pipe:
 
     def __init__(self, rank: int, number: int) -> None:
         self.rank, self.number = rank, number
-        self.begun = self.timed = False
+        self.begun = False
+        self.timer: Timer | None = None
         self.last_read = 0.0
         self.read_fd, self.write_fd = os.pipe()
         os.set_blocking(self.read_fd, False)
@@ -123,18 +128,23 @@ class Pipes:
 
     def _let_rest(self, pipe: _Pipe) -> None:
         pipe.begun, pipe.last_read = True, time.monotonic()
-        if not pipe.timed:
-            pipe.timed = True
-            self._loop.after(self._rest, partial(self._rested, pipe))
+        if pipe.timer is None:
+            self._look_after(pipe, self._rest)
+
+    def _look_after(self, pipe: _Pipe, seconds: float) -> None:
+        pipe.timer = self._loop.after(seconds, partial(self._rested, pipe))
 
     def _rested(self, pipe: _Pipe) -> None:
-        pipe.timed = False
+        assert pipe.timer is not None
+        timer, pipe.timer = pipe.timer, None
         if not pipe.begun or pipe.read_fd not in self._open:
             return
-        since = time.monotonic() - pipe.last_read
+        now = time.monotonic()
+        if now - timer.due > _LATE:
+            pipe.last_read = forgiven(pipe.last_read, timer.due, now)
+        since = now - pipe.last_read
         if self._paused or since < self._rest:
-            pipe.timed = True
-            self._loop.after(self._rest - since if since < self._rest else self._rest, partial(self._rested, pipe))
+            self._look_after(pipe, self._rest - since if since < self._rest else self._rest)
         elif not self._read(pipe) and pipe.read_fd in self._open:  # a last look: the loop may have been busy
             pipe.begun = False
             self._on_rest(pipe.rank, pipe.number)

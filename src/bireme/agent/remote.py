@@ -10,20 +10,21 @@ import os
 import sys
 import time
 
-import bireme
-from bireme.agent.facts import node_facts, short_hostname
+from bireme.agent.examination import Examination
+from bireme.agent.facts import short_hostname
 from bireme.agent.node import Listener, Node, remove_flat_directory
 from bireme.agent.pipes import Pipes
 from bireme.control.channel import Channel
 from bireme.control.frames import Message, encode_output
+from bireme.control.silence import BEATS, forgiven
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, tuples
 from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.planning.environment import ELASTIC_MARK, elastic_mark
 from bireme.planning.start import NodePlan, WorkerPlan
-from bireme.resources import devices, locality, ports, program, reach
-from bireme.supervise import activation, limits
+from bireme.resources import reach
+from bireme.supervise import limits
 from bireme.supervise.process import marked
 
 TYPE_CHECKING = False
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from bireme.control.frames import Output
     from bireme.loop import Timer
+    from bireme.resources import ports
     from bireme.supervise.helper import Helper
     from bireme.supervise.outcome import RankEnd
 
@@ -98,6 +100,7 @@ class RemoteAgent:
         )
         self._loop.on_signals(_SIGNALS, self._on_signal)
         self._spec: JobSpec | None = None
+        self._environ_for_ranks: Mapping[str, str] = {}
         self._listener: ports.Listener | None = None
         self._participant: Helper | None = None
         self._node: Node | None = None
@@ -157,73 +160,17 @@ class RemoteAgent:
         self._spec = JobSpec.from_dict(spec)
         self._heartbeat = heartbeat
         kept = {name: value for name, value in self._environ.items() if not name.startswith(tuple(unset))}
-        self._environ_for_ranks: Mapping[str, str] = {**kept, **exports}
-        problems: list[str] = []
-        hello: dict[str, Any] = {
-            "hostname": short_hostname(),
-            "version": bireme.__version__,
-            "python": sys.version.split()[0],
-            "addresses": list(locality.own_addresses()),
-        }
-        try:
-            os.chdir(cwd)
-        except OSError as error:
-            problems.append(f"cannot change to the working directory {cwd}: {error.strerror}")
-        else:
-            hello.update(self._program_facts(self._spec, problems))
-        hello.update(self._device_facts(self._spec, slots, problems))
+        node = Examination(self._spec, self._environ, {**kept, **exports})
+        node.examine(cwd, slots)
+        self._environ_for_ranks = node.environ
         if first:
-            self._listener, hello["port"] = self._listen(self._spec, problems)
-        if self._spec.elastic and hello.get("interpreter"):
-            hello["earlier"] = len(marked(ELASTIC_MARK, elastic_mark(self._spec.run_id, name)))
-            self._prepare_to_join(hello["interpreter"], problems)
-        self._channel.send("hello", problems=problems, **hello)
+            self._listener = node.listen()
+        if self._spec.elastic and node.interpreter:
+            node.found["earlier"] = len(marked(ELASTIC_MARK, elastic_mark(self._spec.run_id, name)))
+            self._prepare_to_join(node.interpreter, node.problems)
+        self._channel.send("hello", problems=node.problems, **node.found)
         self._last_heard = time.monotonic()  # an environment script may have taken its time
         self._watch_runner()
-
-    def _program_facts(self, spec: JobSpec, problems: list[str]) -> dict[str, Any]:
-        flag = ""
-        try:
-            interpreter, self._environ_for_ranks = activation.interpreter(spec, self._environ_for_ranks)
-        except BiremeError as error:
-            problems.append(str(error))
-            return {}
-        try:
-            if spec.program.target:  # `bireme check` may have none
-                flag = program.check(spec, own_interpreter=spec.venv_script is None)
-            if spec.rank_log_dir is not None:
-                prepare(spec.rank_log_dir)
-        except BiremeError as error:
-            problems.append(str(error))
-        return {"interpreter": interpreter, "local_rank_flag": flag}
-
-    def _device_facts(self, spec: JobSpec, slots: list[str] | None, problems: list[str]) -> dict[str, Any]:
-        try:
-            found = devices.discover(spec.accelerator, self._environ)
-            filtered = bool(spec.include or spec.exclude)
-            mine = devices.remote_slots(found, slots, num_gpus=spec.num_gpus, filtered=filtered)
-            facts = node_facts(spec, self._environ, "", len(mine), "")
-        except BiremeError as error:
-            problems.append(str(error))
-            return {}
-        return {
-            "accelerator": found.accelerator,
-            "slots": list(mine),
-            "cores": facts.cores,
-            "bound": [list(cores) for cores in facts.bound],
-            "omp_threads_set": facts.omp_threads_set,
-            "temporary": os.path.dirname(facts.error_dir),
-        }
-
-    def _listen(self, spec: JobSpec, problems: list[str]) -> tuple[ports.Listener | None, int]:
-        """Node 0 holds the rendezvous port, and listens there until the start, so that the others can try it."""
-        try:
-            named = None if spec.elastic else spec.master_port  # there it is the rendezvous store's
-            lease = ports.lease_named_port(named) if named else ports.lease_port()[0]
-            return ports.Listener(lease), lease.port
-        except BiremeError as error:
-            problems.append(str(error))
-            return None, 0
 
     def _on_probe(self, addresses: list[str], port: int) -> None:
         """Which of node 0's addresses can be reached from here?"""
@@ -267,6 +214,9 @@ class RemoteAgent:
         assert self._spec is not None
         plan = self._plan = _node_plan(node)
         self._window = window
+        keep = (
+            self._listener.hand_over() if self._listener is not None else ()
+        )  # first: another node's rank may be quick
         self._pipes = Pipes(self._loop, self._chunk, self._rested, self._eof, self._maybe_over, rest=rest)
         if self._spec.rank_log_dir is not None:
             ranks = [worker.rank for worker in plan.workers]
@@ -275,10 +225,6 @@ class RemoteAgent:
         listener = Listener(self._up, self._down, self._guardian_lost, self._unfit, self._node_over)
         self._node = Node(self._loop, plan, accelerator=accelerator, grace=grace, listener=listener)
         files_limit = limits.allow_files(4 * len(plan.workers))
-
-        keep: tuple[int, ...] = ()
-        if self._listener is not None:
-            keep = self._listener.hand_over()
         null = os.open(os.devnull, os.O_RDWR)
         pipes = [(null, self._pipes.add(w.rank, 1), self._pipes.add(w.rank, 2)) for w in plan.workers]
         self._node.start(self._environ_for_ranks, pipes, keep=keep, files_limit=files_limit)
@@ -328,18 +274,26 @@ class RemoteAgent:
     def _watch_runner(self) -> None:
         if self._watchdog is not None:
             self._watchdog.cancel()
-        silent = time.monotonic() - self._last_heard
-        if silent >= self._heartbeat:
+        left = self._heartbeat - (time.monotonic() - self._last_heard)
+        self._watchdog = self._loop.after(max(0.001, min(left, self._heartbeat / BEATS)), self._beat)
+
+    def _beat(self) -> None:
+        watchdog = self._watchdog
+        assert watchdog is not None
+        now = time.monotonic()
+        self._last_heard = forgiven(self._last_heard, watchdog.due, now)
+        if self._runner_is_silent(now):
+            self._channel.look()  # which may tell that it is gone, or has us suspend
+        if self._watchdog is not watchdog or self._cut:
+            return
+        if self._runner_is_silent(now):
             self._channel.close()
             self._cut_off("the runner is silent")
-            return
-        self._watchdog = self._loop.after(self._heartbeat - silent, self._rewatch)
-
-    def _rewatch(self) -> None:
-        watchdog = self._watchdog
-        self._channel.look()  # it may be we who were busy
-        if self._watchdog is watchdog and not self._cut:  # not suspended by what has come
+        else:
             self._watch_runner()
+
+    def _runner_is_silent(self, now: float) -> bool:
+        return now - self._last_heard >= self._heartbeat
 
     def _cut_off(self, reason: str) -> None:
         """The lifeline is cut: end everything here, by the ladder, then go."""
@@ -356,7 +310,7 @@ class RemoteAgent:
     def _on_signal(self, signum: int) -> None:
         if signum in RELAYED_SIGNALS:
             return  # for the ranks, which get it from the runner; an engine may send it to us as well
-        self._channel.send("signalled", signum=int(signum))
+        self._channel.send("signalled", signum=int(signum), when=time.monotonic())
         if self._node is None:
             self._loop.stop()
         else:

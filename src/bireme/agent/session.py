@@ -5,7 +5,6 @@ What carries the ranks is a *crew*: the ranks of this machine (:mod:`bireme.agen
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 
@@ -227,7 +226,7 @@ class Session:
     def gone(self) -> None:
         """Nothing is left of the job; some of its output may still be in the pipes."""
         self._gone = True
-        if self.verdict.cause == "signal":
+        if self._interrupted:
             self._wait_no_longer()
 
     def over(self) -> None:
@@ -258,7 +257,7 @@ class Session:
         elif signum == signal.SIGTSTP:
             self.crew.suspend()
             self.terminal.leave()
-            os.kill(os.getpid(), signal.SIGSTOP)
+            self.loop.halt()
             self.crew.resume()  # at once: before any timer finds that nothing was heard for so long
         elif signum == signal.SIGCONT:
             self.crew.resume()

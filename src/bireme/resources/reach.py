@@ -23,8 +23,12 @@ def reachable(addresses: Sequence[str], port: int, *, seconds: float) -> list[st
         if sock is not None:
             trying[sock.fileno()] = address, sock
             poll.register(sock.fileno(), select.POLLOUT)
-    while trying and (left := deadline - time.monotonic()) > 0:
-        for fd, _ in poll.poll(left * 1000 + 1):
+    while trying:
+        left = max(0.0, deadline - time.monotonic())
+        ready = poll.poll(left * 1000)  # at the deadline once more: it may be we who were away
+        if not ready and not left:
+            break
+        for fd, _ in ready:
             address, sock = trying.pop(fd)
             poll.unregister(fd)
             if sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR) == 0:

@@ -15,7 +15,6 @@ from bireme.backends import base
 from bireme.elastic.budget import Budget
 from bireme.elastic.roster import Roster
 from bireme.errors import UNFIT, BadInputError, UnfitError
-from bireme.resources import filters
 from bireme.resources.hostfile import DEFAULT_HOSTFILE, HostEntry
 from bireme.resources.pool import listed
 from bireme.runner import launch, many, pool
@@ -57,17 +56,6 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> Found:
     return found if found is not None else Found((HostEntry("localhost"),), _THIS_MACHINE)
 
 
-def _by_one_name(spec: JobSpec) -> JobSpec:
-    """This machine's names in filters, as the pool has it."""
-    aliases = filters.local_aliases("localhost")
-
-    def named(text: str, where: str) -> str:
-        nodes = filters.parse_filter(text, where=where) if text else ()
-        return "@".join(str(node.replace(host=aliases.get(node.host, node.host))) for node in nodes)
-
-    return spec.replace(include=named(spec.include, "--include"), exclude=named(spec.exclude, "--exclude"))
-
-
 def run(
     spec: JobSpec, environ: Mapping[str, str], on_change: Callable[[Outcome, str], object] = lambda *_: None
 ) -> Outcome:
@@ -98,7 +86,7 @@ class ElasticJob:
         file = PoolFile(path or DEFAULT_HOSTFILE, spec.elastic_interval)  # stamped before it is read
         self._found = find(spec, environ)
         if self._found.source == _THIS_MACHINE:
-            self._spec = spec = _by_one_name(spec)
+            self._spec = spec = pool.by_one_name(spec)
         if self._found.source not in (path, DEFAULT_HOSTFILE):
             file = PoolFile(None, spec.elastic_interval)
         names = self._names(self._found)

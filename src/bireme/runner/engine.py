@@ -26,6 +26,8 @@ _WORDS = 8192
 
 _FAREWELL = 3.0
 """Seconds between SIGTERM and SIGKILL for an engine."""
+_GIVING_BACK = 15.0
+"""The same for one that has an allocation to give back: killed by SIGKILL, it leaves that to nobody."""
 
 
 class Engine:
@@ -40,6 +42,7 @@ class Engine:
         on_over: called when none is left.
         at_once: how many to start now; the others wait for :meth:`fork`.
         at_start, at_loss: called in the guardian before it forks, and when this process was lost.
+        allocates: it may have an allocation.
     """
 
     def __init__(
@@ -54,10 +57,12 @@ class Engine:
         at_once: int,
         at_start: Callable[[], object],
         at_loss: Callable[[], object],
+        allocates: bool,
     ) -> None:
         self._loop, self._on_exit, self._on_line, self._on_over = loop, on_exit, on_line, on_over
         self._commands, self._environ = commands, environ
         self._at_once, self._at_start, self._at_loss = at_once, at_start, at_loss
+        self._farewell = _GIVING_BACK if allocates else _FAREWELL
         self._words: dict[int, bytes] = {}
         self._errs: dict[int, int] = {}
         self._handle: Handle | None = None
@@ -97,7 +102,7 @@ class Engine:
             at_loss=self._at_loss,
             at_once=self._at_once,
             files_limit=files_limit,
-            farewell=_FAREWELL,
+            farewell=self._farewell,
         )
         self._loop.watch(self._handle.events, self._hear)
         for fd in theirs:
@@ -151,7 +156,7 @@ class Engine:
         """Ask all processes to end, and end them if they do not: ``srun`` has an allocation to give back."""
         if self._handle is not None:
             self._handle.tell("rank", int(signal.SIGTERM), "*")
-        self.kill_after(_FAREWELL)
+        self.kill_after(self._farewell)
 
     def kill_after(self, seconds: float) -> Timer:
         """End all processes that have not ended by themselves by then."""

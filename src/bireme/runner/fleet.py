@@ -67,6 +67,7 @@ class Fleet:
             at_once=AT_ONCE,
             at_start=pid_file.create,
             at_loss=pid_file.remove,
+            allocates=bool(voyage.backend.CANCEL),
         )
         self._one_by_one = voyage.one_by_one
         self._muster = Muster(
@@ -299,12 +300,12 @@ class Fleet:
         note = f"agent lost on {member.name}: its guardian (pid {pid}) was killed"
         self._session.trouble("agent lost", note, time.monotonic(), (member.name,))
 
-    def _on_signalled(self, member: Member, signum: int) -> None:
+    def _on_signalled(self, member: Member, signum: int, when: float) -> None:
         reason = f"it was stopped by {signal.Signals(signum).name}"
         if self._started:
             # An engine that ends a node signals its ranks as well, in any order: theirs is not the fault.
             note = f"agent lost on {member.name}: {reason}"
-            self._session.trouble("agent lost", note, time.monotonic() - _NEWS, (member.name,))
+            self._session.trouble("agent lost", note, member.our_time(when) - _NEWS, (member.name,))
         else:
             self._lose(member, reason, time.monotonic())
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 
+from bireme.control.silence import BEATS, forgiven
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bireme.loop import Loop, Timer
     from bireme.runner.member import Member
-
-_ASKED = 4
-"""How often a member is asked within the time after which it is missed."""
 
 
 class Heartbeat:
@@ -48,25 +47,25 @@ class Heartbeat:
             self._timer.cancel()
 
     def _plan_beat(self) -> None:
-        self._timer = self._loop.after(self._seconds / _ASKED, self._beat)
+        self._timer = self._loop.after(self._seconds / BEATS, self._beat)
 
     def _beat(self) -> None:
         assert self._timer is not None
-        now = time.monotonic()
-        late = now - self._timer.due
+        now, due = time.monotonic(), self._timer.due
         self._plan_beat()  # first: who is missed may end the watch
         for member in tuple(self._members):
             if not member.alive or member.state == "connecting":
                 continue
-            if self._is_silent(member, now, late):
+            member.last_heard = forgiven(member.last_heard, due, now)
+            if self._is_silent(member, now):
                 self._on_silent(member)
             else:
                 _ask(member)
 
-    def _is_silent(self, member: Member, now: float, late: float) -> bool:
+    def _is_silent(self, member: Member, now: float) -> bool:
         if now - member.last_heard > self._seconds and member.channel is not None:
             member.channel.look()  # which may tell that it is gone
-        return member.alive and now - member.last_heard > self._seconds + late
+        return member.alive and now - member.last_heard > self._seconds
 
 
 def _ask(member: Member) -> None:

@@ -7,9 +7,10 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from bireme.job import JobSpec
+    from bireme.resources.filters import NodeFilter
     from bireme.resources.hostfile import HostEntry
     from bireme.resources.pool import Pool
 
@@ -63,12 +64,27 @@ def narrowed(spec: JobSpec, names: Container[str]) -> JobSpec:
     Raises:
         BadInputError: a filter cannot be read.
     """
+    return _refiltered(spec, lambda node: node if node.host in names else None)
 
-    def only(text: str, where: str) -> str:
-        nodes = filters.parse_filter(text, where=where) if text else ()
-        return "@".join(str(node) for node in nodes if node.host in names)
 
-    return spec.replace(include=only(spec.include, "--include"), exclude=only(spec.exclude, "--exclude"))
+def by_one_name(spec: JobSpec) -> JobSpec:
+    """The job with filters that know this machine as ``localhost``, whatever it is called there.
+
+    Raises:
+        BadInputError: a filter cannot be read.
+    """
+    aliases = filters.local_aliases("localhost")
+    return _refiltered(spec, lambda node: node.replace(host=aliases.get(node.host, node.host)))
+
+
+def _refiltered(spec: JobSpec, change: Callable[[NodeFilter], NodeFilter | None]) -> JobSpec:
+    """The job with what becomes of each node in its filters; of some, nothing."""
+
+    def changed(text: str, where: str) -> str:
+        nodes = map(change, filters.parse_filter(text, where=where) if text else ())
+        return "@".join(str(node) for node in nodes if node is not None)
+
+    return spec.replace(include=changed(spec.include, "--include"), exclude=changed(spec.exclude, "--exclude"))
 
 
 def resolve(spec: JobSpec, pool: Pool, *, may_be_empty: bool = False) -> Pool:

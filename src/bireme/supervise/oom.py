@@ -6,15 +6,37 @@ import os
 
 
 class OomWatch:
-    """Remembers how often the killer had struck when the job began."""
+    """Remembers how often the killer had struck when the job began, and where the kernel's log ended."""
 
     def __init__(self) -> None:
         self._counter, self._field = _counter_file()
         self._before = self._count()
+        self._log = _log_from_now_on()
+        self._read = b""
 
     def struck(self, pid: int) -> bool:
         """Whether the killer ended ``pid``, as the kernel's log or the counter of our control group says."""
-        return _in_kernel_log(pid) or self._count() > self._before
+        return self._in_log(pid) or self._count() > self._before
+
+    def close(self) -> None:
+        """Free the descriptor."""
+        if self._log >= 0:
+            os.close(self._log)
+            self._log = -1
+
+    def _in_log(self, pid: int) -> bool:
+        """Look for ``Killed process PID`` in what has been logged since: earlier, the number was another's."""
+        if self._log < 0:
+            return False
+        while True:
+            try:
+                record = os.read(self._log, 8192)
+            except BrokenPipeError:  # some were overwritten before we came to them: the next is the oldest there is
+                continue
+            except OSError:  # EAGAIN at the end
+                return f"Killed process {pid} ".encode() in self._read
+            if b"Killed process " in record:
+                self._read += record
 
     def _count(self) -> int:
         try:
@@ -43,18 +65,15 @@ def _counter_file() -> tuple[str, str]:
     return "/proc/vmstat", "oom_kill "
 
 
-def _in_kernel_log(pid: int) -> bool:
-    """Look for ``Killed process PID`` in the kernel's log, where we may read it."""
+def _log_from_now_on() -> int:
+    """A descriptor of the kernel's log that gives what comes after this call; -1 where we may not read it."""
     try:
         fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
-        return False
-    needle = f"Killed process {pid} ".encode()
+        return -1
     try:
-        while True:
-            if needle in os.read(fd, 8192):
-                return True
-    except OSError:  # EAGAIN at the end; EPIPE when a record was overwritten while we read
-        return False
-    finally:
+        os.lseek(fd, 0, os.SEEK_END)
+    except OSError:
         os.close(fd)
+        return -1
+    return fd

@@ -158,12 +158,15 @@ def kill_below(spare: Collection[int], seconds: float) -> list[int]:
 
 
 def _reap_and_list(spare: Collection[int]) -> list[int]:
-    mine = [pid for pid in children() if pid not in spare]
-    alive = []
-    for pid in mine:
-        try:
-            if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                alive.append(pid)
-        except ChildProcessError:
-            pass
-    return alive + descendants(alive) if alive else []
+    while mine := [pid for pid in children() if pid not in spare]:
+        alive = []
+        for pid in mine:
+            try:
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    alive.append(pid)
+            except ChildProcessError:
+                pass
+        if alive:
+            return alive + descendants(alive)
+        # Those that have ended since they were listed may have left us theirs: look again.
+    return []

@@ -6,7 +6,6 @@ tuner may be killed between any two lines.
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -179,7 +178,7 @@ class Study:
         if signum == signal.SIGTSTP:
             self._executor.signal(signum)
             self._show(lambda watcher: watcher.close())
-            os.kill(os.getpid(), signal.SIGSTOP)
+            self._loop.halt()
             self._executor.signal(signal.SIGCONT)
             self._show(lambda watcher: watcher.tick())
         elif signum == signal.SIGCONT:
