@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -131,6 +134,19 @@ def script(tmp_path):
         return path
 
     return write
+
+
+def free_ports(count: int = 1) -> int:
+    """The first of so many free ports in a row, below those that the system gives away and below the default one."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 29000)
+        try:
+            with ExitStack() as held:
+                for number in range(port, port + count):
+                    held.enter_context(socket.create_server(("", number)))
+            return port
+        except OSError:
+            pass
 
 
 def read_lines(process: subprocess.Popen[bytes], count: int, containing: str) -> list[str]:

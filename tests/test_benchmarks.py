@@ -16,6 +16,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc"),
 ]
 
@@ -27,7 +28,7 @@ def benchmark(tmp_path):
     def run(name: str, *args: object, only: str = "bare,bireme", **kwargs: object) -> tuple[str, dict]:
         file = tmp_path / f"{name}.json"
         command = [sys.executable, BENCHMARKS / f"{name}.py", "--only", only, "--json", file, *map(str, args)]
-        done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=300, **kwargs)
+        done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=600, **kwargs)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout, json.loads(file.read_text())
 

@@ -66,7 +66,7 @@ class EngineJobs(Jobs):
         read_lines(process, RANKS, "ready")
         return process
 
-    def end(self, process: subprocess.Popen[bytes], within: float = 30) -> str:
+    def end(self, process: subprocess.Popen[bytes], within: float = 60) -> str:
         _, err = process.communicate(timeout=within)
         return err.decode(errors="replace")
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.cluster.basics import PATH, children, read, reap, signal_all
+from tests.cluster.basics import PATH, children, read, reap, signal_all, wait_until
 from tests.cluster.faults import Faults
 
 if TYPE_CHECKING:
@@ -178,9 +178,12 @@ class Host(Faults):
             if process.pid == listener or (sessions and session):
                 os.kill(pid, signal.SIGKILL)
 
-    def start_sshd(self) -> None:
-        """Start the listener."""
-        self.run(["/usr/sbin/sshd", "-f", f"{self.testbed.state}/etc/sshd_config", "-E", f"{self.dir}/sshd.log"])
+    def start_sshd(self, *options: str) -> None:
+        """Start the listener; it listens when this returns."""
+        self.run(["rm", "-f", "/run/sshd.pid"])
+        config = f"{self.testbed.state}/etc/sshd_config"
+        self.run(["/usr/sbin/sshd", "-f", config, *options, "-E", f"{self.dir}/sshd.log"])
+        wait_until("sshd to listen", lambda: self.run(["cat", "/run/sshd.pid"], check=False).stdout.strip(), 30)
 
     def mend(self) -> None:
         """Undo every fault, and boot the host if it is off."""

@@ -58,6 +58,10 @@ if [ -n "$SLURM" ]; then
         --seed-file=/run/munge/seed --log-file=/run/munge/munged.log --num-threads=1
 fi
 as /usr/sbin/sshd -f "$STATE/etc/sshd_config" -E "$dir/sshd.log"
+for _ in $(seq 1000); do # it listens before it writes this, but after it has gone into the background
+    [ ! -s /run/sshd.pid ] || break
+    sleep 0.01
+done
 if [ -n "$SLURM" ]; then
     mkdir -p /run/gpu
     for gpu in $(seq 0 $((SLURM_GPUS - 1))); do ln -s /dev/null "/run/gpu/gpu$gpu"; done # slurmd wants device files

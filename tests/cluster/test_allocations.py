@@ -93,8 +93,9 @@ def test_sbatch(slurm_cluster: Testbed, shared_dir: Path) -> None:
     jobs = Jobs(slurm_cluster, "slurm", shared_dir)
     command = shlex.join(bireme("run", "--num_gpus", "2", jobs.write("look.py", LOOK)))
     script = jobs.write("job.sh", f"#!/bin/sh\ncd {shared_dir}\n{command}\necho code $?\n")
-    words = ["sbatch", "--wait", "-N3", "--output", f"{shared_dir}/job.out", "--chdir", str(shared_dir), str(script)]
+    words = ["sbatch", "-N3", "--output", f"{shared_dir}/job.out", "--chdir", str(shared_dir), str(script)]
     jobs.login.run(words)
+    wait_until("its end", lambda: not slurm_cluster.slurm_jobs(), 200)  # --wait would look ever less often
     said = (shared_dir / "job.out").read_text()
     assert "code 0" in said, said
     looks = jobs.looked(subprocess.CompletedProcess((), 0))

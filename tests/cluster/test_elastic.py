@@ -16,6 +16,7 @@ import pytest
 from bireme.elastic import STORE
 from tests.cluster.basics import wait_until
 from tests.cluster.test_losses import found
+from tests.cluster.test_scenes import parent
 from tests.cluster.test_world import Jobs, gpus
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme
@@ -23,6 +24,7 @@ from tests.conftest import bireme
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow,
+    pytest.mark.timeout(900),  # Slurm's nodes alone may need some minutes until they are idle again
     pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="PyTorch is not installed"),
 ]
 
@@ -103,7 +105,9 @@ class Elastic:
     def runner(self) -> int:
         """The command's pid, as we see it; ``salloc`` above it has the same words."""
         there = self.login.ps()
-        return min(pid for pid in found(self.login, "-m bireme run") if "python" in there[pid].argv[0])
+        pids = [pid for pid in found(self.login, "-m bireme run") if "python" in there[pid].argv[0]]
+        (runner,) = [pid for pid in pids if parent(pid) not in pids]  # the others are guardians
+        return runner
 
     def end(self, process: subprocess.Popen[bytes], code: int = 0, seconds: float = 120) -> str:
         try:
@@ -135,7 +139,7 @@ def test_real_training_goes_on(elastic: Elastic) -> None:
     elastic.hostfile(NODES[:2])
     process = elastic.start(
         *("--min_elastic_nodes", 1, "--max_elastic_nodes", 4),
-        *(DIGITS, "--steps", 120, "--delay", 0.2, "--checkpoint", elastic.folder / "digits.pt"),
+        *(DIGITS, "--steps", 120, "--delay", 0.3, "--checkpoint", elastic.folder / "digits.pt"),
     )
     elastic.wait(process, r"step   20 .* 2 ranks")
     elastic.testbed["node1"].poweroff()
@@ -149,8 +153,9 @@ def test_real_training_goes_on(elastic: Elastic) -> None:
     assert float(re.findall(r"test accuracy (\S+)", text)[0]) >= 0.9
     resumed = [int(step) for step in re.findall(r"resumed at step (\d+)", text)]
     made = [int(step) for step in re.findall(r"step +(\d+)  loss", text)]
-    assert all(step in made for step in resumed) and resumed == sorted(resumed)
-    assert set(made) == set(range(10, 121, 10)) and len(made) <= 12 + 3, "what was saved is hardly made again"
+    assert resumed == sorted(resumed)
+    # a rank that is stopped between saving a step and saying so has made it all the same
+    assert {*made, *resumed} == set(range(10, 121, 10)) and len(made) <= 12 + 3, "what was saved is hardly made again"
     assert "restart 1 of 3" in text and "agent lost on node1" in text and "node1 is there" in text
 
 
@@ -233,7 +238,7 @@ def test_a_node_that_comes_back_without_its_devices(elastic: Elastic) -> None:
 def test_the_hostfile_grows(elastic: Elastic) -> None:
     """At most the most: the fourth is not taken in."""
     elastic.hostfile(NODES[:2])
-    process = elastic.start("--max_elastic_nodes", 3, "rank.py", "go")
+    process = elastic.start("--max_elastic_nodes", 3, "--elastic_interval", 10, "rank.py", "go")
     elastic.ranks(process, 1, 2)
     elastic.hostfile([*NODES, "node4"], 1, 1, 2, 1)
     ranks = elastic.ranks(process, 2, 4)
@@ -339,7 +344,7 @@ def test_always_fails_under_slurm(under_slurm: Elastic) -> None:
 
 def test_nodes_go_under_slurm(under_slurm: Elastic) -> None:
     """Slurm takes a failed node out of the job for good: too few are left, at last."""
-    process = under_slurm.start("--num_nodes", "1:3", "--elastic_timeout", 4, "rank.py", "go")
+    process = under_slurm.start("--num_nodes", "1:3", "--elastic_timeout", 1, "rank.py", "go")
     assert hosts_of(under_slurm.ranks(process, 1, 3)) == list(NODES)
     rank = max(found(under_slurm.testbed["node2"], "rank.py"))
     os.kill(rank, signal.SIGKILL)
@@ -351,7 +356,7 @@ def test_nodes_go_under_slurm(under_slurm: Elastic) -> None:
     assert hosts_of(under_slurm.ranks(process, 4, 1)) == ["node2"]
     under_slurm.testbed["node2"].poweroff()
     text = under_slurm.end(process, 76)
-    assert "too few nodes for 4 s: 0 of 1 nodes are there" in text
+    assert "too few nodes for 1 s: 0 of 1 nodes are there" in text
 
 
 def test_slurm_ends_the_allocation(under_slurm: Elastic) -> None:
@@ -418,7 +423,7 @@ def test_by_hand(ssh_cluster: Testbed, shared_dir: Path) -> None:
         )
     said = []
     for process in processes:
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=200)
         assert process.returncode == 0, err.decode()
         said += [line.partition("here ")[2].split() for line in out.decode().splitlines() if "here " in line]
     assert sorted(words[1] for words in said) == ["0", "1", "2"] and {words[2] for words in said} == {"3"}

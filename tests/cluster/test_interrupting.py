@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from functools import partial
 
 import pytest
 
 from tests.cluster.basics import children, wait_until
 from tests.cluster.test_world import Jobs, backends, far
 from tests.conftest import PROGRAMS, read_lines
-from tests.run.test_interrupt import in_start_of_interpreter
+from tests.run.test_interrupt import in_start_of_interpreter, last_words
 
 SCENE = PROGRAMS / "scene.py"
 CONNECT = 10.0  # seconds that ssh may take to connect: who presses Ctrl+C does not wait for that
@@ -28,17 +29,13 @@ def press_ctrl_c(jobs: Jobs, process: subprocess.Popen[bytes]) -> None:
     jobs.login.kill(process, signal.SIGINT, group=True)
 
 
-def ends_clean(jobs: Jobs, process: subprocess.Popen[bytes], within: float = CONNECT - 1, *codes: int) -> str:
-    begin = time.monotonic()
-    _, err = process.communicate(timeout=60)
-    seconds = time.monotonic() - begin
-    text = err.decode(errors="replace")
+def ends_clean(jobs: Jobs, process: subprocess.Popen[bytes], *codes: int) -> str:
+    text = last_words(process, partial(press_ctrl_c, jobs, process)).decode(errors="replace")
     ours = [line for line in text.splitlines() if not line.startswith("[node")]
     if in_start_of_interpreter("\n".join(ours).encode()):
         assert not text.count("[node")  # Python itself was hit while it began, before it came to us
         return ""
     assert process.returncode in (130, *codes), text
-    assert seconds < within, f"{seconds:.1f} s"
     left = jobs.testbed.strays(30)
     assert not any(left.values()), f"left: {left}"
     assert all(line.startswith("bireme: ") for line in ours), ours
@@ -58,16 +55,21 @@ def test_while_hosts_are_being_reached(request: pytest.FixtureRequest, backend: 
     """One host is a black hole, the others' agents are there and wait (Open MPI's daemons wait for each other)."""
     jobs = Jobs.on(request, backend)
     jobs.testbed["node2"].blackhole()
-    process = start(jobs)
 
     def reaching() -> bool:
         there = [node.strays() for node in (jobs.testbed["node1"], jobs.testbed["node3"])]
         to_it = any("node2" in argv and argv[0].endswith("ssh") for argv in jobs.login.strays().values())
         return to_it and (all(there) if backend == "openmpi" else agents(jobs)["node1"] > 0 < agents(jobs)["node3"])
 
-    wait_until("connections", reaching, 30)
-    press_ctrl_c(jobs, process)
-    ends_clean(jobs, process)
+    def seconds() -> float:
+        process = start(jobs)
+        wait_until("connections", reaching, 30)
+        begin = time.monotonic()
+        press_ctrl_c(jobs, process)
+        ends_clean(jobs, process)
+        return time.monotonic() - begin
+
+    assert any(seconds() < CONNECT - 1 for _ in range(3)), "ssh's own bound is not waited for"
 
 
 @pytest.mark.slow
@@ -91,7 +93,7 @@ def test_while_the_allocation_is_waited_for(request: pytest.FixtureRequest) -> N
 def test_half_started(request: pytest.FixtureRequest, backend: str) -> None:
     """The ranks of near nodes run; what the far node was told is still on its way."""
     jobs = Jobs.on(request, backend)
-    with far(jobs.testbed["node2"]):
+    with far(jobs.testbed["node2"], 200):
         process = start(jobs, "--no_python", "sh", "-c", "echo ready; exec sleep 1000")  # as below
         lines = read_lines(process, 1, "ready")
         assert "node2" not in lines[-1]
@@ -122,9 +124,9 @@ def test_at_any_moment_of_the_start(request: pytest.FixtureRequest, backend: str
             pass
         press_ctrl_c(jobs, process)
         # before Python has begun, it is the shell that starts it which dies of the signal
-        ends_clean(jobs, process, CONNECT - 1, -signal.SIGINT)
+        ends_clean(jobs, process, -signal.SIGINT)
         if backend == "slurm":
-            assert not jobs.testbed.slurm_jobs(3)
+            assert not jobs.testbed.slurm_jobs(30)
 
 
 # Tells of the first two signals that it gets, and ends only by SIGKILL.

@@ -41,6 +41,7 @@ def many_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_128_hosts(many_hosts: Testbed, shared_dir: Path) -> None:
     """All ranks run, each on its node; and nothing is left."""
     jobs = Jobs(many_hosts, "ssh", shared_dir)
@@ -60,7 +61,7 @@ SSH = """#!/bin/sh
 # ssh OPTIONS -- HOST COMMAND
 for word; do host=$command; command=$word; done
 : >"{dir}/reached-$host"
-while [ ! -e "{dir}/go" ]; do sleep 0.05; done
+while [ ! -e "{dir}/go" ]; do sleep 0.5; done
 exec sh -c "$command"
 """
 MOST = 64

@@ -36,12 +36,12 @@ def test_changes_nothing_but_time(request: pytest.FixtureRequest, backend: str) 
 def test_no_heartbeat_is_missed(request: pytest.FixtureRequest) -> None:
     """On a far node, for some lengths of the bound."""
     jobs = Jobs.on(request, "ssh")
-    heartbeat = 2.0
+    heartbeat = 4.0
     with far(jobs.testbed["node2"], DELAY):
         begin = time.monotonic()
-        done = jobs.run("--heartbeat", heartbeat, "--no_python", "sleep", str(3 * heartbeat))
+        done = jobs.run("--heartbeat", heartbeat, "--no_python", "sleep", str(2 * heartbeat))
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - begin > 3 * heartbeat
+    assert time.monotonic() - begin > 2 * heartbeat
 
 
 # Two failures: the last rank's, and as soon as it can be seen, rank 0's.
@@ -61,7 +61,7 @@ while not os.path.exists("locked"):
 print("ready", flush=True)
 if rank == second:
     fcntl.flock(lock, fcntl.LOCK_EX)  # had only when the first is dead: all hosts have one kernel
-    time.sleep(0.25)
+    time.sleep(0.5)
     os._exit(4)
 time.sleep(1000)
 """
@@ -71,7 +71,7 @@ time.sleep(1000)
 @pytest.mark.parametrize("backend", backends())
 @pytest.mark.parametrize("first", [5, 0])
 def test_first_failure_wins_over_first_heard(request: pytest.FixtureRequest, backend: str, first: int) -> None:
-    """The far node's rank fails 250 ms before the near one's, which is heard 250 ms sooner; and the other way round.
+    """The far node's rank fails 500 ms before the near one's, which is heard 500 ms sooner; and the other way round.
 
     A busy machine may take some of these milliseconds to notice either end. The node is near while it starts, so that
     its clock is known well.
@@ -81,9 +81,9 @@ def test_first_failure_wins_over_first_heard(request: pytest.FixtureRequest, bac
     jobs = Jobs.on(request, backend)
     process = jobs.start("--grace", "5", jobs.write("fail.py", FAIL), str(first), str(5 - first))
     read_lines(process, 5, "ready")
-    with far(jobs.testbed["node3"], 500):
+    with far(jobs.testbed["node3"], 1000):
         (jobs.shared / "go").touch()
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=90)
     text = err.decode()
     assert process.returncode == 3, text
     assert f"rank {first} on {HOST_OF[first]}" in text and "failed first" in text

@@ -165,7 +165,7 @@ def test_command_is_signalled_while_it_connects(
     process = jobs.start("--heartbeat", HEARTBEAT, SCENE, "wait")
     wait_until("somebody", lambda: all(jobs.testbed[name].strays() for name in ("node1", "node3")), 30)
     jobs.login.kill(process, deadly)
-    _, err = process.communicate(timeout=9)
+    _, err = process.communicate(timeout=60)
     if deadly != signal.SIGKILL:
         assert process.returncode == 128 + deadly, err
     left = jobs.testbed.strays(30)
@@ -194,7 +194,7 @@ def test_node_is_lost_before_any_rank(request: pytest.FixtureRequest, backend: s
         process = jobs.start("--heartbeat", HEARTBEAT, jobs.write("up.py", "open('up', 'w')"))
         wait_until("the near agents", lambda: found(jobs.testbed["node2"], "bireme.agent"), 30)
         jobs.testbed["node2"].panic()
-        _, err = process.communicate(timeout=40)
+        _, err = process.communicate(timeout=60)
     assert process.returncode in (69, 75), err
     assert b"node2" in err
     assert not (jobs.shared / "up").exists()

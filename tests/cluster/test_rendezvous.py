@@ -41,13 +41,13 @@ else:
     while True:
         try:
             sock = socket.create_connection(where, timeout=60)
+            say(sock, me)
+            there = line(sock)
             break
-        except ConnectionRefusedError:
+        except (OSError, ValueError):  # not there yet, or still the agent, which only lets itself be reached
             if time.monotonic() > until:
                 raise
             time.sleep(0.005)
-    say(sock, me)
-    there = line(sock)
 print("met", where[0], where[1], json.dumps(there), flush=True)
 while len(sys.argv) > 2 and not os.path.exists(sys.argv[2]):
     time.sleep(0.01)

@@ -80,11 +80,15 @@ def test_a_rank_that_fails_in_the_middle(request: pytest.FixtureRequest) -> None
     jobs = Jobs.on(request, "ssh")
     program = jobs.write(
         "fails.py",
-        "import torch, torch.distributed as dist\n"
+        "import os, traceback, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
         "dist.all_reduce(torch.ones(1))\n"
         "if dist.get_rank() == 2:\n"
-        "    raise ValueError('in the middle')\n"
+        "    try:\n"
+        "        raise ValueError('in the middle')\n"
+        "    except ValueError:\n"
+        "        traceback.print_exc()\n"
+        "        os._exit(1)  # else its connections are closed some time before it ends, and the others may be first\n"
         "dist.all_reduce(torch.ones(1))\n",
     )
     done = jobs.run("--grace", "5", program, hosts="node[1-3]:1", timeout=300)

@@ -409,8 +409,7 @@ def test_user_and_port(ssh_cluster: Testbed, shared_dir: Path, tool: Callable[[s
     port = ""
     if name == "ssh":
         node.kill_sshd()
-        config = f"{ssh_cluster.state}/etc/sshd_config"
-        node.run(["/usr/sbin/sshd", "-f", config, "-o", "Port=2222", "-E", f"{node.dir}/sshd.log"])
+        node.start_sshd("-o", "Port=2222")
         port = " port=2222"
     looks = jobs.look(hosts=f"node1 slots=1\n{user}@node2 slots=1{port}\n")
     assert [found["host"] for found in looks] == ["node1", "node2"]

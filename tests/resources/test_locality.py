@@ -33,7 +33,7 @@ ip addr add 10.7.0.1/24 dev d2
 ROUTE = "ip route add default via 10.9.0.1\n"
 IPV6 = "ip -6 addr add fd00:8::1/64 dev d1 nodad\nip -6 addr add fd00:9::5/64 dev d0 nodad\n"
 RESOLVER = """
-printf 'nameserver 10.9.0.99\\noptions timeout:20\\n' > "$1"
+printf 'nameserver 10.9.0.99\\noptions timeout:30\\n' > "$1"
 printf '10.9.0.6 alias\\n10.9.0.7 other\\n127.0.1.1 loop\\n' > "$2"
 printf 'hosts: files dns\\n' > "$3"
 mount --bind "$1" /etc/resolv.conf; mount --bind "$2" /etc/hosts; mount --bind "$3" /etc/nsswitch.conf
@@ -130,8 +130,8 @@ def test_a_resolver_that_does_not_answer(tmp_path: Path) -> None:
     began = time.monotonic()
     first, found, last = in_network(tmp_path, NETWORK + ROUTE + RESOLVER, code)  # type: ignore[misc]
     assert found is None
-    assert 0.25 < last - first < 2
-    assert time.monotonic() - began < 10, "what hangs does not hold up the end of the program"
+    assert 0.25 < last - first < 20
+    assert time.monotonic() - began < 28, "what hangs does not hold up the end of the program"
 
 
 @settings(deadline=None, max_examples=60)

@@ -44,11 +44,11 @@ sys.stdin.read()
 def free_run(length: int = 3) -> int:
     """The first of some free ports in a row.
 
-    It lies below the range from which the system takes ports for connections, and at random, since
-    tests run in parallel.
+    It lies below the range from which the system takes ports for connections, and below the default port, and at
+    random, since tests run in parallel.
     """
     for _ in range(200):
-        base = random.SystemRandom().randrange(20000, 32000)
+        base = random.SystemRandom().randrange(20000, 29000)
         leases: list[PortLease] = []
         try:
             leases.extend(lease_named_port(port) for port in range(base, base + length))

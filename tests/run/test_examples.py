@@ -11,6 +11,9 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+pytestmark = pytest.mark.timeout(900)
+
+
 def needs(*modules: str) -> pytest.MarkDecorator:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
@@ -26,7 +29,7 @@ def accuracy(done) -> float:
 @pytest.mark.torch
 @needs("torch", "sklearn")
 def test_digits(stage):
-    done = stage.run("run", "--accelerator", "cpu", "--num_gpus", "2", EXAMPLES / "digits_ddp.py", timeout=300)
+    done = stage.run("run", "--accelerator", "cpu", "--num_gpus", "2", EXAMPLES / "digits_ddp.py", timeout=600)
     assert accuracy(done) > 0.95
     assert len(re.findall(r"^\[\S+:0\] epoch +\d+ +loss ", done.stdout, re.MULTILINE)) > 3
 
@@ -37,4 +40,4 @@ def test_digits(stage):
 def test_deepspeed_zero1(stage):
     config = EXAMPLES / "ds_config.json"
     words = ["--accelerator", "cpu", "--num_gpus", "2", EXAMPLES / "deepspeed_zero1.py", "--deepspeed_config", config]
-    assert accuracy(stage.run("run", *words, timeout=400)) > 0.95
+    assert accuracy(stage.run("run", *words, timeout=800)) > 0.95

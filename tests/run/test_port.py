@@ -7,8 +7,9 @@ import socket
 
 import pytest
 
+from bireme.errors import BadInputError
 from bireme.resources.ports import lease_named_port
-from tests.conftest import read_lines
+from tests.conftest import free_ports, read_lines
 from tests.run.conftest import wait_for
 
 SAYS = "import os, sys, time\nprint('port', os.environ['MASTER_PORT'], flush=True)\nsys.stdin.read()\n"
@@ -22,26 +23,26 @@ def port_of(process):
 @pytest.fixture
 def free_port():
     """The number of a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
+    return free_ports()
 
 
 @pytest.fixture
 def default_taken():
-    """Somebody listens on the default port; where a job of another test does so just now, its end is waited for."""
+    """Somebody listens on the default port; where a job of another test is to do so, its end is waited for."""
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
         def bound():
             try:
-                taken.bind(("", 29500))
-            except OSError:
+                lease = lease_named_port(29500)
+            except BadInputError:
                 return False
+            taken.bind(("", 29500))
+            taken.listen()
+            lease.close()
             return True
 
-        wait_for(bound, "the default port", 60)
-        taken.listen()
+        wait_for(bound, "the default port", 240)
         yield
 
 

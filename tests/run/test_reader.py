@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.conftest import PROGRAMS, bireme, clean_environ
-from tests.run.conftest import wait_for
+from tests.run.conftest import state_of, wait_for
 
 WRITER = PROGRAMS / "writer.py"
 SPEAKS = "import os, sys\nprint('out')\nprint('err', file=sys.stderr)\nopen(sys.argv[1], 'a').write('ran\\n')\n"
@@ -40,6 +40,26 @@ def test_head(stage, ranks):
     assert done.stderr.endswith(b"\n141\n")
     assert b"reader of our output went away" in done.stderr
     assert b"Traceback" not in done.stderr
+    assert not stage.left()
+
+
+def test_who_stops_a_job_that_fails_does_not_wait_for_its_reader(stage, script, tmp_path):
+    """The failure stays the cause; what nobody reads is left."""
+    program = script(
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "open(f'{sys.argv[1]}/up{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\n"
+        "if os.environ['RANK'] == '0': os.write(1, b'x' * 70 + b'\\n'), os.write(1, b'y' * (1 << 20))\n"
+        "while not os.path.exists(sys.argv[1] + '/go'): time.sleep(0.001)\n"
+        "sys.exit(3)\n"
+    )
+    process = stage.start("run", "-q", "--num_gpus", "2", "--grace", "2", program, tmp_path)
+    up = [tmp_path / f"up{rank}" for rank in range(2)]
+    wait_for(lambda: all(path.exists() and path.read_text() for path in up), "the ranks")
+    (tmp_path / "go").touch()
+    wait_for(lambda: not state_of(int(up[1].read_text())), "rank 1 to fail")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) in (3, 143), "the guardian may see the rank's end after the signal"
     assert not stage.left()
 
 

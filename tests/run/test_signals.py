@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -81,11 +82,38 @@ def test_suspending_reaches_grandchildren_in_sessions_of_their_own(stage, script
     process = stage.start("run", "-q", program)
     (pid,) = pids(read_lines(process, 1, "ready"))
     process.send_signal(signal.SIGTSTP)
-    wait_for(lambda: state_of(pid) == "T", "the grandchild to be stopped")
+    for each in (process.pid, pid):
+        wait_for(lambda pid=each: state_of(pid) == "T", f"{each} to be stopped")
     process.send_signal(signal.SIGCONT)
     wait_for(lambda: state_of(pid) in "SR", "the grandchild to go on")
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 143
+
+
+HALTS = """
+import os, signal
+from bireme.loop import Loop
+
+def heard(signum):
+    print(signum.real, flush=True)
+    if signum == signal.SIGTSTP:
+        loop.halt()
+    else:
+        loop.stop()
+
+loop = Loop()
+loop.on_signals((signal.SIGTSTP, signal.SIGCONT), heard)
+for signum in (signal.SIGTSTP, signal.SIGCONT):
+    os.kill(os.getpid(), signum)
+loop.run()
+loop.close()
+"""
+
+
+def test_who_is_woken_before_he_halts_does_not_halt():
+    """Nobody would wake him again."""
+    done = subprocess.run([sys.executable, "-c", HALTS], capture_output=True, timeout=60, check=False)
+    assert done.stdout.split() == [b"%d" % signal.SIGTSTP, b"%d" % signal.SIGCONT], done.stderr
 
 
 def test_a_rank_that_is_stopped_is_stopped_for_good_by_the_ladder(stage, script):

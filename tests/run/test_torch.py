@@ -23,12 +23,15 @@ dist.destroy_process_group()
 """
 
 HANGS = """
-import os, torch
+import time, torch
 import torch.distributed as dist
 dist.init_process_group("gloo")
 if dist.get_rank() == 1:
     raise ValueError("boom")
-dist.all_reduce(torch.ones(1))  # waits for the other
+try:
+    dist.all_reduce(torch.ones(1))  # waits for the other
+finally:
+    time.sleep(60)  # which closes its connections before it has ended
 """
 
 RECORDS = """

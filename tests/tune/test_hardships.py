@@ -19,7 +19,7 @@ from bireme.cli.options import RUN, parse
 from bireme.cli.tune import make_request
 from bireme.tune.journal import Journal
 from tests.cluster.basics import children
-from tests.conftest import bireme, clean_environ, read_lines
+from tests.conftest import bireme, clean_environ, free_ports, read_lines
 from tests.tune.test_command import CONFIG, CONTRACT, NAMES, Desk
 
 ONE = {"train_micro_batch_size_per_gpu": 4, "autotuning": {"enabled": True}}
@@ -255,19 +255,8 @@ def test_what_carries_an_experiment_is_killed(desk, depth):
 # -- ports ---------------------------------------------------------------------------------------------
 
 
-def two_free_ports() -> int:
-    """The first of two neighbours, below those that the system gives to others meanwhile."""
-    while True:
-        port = random.randrange(20000, 28000)
-        try:
-            with socket.create_server(("127.0.0.1", port)), socket.create_server(("127.0.0.1", port + 1)):
-                return port
-        except OSError:
-            pass
-
-
 def test_a_port_that_is_taken_in_between_is_not_held_against_the_configuration(desk):
-    port = two_free_ports()
+    port = free_ports(2)
     process = desk.start("--until", "go", "--ran", "ran", options=("--num_gpus", "1", "--master_port", port))
     wait_for(desk.folder / "ran")
     with socket.create_server(("127.0.0.1", port)):

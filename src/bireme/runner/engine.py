@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from bireme.loop import Loop, Timer
+    from bireme.loop import Loop
     from bireme.supervise.guardian import Handle
 
 _WORDS = 8192
@@ -156,11 +156,7 @@ class Engine:
         """Ask all processes to end, and end them if they do not: ``srun`` has an allocation to give back."""
         if self._handle is not None:
             self._handle.tell("rank", int(signal.SIGTERM), "*")
-        self.kill_after(self._farewell)
-
-    def kill_after(self, seconds: float) -> Timer:
-        """End all processes that have not ended by themselves by then."""
-        return self._loop.after(seconds, self.kill)
+        self._loop.after(self._farewell, self.kill)
 
     def run_aside(self, argv: tuple[str, ...]) -> None:
         """Run a short command beside the engine; :meth:`close` waits for it."""
@@ -208,7 +204,7 @@ class Engine:
         self._errs.clear()
         for process in self._aside:
             try:
-                process.wait(_FAREWELL)
+                process.wait(self._farewell)
             except TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -126,6 +126,7 @@ class Fleet:
         """Do not wait for the grace time."""
         if self._leaving:
             self._engine.kill()
+            self._give_back_allocation()
         for member in self.members:
             member.send("urge")
 
@@ -373,12 +374,15 @@ class Fleet:
         for member in self.members:
             member.send("release")
         if self._started and all(member.state == "over" for member in self.members):
-            self._engine.kill_after(_ENGINE_WAIT)
+            self._session.loop.after(_ENGINE_WAIT, self._end_engine)
         else:
-            self._engine.terminate()
-            self._give_back_allocation()
+            self._end_engine()
         if self._engine_gone:
             self._finish()
+
+    def _end_engine(self) -> None:
+        self._engine.terminate()
+        self._give_back_allocation()
 
     def _give_back_allocation(self) -> None:
         """An allocation that the engine has made for us outlives an engine that waits for a dead node."""

@@ -28,7 +28,7 @@ AT_ONCE = 64
 """How many sessions connect at a time."""
 _ANSWER_WAIT = 30.0
 """Seconds that a session may take from its start to the agent's hello."""
-_WORDS_WAIT = 0.3
+_WORDS_WAIT = 1.0
 """Seconds in which an engine may say more about a node that it could not reach."""
 
 
