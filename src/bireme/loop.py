@@ -203,7 +203,10 @@ class Loop:
             return b""
 
     def halt(self) -> None:
-        """On SIGTSTP: stand still until SIGCONT, unless that has come meanwhile: nobody would send it again."""
+        """On SIGTSTP: stand still until SIGCONT, unless that has come meanwhile: nobody would send it again.
+
+        Between the last look and the halt are microseconds in which one would still be missed.
+        """
         self._arrived += self._read_signals()
         if signal.SIGCONT not in self._arrived:
             os.kill(os.getpid(), signal.SIGSTOP)

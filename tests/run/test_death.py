@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROGRAMS, TIMES, Stage, read_lines
+from tests.run.conftest import state_of, wait_for
 
 GRACE = 0.3
 SCENE = PROGRAMS / "scene.py"
@@ -33,6 +34,36 @@ def start(stage: Stage, part: str, go: Path | str = "", ranks: int = 2) -> tuple
     process = stage.start("run", "--num_gpus", str(ranks), "--grace", str(GRACE), SCENE, part, go)
     lines = read_lines(process, ranks, "ready")
     return process, [int(line.split()[-1]) for line in lines if "ready" in line]
+
+
+ONE_AFTER_THE_OTHER = """
+import os, sys, time
+rank = int(os.environ["RANK"])
+os.write(1, b"ready %d %d\\n" % (rank, os.getpid()))
+while not os.path.exists(f"go{rank}"):
+    time.sleep(0.001)
+os._exit(3 + rank)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the order is known by pidfds only")
+@pytest.mark.parametrize("order", [(2, 0, 1), (1, 2, 0), (0, 1, 2)])
+def test_who_failed_first_is_known_although_nobody_looked(stage: Stage, script, tmp_path: Path, order) -> None:
+    """A guardian on a node whose cores are all busy comes late: all three have ended when it looks."""
+    path = script(ONE_AFTER_THE_OTHER)
+    process = stage.start("run", "--num_gpus", "3", "--output", "raw", path, cwd=tmp_path)
+    lines = [line.split() for line in read_lines(process, 3, "ready")]
+    ranks = {int(rank): int(pid) for _, rank, pid in lines}
+    guardian = guardian_of(process)
+    os.kill(guardian, signal.SIGSTOP)
+    wait_for(lambda: state_of(guardian) == "T", "the guardian to halt")
+    for rank in order:
+        (tmp_path / f"go{rank}").touch()
+        wait_for(lambda pid=ranks[rank]: state_of(pid) in ("Z", ""), f"rank {rank} to end")
+    os.kill(guardian, signal.SIGCONT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 3 + order[0], err
+    assert b"rank %d on " % order[0] in err and b"failed first" in err
 
 
 def guardian_of(process: subprocess.Popen[bytes]) -> int:

@@ -7,8 +7,6 @@ import os
 import time
 from functools import partial
 
-from bireme.control.silence import forgiven
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +28,8 @@ class _Pipe:
     def __init__(self, rank: int, number: int) -> None:
         self.rank, self.number = rank, number
         self.begun = False
+        self.excused = False
+        """Whether a look at what was read last was late, and another one is to come."""
         self.timer: Timer | None = None
         self.last_read = 0.0
         self.read_fd, self.write_fd = os.pipe()
@@ -127,7 +127,7 @@ class Pipes:
         return True
 
     def _let_rest(self, pipe: _Pipe) -> None:
-        pipe.begun, pipe.last_read = True, time.monotonic()
+        pipe.begun, pipe.excused, pipe.last_read = True, False, time.monotonic()
         if pipe.timer is None:
             self._look_after(pipe, self._rest)
 
@@ -140,12 +140,15 @@ class Pipes:
         if not pipe.begun or pipe.read_fd not in self._open:
             return
         now = time.monotonic()
-        if now - timer.due > _LATE:
-            pipe.last_read = forgiven(pipe.last_read, timer.due, now)
-        since = now - pipe.last_read
+        late, since = now - timer.due, now - pipe.last_read
         if self._paused or since < self._rest:
             self._look_after(pipe, self._rest - since if since < self._rest else self._rest)
-        elif not self._read(pipe) and pipe.read_fd in self._open:  # a last look: the loop may have been busy
+        elif self._read(pipe) or pipe.read_fd not in self._open:
+            pass  # the loop was busy, and there was more
+        elif late > _LATE and not pipe.excused:
+            pipe.excused = True
+            self._look_after(pipe, self._rest)
+        else:
             pipe.begun = False
             self._on_rest(pipe.rank, pipe.number)
 

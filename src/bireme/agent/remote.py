@@ -16,7 +16,7 @@ from bireme.agent.node import Listener, Node, remove_flat_directory
 from bireme.agent.pipes import Pipes
 from bireme.control.channel import Channel
 from bireme.control.frames import Message, encode_output
-from bireme.control.silence import BEATS, forgiven
+from bireme.control.silence import BEATS, Silence
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, tuples
 from bireme.logs.rankfiles import RankFiles, prepare
@@ -110,7 +110,7 @@ class RemoteAgent:
         self._over = self._cut = False
         self._window = 0
         self._heartbeat = 0.0
-        self._last_heard = time.monotonic()
+        self._silence = Silence(time.monotonic())
         self._watchdog: Timer | None = None
 
     def run(self) -> None:
@@ -133,7 +133,7 @@ class RemoteAgent:
     # -- messages --------------------------------------------------------------------------------
 
     def _on_frame(self, frame: Message | Output) -> None:
-        self._last_heard = time.monotonic()
+        self._silence.broken(time.monotonic())
         if not isinstance(frame, Message):
             return
         handler = getattr(self, f"_on_{frame.type}", None)
@@ -160,16 +160,16 @@ class RemoteAgent:
         self._spec = JobSpec.from_dict(spec)
         self._heartbeat = heartbeat
         kept = {name: value for name, value in self._environ.items() if not name.startswith(tuple(unset))}
-        node = Examination(self._spec, self._environ, {**kept, **exports})
-        node.examine(cwd, slots)
-        self._environ_for_ranks = node.environ
+        examination = Examination(self._spec, self._environ, {**kept, **exports})
+        examination.examine(cwd, slots)
+        self._environ_for_ranks = examination.environ
         if first:
-            self._listener = node.listen()
-        if self._spec.elastic and node.interpreter:
-            node.found["earlier"] = len(marked(ELASTIC_MARK, elastic_mark(self._spec.run_id, name)))
-            self._prepare_to_join(node.interpreter, node.problems)
-        self._channel.send("hello", problems=node.problems, **node.found)
-        self._last_heard = time.monotonic()  # an environment script may have taken its time
+            self._listener = examination.listen()
+        if self._spec.elastic and examination.interpreter:
+            examination.found["earlier"] = len(marked(ELASTIC_MARK, elastic_mark(self._spec.run_id, name)))
+            self._prepare_to_join(examination.interpreter, examination.problems)
+        self._channel.send("hello", problems=examination.problems, **examination.found)
+        self._silence.broken(time.monotonic())  # an environment script may have taken its time
         self._watch_runner()
 
     def _on_probe(self, addresses: list[str], port: int) -> None:
@@ -214,9 +214,8 @@ class RemoteAgent:
         assert self._spec is not None
         plan = self._plan = _node_plan(node)
         self._window = window
-        keep = (
-            self._listener.hand_over() if self._listener is not None else ()
-        )  # first: another node's rank may be quick
+        # First: a rank of another node may be quick, and is to find nobody at the port but the first rank.
+        keep = self._listener.hand_over() if self._listener is not None else ()
         self._pipes = Pipes(self._loop, self._chunk, self._rested, self._eof, self._maybe_over, rest=rest)
         if self._spec.rank_log_dir is not None:
             ranks = [worker.rank for worker in plan.workers]
@@ -274,26 +273,22 @@ class RemoteAgent:
     def _watch_runner(self) -> None:
         if self._watchdog is not None:
             self._watchdog.cancel()
-        left = self._heartbeat - (time.monotonic() - self._last_heard)
+        left = self._heartbeat - self._silence.lasted(time.monotonic())
         self._watchdog = self._loop.after(max(0.001, min(left, self._heartbeat / BEATS)), self._beat)
 
     def _beat(self) -> None:
         watchdog = self._watchdog
         assert watchdog is not None
         now = time.monotonic()
-        self._last_heard = forgiven(self._last_heard, watchdog.due, now)
-        if self._runner_is_silent(now):
+        if self._silence.look(watchdog.due, now) >= self._heartbeat:
             self._channel.look()  # which may tell that it is gone, or has us suspend
         if self._watchdog is not watchdog or self._cut:
             return
-        if self._runner_is_silent(now):
+        if self._silence.lasted(now) >= self._heartbeat:
             self._channel.close()
             self._cut_off("the runner is silent")
         else:
             self._watch_runner()
-
-    def _runner_is_silent(self, now: float) -> bool:
-        return now - self._last_heard >= self._heartbeat
 
     def _cut_off(self, reason: str) -> None:
         """The lifeline is cut: end everything here, by the ladder, then go."""

@@ -11,6 +11,31 @@ BEATS = 4
 """How often each side looks within the time after which the other is missed; how often the runner asks, too."""
 
 
-def forgiven(last_heard: float, due: float, now: float) -> float:
-    """When the other side was heard last, had we not been away between ``due`` and ``now`` (seconds of one clock)."""
-    return min(now, last_heard + max(0.0, now - due))
+class Silence:
+    """How long the other side has not been heard. All times are seconds of one clock.
+
+    Attributes:
+        since: when it was heard last.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self._away = 0.0
+
+    def broken(self, now: float) -> None:
+        """It was heard."""
+        self.since, self._away = now, 0.0
+
+    def look(self, due: float, now: float) -> float:
+        """How long it has lasted, less the time in which we were away.
+
+        Args:
+            due: when this look was to be.
+            now: when it is.
+        """
+        self._away += max(0.0, now - max(due, self.since))
+        return self.lasted(now)
+
+    def lasted(self, now: float) -> float:
+        """The same, but between two looks."""
+        return now - self.since - self._away

@@ -161,7 +161,17 @@ class Engine:
     def run_aside(self, argv: tuple[str, ...]) -> None:
         """Run a short command beside the engine; :meth:`close` waits for it."""
         try:
-            self._aside.append(Popen(argv, env=dict(self._environ), stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL))
+            # in a session of its own: a further Ctrl+C is not for it
+            self._aside.append(
+                Popen(
+                    argv,
+                    env=dict(self._environ),
+                    stdin=DEVNULL,
+                    stdout=DEVNULL,
+                    stderr=DEVNULL,
+                    start_new_session=True,
+                )
+            )
         except OSError:
             pass
 

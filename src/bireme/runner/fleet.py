@@ -51,6 +51,8 @@ class Fleet:
         self.members = list(self._all)
         """Those that take part."""
         self._stopping = self._started = self._leaving = False
+        self._allocates = bool(voyage.backend.CANCEL) and "SLURM_JOB_ID" not in voyage.environ
+        """Whether the engine makes an allocation for this job."""
         self._allocation = ""
         self._engine_gone = False
         self._killed = 0
@@ -67,7 +69,7 @@ class Fleet:
             at_once=AT_ONCE,
             at_start=pid_file.create,
             at_loss=pid_file.remove,
-            allocates=bool(voyage.backend.CANCEL),
+            allocates=self._allocates,
         )
         self._one_by_one = voyage.one_by_one
         self._muster = Muster(
@@ -124,9 +126,8 @@ class Fleet:
 
     def urge(self) -> None:
         """Do not wait for the grace time."""
-        if self._leaving:
+        if self._leaving and not self._allocates:  # SIGKILL would leave the allocation to nobody
             self._engine.kill()
-            self._give_back_allocation()
         for member in self.members:
             member.send("urge")
 
@@ -267,7 +268,7 @@ class Fleet:
     # -- running ---------------------------------------------------------------------------------
 
     def _on_frame(self, member: Member, frame: Message | Output) -> None:
-        member.last_heard = time.monotonic()
+        member.silence.broken(time.monotonic())
         if isinstance(frame, Output):
             self._intake.take(member, frame)
             return
@@ -322,7 +323,7 @@ class Fleet:
         member.clock(sent, now)
 
     def _silent(self, member: Member) -> None:
-        self._lose(member, f"no sign of life for {self._voyage.heartbeat:g} s", member.last_heard)
+        self._lose(member, f"no sign of life for {self._voyage.heartbeat:g} s", member.silence.since)
 
     def _lose(self, member: Member, reason: str, when: float) -> None:
         """A node is gone, since a second of our clock: whatever that has caused elsewhere comes after it."""
@@ -373,22 +374,23 @@ class Fleet:
         self._heartbeat.stop()
         for member in self.members:
             member.send("release")
-        if self._started and all(member.state == "over" for member in self.members):
+        if self._engine_gone:  # before its time: it may have been killed
+            self._give_back_allocation()
+            self._finish()
+        elif self._started and all(member.state == "over" for member in self.members):
             self._session.loop.after(_ENGINE_WAIT, self._end_engine)
         else:
             self._end_engine()
-        if self._engine_gone:
-            self._finish()
 
     def _end_engine(self) -> None:
-        self._engine.terminate()
-        self._give_back_allocation()
+        """It has to end now. An allocation that it has made outlives an engine that waits for a dead node."""
+        if not self._engine_gone:
+            self._engine.terminate()
+            self._give_back_allocation()
 
     def _give_back_allocation(self) -> None:
-        """An allocation that the engine has made for us outlives an engine that waits for a dead node."""
-        cancel = self._voyage.backend.CANCEL
-        if cancel and self._allocation and self._voyage.environ.get("SLURM_JOB_ID") != self._allocation:
-            self._engine.run_aside((*cancel, self._allocation))
+        if self._allocates and self._allocation:
+            self._engine.run_aside((*self._voyage.backend.CANCEL, self._allocation))
 
     def _engine_over(self) -> None:
         """The engine has ended. Agents that have dialled are not lost by that: their channels say when they are."""

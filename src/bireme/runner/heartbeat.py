@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from bireme.control.silence import BEATS, forgiven
+from bireme.control.silence import BEATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Heartbeat:
         """Nobody was asked for a while: what was not heard meanwhile does not count."""
         now = time.monotonic()
         for member in self._members:
-            member.last_heard = now
+            member.silence.broken(now)
 
     def stop(self) -> None:
         """Nobody is missed any more."""
@@ -56,16 +56,15 @@ class Heartbeat:
         for member in tuple(self._members):
             if not member.alive or member.state == "connecting":
                 continue
-            member.last_heard = forgiven(member.last_heard, due, now)
-            if self._is_silent(member, now):
+            if self._is_silent(member, due, now):
                 self._on_silent(member)
             else:
                 _ask(member)
 
-    def _is_silent(self, member: Member, now: float) -> bool:
-        if now - member.last_heard > self._seconds and member.channel is not None:
+    def _is_silent(self, member: Member, due: float, now: float) -> bool:
+        if member.silence.look(due, now) > self._seconds and member.channel is not None:
             member.channel.look()  # which may tell that it is gone
-        return member.alive and now - member.last_heard > self._seconds
+        return member.alive and member.silence.lasted(now) > self._seconds
 
 
 def _ask(member: Member) -> None:

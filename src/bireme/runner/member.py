@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from functools import cache
 
+from bireme.control.silence import Silence
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +30,7 @@ class Member:
         self.problems: list[str] = []
         self.hint = ""
         """What is known of its end where that is not its own fault."""
-        self.last_heard = time.monotonic()
+        self.silence = Silence(time.monotonic())
         self.offset = 0.0
         """Its monotonic clock minus ours, in seconds."""
         self._best_trip = float("inf")
@@ -58,8 +60,8 @@ class Member:
             self.offset = theirs - (now + sent) / 2
 
     def our_time(self, theirs: float) -> float:
-        """A second of its clock on ours."""
-        return theirs - self.offset
+        """A second of its clock on ours; it is no later than now, also while the offset is not known."""
+        return min(theirs - self.offset, time.monotonic())
 
 
 def find_member(members: Sequence[Member], who: Mapping[str, str]) -> Member | None:

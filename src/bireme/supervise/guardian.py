@@ -33,6 +33,7 @@ from itertools import pairwise
 
 from bireme.errors import UnfitError
 from bireme.supervise import cgroup, limits, process
+from bireme.supervise.ends import Ends
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -171,6 +172,8 @@ class _Guardian:
         self.workers, self.commands, self.events = workers, commands, events
         self.was, self.mask, self.keep, self.at_loss, self.farewell = was, mask, keep, at_loss, farewell
         self.alive: dict[int, int] = {}  # pid → index
+        self.ends = Ends()
+        self.unwatched: list[int] = []
         self.stray_signal = 0
         self.signalled: set[int] = set()
         self.held: set[int] = set()
@@ -197,6 +200,7 @@ class _Guardian:
         later = [self.workers[index] for index in self.held]
         pipes = {fd for worker in later for fd in (worker.stdin, worker.stdout, worker.stderr)}
         self._close_but({self.commands, self.events, *wake, *self.keep, *pipes})
+        self._watch_ends()
         signal.pthread_sigmask(signal.SIG_SETMASK, set(self.mask) - {signal.SIGCHLD})
         poll = select.poll()
         poll.register(self.commands, select.POLLIN)
@@ -241,7 +245,14 @@ class _Guardian:
         if pid == 0:
             _become(self.workers[index], parent, self.was, self.mask)
         self.alive[pid] = index
+        self.unwatched.append(pid)
         self._say("up", index, pid, f"{time.monotonic():.6f}")
+
+    def _watch_ends(self) -> None:
+        """After the descriptors were sorted out. Whoever has ended meanwhile is known all the same."""
+        for pid in self.unwatched:
+            self.ends.watch(pid)
+        self.unwatched.clear()
 
     def _fork_held(self, index: int) -> None:
         self.held.discard(index)
@@ -249,11 +260,14 @@ class _Guardian:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CATCHABLE)
         self._fork(index)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self._watch_ends()
         worker = self.workers[index]
         for fd in {worker.stdin, worker.stdout, worker.stderr}:
             os.close(fd)
 
     def _reap(self) -> None:
+        for pid in self.ends.new():  # in the order in which they came: the first is who has failed first
+            self._reap_one(*os.waitpid(pid, os.WNOHANG))
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -266,14 +280,18 @@ class _Guardian:
                 os._exit(0)
             if pid == 0:
                 break
-            index = self.alive.pop(pid, None)
-            if index is not None:
-                self._say("down", index, status, f"{time.monotonic():.6f}")
+            self._reap_one(pid, status)
         if self.stray_signal:
             self._signal_strays()
         if not self.alive and not self.held and not self.reported:
             self.reported = True
             self._say("deserted")
+
+    def _reap_one(self, pid: int, status: int) -> None:
+        index = self.alive.pop(pid, None)
+        if index is not None:
+            self.ends.forget(pid)
+            self._say("down", index, status, f"{time.monotonic():.6f}")
 
     def _signal_all(self, signum: int) -> None:
         below = process.descendants([os.getpid()])
@@ -342,8 +360,8 @@ class _Guardian:
         wake = select.poll()
         wake.register(self.wake_read, select.POLLIN)
         while self.alive and (left := deadline - time.monotonic()) > 0:
-            wake.poll(left * 1000)
-            os.read(self.wake_read, 4096)
+            if wake.poll(left * 1000):
+                os.read(self.wake_read, 4096)
             for pid in list(self.alive):
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     del self.alive[pid]

@@ -35,6 +35,8 @@ class OomWatch:
                 continue
             except OSError:  # EAGAIN at the end
                 return f"Killed process {pid} ".encode() in self._read
+            if not record:  # what a container has put there is no log
+                return False
             if b"Killed process " in record:
                 self._read += record
 

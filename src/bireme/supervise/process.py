@@ -159,14 +159,18 @@ def kill_below(spare: Collection[int], seconds: float) -> list[int]:
 
 def _reap_and_list(spare: Collection[int]) -> list[int]:
     while mine := [pid for pid in children() if pid not in spare]:
-        alive = []
+        alive, reaped = [], False
         for pid in mine:
             try:
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
                     alive.append(pid)
+                else:
+                    reaped = True
             except ChildProcessError:
                 pass
         if alive:
             return alive + descendants(alive)
+        if not reaped:
+            break
         # Those that have ended since they were listed may have left us theirs: look again.
     return []
