@@ -237,9 +237,13 @@ class Testbed:
 
     def mend(self) -> None:
         """End what was started on its hosts, undo every fault."""
+        hurt = any(host.hurt for host in self.hosts.values())
         for host in self.hosts.values():
             host.end_started()
             host.mend()
+        if hurt:  # who was just being sought would else be given up, with "No route to host", though it is there now
+            for host in self.hosts.values():
+                host.run(["ip", "neigh", "flush", "dev", "eth0"], check=False)
 
     def strays(self, grace: float = 0) -> dict[str, dict[int, list[str]]]:
         """For each host with any, the processes that are not its own and still there after a grace period."""

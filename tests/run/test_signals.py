@@ -24,12 +24,12 @@ for signum in (signal.SIGUSR1, signal.SIGUSR2):
 if os.fork() == 0:
     who = "child"
     os.write(1, b"ready child\\n")
-    while True: signal.pause()
+    while True: time.sleep(0.05)
 os.write(1, b"ready rank\\n")
-while True: signal.pause()
+while True: time.sleep(0.05)
 """
 
-WAITS = "import os, time\nprint('ready', os.getpid(), flush=True)\ntime.sleep(1000)\n"
+WAITS = "import os, time\nprint('ready', os.getpid(), flush=True)\nwhile True: time.sleep(0.05)\n"
 
 
 def pids(lines):
@@ -168,7 +168,7 @@ def test_a_signal_to_the_whole_group_is_one_signal(stage, script):
         "import os, signal, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'heard\\n'))\n"
         "print('ready', os.getpid(), flush=True)\n"
-        "while True: time.sleep(1000)\n"
+        "while True: time.sleep(0.05)\n"  # not longer: a signal that comes just before a sleep begins is heard after it
     )
     process = stage.start("run", "-q", "--num_gpus", "2", "--grace", "1000", program)
     read_lines(process, 2, "ready")
@@ -182,11 +182,11 @@ def test_a_signal_to_the_whole_group_is_one_signal(stage, script):
 
 def test_ranks_get_the_signal_that_came(stage, script):
     program = script(
-        "import os, signal, sys\n"
+        "import os, signal, sys, time\n"
         "for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):\n"
         "    signal.signal(s, lambda n, f: (os.write(1, b'got %d\\n' % n), sys.exit(0)))\n"
         "print('ready', os.getpid(), flush=True)\n"
-        "while True: signal.pause()\n"
+        "while True: time.sleep(0.05)\n"
     )
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         process = stage.start("run", "-q", "--num_gpus", "2", program)
@@ -200,14 +200,14 @@ def test_ranks_get_the_signal_that_came(stage, script):
 def test_time_for_a_checkpoint(stage, script, tmp_path):
     """What a rank does in its handler, and all that it writes then, is waited for."""
     program = script(
-        "import os, signal, sys\n"
+        "import os, signal, sys, time\n"
         "def save(*_):\n"
         "    for i in range(1000): print('saving', i, flush=True)\n"
         "    open(sys.argv[1] + os.environ['RANK'], 'w').write('saved')\n"
         "    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, save)\n"
         "print('ready', os.getpid(), flush=True)\n"
-        "while True: signal.pause()\n"
+        "while True: time.sleep(0.05)\n"
     )
     process = stage.start("run", "-q", "--num_gpus", "2", "--grace", "60", program, tmp_path / "checkpoint")
     read_lines(process, 2, "ready")
