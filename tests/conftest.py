@@ -6,7 +6,6 @@ import ctypes
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from bireme.errors import BadInputError
+from bireme.resources.ports import lease_named_port
 
 settings.register_profile("ours", deadline=None)  # a busy machine may take long for anything
 settings.load_profile("ours")
@@ -137,16 +139,21 @@ def script(tmp_path):
 
 
 def free_ports(count: int = 1) -> int:
-    """The first of so many free ports in a row, below those that the system gives away and below the default one."""
-    while True:
-        port = random.SystemRandom().randrange(20000, 29000)
+    """The first of so many free ports in a row, which no job has leased either.
+
+    They lie below those that the system takes for connections, and below the default one, and at random, since tests
+    run in parallel.
+    """
+    for _ in range(200):
+        first = random.SystemRandom().randrange(20000, 29000)
         try:
             with ExitStack() as held:
-                for number in range(port, port + count):
-                    held.enter_context(socket.create_server(("", number)))
-            return port
-        except OSError:
+                for port in range(first, first + count):
+                    held.callback(lease_named_port(port).close)
+            return first
+        except BadInputError:
             pass
+    raise AssertionError("no free ports")
 
 
 def read_lines(process: subprocess.Popen[bytes], count: int, containing: str) -> list[str]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import signal
 import socket
 import subprocess
 import sys
 
 import pytest
+from tests.conftest import free_ports
 
 import bireme
 from bireme.errors import BadInputError
-from bireme.resources.ports import TRIED, PortLease, lease_named_port, lease_port
+from bireme.resources.ports import TRIED, lease_named_port, lease_port
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="the lock needs the abstract socket namespace")
 
@@ -41,26 +41,6 @@ sys.stdin.read()
 """
 
 
-def free_run(length: int = 3) -> int:
-    """The first of some free ports in a row.
-
-    It lies below the range from which the system takes ports for connections, and below the default port, and at
-    random, since tests run in parallel.
-    """
-    for _ in range(200):
-        base = random.SystemRandom().randrange(20000, 29000)
-        leases: list[PortLease] = []
-        try:
-            leases.extend(lease_named_port(port) for port in range(base, base + length))
-            return base
-        except BadInputError:
-            continue
-        finally:
-            for lease in leases:
-                lease.close()
-    raise AssertionError("no free ports")
-
-
 def listener(address: str, port: int, family: socket.AddressFamily = socket.AF_INET) -> socket.socket:
     other = socket.socket(family)
     other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -70,7 +50,7 @@ def listener(address: str, port: int, family: socket.AddressFamily = socket.AF_I
 
 
 def test_the_default_port_when_it_is_free() -> None:
-    base = free_run()
+    base = free_ports(3)
     lease, note = lease_port(base)
     assert (lease.port, note) == (base, "")
     lease.close()
@@ -78,7 +58,7 @@ def test_the_default_port_when_it_is_free() -> None:
 
 @linux_only
 def test_the_next_port_when_another_job_has_it() -> None:
-    base = free_run()
+    base = free_ports(3)
     first, _ = lease_port(base)
     second, note = lease_port(base)
     assert (second.port, note) == (base + 1, f"port {base} is taken: using {base + 1}")
@@ -91,7 +71,7 @@ def test_the_next_port_when_another_job_has_it() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
 def test_the_next_port_when_another_program_listens(address: str) -> None:
-    base = free_run()
+    base = free_ports(3)
     with listener(address, base):
         lease, _ = lease_port(base)
         assert lease.port == base + 1
@@ -104,7 +84,7 @@ def test_the_next_port_when_another_program_listens(address: str) -> None:
 
 
 def test_a_listener_on_ipv6_counts_too() -> None:
-    base = free_run()
+    base = free_ports(3)
     try:
         other = listener("::1", base, socket.AF_INET6)
     except OSError as error:
@@ -114,7 +94,7 @@ def test_a_listener_on_ipv6_counts_too() -> None:
 
 
 def test_lingering_connections_do_not_matter() -> None:
-    base = free_run()
+    base = free_ports(3)
     with listener("127.0.0.1", base) as server:
         client = socket.create_connection(("127.0.0.1", base))
         connection, _ = server.accept()
@@ -143,7 +123,7 @@ def test_when_all_are_taken_any_port_does() -> None:
 
 @linux_only
 def test_another_process_holds_the_lock() -> None:
-    base = free_run()
+    base = free_ports(3)
     with start(HOLDER, base) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == f"{base}\n"
         with pytest.raises(BadInputError, match="another job of Bireme"):
@@ -179,7 +159,7 @@ os.close(write)
 os.waitpid(child, 0)
 print(lease_named_port(port).port)
 """
-    base = free_run()
+    base = free_ports(3)
     with start(script, base) as process:
         out, _ = process.communicate()
     assert out.splitlines() == [f"port {base} is taken by another job of Bireme", str(base)]
@@ -187,7 +167,7 @@ print(lease_named_port(port).port)
 
 @linux_only
 def test_an_executed_program_does_not_hold_it() -> None:
-    base = free_run()
+    base = free_ports(3)
     lease = lease_named_port(base)
     assert not os.get_inheritable(lease.fileno())
     with start("print(flush=True); input()", close_fds=False) as program:
@@ -198,7 +178,7 @@ def test_an_executed_program_does_not_hold_it() -> None:
 
 
 def test_closing_twice_is_harmless() -> None:
-    lease = lease_named_port(free_run())
+    lease = lease_named_port(free_ports(3))
     lease.close()
     assert lease.fileno() == -1
     lease.close()
@@ -206,7 +186,7 @@ def test_closing_twice_is_harmless() -> None:
 
 @linux_only
 def test_a_lease_is_not_lost_with_its_object() -> None:
-    base = free_run()
+    base = free_ports(3)
     fd = lease_named_port(base).fileno()  # the object is gone at once
     with pytest.raises(BadInputError, match="another job of Bireme"):
         lease_named_port(base)
@@ -239,7 +219,7 @@ os.close(hold)
 for _ in range(20):
     os.wait()
 """
-    with start(script, free_run(20)) as process:
+    with start(script, free_ports(20)) as process:
         out, _ = process.communicate()
     ports = out.split()
     assert len(ports) == len(set(ports)) == 20

@@ -237,6 +237,7 @@ def _resolve(names: list[str], own: set[bytes], timeout: float) -> str | None:
     over.acquire()
 
     def work() -> None:
+        """Look up names until one is ours or none is left; the last thread to end says that all is over."""
         while waiting and not found:
             try:
                 name = waiting.pop()

@@ -173,7 +173,6 @@ class _Guardian:
         self.was, self.mask, self.keep, self.at_loss, self.farewell = was, mask, keep, at_loss, farewell
         self.alive: dict[int, int] = {}  # pid → index
         self.ends = Ends()
-        self.unwatched: list[int] = []
         self.stray_signal = 0
         self.signalled: set[int] = set()
         self.held: set[int] = set()
@@ -183,6 +182,7 @@ class _Guardian:
         self.wake_read = -1
 
     def run(self, at_start: Callable[[], object], at_once: int | None) -> NoReturn:
+        """Fork the workers (for the arguments see :func:`start`) and serve the agent, until nothing is left."""
         os.setsid()  # Ctrl+C at the terminal is for the agent to decide upon
         process.become_subreaper()
         process.name_process("bireme-guard")
@@ -200,7 +200,8 @@ class _Guardian:
         later = [self.workers[index] for index in self.held]
         pipes = {fd for worker in later for fd in (worker.stdin, worker.stdout, worker.stderr)}
         self._close_but({self.commands, self.events, *wake, *self.keep, *pipes})
-        self._watch_ends()
+        for pid in self.alive:  # after the descriptors were sorted out; who has ended meanwhile is known all the same
+            self.ends.watch(pid)
         signal.pthread_sigmask(signal.SIG_SETMASK, set(self.mask) - {signal.SIGCHLD})
         poll = select.poll()
         poll.register(self.commands, select.POLLIN)
@@ -235,32 +236,28 @@ class _Guardian:
 
     # -- workers ---------------------------------------------------------------------------------
 
-    def _fork(self, index: int) -> None:
+    def _fork(self, index: int) -> int:
+        """Start a worker; its pid, or 0."""
         parent = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
             self._say("unborn", index, error.errno)
-            return
+            return 0
         if pid == 0:
             _become(self.workers[index], parent, self.was, self.mask)
         self.alive[pid] = index
-        self.unwatched.append(pid)
         self._say("up", index, pid, f"{time.monotonic():.6f}")
-
-    def _watch_ends(self) -> None:
-        """After the descriptors were sorted out. Whoever has ended meanwhile is known all the same."""
-        for pid in self.unwatched:
-            self.ends.watch(pid)
-        self.unwatched.clear()
+        return pid
 
     def _fork_held(self, index: int) -> None:
         self.held.discard(index)
         # A signal that comes before the child's own dispositions would find ours, which ignore it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CATCHABLE)
-        self._fork(index)
+        pid = self._fork(index)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        self._watch_ends()
+        if pid:
+            self.ends.watch(pid)
         worker = self.workers[index]
         for fd in {worker.stdin, worker.stdout, worker.stderr}:
             os.close(fd)
