@@ -210,7 +210,7 @@ def test_without_torch_nothing_is_started(job, stage, tmp_path, words):
         (("--elastic_training", "--autotuning", "tune"), "--autotuning cannot be used with --elastic_training"),
         (("--elastic_training", "--restart_window", "0"), "--restart_window: with 0 every failure is forgiven"),
         (("--elastic_training", "--max_restarts", "-1"), "-1 is not a number of restarts"),
-        (("--elastic_training", "--launcher", "pdsh", "--hosts", "a,b"), "pdsh"),
+        pytest.param(("--elastic_training", "--launcher", "pdsh", "--hosts", "a,b"), "pdsh", marks=needs_torch),
         (("--elastic_training", "--hosts", "a,b", "--min_elastic_nodes", "3"), "there are 2 nodes, and at least 3"),
     ],
 )
