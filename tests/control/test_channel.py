@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from bireme.control.channel import Channel
 from bireme.control.frames import GREETING, Message, Output, encode_output
 from bireme.loop import Loop
+from tests.control.test_transport import mac_pair, tls_pair
 
 
 class Side:
     """One end of a channel, and what has happened there."""
 
-    def __init__(self, loop: Loop, read_fd: int, write_fd: int, **kwargs: bool) -> None:
+    def __init__(self, loop: Loop, read_fd: int, write_fd: int, **kwargs: Any) -> None:
         self.frames: list[Message | Output] = []
         self.ends: list[str] = []
         self.until: Callable[[], bool] = lambda: False
@@ -70,10 +72,11 @@ def ends(request: pytest.FixtureRequest) -> Iterator[list[tuple[int, int]]]:
             pass
 
 
-@pytest.fixture
-def both(loop: Loop, ends: list[tuple[int, int]]) -> tuple[Side, Side]:
+@pytest.fixture(params=["plain", "mac", "tls"])
+def both(request: pytest.FixtureRequest, loop: Loop, ends: list[tuple[int, int]]) -> tuple[Side, Side]:
     """The runner's end and the agent's."""
-    return Side(loop, *ends[0]), Side(loop, *ends[1], greet=True, greeted=True)
+    runner, agent = {"plain": lambda: (None, None), "mac": mac_pair, "tls": tls_pair}[request.param]()
+    return Side(loop, *ends[0], transport=runner), Side(loop, *ends[1], greet=True, greeted=True, transport=agent)
 
 
 def test_both_ways(both: tuple[Side, Side]) -> None:
@@ -155,3 +158,92 @@ def test_closed_in_the_middle_of_what_has_come(loop: Loop, ends: list[tuple[int,
     loop.after(20, loop.stop)
     loop.run()
     assert heard == [Output(0, 1, b"x")]
+
+
+def test_what_has_come_early(loop: Loop, ends: list[tuple[int, int]]) -> None:
+    """What the transport had decoded before is taken first."""
+    early = encode_output(0, 1, b"first")
+    agent = Side(loop, *ends[0], greeted=True, early=early[:7])
+    os.write(ends[1][1], early[7:] + encode_output(0, 1, b"second"))
+    agent.wait(lambda: len(agent.frames) == 2)
+    assert agent.frames == [Output(0, 1, b"first"), Output(0, 1, b"second")]
+
+
+# -- somebody in between ---------------------------------------------------------------------------
+
+
+class Between:
+    """Two channels, and a relay between them that may do what it likes with what is sent."""
+
+    def __init__(self, loop: Loop, transports: tuple[Any, Any]) -> None:
+        runner, near = socket.socketpair()
+        agent, far = socket.socketpair()
+        self.loop, self.ends = loop, (near, far)
+        self.seen = b""
+        self.alter: Callable[[bytes], bytes] = lambda data: data
+        for source, sink in ((near, far), (far, near)):
+            source.setblocking(False)
+            loop.watch(source.fileno(), lambda source=source, sink=sink: self.carry(source, sink))
+        self.runner = Side(loop, *[runner.detach()] * 2, transport=transports[0])
+        self.agent = Side(loop, *[agent.detach()] * 2, greet=True, greeted=True, transport=transports[1])
+
+    def carry(self, source: socket.socket, sink: socket.socket) -> None:
+        data = source.recv(1 << 16)
+        self.seen += data
+        try:
+            if data:
+                sink.sendall(self.alter(data))
+                return
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+        self.loop.unwatch(source.fileno())
+
+    def close(self) -> None:
+        for side in (self.runner, self.agent):
+            side.channel.close()
+        for end in self.ends:
+            self.loop.unwatch(end.fileno())
+            end.close()
+
+
+@pytest.fixture(params=["mac", "tls"])
+def between(request: pytest.FixtureRequest, loop: Loop) -> Iterator[Between]:
+    made = Between(loop, {"mac": mac_pair, "tls": tls_pair}[request.param]())
+    made.agent.channel.send("hello")
+    made.runner.wait(lambda: bool(made.runner.frames))
+    yield made
+    made.close()
+
+
+def test_the_relay_passes_on(between: Between) -> None:
+    between.runner.channel.send("ask", argv=["echo", "real"])
+    between.agent.wait(lambda: bool(between.agent.frames))
+    assert between.agent.frames == [Message("ask", {"argv": ["echo", "real"]})]
+    if not between.runner.channel.readable:
+        assert b"real" not in between.seen and b"hello" not in between.seen
+
+
+@pytest.mark.parametrize("how", ["changed", "replayed", "cut", "reversed"])
+def test_the_relay_alters(between: Between, how: str) -> None:
+    """Nothing of it is taken, and the channel ends with the reason."""
+    change: dict[str, Callable[[bytes], bytes]] = {
+        "changed": lambda data: data.replace(b"real", b"evil") if b"real" in data else data[:-1] + b"x",
+        "replayed": lambda data: data + data,
+        "cut": lambda data: data[1:],
+        "reversed": lambda data: data[len(data) // 2 :] + data[: len(data) // 2],
+    }
+    between.alter = change[how]
+    between.runner.channel.send("start", argv=["echo", "real"])
+    between.runner.channel.send_raw(encode_output(0, 1, b"x" * 100_000))  # a forged length may have it wait for so much
+    between.agent.wait(lambda: bool(between.agent.ends))
+    assert between.agent.ends == ["what it carries was altered on the way"]
+    assert between.agent.frames in ([], [Message("start", {"argv": ["echo", "real"]})][: how == "replayed"])
+
+
+def test_the_relay_ends_it(between: Between) -> None:
+    """That is all that is left to it; it looks like any other end."""
+    between.runner.channel.send_raw(encode_output(0, 1, b"x" * 100_000))
+    between.ends[1].shutdown(socket.SHUT_RDWR)
+    between.agent.wait(lambda: bool(between.agent.ends))
+    assert between.agent.ends == ["closed by the other side"]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bireme.control.frames import Output
+    from bireme.control.transport import Transport
     from bireme.loop import Timer
     from bireme.resources import ports
     from bireme.supervise.helper import Helper
@@ -53,16 +54,16 @@ def over_stdio(environ: Mapping[str, str]) -> int:
 
 def over_dial(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
     """Dial the runner that ``ADDRESSES PORT VARIABLE [NAME]`` describes, and serve it."""
-    from bireme.agent.dial import dial
+    from bireme.agent.connect import connect
 
     _close_what_leaked(environ)
     addresses, port, variable, *name = arguments
     try:
-        fd = dial(addresses.split(","), int(port), variable, environ, "".join(name))
+        made = connect(addresses.split(","), int(port), variable, environ, "".join(name))
     except BiremeError as error:
         sys.stderr.write(f"bireme: {error}\n")
         return error.code
-    return serve(fd, fd, environ)
+    return serve(made.fd, made.fd, environ, made.transport, made.early)
 
 
 def _close_what_leaked(environ: Mapping[str, str]) -> None:
@@ -79,9 +80,17 @@ def _close_what_leaked(environ: Mapping[str, str]) -> None:
         os.set_inheritable(spared, False)
 
 
-def serve(read_fd: int, write_fd: int, environ: Mapping[str, str]) -> int:
-    """Serve one runner over these descriptors until it lets go; return 0 (codes travel by the channel)."""
-    agent = RemoteAgent(read_fd, write_fd, environ)
+def serve(
+    read_fd: int, write_fd: int, environ: Mapping[str, str], transport: Transport | None = None, early: bytes = b""
+) -> int:
+    """Serve one runner over these descriptors until it lets go; return 0 (codes travel by the channel).
+
+    Args:
+        read_fd, write_fd: the channel's.
+        environ: this process's environment.
+        transport, early: see `Channel`.
+    """
+    agent = RemoteAgent(read_fd, write_fd, environ, transport, early)
     try:
         agent.run()
     finally:
@@ -92,11 +101,21 @@ def serve(read_fd: int, write_fd: int, environ: Mapping[str, str]) -> int:
 class RemoteAgent:
     """One node's part of a job, driven by messages."""
 
-    def __init__(self, read_fd: int, write_fd: int, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, read_fd: int, write_fd: int, environ: Mapping[str, str], transport: Transport | None, early: bytes
+    ) -> None:
         self._environ = environ
         self._loop = Loop()
         self._channel = Channel(
-            self._loop, read_fd, write_fd, on_frame=self._on_frame, on_end=self._cut_off, greet=True, greeted=True
+            self._loop,
+            read_fd,
+            write_fd,
+            on_frame=self._on_frame,
+            on_end=self._cut_off,
+            greet=True,
+            greeted=True,
+            transport=transport,
+            early=early,
         )
         self._loop.on_signals(_SIGNALS, self._on_signal)
         self._spec: JobSpec | None = None

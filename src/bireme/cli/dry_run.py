@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import shlex
+
+from bireme.planning.secret import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,12 +13,6 @@ if TYPE_CHECKING:
     from bireme.planning.start import NodePlan, StartPlan
 
 MASK = "********"
-_SECRET = re.compile(r"(api|access|secret|private|auth)[-_]?key|token(?!iz|s\b)|secret|passw|credential", re.IGNORECASE)
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable or option of that name is likely to hold a secret."""
-    return _SECRET.search(name) is not None
 
 
 def masked_words(argv: Iterable[str]) -> list[str]:

@@ -6,6 +6,7 @@ import os
 from collections import deque
 
 from bireme.control.frames import GREETING, Decoder, ProtocolError, encode_message
+from bireme.control.transport import Transport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class Channel:
             channel from now on.
         greet: write the greeting first (the agent does).
         greeted: do not expect one.
+        transport: protects what is sent; none where the descriptors are protected already.
+        early: what the transport has decoded before it came here.
         on_frame: called with each frame.
         on_end: called once, when the other side is gone or speaks nonsense, with a reason in words.
     """
@@ -40,8 +43,11 @@ class Channel:
         on_end: Callable[[str], None],
         greet: bool = False,
         greeted: bool = False,
+        transport: Transport | None = None,
+        early: bytes = b"",
     ) -> None:
         self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
+        self._transport = transport if transport is not None else Transport()
         self._on_frame, self._on_end = on_frame, on_end
         self._decoder = Decoder(greeted=greeted)
         self._waiting: deque[bytes] = deque()
@@ -52,6 +58,13 @@ class Channel:
         loop.watch(read_fd, self._readable)
         if greet:
             self.send_raw(GREETING)
+        if early:
+            loop.after(0, lambda: self._take(early))
+
+    @property
+    def readable(self) -> str:
+        """Why others on the way can read what is sent; empty where they cannot."""
+        return self._transport.readable
 
     @property
     def noise(self) -> bytes:
@@ -71,6 +84,7 @@ class Channel:
         """Send a frame that was encoded already."""
         if not self.open:
             return
+        data = self._transport.encode(data)
         if not self._waiting:
             data = data[self._try(data) :]
             if not data:
@@ -115,6 +129,16 @@ class Channel:
             return
         if not data:
             self._end("closed by the other side")
+            return
+        try:
+            data = self._transport.decode(data)
+        except ProtocolError as error:
+            self._end(str(error))
+            return
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        if not self.open:
             return
         try:
             frames = self._decoder.feed(data)

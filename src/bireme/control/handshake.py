@@ -1,12 +1,19 @@
-"""How runner and agent prove to each other that they know the job's token. Pure: bytes in, bytes out.
+"""How runner and agent prove to each other that they know the job's token, and protect what follows. Pure.
 
-Three lines of ASCII words::
+Lines of ASCII words; MAC is an HMAC by the token over all words before it and what is named here::
 
-    agent → runner   bireme-dial VERSION NONCE_A {who, as base64 of JSON}
-    runner → agent   NONCE_R HMAC(token, "runner" NONCE_A NONCE_R)
-    agent → runner   HMAC(token, "agent" NONCE_R NONCE_A who)
+    agent → runner   bireme-dial VERSION NONCE_A {who, as base64 of JSON} MAC("first" …)
+    runner → agent   NONCE_R MODE FINGERPRINT MAC("runner" NONCE_R MODE FINGERPRINT NONCE_A who)
 
-after which the channel begins, as if over a pipe.
+    from here on within the transport of that mode:
+
+    agent → runner   MAC("agent" NONCE_R MODE FINGERPRINT NONCE_A who)
+    runner → agent   welcome
+
+after which the channel begins, as if over a pipe. The mode is ``tls`` wherever both sides can: the agent goes on only
+if the other side of the TLS connection has the certificate of that fingerprint. Else it is ``mac``
+(:class:`bireme.control.transport.MacTransport`), with keys made of the token and both nonces. ``who`` says what the
+agent can, and stands under every MAC, so that nobody on the way can choose the mode.
 """
 
 from __future__ import annotations
@@ -16,10 +23,30 @@ import hmac
 import json
 import os
 
-from bireme.control.frames import VERSION
+from bireme.control.frames import VERSION, ProtocolError
+from bireme.control.transport import MacTransport, Transport
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+
+    from bireme.control.tls import TlsTransport
 
 MOST_BYTES = 16384
-"""Of what is read before the agent has proved itself."""
+"""Of what is read before the other side has proved itself."""
+_WELCOME = b"welcome"
+_TLS, _MAC = "tls", "mac"
+NO_TLS_THERE = "the agent's Python has no ssl module with TLS 1.3"
+
+
+class Security(Value):
+    """What a runner can offer: TLS with the certificate of this fingerprint, or the reason why not."""
+
+    context: ssl.SSLContext | None = None
+    fingerprint: str = "-"
+    why_not: str = ""
 
 
 def _mac(token: str, *words: str) -> str:
@@ -29,6 +56,10 @@ def _mac(token: str, *words: str) -> str:
 def _words(line: bytes) -> list[str]:
     """The words of a line; none of one that is not ASCII, which no peer of ours sends."""
     return line.decode().split() if line.isascii() else []
+
+
+def _is_mac(word: str, expected: str) -> bool:
+    return hmac.compare_digest(word.encode(), expected.encode())
 
 
 def _who(word: str) -> dict[str, str] | None:
@@ -42,53 +73,159 @@ def _who(word: str) -> dict[str, str] | None:
     return who
 
 
-class Runner:
-    """The runner's side of one connection."""
+def _keys(token: str, said: Sequence[str]) -> tuple[bytes, bytes]:
+    """By which the runner and the agent send."""
+    runner, agent = (bytes.fromhex(_mac(token, f"key of the {side}", *said)) for side in ("runner", "agent"))
+    return runner, agent
 
-    def __init__(self, token: str) -> None:
-        self._token = token
-        self._buffer = b""
+
+class Runner:
+    """The runner's side of one connection.
+
+    Args:
+        token: the job's.
+        security: what this runner can offer.
+        seen: the nonces of all agents so far, so that nobody can repeat what an agent has said.
+    """
+
+    def __init__(self, token: str, security: Security, seen: set[str] | None = None) -> None:
+        self._token, self._security = token, security
+        self._seen = set() if seen is None else seen
+        self._buffer, self._read = b"", 0
         self._nonce = os.urandom(16).hex()
-        self._first: list[str] | None = None
+        self._said: tuple[str, ...] = ()
+        self._table: dict[str, str] = {}
+        self.transport: Transport | None = None
+        """Once the first line has shown that the other side knows the token."""
         self.agent: dict[str, str] | None = None
         """Who has proved itself: what the agent says about itself."""
 
     def feed(self, data: bytes) -> bytes | None:
         """What to answer (maybe nothing yet); ``None``: this is no agent of ours, hang up."""
-        self._buffer += data
-        if len(self._buffer) > MOST_BYTES:
+        self._read += len(data)
+        if self._read > MOST_BYTES:
             return None
-        if b"\n" not in self._buffer:
+        try:
+            return self._first(data) if self.transport is None else self._proof(self.transport, data)
+        except ProtocolError:
+            return None
+
+    def _line(self, data: bytes) -> list[str] | None:
+        """The words of the line, once it is there; none when something follows it: the other side waits for us."""
+        self._buffer += data
+        line, end, rest = self._buffer.partition(b"\n")
+        if not end:
+            return None
+        self._buffer = b""
+        return [] if rest else _words(line)
+
+    def _first(self, data: bytes) -> bytes | None:
+        words = self._line(data)
+        if words is None:
             return b""
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        words = _words(line)
-        if self._first is None:
-            if len(words) != 4 or words[:2] != ["bireme-dial", str(VERSION)]:
-                return None
-            self._first = words
-            return f"{self._nonce} {_mac(self._token, 'runner', words[2], self._nonce)}\n".encode()
-        expected = _mac(self._token, "agent", self._nonce, self._first[2], self._first[3])
-        if len(words) != 1 or not hmac.compare_digest(words[0], expected) or self._buffer:
-            return None  # nothing may follow: the agent waits for us now
-        self.agent = _who(self._first[3])
-        return None if self.agent is None else b"welcome\n"
+        if len(words) != 5 or words[:2] != ["bireme-dial", str(VERSION)] or words[2] in self._seen:
+            return None
+        nonce, who = words[2:4]
+        table = _who(who)
+        if not _is_mac(words[4], _mac(self._token, "first", *words[:4])) or table is None:
+            return None
+        self._seen.add(nonce)
+        self._table = table
+        context = self._security.context if table.get("tls") else None
+        mode, fingerprint = (_MAC, "-") if context is None else (_TLS, self._security.fingerprint)
+        self._said = (self._nonce, mode, fingerprint, nonce, who)
+        if context is None:
+            why = self._security.why_not or NO_TLS_THERE
+            self.transport = MacTransport(*_keys(self._token, self._said), why)
+        else:
+            from bireme.control.tls import TlsTransport
+
+            self.transport = TlsTransport(context, server=True)
+        return f"{self._nonce} {mode} {fingerprint} {_mac(self._token, 'runner', *self._said)}\n".encode()
+
+    def _proof(self, transport: Transport, data: bytes) -> bytes | None:
+        words = self._line(transport.decode(data))
+        if words is None:
+            return transport.owed()
+        if len(words) != 1 or not _is_mac(words[0], _mac(self._token, "agent", *self._said)):
+            return None
+        self.agent = self._table
+        return transport.owed() + transport.encode(_WELCOME + b"\n")
 
 
 class Agent:
-    """The agent's side."""
+    """The agent's side.
 
-    def __init__(self, token: str, who: dict[str, str]) -> None:
-        self._token = token
+    Args:
+        token: the job's.
+        who: what this agent says about itself.
+        context: for TLS, if this Python has it.
+    """
+
+    def __init__(self, token: str, who: dict[str, str], context: ssl.SSLContext | None = None) -> None:
+        self._token, self._context = token, context
         self._nonce = os.urandom(16).hex()
+        who = {**who, "tls": "yes" if context is not None else ""}
         self._who = base64.b64encode(json.dumps(who).encode()).decode()
+        self._buffer, self._read = b"", 0
+        self._said: tuple[str, ...] = ()
+        self._unproved: TlsTransport | None = None
+        self.transport = Transport()
+        self.welcome = False
+        """Whether the runner has taken us: the channel begins."""
+        self.early = b""
+        """What of the channel has come with the welcome, decoded."""
 
     def first(self) -> bytes:
         """What to send first."""
-        return f"bireme-dial {VERSION} {self._nonce} {self._who}\n".encode()
+        words = ("bireme-dial", str(VERSION), self._nonce, self._who)
+        return f"{' '.join(words)} {_mac(self._token, 'first', *words)}\n".encode()
 
-    def answer(self, line: bytes) -> bytes | None:
-        """What to answer to the runner's line; ``None``: that is not our runner."""
-        words = _words(line)
-        if len(words) != 2 or not hmac.compare_digest(words[1], _mac(self._token, "runner", self._nonce, words[0])):
+    def feed(self, data: bytes) -> bytes | None:
+        """What to answer (maybe nothing yet); ``None``: that is not our runner."""
+        try:
+            return self._answer(data) if not self._said else self._go_on(data)
+        except ProtocolError:
             return None
-        return f"{_mac(self._token, 'agent', words[0], self._nonce, self._who)}\n".encode()
+
+    def _answer(self, data: bytes) -> bytes | None:
+        self._buffer += data
+        line, end, rest = self._buffer.partition(b"\n")
+        if not end:
+            return b"" if len(self._buffer) <= MOST_BYTES else None
+        self._buffer = b""
+        words = _words(line)
+        if rest or len(words) != 4:
+            return None
+        said = (*words[:3], self._nonce, self._who)
+        if not _is_mac(words[3], _mac(self._token, "runner", *said)):
+            return None
+        self._said = said
+        if words[1] == _MAC:
+            runner_key, agent_key = _keys(self._token, said)
+            self.transport = MacTransport(agent_key, runner_key, "there is no TLS")
+            return self._prove()
+        if words[1] != _TLS or self._context is None:
+            return None
+        from bireme.control.tls import TlsTransport
+
+        self.transport = self._unproved = TlsTransport(self._context, server=False)
+        return self.transport.owed()
+
+    def _go_on(self, data: bytes) -> bytes | None:
+        plain = self.transport.decode(data)
+        if self._unproved is not None:
+            if not self._unproved.established:
+                return self.transport.owed()
+            if not hmac.compare_digest(self._unproved.fingerprint(), self._said[2]):
+                return None
+            self._unproved = None
+            return self.transport.owed() + self._prove()
+        self._buffer += plain
+        line, end, rest = self._buffer.partition(b"\n")
+        if end and line == _WELCOME:
+            self.welcome, self.early = True, rest
+        return b"" if _WELCOME.startswith(line) and (end or len(line) <= len(_WELCOME)) else None
+
+    def _prove(self) -> bytes:
+        return self.transport.encode(f"{_mac(self._token, 'agent', *self._said)}\n".encode())

@@ -9,6 +9,7 @@ import time
 from bireme.control.channel import Channel
 from bireme.control.frames import Output
 from bireme.logs.rankfiles import RankFiles
+from bireme.planning.secret import is_secret
 from bireme.runner import preflight
 from bireme.runner.blame import blame_the_lost
 from bireme.runner.departure import departure
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     from bireme.agent.session import Session
     from bireme.control.frames import Message
-    from bireme.runner.dial import Dial
+    from bireme.control.transport import Transport
+    from bireme.runner.agent_listener import AgentListener
     from bireme.runner.gathering import Gathering
     from bireme.runner.pidfile import PidFile
     from bireme.runner.voyage import Voyage
@@ -44,7 +46,7 @@ _ENGINE_WAIT = 5.0
 class Fleet:
     """A crew of many nodes: see :class:`bireme.agent.session.Crew`."""
 
-    def __init__(self, session: Session, voyage: Voyage, dial: Dial | None, pid_file: PidFile) -> None:
+    def __init__(self, session: Session, voyage: Voyage, dial: AgentListener | None, pid_file: PidFile) -> None:
         self._session, self._voyage, self._dial = session, voyage, dial
         pairs = zip(voyage.hosts, voyage.slots, strict=True)
         self._all = tuple(Member(index, host, slots) for index, (host, slots) in enumerate(pairs))
@@ -57,6 +59,8 @@ class Fleet:
         self._engine_gone = False
         self._killed = 0
         self._stuck: list[str] = []
+        self._said: set[str] = set()
+        """Why channels are not encrypted, as far as it was said."""
         self._intake = Intake(session, self.members)
         self._heartbeat = Heartbeat(session.loop, self.members, voyage.heartbeat, self._silent)
         self._engine = Engine(
@@ -172,13 +176,14 @@ class Fleet:
 
     # -- connecting ------------------------------------------------------------------------------
 
-    def _attach(self, member: Member, read_fd: int, write_fd: int) -> None:
+    def _attach(self, member: Member, read_fd: int, write_fd: int, transport: Transport | None = None) -> None:
         member.channel = Channel(
             self._session.loop,
             read_fd,
             write_fd,
             on_frame=lambda frame: self._on_frame(member, frame),
             on_end=lambda reason: self._on_end(member, reason),
+            transport=transport,
         )
         spec = self._voyage.spec
         slots = None if member.slots is None else list(member.slots)
@@ -190,11 +195,23 @@ class Fleet:
             first=member.index == 0 or self._voyage.epoch is not None,
             name=member.name,
             slots=slots,
-            exports=dict(self._voyage.exports),
+            exports=self._exports(member, member.channel.readable),
             unset=list(self._voyage.backend.RANK_VARIABLES),
         )
 
-    def _dialled(self, who: dict[str, str], fd: int) -> None:
+    def _exports(self, member: Member, readable: str) -> dict[str, str]:
+        """The variables that travel there: without secrets, if others can read them on the way."""
+        if not readable:
+            return dict(self._voyage.exports)
+        withheld = sorted(name for name in self._voyage.exports if is_secret(name))
+        if readable not in self._said:  # not once for each of a thousand nodes
+            self._said.add(readable)
+            names = f"; exported variables that are withheld as secrets: {', '.join(withheld)}" if withheld else ""
+            note = f"the channel to {member.name} (and maybe other nodes) is not encrypted: {readable}{names}"
+            self._session.console.say("warning", note)
+        return {name: value for name, value in self._voyage.exports.items() if name not in withheld}
+
+    def _dialled(self, who: dict[str, str], fd: int, transport: Transport) -> None:
         """An agent has dialled back and proved that it is ours: which node is it?"""
         member = find_member(self._all, who)
         if member is None:
@@ -205,7 +222,7 @@ class Fleet:
             os.close(fd)
         else:
             self._allocation = who.get("allocation", "")
-            self._attach(member, fd, fd)
+            self._attach(member, fd, fd, transport)
 
     def _on_hello(self, member: Member, problems: list[str], **hello: Any) -> None:
         self._heartbeat.watch(member)

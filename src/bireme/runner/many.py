@@ -13,7 +13,7 @@ from bireme.planning.start import JobFacts, NodeFacts, start_plan
 from bireme.resources import devices
 from bireme.resources.locality import find_this_machine
 from bireme.runner import pool
-from bireme.runner.dial import Dial
+from bireme.runner.agent_listener import AgentListener
 from bireme.runner.fleet import Fleet
 from bireme.runner.pidfile import PidFile
 from bireme.runner.voyage import Voyage
@@ -66,7 +66,8 @@ def run(
     log_dir = rankfiles.prepare(spec.log_dir, "--log_dir") if spec.log_dir is not None else None
     travelling = epoch.exports if epoch is not None and epoch.exports is not None else what_travels(spec, environ)
 
-    dial = Dial(backend.TOKEN_VARIABLE) if dials else None
+    only_here = all(host.local for host in hosts)
+    dial = AgentListener(backend.TOKEN_VARIABLE, environ, only_here=only_here) if dials else None
     # The token comes first: MPICH 4.0's hydra does not see the last variable of its environment.
     engine_environ = {**(dial.environment() if dial is not None else {}), **environ}
     launch = _launch(spec, hosts, agent_words(dial), executable, epoch)
@@ -174,7 +175,7 @@ def launcher_name(spec: JobSpec, found: Found) -> str:
     return "slurm" if found.scheduler == "slurm" else "ssh"
 
 
-def agent_words(dial: Dial | None) -> tuple[str, ...]:
+def agent_words(dial: AgentListener | None) -> tuple[str, ...]:
     """The command that starts an agent over there: the same interpreter, by its path."""
     return (sys.executable, "-m", "bireme.agent", *(("--channel",) if dial is None else dial.arguments()))
 
