@@ -40,6 +40,7 @@ HEAVY = {
     "psutil",
     "rich",
     "socket",
+    "ssl",
     "subprocess",
     "tempfile",
     "typing",

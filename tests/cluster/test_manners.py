@@ -285,6 +285,7 @@ GUESTS = (
     b"bireme-dial 1 " + b"0" * 32 + b" e30=\n",
     b"bireme-dial 1 " + b"0" * 32 + b" e30=\n" + b"0" * 64 + b"\n",
     b"bireme-dial 1 " + b"0" * 32 + b" e30=\n\xff\xfe\n",
+    b"bireme-dial 1 " + b"0" * 32 + b" e30= " + b"0" * 64 + b"\n",
     b"\n\x01bireme-channel 1\x01\n",
     b"x" * 100_000,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -210,8 +211,9 @@ def test_where_it_listens() -> None:
     here, everywhere = Door(), Door(only_here=False)
     assert {"127.0.0.1"} <= set(here.addresses) <= {"127.0.0.1", "::1"}
     assert set(everywhere.addresses) <= {*own_addresses(), "127.0.0.1"}
-    for address in everywhere.addresses:
-        socket.create_connection((address, everywhere.port), timeout=LONG).close()
+    for door in (here, everywhere):
+        for address in door.addresses:
+            socket.create_connection((address, door.port), timeout=LONG).close()
     for address in (*own_addresses(), "127.0.0.2"):
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((address, here.port), timeout=LONG)
@@ -219,3 +221,31 @@ def test_where_it_listens() -> None:
         socket.create_connection(("127.0.0.2", everywhere.port), timeout=LONG)
     everywhere.close()
     here.close()
+
+
+@pytest.mark.parametrize("held", [0, 5])
+def test_no_descriptor_is_left(door: Door, held: int) -> None:
+    """Nothing spins: a stranger's descriptor is taken, or the port is left alone for a moment. Agents get in later."""
+    strangers = [door.stranger() for _ in range(held)]
+    door.wait(lambda: len(door.listener._strangers) == held)
+    strangers += [door.stranger() for _ in range(20)]
+    calls = []
+    accept = door.listener._accept
+    for listening in door.listener._sockets:
+        door.loop.watch(listening.fileno(), lambda listening=listening: (calls.append(1), accept(listening)))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        door.loop.after(0.6, door.loop.stop)
+        door.loop.run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert 0 < len(calls) < 100, "it spins"
+    assert len(door.listener._strangers) == held
+    door.agent()
+    door.wait(lambda: door.agents and door.made)
+    assert isinstance(door.made[0], Connection)
+    for stranger in strangers:
+        stranger.close()
