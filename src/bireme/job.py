@@ -68,7 +68,7 @@ class JobSpec(Value):
     forgiven.
 
     ``elastic``: nodes may come and go, between ``min_nodes`` and ``max_nodes`` (``None``: as many as there are);
-    ``master_addr`` and ``master_port`` are then the rendezvous store's. With too few, the job waits ``elastic_timeout``
+    ``master_addr`` counts only while it is the first node's. With too few, the job waits ``elastic_timeout``
     seconds; ``elastic_interval``: seconds at most between two looks for a node. ``run_id``: the same in every epoch.
     """
 

@@ -99,7 +99,7 @@ class Examination:
     def listen(self) -> ports.Listener | None:
         """Hold the rendezvous port, and listen there until the start, so that the other nodes can try it."""
         try:
-            named = None if self._spec.elastic else self._spec.master_port  # there it is the rendezvous store's
+            named = self._spec.master_port
             lease = ports.lease_named_port(named) if named else ports.lease_port()[0]
             listener = ports.Listener(lease)
         except BiremeError as error:

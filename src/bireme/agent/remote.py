@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from bireme.control.frames import Output
     from bireme.loop import Timer
     from bireme.resources import ports
-    from bireme.supervise.helper import Helper
     from bireme.supervise.outcome import RankEnd
 
 _SIGNALS = (*STOP_SIGNALS, *RELAYED_SIGNALS)
@@ -102,7 +101,6 @@ class RemoteAgent:
         self._spec: JobSpec | None = None
         self._environ_for_ranks: Mapping[str, str] = {}
         self._listener: ports.Listener | None = None
-        self._participant: Helper | None = None
         self._node: Node | None = None
         self._pipes: Pipes | None = None
         self._files: RankFiles | None = None
@@ -119,8 +117,6 @@ class RemoteAgent:
 
     def close(self) -> None:
         """Leave nothing behind."""
-        if self._participant is not None:
-            self._participant.close()
         if self._node is not None:
             self._node.close()
         if self._files is not None:
@@ -165,9 +161,8 @@ class RemoteAgent:
         self._environ_for_ranks = examination.environ
         if first:
             self._listener = examination.listen()
-        if self._spec.elastic and examination.interpreter:
+        if self._spec.elastic:
             examination.found["earlier"] = len(marked(ELASTIC_MARK, elastic_mark(self._spec.run_id, name)))
-            self._prepare_to_join(examination.interpreter, examination.problems)
         self._channel.send("hello", problems=examination.problems, **examination.found)
         self._silence.broken(time.monotonic())  # an environment script may have taken its time
         self._watch_runner()
@@ -176,32 +171,6 @@ class RemoteAgent:
         """Which of node 0's addresses can be reached from here?"""
         reachable = reach.reachable(addresses, port, seconds=min(3.0, self._heartbeat / 3))
         self._channel.send("probed", reachable=reachable)
-
-    def _prepare_to_join(self, interpreter: str, problems: list[str]) -> None:
-        """Let torch be imported while the other nodes are still being asked."""
-        from bireme.elastic import PARTICIPANT, has_torch
-        from bireme.supervise.helper import Helper
-
-        try:
-            if not has_torch(interpreter, self._environ_for_ranks):
-                problems.append(f"elastic training needs PyTorch, and {interpreter} has none")
-            self._participant = Helper((interpreter, PARTICIPANT), self._environ_for_ranks)
-        except OSError as error:
-            problems.append(f"cannot start {interpreter}: {error.strerror}")
-
-    def _on_join(self, **invitation: Any) -> None:
-        """Take part in a rendezvous of PyTorch's."""
-        if self._participant is None:
-            self._channel.send("joined", answer={"error": "its interpreter could not be started"})
-            return
-        self._participant.tell(**invitation)
-        self._participant.when_answered(self._loop, self._joined, lambda: self._channel.send("arrived"))
-
-    def _joined(self, answer: dict[str, Any]) -> None:
-        if self._participant is not None:
-            self._participant.close()
-            self._participant = None
-        self._channel.send("joined", answer=answer)
 
     def _on_start(
         self,

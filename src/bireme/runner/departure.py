@@ -41,7 +41,7 @@ def departure(voyage: Voyage, members: Sequence[Member], master_addr: str) -> tu
         spec.accelerator != "auto",
         first.hello["local_rank_flag"],
         master_addr,
-        first.hello["port"] if spec.elastic else spec.master_port or first.hello["port"],
+        spec.master_port or first.hello["port"],
     )
     nodes = {member.name: preflight.node_facts(member, job.job_id) for member in members}
     plan = start_plan(spec, active, job, nodes)

@@ -26,12 +26,11 @@ if TYPE_CHECKING:
     from bireme.agent.session import Session
     from bireme.control.frames import Message
     from bireme.runner.dial import Dial
-    from bireme.runner.gathering import Gathering
     from bireme.runner.pidfile import PidFile
     from bireme.runner.voyage import Voyage
 
 _MESSAGES = (
-    *("hello", "arrived", "joined", "probed", "up", "down", "rested", "eof", "say", "unfit"),
+    *("hello", "probed", "up", "down", "rested", "eof", "say", "unfit"),
     *("guardian_lost", "signalled", "over", "pong"),
 )
 """What an agent says."""
@@ -77,15 +76,10 @@ class Fleet:
             voyage,
             self.members,
             self._engine,
-            on_fit=self._gather,
+            on_fit=self._find_address,
             on_address=self._start,
             on_checked=self._leave,
         )
-        self._gathering: Gathering | None = None
-        if voyage.epoch is not None and voyage.epoch.store is not None:
-            from bireme.runner.gathering import Gathering
-
-            self._gathering = Gathering(session, voyage.epoch, voyage.spec.run_id, self._gathered)
 
     # -- the crew's interface --------------------------------------------------------------------
 
@@ -215,27 +209,10 @@ class Fleet:
         if not self._leaving:
             self._muster.probed(member, reachable)
 
-    def _gather(self) -> None:
-        """Every node is fit: those of an elastic job meet first, and are numbered by that."""
-        if self._leaving:
-            return
-        if self._gathering is None:
+    def _find_address(self) -> None:
+        """Every node is fit, and they are numbered in the order of the pool: find where their ranks can meet."""
+        if not self._leaving:
             self._muster.find_address()
-            return
-        self._gathering.begin(self.members)
-
-    def _on_arrived(self, member: Member) -> None:
-        if self._gathering is not None and member in self.members and not self._leaving:
-            self._gathering.arrived(member)
-
-    def _on_joined(self, member: Member, answer: dict[str, Any]) -> None:
-        if self._gathering is not None and member in self.members and not self._leaving:
-            self._gathering.joined(member, answer)
-
-    def _gathered(self, present: list[Member]) -> None:
-        """All have come, in this order."""
-        self.members[:] = present
-        self._muster.find_address()
 
     def _start(self, master_addr: str) -> None:
         """The ranks can meet: number them and let them start."""
@@ -331,7 +308,7 @@ class Fleet:
             member.channel.close()
         if self._one_by_one:
             self._engine.end(member.index)
-        if not self._started and not (self._gathering is not None and self._gathering.begun):
+        if not self._started and not (self._voyage.epoch is not None and self._muster.all_fit):
             # An engine that cannot reach one node ends the agents of the others: theirs is not the fault.
             member.hint = reason
             self._muster.fail(member, [reason] if self._one_by_one else [])

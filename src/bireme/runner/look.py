@@ -44,7 +44,7 @@ def main() -> None:
     from bireme.planning.exports import Exports
     from bireme.resources.hostfile import HostEntry
     from bireme.runner import many, pool
-    from bireme.runner.gathering import Epoch
+    from bireme.runner.epoch import Epoch
     from bireme.runner.pidfile import PidFile
     from bireme.supervise.process import die_with_parent
 
@@ -65,7 +65,6 @@ def main() -> None:
     epoch = Epoch(
         1,
         0,
-        None,
         lambda _, why: reasons.append(why),
         nothing,
         nothing,

@@ -13,6 +13,7 @@ import bireme
 from bireme.errors import BadInputError
 from bireme.logs.console import OUT
 from bireme.runner import preflight
+from bireme.runner.member import addresses_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ class Muster:
         """The engine was started: so many nodes are being connected to."""
         for member in self._members[: AT_ONCE if self._one_by_one else None]:
             self.begin(member)
+
+    @property
+    def all_fit(self) -> bool:
+        """Whether every node that takes part has answered, and can carry its part."""
+        return self._fit
 
     def stop(self) -> None:
         """Nobody waits for the answers any more."""
@@ -169,7 +175,9 @@ class Muster:
     def find_address(self) -> None:
         """Node 0's addresses are tried from every other node, all at once."""
         first, *others = self._members
-        named = None if self._voyage.epoch is not None else self._voyage.spec.master_addr
+        named = self._voyage.spec.master_addr
+        if named and self._voyage.epoch is not None and not _has_address(first, named):
+            named = None  # it was an earlier epoch's first node that has this address
         if named or not others:
             self._on_address(named or "127.0.0.1")
             return
@@ -219,3 +227,8 @@ class Muster:
     def _unreachable(self, member: Member, index: int) -> None:
         if member.state == "connecting":
             self.fail(member, self.why(member, index, 0))
+
+
+def _has_address(member: Member, named: str) -> bool:
+    """Whether an address or name that the user has given is this node's."""
+    return named == member.name or not {named, *addresses_of(named)}.isdisjoint(member.hello["addresses"])
