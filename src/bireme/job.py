@@ -6,11 +6,18 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal, TypeAlias
+    from typing import Literal, TypeAlias
 
     ProgramKind: TypeAlias = Literal["script", "module", "exec"]
     LocalRankArg: TypeAlias = Literal["auto", "always", "never"]
     OutputMode: TypeAlias = Literal["auto", "prefix", "raw", "rank0", "none"]
+
+CHOICES = {
+    "ProgramKind": ("script", "module", "exec"),
+    "LocalRankArg": ("auto", "always", "never"),
+    "OutputMode": ("auto", "prefix", "raw", "rank0", "none"),
+}
+"""The same at run time, for `bireme.validate`."""
 
 DEFAULT_GRACE = 10.0
 """Seconds between the first stop signal and SIGKILL.
@@ -117,13 +124,3 @@ class JobSpec(Value):
     elastic_timeout: float = DEFAULT_ELASTIC_TIMEOUT
     elastic_interval: float = DEFAULT_ELASTIC_INTERVAL
     run_id: str = ""
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> JobSpec:
-        """The job of an `as_dict` that has travelled as JSON."""
-        return cls(**{**tuples(fields), "program": Program(**tuples(fields["program"]))})
-
-
-def tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows only lists; our values hold tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}

@@ -9,19 +9,34 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bireme.control.channel import Channel
-from bireme.control.frames import GREETING, Message, Output, encode_output
+from bireme.control.frames import GREETING, encode_output
+from bireme.control.messages import FROM_AGENT, TO_AGENT, Message, Output, Over, Ping, Release, Urge
 from bireme.loop import Loop
+from tests.control import examples
+
+OVER = Over(killed=0, stuck=())
 
 
 class Side:
     """One end of a channel, and what has happened there."""
 
-    def __init__(self, loop: Loop, read_fd: int, write_fd: int, **kwargs: bool) -> None:
+    def __init__(self, loop: Loop, read_fd: int, write_fd: int, *, agent: bool = False) -> None:
         self.frames: list[Message | Output] = []
         self.ends: list[str] = []
+        self.violations: list[str] = []
         self.until: Callable[[], bool] = lambda: False
         self.loop = loop
-        self.channel = Channel(loop, read_fd, write_fd, on_frame=self.on_frame, on_end=self.on_end, **kwargs)
+        self.channel = Channel(
+            loop,
+            read_fd,
+            write_fd,
+            TO_AGENT if agent else FROM_AGENT,
+            on_frame=self.on_frame,
+            on_end=self.on_end,
+            on_violation=self.on_violation,
+            greet=agent,
+            greeted=agent,
+        )
 
     def on_frame(self, frame: Message | Output) -> None:
         self.frames.append(frame)
@@ -29,6 +44,10 @@ class Side:
 
     def on_end(self, reason: str) -> None:
         self.ends.append(reason)
+        self.check()
+
+    def on_violation(self, what: str) -> None:
+        self.violations.append(what)
         self.check()
 
     def check(self) -> None:
@@ -73,17 +92,17 @@ def ends(request: pytest.FixtureRequest) -> Iterator[list[tuple[int, int]]]:
 @pytest.fixture
 def both(loop: Loop, ends: list[tuple[int, int]]) -> tuple[Side, Side]:
     """The runner's end and the agent's."""
-    return Side(loop, *ends[0]), Side(loop, *ends[1], greet=True, greeted=True)
+    return Side(loop, *ends[0]), Side(loop, *ends[1], agent=True)
 
 
 def test_both_ways(both: tuple[Side, Side]) -> None:
     runner, agent = both
-    agent.channel.send("hello", number=1)
-    runner.channel.send("ask", word="ü")
+    agent.channel.send(examples.HELLO)
+    runner.channel.send(examples.ASK)
     runner.wait(lambda: bool(runner.frames))
     agent.wait(lambda: bool(agent.frames))
-    assert runner.frames == [Message("hello", {"number": 1})]
-    assert agent.frames == [Message("ask", {"word": "ü"})]
+    assert runner.frames == [examples.HELLO]
+    assert agent.frames == [examples.ASK]
 
 
 def test_more_than_fits_is_sent_later_in_order(both: tuple[Side, Side]) -> None:
@@ -92,22 +111,22 @@ def test_more_than_fits_is_sent_later_in_order(both: tuple[Side, Side]) -> None:
     sent = [Output(number % 5, 1, bytes([number]) * 100_000) for number in range(50)]
     for output in sent:
         agent.channel.send_raw(encode_output(output.rank, output.number, output.data))
-    agent.channel.send("over")
+    agent.channel.send(OVER)
     assert agent.channel.pending > 3_000_000
     runner.wait(lambda: len(runner.frames) == len(sent) + 1)
-    assert runner.frames == [*sent, Message("over", {})]
+    assert runner.frames == [*sent, OVER]
     assert agent.channel.pending == 0
 
 
 def test_the_other_side_goes(both: tuple[Side, Side]) -> None:
     runner, agent = both
-    agent.channel.send("last")
+    agent.channel.send(OVER)
     agent.channel.close()
     runner.wait(lambda: bool(runner.ends))
-    assert runner.frames == [Message("last", {})]
+    assert runner.frames == [OVER]
     assert runner.ends == ["closed by the other side"]
     assert not runner.channel.open
-    runner.channel.send("into the void")
+    runner.channel.send(Release())
     assert runner.ends == ["closed by the other side"]
     assert not agent.ends, "who closes knows it"
 
@@ -125,9 +144,25 @@ def test_the_other_side_goes_while_much_waits(both: tuple[Side, Side]) -> None:
 def test_nonsense_ends_it(loop: Loop, ends: list[tuple[int, int]]) -> None:
     runner = Side(loop, *ends[0])
     os.write(ends[1][1], GREETING + b"garbage that is none of ours")
-    runner.wait(lambda: bool(runner.ends))
-    assert runner.ends == ["the channel carries something that is not ours"]
+    runner.wait(lambda: bool(runner.violations))
+    assert runner.violations == ["it sent something that is no frame"] and not runner.ends
     assert not runner.channel.open
+
+
+def test_a_message_for_the_other_side_ends_it(both: tuple[Side, Side]) -> None:
+    runner, agent = both
+    agent.channel.send(Ping(sent=1.0))
+    runner.wait(lambda: bool(runner.violations))
+    assert runner.violations == ["it sent an unknown message: 'Ping'"] and not runner.ends
+    assert not runner.channel.open
+
+
+def test_what_comes_before_a_violation_is_heard(both: tuple[Side, Side]) -> None:
+    runner, agent = both
+    agent.channel.send(OVER)
+    agent.channel.send(Urge())
+    runner.wait(lambda: bool(runner.violations))
+    assert runner.frames == [OVER]
 
 
 def test_noise_is_kept(loop: Loop, ends: list[tuple[int, int]]) -> None:
@@ -146,8 +181,10 @@ def test_closed_in_the_middle_of_what_has_come(loop: Loop, ends: list[tuple[int,
     channel = Channel(
         loop,
         *ends[0],
+        FROM_AGENT,
         on_frame=lambda frame: (heard.append(frame), channel.close(), loop.stop()),
-        on_end=lambda reason: heard.append(reason),
+        on_end=heard.append,
+        on_violation=heard.append,
         greeted=True,
     )
     data = b"".join(encode_output(rank, 1, b"x") for rank in range(3))

@@ -107,9 +107,9 @@ def test_who_it_is_cannot_be_changed_on_the_way() -> None:
 
 WRONG_FIRST = {
     "HTTP": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-    "another version": Agent(TOKEN, WHO).first().replace(b"bireme-dial 1", b"bireme-dial 2"),
-    "too few words": b"bireme-dial 1 abc\n",
-    "too many words": b"bireme-dial 1 abc def ghi\n",
+    "another version": Agent(TOKEN, WHO).first().replace(b"bireme-dial 2", b"bireme-dial 3"),
+    "too few words": b"bireme-dial 2 abc\n",
+    "too many words": b"bireme-dial 2 abc def ghi\n",
     "an empty line": b"\n",
     "bytes": b"\xff\xfe\x00\n",
     "too long": b"x" * (MOST_BYTES + 1),
@@ -155,7 +155,7 @@ def test_who_it_says_it_is_must_be_a_table_of_words() -> None:
     for who in (b"[]", b"5", b'"x"', b"{", b"\xff", b'{"name": 5}', b'{"name": null}', b"[" * 5000):
         text = base64.b64encode(who).decode()
         runner = Runner(TOKEN)
-        answer = runner.feed(f"bireme-dial 1 abc {text}\n".encode())
+        answer = runner.feed(f"bireme-dial 2 abc {text}\n".encode())
         assert answer
         nonce = answer.split()[0].decode()
         assert runner.feed(f"{_mac(TOKEN, 'agent', nonce, 'abc', text)}\n".encode()) is None, who

@@ -47,10 +47,11 @@ def main() -> None:
     from bireme.runner.epoch import Epoch
     from bireme.runner.pidfile import PidFile
     from bireme.supervise.process import die_with_parent
+    from bireme.validate import build
 
     asked = json.loads(sys.stdin.readline())
     die_with_parent(asked["parent"])
-    spec = JobSpec.from_dict(asked["spec"])
+    spec = build(JobSpec, asked["spec"])
 
     reasons: list[str] = []
 
