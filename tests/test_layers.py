@@ -20,11 +20,13 @@ LAYERS = (
     {"bireme.runner"},
     {"bireme.agent"},
     {"bireme.elastic"},
-    {"bireme.backends", "bireme.control", "bireme.supervise", "bireme.logs"},
+    {"bireme.control"},
+    {"bireme.backends", "bireme.supervise", "bireme.logs"},
     {"bireme.planning"},
     {"bireme.resources"},
     {"bireme.job"},
     {"bireme.loop"},
+    {"bireme.validate"},
     {"bireme.errors", "bireme.interrupt", "bireme.value"},
 )
 DEPTH = {module: depth for depth, layer in enumerate(LAYERS) for module in layer}

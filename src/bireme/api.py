@@ -55,9 +55,9 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
     Raises:
         BadInputError: as :func:`run`.
     """
-    if spec.elastic:  # its ranks do not meet where the nodes do
+    if spec.elastic:  # the address counts only where it is the first node's
         run_id = spec.run_id or "<made at the start>"
-        spec = spec.replace(master_addr=None, master_port=None, num_nodes=None, run_id=run_id)
+        spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
     return launch.plan(spec, _inherited() if environ is None else environ)
 
 

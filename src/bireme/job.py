@@ -6,11 +6,18 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal, TypeAlias
+    from typing import Literal, TypeAlias
 
     ProgramKind: TypeAlias = Literal["script", "module", "exec"]
     LocalRankArg: TypeAlias = Literal["auto", "always", "never"]
     OutputMode: TypeAlias = Literal["auto", "prefix", "raw", "rank0", "none"]
+
+CHOICES = {
+    "ProgramKind": ("script", "module", "exec"),
+    "LocalRankArg": ("auto", "always", "never"),
+    "OutputMode": ("auto", "prefix", "raw", "rank0", "none"),
+}
+"""The same at run time, for `bireme.validate`."""
 
 DEFAULT_GRACE = 10.0
 """Seconds between the first stop signal and SIGKILL.
@@ -68,7 +75,7 @@ class JobSpec(Value):
     forgiven.
 
     ``elastic``: nodes may come and go, between ``min_nodes`` and ``max_nodes`` (``None``: as many as there are);
-    ``master_addr`` and ``master_port`` are then the rendezvous store's. With too few, the job waits ``elastic_timeout``
+    ``master_addr`` counts only while it is the first node's. With too few, the job waits ``elastic_timeout``
     seconds; ``elastic_interval``: seconds at most between two looks for a node. ``run_id``: the same in every epoch.
     """
 
@@ -117,13 +124,3 @@ class JobSpec(Value):
     elastic_timeout: float = DEFAULT_ELASTIC_TIMEOUT
     elastic_interval: float = DEFAULT_ELASTIC_INTERVAL
     run_id: str = ""
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> JobSpec:
-        """The job of an `as_dict` that has travelled as JSON."""
-        return cls(**{**tuples(fields), "program": Program(**tuples(fields["program"]))})
-
-
-def tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows only lists; our values hold tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}

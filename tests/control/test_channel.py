@@ -10,20 +10,37 @@ from typing import Any
 import pytest
 
 from bireme.control.channel import Channel
-from bireme.control.frames import GREETING, Message, Output, encode_output
+from bireme.control.frames import GREETING, encode_output
+from bireme.control.messages import FROM_AGENT, TO_AGENT, Message, Output, Over, Ping, Release, Urge
 from bireme.loop import Loop
+from tests.control import examples
 from tests.control.test_transport import mac_pair, tls_pair
+
+OVER = Over(killed=0, stuck=())
+REAL = examples.ASK.replace(exports={"ECHO": "real"})
 
 
 class Side:
     """One end of a channel, and what has happened there."""
 
-    def __init__(self, loop: Loop, read_fd: int, write_fd: int, **kwargs: Any) -> None:
+    def __init__(self, loop: Loop, read_fd: int, write_fd: int, *, agent: bool = False, **kwargs: Any) -> None:
         self.frames: list[Message | Output] = []
         self.ends: list[str] = []
+        self.violations: list[str] = []
         self.until: Callable[[], bool] = lambda: False
         self.loop = loop
-        self.channel = Channel(loop, read_fd, write_fd, on_frame=self.on_frame, on_end=self.on_end, **kwargs)
+        self.channel = Channel(
+            loop,
+            read_fd,
+            write_fd,
+            TO_AGENT if agent else FROM_AGENT,
+            on_frame=self.on_frame,
+            on_end=self.on_end,
+            on_violation=self.on_violation,
+            greet=agent,
+            greeted=agent,
+            **kwargs,
+        )
 
     def on_frame(self, frame: Message | Output) -> None:
         self.frames.append(frame)
@@ -31,6 +48,10 @@ class Side:
 
     def on_end(self, reason: str) -> None:
         self.ends.append(reason)
+        self.check()
+
+    def on_violation(self, what: str) -> None:
+        self.violations.append(what)
         self.check()
 
     def check(self) -> None:
@@ -76,17 +97,17 @@ def ends(request: pytest.FixtureRequest) -> Iterator[list[tuple[int, int]]]:
 def both(request: pytest.FixtureRequest, loop: Loop, ends: list[tuple[int, int]]) -> tuple[Side, Side]:
     """The runner's end and the agent's."""
     runner, agent = {"plain": lambda: (None, None), "mac": mac_pair, "tls": tls_pair}[request.param]()
-    return Side(loop, *ends[0], transport=runner), Side(loop, *ends[1], greet=True, greeted=True, transport=agent)
+    return Side(loop, *ends[0], transport=runner), Side(loop, *ends[1], agent=True, transport=agent)
 
 
 def test_both_ways(both: tuple[Side, Side]) -> None:
     runner, agent = both
-    agent.channel.send("hello", number=1)
-    runner.channel.send("ask", word="ü")
+    agent.channel.send(examples.HELLO)
+    runner.channel.send(examples.ASK)
     runner.wait(lambda: bool(runner.frames))
     agent.wait(lambda: bool(agent.frames))
-    assert runner.frames == [Message("hello", {"number": 1})]
-    assert agent.frames == [Message("ask", {"word": "ü"})]
+    assert runner.frames == [examples.HELLO]
+    assert agent.frames == [examples.ASK]
 
 
 def test_more_than_fits_is_sent_later_in_order(both: tuple[Side, Side]) -> None:
@@ -95,22 +116,22 @@ def test_more_than_fits_is_sent_later_in_order(both: tuple[Side, Side]) -> None:
     sent = [Output(number % 5, 1, bytes([number]) * 100_000) for number in range(50)]
     for output in sent:
         agent.channel.send_raw(encode_output(output.rank, output.number, output.data))
-    agent.channel.send("over")
+    agent.channel.send(OVER)
     assert agent.channel.pending > 3_000_000
     runner.wait(lambda: len(runner.frames) == len(sent) + 1)
-    assert runner.frames == [*sent, Message("over", {})]
+    assert runner.frames == [*sent, OVER]
     assert agent.channel.pending == 0
 
 
 def test_the_other_side_goes(both: tuple[Side, Side]) -> None:
     runner, agent = both
-    agent.channel.send("last")
+    agent.channel.send(OVER)
     agent.channel.close()
     runner.wait(lambda: bool(runner.ends))
-    assert runner.frames == [Message("last", {})]
+    assert runner.frames == [OVER]
     assert runner.ends == ["closed by the other side"]
     assert not runner.channel.open
-    runner.channel.send("into the void")
+    runner.channel.send(Release())
     assert runner.ends == ["closed by the other side"]
     assert not agent.ends, "who closes knows it"
 
@@ -128,9 +149,25 @@ def test_the_other_side_goes_while_much_waits(both: tuple[Side, Side]) -> None:
 def test_nonsense_ends_it(loop: Loop, ends: list[tuple[int, int]]) -> None:
     runner = Side(loop, *ends[0])
     os.write(ends[1][1], GREETING + b"garbage that is none of ours")
-    runner.wait(lambda: bool(runner.ends))
-    assert runner.ends == ["the channel carries something that is not ours"]
+    runner.wait(lambda: bool(runner.violations))
+    assert runner.violations == ["it sent something that is no frame"] and not runner.ends
     assert not runner.channel.open
+
+
+def test_a_message_for_the_other_side_ends_it(both: tuple[Side, Side]) -> None:
+    runner, agent = both
+    agent.channel.send(Ping(sent=1.0))
+    runner.wait(lambda: bool(runner.violations))
+    assert runner.violations == ["it sent an unknown message: 'Ping'"] and not runner.ends
+    assert not runner.channel.open
+
+
+def test_what_comes_before_a_violation_is_heard(both: tuple[Side, Side]) -> None:
+    runner, agent = both
+    agent.channel.send(OVER)
+    agent.channel.send(Urge())
+    runner.wait(lambda: bool(runner.violations))
+    assert runner.frames == [OVER]
 
 
 def test_noise_is_kept(loop: Loop, ends: list[tuple[int, int]]) -> None:
@@ -149,8 +186,10 @@ def test_closed_in_the_middle_of_what_has_come(loop: Loop, ends: list[tuple[int,
     channel = Channel(
         loop,
         *ends[0],
+        FROM_AGENT,
         on_frame=lambda frame: (heard.append(frame), channel.close(), loop.stop()),
-        on_end=lambda reason: heard.append(reason),
+        on_end=heard.append,
+        on_violation=heard.append,
         greeted=True,
     )
     data = b"".join(encode_output(rank, 1, b"x") for rank in range(3))
@@ -163,7 +202,7 @@ def test_closed_in_the_middle_of_what_has_come(loop: Loop, ends: list[tuple[int,
 def test_what_has_come_early(loop: Loop, ends: list[tuple[int, int]]) -> None:
     """What the transport had decoded before is taken first."""
     early = encode_output(0, 1, b"first")
-    agent = Side(loop, *ends[0], greeted=True, early=early[:7])
+    agent = Side(loop, *ends[0], agent=True, early=early[:7])
     os.write(ends[1][1], early[7:] + encode_output(0, 1, b"second"))
     agent.wait(lambda: len(agent.frames) == 2)
     assert agent.frames == [Output(0, 1, b"first"), Output(0, 1, b"second")]
@@ -185,7 +224,7 @@ class Between:
             source.setblocking(False)
             loop.watch(source.fileno(), lambda source=source, sink=sink: self.carry(source, sink))
         self.runner = Side(loop, *[runner.detach()] * 2, transport=transports[0])
-        self.agent = Side(loop, *[agent.detach()] * 2, greet=True, greeted=True, transport=transports[1])
+        self.agent = Side(loop, *[agent.detach()] * 2, agent=True, transport=transports[1])
 
     def carry(self, source: socket.socket, sink: socket.socket) -> None:
         data = source.recv(1 << 16)
@@ -210,18 +249,18 @@ class Between:
 @pytest.fixture(params=["mac", "tls"])
 def between(request: pytest.FixtureRequest, loop: Loop) -> Iterator[Between]:
     made = Between(loop, {"mac": mac_pair, "tls": tls_pair}[request.param]())
-    made.agent.channel.send("hello")
+    made.agent.channel.send(examples.HELLO)
     made.runner.wait(lambda: bool(made.runner.frames))
     yield made
     made.close()
 
 
 def test_the_relay_passes_on(between: Between) -> None:
-    between.runner.channel.send("ask", argv=["echo", "real"])
+    between.runner.channel.send(REAL)
     between.agent.wait(lambda: bool(between.agent.frames))
-    assert between.agent.frames == [Message("ask", {"argv": ["echo", "real"]})]
+    assert between.agent.frames == [REAL]
     if not between.runner.channel.readable:
-        assert b"real" not in between.seen and b"hello" not in between.seen
+        assert b"real" not in between.seen and b"Hello" not in between.seen
 
 
 @pytest.mark.parametrize("how", ["changed", "replayed", "cut", "reversed"])
@@ -234,11 +273,11 @@ def test_the_relay_alters(between: Between, how: str) -> None:
         "reversed": lambda data: data[len(data) // 2 :] + data[: len(data) // 2],
     }
     between.alter = change[how]
-    between.runner.channel.send("start", argv=["echo", "real"])
+    between.runner.channel.send(REAL)
     between.runner.channel.send_raw(encode_output(0, 1, b"x" * 100_000))  # a forged length may have it wait for so much
     between.agent.wait(lambda: bool(between.agent.ends))
     assert between.agent.ends == ["what it carries was altered on the way"]
-    assert between.agent.frames in ([], [Message("start", {"argv": ["echo", "real"]})][: how == "replayed"])
+    assert between.agent.frames in ([], [REAL][: how == "replayed"])
 
 
 def test_the_relay_ends_it(between: Between) -> None:

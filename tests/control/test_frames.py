@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from itertools import pairwise
 
@@ -10,25 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bireme.control.frames import (
-    GREETING,
-    MAX_FRAME,
-    VERSION,
-    Decoder,
-    Message,
-    Output,
-    ProtocolError,
-    encode_message,
-    encode_output,
-)
+from bireme.control.frames import GREETING, MAX_FRAME, VERSION, Decoder, NotOursError, encode_message, encode_output
+from bireme.control.messages import FROM_AGENT, Message, Output, Over, ProtocolError, Say
+from tests.control import examples
 
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=5,
-)
-names = st.text().filter(lambda name: name not in ("type", "type_"))
-messages = st.builds(Message, st.text(min_size=1), st.dictionaries(names, values, max_size=3))
+OVER = Over(killed=0, stuck=())
+messages = st.builds(Say, level=st.just("info"), text=st.text()) | st.sampled_from(examples.FROM_AGENT)
 outputs = st.builds(Output, st.integers(0, 2**32 - 1), st.integers(0, 255), st.binary(max_size=300))
 frames = st.lists(messages | outputs, max_size=6)
 
@@ -36,7 +22,7 @@ frames = st.lists(messages | outputs, max_size=6)
 def encoded(frame: Message | Output) -> bytes:
     if isinstance(frame, Output):
         return encode_output(frame.rank, frame.number, frame.data)
-    return encode_message(frame.type, **frame.body)
+    return encode_message(frame)
 
 
 def fed(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Message | Output]:
@@ -56,22 +42,22 @@ noise = st.binary(max_size=400).filter(lambda data: b"\x01bireme-channel " not i
 @given(frames, cuts)
 def test_in_any_pieces(sent: list[Message | Output], cuts: list[int]) -> None:
     data = GREETING + b"".join(map(encoded, sent))
-    assert fed(Decoder(), data, cuts) == sent
+    assert fed(Decoder(FROM_AGENT), data, cuts) == sent
 
 
 @given(frames)
 def test_byte_by_byte(sent: list[Message | Output]) -> None:
     data = b"".join(map(encoded, sent))
-    assert fed(Decoder(greeted=True), data, list(range(len(data)))) == sent
+    assert fed(Decoder(FROM_AGENT, greeted=True), data, list(range(len(data)))) == sent
 
 
 @given(frames, noise, cuts)
-@example([Message("hello", {})], b"\n\x01bireme-channe", [3, 9])
-@example([Message("hello", {})], b"\n\x01bireme-channel"[:-1] * 3, [])
-@example([Message("hello", {})], b"J\0\0\0\x02{}", [1])
+@example([OVER], b"\n\x01bireme-channe", [3, 9])
+@example([OVER], b"\n\x01bireme-channel"[:-1] * 3, [])
+@example([OVER], b"J\0\0\0\x02{}", [1])
 def test_noise_before_the_greeting(sent: list[Message | Output], noise: bytes, cuts: list[int]) -> None:
     """Of a shell's start-up files: it is kept, and does no harm."""
-    decoder = Decoder()
+    decoder = Decoder(FROM_AGENT)
     assert fed(decoder, noise + GREETING + b"".join(map(encoded, sent)), cuts) == sent
     assert decoder.noise == noise
 
@@ -83,16 +69,16 @@ def test_noise_before_the_greeting(sent: list[Message | Output], noise: bytes, c
 def test_much_noise(size: int, piece: int) -> None:
     """Its end is kept, for that may say what is wrong; and memory stays small."""
     text = (b"%07d\n" * (size // 8)) % tuple(range(size // 8))
-    data = text + GREETING + encode_message("hello")
-    decoder = Decoder()
-    assert fed(decoder, data, list(range(0, len(data), piece))) == [Message("hello", {})]
+    data = text + GREETING + encode_message(OVER)
+    decoder = Decoder(FROM_AGENT)
+    assert fed(decoder, data, list(range(0, len(data), piece))) == [OVER]
     assert decoder.noise == text[-4096:]
 
 
 def test_noise_without_a_greeting_is_bounded() -> None:
-    decoder = Decoder()
+    decoder = Decoder(FROM_AGENT)
     for _ in range(200):
-        assert decoder.feed(b"x" * 65536) == []
+        assert list(decoder.feed(b"x" * 65536)) == []
     assert decoder.noise == b"x" * 4096
     assert len(decoder._buffer) <= 2 * 65536
 
@@ -100,22 +86,22 @@ def test_noise_without_a_greeting_is_bounded() -> None:
 @pytest.mark.parametrize("version", ["0", str(VERSION + 1), "77", "x"])
 @given(cuts=cuts)
 def test_another_version_is_named(version: str, cuts: list[int]) -> None:
-    data = GREETING.replace(b" %d" % VERSION, b" " + version.encode()) + encode_message("hello")
-    with pytest.raises(ProtocolError, match=f"version {version} of the channel, we {VERSION}"):
-        fed(Decoder(), data, cuts)
+    data = GREETING.replace(b" %d" % VERSION, b" " + version.encode()) + encode_message(OVER)
+    with pytest.raises(NotOursError, match=f"version {version} of the channel, we {VERSION}"):
+        fed(Decoder(FROM_AGENT), data, cuts)
 
 
 @given(st.binary(min_size=5, max_size=60), cuts)
 def test_what_is_no_frame(data: bytes, cuts: list[int]) -> None:
     """Never another exception, and never a frame of garbage that begins wrongly."""
-    decoder = Decoder(greeted=True)
+    decoder = Decoder(FROM_AGENT, greeted=True)
     if data[:1] in (b"J", b"O") and struct.unpack("!I", data[1:5])[0] <= MAX_FRAME:
         try:
             fed(decoder, data, cuts)
         except ProtocolError:
             pass
     else:
-        with pytest.raises(ProtocolError, match="not ours"):
+        with pytest.raises(ProtocolError, match="no frame"):
             fed(decoder, data, cuts)
 
 
@@ -140,30 +126,15 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_frames(name: str) -> None:
-    with pytest.raises(ProtocolError, match="not ours"):
-        Decoder(greeted=True).feed(BROKEN[name])
+    with pytest.raises(ProtocolError, match="it sent "):
+        list(Decoder(FROM_AGENT, greeted=True).feed(BROKEN[name]))
 
 
 def test_a_long_frame_in_small_pieces() -> None:
     """In time that grows with its length, not with its square."""
     data = encode_output(3, 1, bytes(range(256)) * (16 * 1024))
-    decoder = Decoder(greeted=True)
+    decoder = Decoder(FROM_AGENT, greeted=True)
     found = []
     for start in range(0, len(data), 4096):
         found += decoder.feed(data[start : start + 4096])
     assert found == [Output(3, 1, bytes(range(256)) * (16 * 1024))]
-
-
-@given(values)
-def test_messages_are_of_ascii(value: object) -> None:
-    """And of one line: a log of them can be read."""
-    data = encode_message("x", value=value)[5:]
-    assert data.isascii() and b"\n" not in data
-    assert json.loads(data) == {"type": "x", "value": value}
-
-
-def test_words_that_are_not_utf8_survive() -> None:
-    """Arguments and values that are no text, as Python has them."""
-    word = b"\xff\x80 \xc3".decode("utf-8", "surrogateescape")
-    (message,) = Decoder(greeted=True).feed(encode_message("x", word=word))
-    assert isinstance(message, Message) and message.body["word"] == word

@@ -208,8 +208,8 @@ def test_an_answer_is_no_proof_for_the_other_side() -> None:
 WRONG_FIRST = {
     "HTTP": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     "TLS at once": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n",
-    "another version": Agent(TOKEN, WHO).first().replace(b"bireme-dial 1", b"bireme-dial 2"),
-    "too few words": b"bireme-dial 1 abc\n",
+    "another version": Agent(TOKEN, WHO).first().replace(b"bireme-dial 2", b"bireme-dial 3"),
+    "too few words": b"bireme-dial 2 abc\n",
     "no MAC": Agent(TOKEN, WHO).first().rpartition(b" ")[0] + b"\n",
     "too many words": Agent(TOKEN, WHO).first().replace(b"\n", b" x\n"),
     "more than a line": Agent(TOKEN, WHO).first() + b"x",
@@ -237,7 +237,7 @@ def test_whatever_comes(pieces: list[bytes]) -> None:
 
 
 words_like_ours = st.lists(
-    st.one_of(st.sampled_from([b"bireme-dial", b"1", b"e30=", b"tls", b"mac", b"-", b"\xff"]), st.binary(max_size=70)),
+    st.one_of(st.sampled_from([b"bireme-dial", b"2", b"e30=", b"tls", b"mac", b"-", b"\xff"]), st.binary(max_size=70)),
     max_size=6,
 ).map(lambda words: b" ".join(words) + b"\n")
 
@@ -289,6 +289,6 @@ def test_who_it_says_it_is_must_be_a_table_of_words() -> None:
     """Even who knows the token cannot make us stumble."""
     for who in (b"[]", b"5", b'"x"', b"{", b"\xff", b'{"name": 5}', b'{"name": null}', b"[" * 5000):
         text = base64.b64encode(who).decode()
-        words = ("bireme-dial", "1", "abc", text)
+        words = ("bireme-dial", "2", "abc", text)
         line = f"{' '.join(words)} {_mac(TOKEN, 'first', *words)}\n"
         assert Runner(TOKEN, SECURE).feed(line.encode()) is None, who

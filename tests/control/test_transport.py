@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bireme.control.frames import ProtocolError
+from bireme.control.messages import ProtocolError
 from bireme.control.tls import TlsTransport, client_context
 from bireme.control.transport import MacTransport, Transport
 from bireme.runner.certificate import CertificateMaker

@@ -7,6 +7,7 @@ import sys
 
 import bireme
 from bireme.agent.facts import node_facts, short_hostname
+from bireme.control.messages import Hello
 from bireme.errors import BiremeError
 from bireme.logs.rankfiles import prepare
 from bireme.resources import devices, locality, ports, program
@@ -29,7 +30,7 @@ class Examination:
         environ: what the ranks are to inherit.
 
     Attributes:
-        found: for the message ``hello``.
+        found: fields of the message `Hello`.
         problems: in words; none where the node is fit.
         environ: what the ranks inherit, after ``--venv_script``.
         interpreter: theirs; "" where it is not known.
@@ -44,7 +45,7 @@ class Examination:
             "hostname": short_hostname(),
             "version": bireme.__version__,
             "python": sys.version.split()[0],
-            "addresses": list(locality.own_addresses()),
+            "addresses": tuple(locality.own_addresses()),
         }
 
     def examine(self, cwd: str, slots: Sequence[str] | None) -> None:
@@ -89,9 +90,9 @@ class Examination:
             return
         self.found.update(
             accelerator=there.accelerator,
-            slots=list(mine),
+            slots=tuple(mine),
             cores=facts.cores,
-            bound=[list(cores) for cores in facts.bound],
+            bound=facts.bound,
             omp_threads_set=facts.omp_threads_set,
             temporary=os.path.dirname(facts.error_dir),
         )
@@ -99,7 +100,7 @@ class Examination:
     def listen(self) -> ports.Listener | None:
         """Hold the rendezvous port, and listen there until the start, so that the other nodes can try it."""
         try:
-            named = None if self._spec.elastic else self._spec.master_port  # there it is the rendezvous store's
+            named = self._spec.master_port
             lease = ports.lease_named_port(named) if named else ports.lease_port()[0]
             listener = ports.Listener(lease)
         except BiremeError as error:
@@ -108,3 +109,7 @@ class Examination:
             return None
         self.found["port"] = lease.port
         return listener
+
+    def hello(self) -> Hello:
+        """What was found, as the answer to the runner."""
+        return Hello(problems=tuple(self.problems), **self.found)

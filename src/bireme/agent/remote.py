@@ -11,35 +11,69 @@ import sys
 import time
 
 from bireme.agent.examination import Examination
-from bireme.agent.facts import short_hostname
 from bireme.agent.node import Listener, Node, remove_flat_directory
 from bireme.agent.pipes import Pipes
 from bireme.control.channel import Channel
-from bireme.control.frames import Message, encode_output
+from bireme.control.frames import encode_output
+from bireme.control.messages import (
+    TO_AGENT,
+    Ask,
+    Credit,
+    Down,
+    Eof,
+    GuardianLost,
+    Message,
+    Over,
+    Ping,
+    Pong,
+    Probe,
+    Probed,
+    ProtocolError,
+    Release,
+    Rested,
+    Resume,
+    Say,
+    Signalled,
+    SignalRanks,
+    Start,
+    Stop,
+    Suspend,
+    Unfit,
+    Up,
+    Urge,
+)
 from bireme.control.silence import BEATS, Silence
 from bireme.errors import BiremeError
-from bireme.job import JobSpec, tuples
 from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.planning.environment import ELASTIC_MARK, elastic_mark
-from bireme.planning.start import NodePlan, WorkerPlan
 from bireme.resources import reach
 from bireme.supervise import limits
 from bireme.supervise.process import marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Mapping, MutableMapping, Sequence
+    from typing import Any, Literal, TypeAlias
 
-    from bireme.control.frames import Output
+    from bireme.control.messages import Output
     from bireme.control.transport import Transport
+    from bireme.job import JobSpec
     from bireme.loop import Timer
+    from bireme.planning.start import NodePlan
     from bireme.resources import ports
-    from bireme.supervise.helper import Helper
     from bireme.supervise.outcome import RankEnd
 
+    State: TypeAlias = Literal["new", "asked", "started"]
+
 _SIGNALS = (*STOP_SIGNALS, *RELAYED_SIGNALS)
+_ALWAYS = frozenset({Ping, Release, Urge, SignalRanks, Suspend, Resume})
+MAY_HEAR: Mapping[State, frozenset[type[Message]]] = {
+    "new": frozenset({Ask}),
+    "asked": _ALWAYS | {Probe, Start},
+    "started": _ALWAYS | {Stop, Credit},
+}
+"""What the runner may say to an agent in which state; `Ask` leads to asked, `Start` to started."""
 
 
 def over_stdio(environ: Mapping[str, str]) -> int:
@@ -110,18 +144,33 @@ class RemoteAgent:
             self._loop,
             read_fd,
             write_fd,
+            TO_AGENT,
             on_frame=self._on_frame,
             on_end=self._cut_off,
+            on_violation=self._on_violation,
             greet=True,
             greeted=True,
             transport=transport,
             early=early,
         )
+        self._state: State = "new"
+        self._handlers: Mapping[type[Message], Callable[[Any], None]] = {
+            Ask: self._on_ask,
+            Probe: self._on_probe,
+            Start: self._on_start,
+            Stop: self._on_stop,
+            Urge: self._on_urge,
+            SignalRanks: self._on_signal_ranks,
+            Suspend: self._on_suspend,
+            Resume: self._on_resume,
+            Credit: self._on_credit,
+            Ping: self._on_ping,
+            Release: self._on_release,
+        }
         self._loop.on_signals(_SIGNALS, self._on_signal)
         self._spec: JobSpec | None = None
         self._environ_for_ranks: Mapping[str, str] = {}
         self._listener: ports.Listener | None = None
-        self._participant: Helper | None = None
         self._node: Node | None = None
         self._pipes: Pipes | None = None
         self._files: RankFiles | None = None
@@ -138,8 +187,6 @@ class RemoteAgent:
 
     def close(self) -> None:
         """Leave nothing behind."""
-        if self._participant is not None:
-            self._participant.close()
         if self._node is not None:
             self._node.close()
         if self._files is not None:
@@ -153,95 +200,54 @@ class RemoteAgent:
 
     def _on_frame(self, frame: Message | Output) -> None:
         self._silence.broken(time.monotonic())
-        if not isinstance(frame, Message):
-            return
-        handler = getattr(self, f"_on_{frame.type}", None)
-        if handler is None:
-            self._channel.send("say", level="error", text=f"{short_hostname()}: unknown message {frame.type}")
-            return
+        if not isinstance(frame, Message) or type(frame) not in MAY_HEAR[self._state]:
+            raise ProtocolError(f"it sent {type(frame).__name__} to an agent that is {self._state}")
+        if isinstance(frame, (Ask, Start)):
+            self._state = "asked" if isinstance(frame, Ask) else "started"
         try:
-            handler(**frame.body)
+            self._handlers[type(frame)](frame)
         except BiremeError as error:
-            self._channel.send("unfit", problems=[str(error)])
+            self._channel.send(Unfit(problems=(str(error),)))
 
-    def _on_ask(
-        self,
-        spec: dict[str, Any],
-        cwd: str,
-        heartbeat: float,
-        first: bool,
-        name: str,
-        slots: list[str] | None,
-        exports: dict[str, str],
-        unset: list[str],
-    ) -> None:
+    def _on_violation(self, what: str) -> None:
+        """The runner has broken the protocol, so it is none of ours: as if it were gone."""
+        sys.stderr.write(f"bireme: the runner broke the protocol: {what}\n")
+        self._cut_off("the runner broke the protocol")
+
+    def _on_ask(self, ask: Ask) -> None:
         """The preflight: can this node carry its part? All that is wrong is said at once."""
-        self._spec = JobSpec.from_dict(spec)
-        self._heartbeat = heartbeat
-        kept = {name: value for name, value in self._environ.items() if not name.startswith(tuple(unset))}
-        examination = Examination(self._spec, self._environ, {**kept, **exports})
-        examination.examine(cwd, slots)
+        spec = self._spec = ask.spec
+        self._heartbeat = ask.heartbeat
+        kept = {name: value for name, value in self._environ.items() if not name.startswith(ask.unset)}
+        examination = Examination(spec, self._environ, {**kept, **ask.exports})
+        examination.examine(ask.cwd, ask.slots)
         self._environ_for_ranks = examination.environ
-        if first:
+        if ask.first:
             self._listener = examination.listen()
-        if self._spec.elastic and examination.interpreter:
-            examination.found["earlier"] = len(marked(ELASTIC_MARK, elastic_mark(self._spec.run_id, name)))
-            self._prepare_to_join(examination.interpreter, examination.problems)
-        self._channel.send("hello", problems=examination.problems, **examination.found)
+        if spec.elastic:
+            examination.found["earlier"] = len(marked(ELASTIC_MARK, elastic_mark(spec.run_id, ask.name)))
+        self._channel.send(examination.hello())
         self._silence.broken(time.monotonic())  # an environment script may have taken its time
         self._watch_runner()
 
-    def _on_probe(self, addresses: list[str], port: int) -> None:
+    def _on_probe(self, probe: Probe) -> None:
         """Which of node 0's addresses can be reached from here?"""
-        reachable = reach.reachable(addresses, port, seconds=min(3.0, self._heartbeat / 3))
-        self._channel.send("probed", reachable=reachable)
+        found = reach.reachable(probe.addresses, probe.port, seconds=min(3.0, self._heartbeat / 3))
+        self._channel.send(Probed(reachable=tuple(found)))
 
-    def _prepare_to_join(self, interpreter: str, problems: list[str]) -> None:
-        """Let torch be imported while the other nodes are still being asked."""
-        from bireme.elastic import PARTICIPANT, has_torch
-        from bireme.supervise.helper import Helper
-
-        try:
-            if not has_torch(interpreter, self._environ_for_ranks):
-                problems.append(f"elastic training needs PyTorch, and {interpreter} has none")
-            self._participant = Helper((interpreter, PARTICIPANT), self._environ_for_ranks)
-        except OSError as error:
-            problems.append(f"cannot start {interpreter}: {error.strerror}")
-
-    def _on_join(self, **invitation: Any) -> None:
-        """Take part in a rendezvous of PyTorch's."""
-        if self._participant is None:
-            self._channel.send("joined", answer={"error": "its interpreter could not be started"})
-            return
-        self._participant.tell(**invitation)
-        self._participant.when_answered(self._loop, self._joined, lambda: self._channel.send("arrived"))
-
-    def _joined(self, answer: dict[str, Any]) -> None:
-        if self._participant is not None:
-            self._participant.close()
-            self._participant = None
-        self._channel.send("joined", answer=answer)
-
-    def _on_start(
-        self,
-        node: dict[str, Any],
-        accelerator: str,
-        grace: float,
-        window: int,
-        rest: float,
-    ) -> None:
+    def _on_start(self, start: Start) -> None:
         assert self._spec is not None
-        plan = self._plan = _node_plan(node)
-        self._window = window
+        plan = self._plan = start.node
+        self._window = start.window
         # First: a rank of another node may be quick, and is to find nobody at the port but the first rank.
         keep = self._listener.hand_over() if self._listener is not None else ()
-        self._pipes = Pipes(self._loop, self._chunk, self._rested, self._eof, self._maybe_over, rest=rest)
+        self._pipes = Pipes(self._loop, self._chunk, self._rested, self._eof, self._maybe_over, rest=start.rest)
         if self._spec.rank_log_dir is not None:
             ranks = [worker.rank for worker in plan.workers]
             directory = prepare(self._spec.rank_log_dir)
-            self._files = RankFiles(directory, ranks, lambda text: self._channel.send("say", level="error", text=text))
+            self._files = RankFiles(directory, ranks, self._complain)
         listener = Listener(self._up, self._down, self._guardian_lost, self._unfit, self._node_over)
-        self._node = Node(self._loop, plan, accelerator=accelerator, grace=grace, listener=listener)
+        self._node = Node(self._loop, plan, accelerator=start.accelerator, grace=start.grace, listener=listener)
         files_limit = limits.allow_files(4 * len(plan.workers))
         null = os.open(os.devnull, os.O_RDWR)
         pipes = [(null, self._pipes.add(w.rank, 1), self._pipes.add(w.rank, 2)) for w in plan.workers]
@@ -249,42 +255,42 @@ class RemoteAgent:
         os.close(null)
         self._pipes.begin()
 
-    def _on_stop(self, signum: int) -> None:
+    def _on_stop(self, stop: Stop) -> None:
         if self._node is not None:
-            self._node.stop(signum)
+            self._node.stop(stop.signum)
         else:  # it could not be started
-            self._channel.send("over", killed=0, stuck=[])
+            self._channel.send(Over(killed=0, stuck=()))
 
-    def _on_urge(self) -> None:
+    def _on_urge(self, _: Urge) -> None:
         if self._node is not None:
             self._node.urge()
 
-    def _on_signal_ranks(self, signum: int) -> None:
+    def _on_signal_ranks(self, signal_ranks: SignalRanks) -> None:
         if self._node is not None:
-            self._node.signal_ranks(signum)
+            self._node.signal_ranks(signal_ranks.signum)
 
-    def _on_suspend(self) -> None:
+    def _on_suspend(self, _: Suspend) -> None:
         if self._watchdog is not None:
             self._watchdog.cancel()  # the runner will be silent, and that is right
             self._watchdog = None
         if self._node is not None:
             self._node.suspend()
 
-    def _on_resume(self) -> None:
+    def _on_resume(self, _: Resume) -> None:
         if self._watchdog is None:
             self._watch_runner()
         if self._node is not None:
             self._node.resume()
 
-    def _on_credit(self, size: int) -> None:
-        self._window += size
+    def _on_credit(self, credit: Credit) -> None:
+        self._window += credit.size
         if self._window > 0 and self._pipes is not None:
             self._pipes.resume()
 
-    def _on_ping(self, sent: float) -> None:
-        self._channel.send("pong", sent=sent, now=time.monotonic())
+    def _on_ping(self, ping: Ping) -> None:
+        self._channel.send(Pong(sent=ping.sent, now=time.monotonic()))
 
-    def _on_release(self) -> None:
+    def _on_release(self, _: Release) -> None:
         self._loop.stop()
 
     # -- the runner's silence --------------------------------------------------------------------
@@ -324,7 +330,7 @@ class RemoteAgent:
     def _on_signal(self, signum: int) -> None:
         if signum in RELAYED_SIGNALS:
             return  # for the ranks, which get it from the runner; an engine may send it to us as well
-        self._channel.send("signalled", signum=int(signum), when=time.monotonic())
+        self._channel.send(Signalled(signum=int(signum), when=time.monotonic()))
         if self._node is None:
             self._loop.stop()
         else:
@@ -342,23 +348,26 @@ class RemoteAgent:
         if self._window <= 0 and self._pipes is not None:
             self._pipes.pause()
 
+    def _complain(self, text: str) -> None:
+        self._channel.send(Say(level="error", text=text))
+
     def _rested(self, rank: int, number: int) -> None:
-        self._channel.send("rested", rank=rank, number=number)
+        self._channel.send(Rested(rank=rank, number=number))
 
     def _eof(self, rank: int, number: int) -> None:
-        self._channel.send("eof", rank=rank, number=number)
+        self._channel.send(Eof(rank=rank, number=number))
 
     def _up(self, rank: int, pid: int, when: float) -> None:
-        self._channel.send("up", rank=rank, pid=pid, when=when)
+        self._channel.send(Up(rank=rank, pid=pid, when=when))
 
     def _down(self, end: RankEnd, when: float) -> None:
-        self._channel.send("down", end=end.as_dict(), when=when)
+        self._channel.send(Down(end=end, when=when))
 
     def _guardian_lost(self, pid: int) -> None:
-        self._channel.send("guardian_lost", pid=pid)
+        self._channel.send(GuardianLost(pid=pid))
 
     def _unfit(self, reason: str) -> None:
-        self._channel.send("unfit", problems=[reason])
+        self._channel.send(Unfit(problems=(reason,)))
 
     def _node_over(self) -> None:
         self._over = True
@@ -373,9 +382,4 @@ class RemoteAgent:
         if self._cut:
             self._loop.stop()
             return
-        self._channel.send("over", killed=self._node.killed, stuck=list(self._node.stuck))
-
-
-def _node_plan(node: dict[str, Any]) -> NodePlan:
-    workers = tuple(WorkerPlan(**tuples(worker)) for worker in node["workers"])
-    return NodePlan(**{**node, "workers": workers})
+        self._channel.send(Over(killed=self._node.killed, stuck=self._node.stuck))

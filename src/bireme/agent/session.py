@@ -173,6 +173,7 @@ class Session:
         """These ranks will run: be ready for their output."""
         style = Style(self._manner.output, self._manner.timestamps, plan.world_size, self._manner.fold)
         self._output = Output(self.loop, self.console, style)
+        self.verdict.planned(worker.rank for node in plan.nodes for worker in node.workers)
         for node in plan.nodes:
             for worker in node.workers:
                 self._output.add(worker.rank, node.host, OUT)

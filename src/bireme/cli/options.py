@@ -158,7 +158,7 @@ CONDUCT = (
 ELASTIC = (
     Option(
         ("--elastic_training", "--enable_elastic_training"),
-        "nodes may come and go, the ranks go on from their checkpoint; --master_addr is the rendezvous store's",
+        "nodes may come and go, the ranks go on from their checkpoint",
     ),
     Option(("--min_elastic_nodes",), "with fewer nodes the job waits (1)", "count", "N"),
     Option(("--max_elastic_nodes",), "it uses no more (all)", "count", "N"),

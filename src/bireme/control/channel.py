@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections import deque
 
-from bireme.control.frames import GREETING, Decoder, ProtocolError, encode_message
+from bireme.control.frames import GREETING, Decoder, NotOursError, encode_message
+from bireme.control.messages import ProtocolError
 from bireme.control.transport import Transport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from bireme.control.frames import Message, Output
+    from bireme.control.messages import Message, Output
     from bireme.loop import Loop
 
 _READ = 256 * 1024
@@ -25,12 +26,14 @@ class Channel:
         loop: says when the descriptors are ready.
         read_fd, write_fd: of a pipe pair, or the same socket twice. They are made non-blocking and belong to the
             channel from now on.
+        vocabulary: the messages that are understood, by name.
         greet: write the greeting first (the agent does).
         greeted: do not expect one.
         transport: protects what is sent; none where the descriptors are protected already.
         early: what the transport has decoded before it came here.
         on_frame: called with each frame.
-        on_end: called once, when the other side is gone or speaks nonsense, with a reason in words.
+        on_end: called once, when the other side is gone or is not ours, with a reason in words.
+        on_violation: called once instead, when it breaks the protocol, with what it did.
     """
 
     def __init__(
@@ -38,9 +41,11 @@ class Channel:
         loop: Loop,
         read_fd: int,
         write_fd: int,
+        vocabulary: Mapping[str, type[Message]],
         *,
         on_frame: Callable[[Message | Output], None],
         on_end: Callable[[str], None],
+        on_violation: Callable[[str], None],
         greet: bool = False,
         greeted: bool = False,
         transport: Transport | None = None,
@@ -48,8 +53,8 @@ class Channel:
     ) -> None:
         self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
         self._transport = transport if transport is not None else Transport()
-        self._on_frame, self._on_end = on_frame, on_end
-        self._decoder = Decoder(greeted=greeted)
+        self._on_frame, self._on_end, self._on_violation = on_frame, on_end, on_violation
+        self._decoder = Decoder(vocabulary, greeted=greeted)
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self.open = True
@@ -76,9 +81,10 @@ class Channel:
         """Bytes that wait to be sent."""
         return self._size
 
-    def send(self, type_: str, **body: object) -> None:
+    def send(self, message: Message) -> None:
         """Send a message; nothing happens on a channel that has ended."""
-        self.send_raw(encode_message(type_, **body))
+        if self.open:
+            self.send_raw(encode_message(message))
 
     def send_raw(self, data: bytes) -> None:
         """Send a frame that was encoded already."""
@@ -138,16 +144,16 @@ class Channel:
         self._take(data)
 
     def _take(self, data: bytes) -> None:
-        if not self.open:
-            return
         try:
-            frames = self._decoder.feed(data)
-        except ProtocolError as error:
+            for frame in self._decoder.feed(data):
+                if self.open:
+                    self._on_frame(frame)
+        except NotOursError as error:
             self._end(str(error))
-            return
-        for frame in frames:
+        except ProtocolError as error:
             if self.open:
-                self._on_frame(frame)
+                self.close()
+                self._on_violation(str(error))
 
     def _end(self, reason: str) -> None:
         if self.open:

@@ -1,23 +1,23 @@
-"""What runner and agent say to each other, as bytes. Pure: no socket, no process.
+"""The messages between runner and agent as bytes. Pure: no socket, no process.
 
 A channel begins with a line that no shell start-up file prints (:data:`GREETING`); what comes before it is noise.
-Then frames: a kind (one byte), the length of the rest (four bytes, big-endian), and the rest. Messages are JSON
-objects with a ``"type"``; output is raw bytes.
+Then frames: a kind (one byte), the length of the rest (four bytes, big-endian), and the rest. Messages are JSON;
+output is raw bytes.
 """
 
 from __future__ import annotations
 
-import json
 import struct
 
-from bireme.errors import BiremeError
-from bireme.value import Value
+from bireme.control.messages import Output, ProtocolError, from_json, to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Iterator, Mapping
 
-VERSION = 1
+    from bireme.control.messages import Message
+
+VERSION = 2
 """Of this protocol. Both sides must speak the same: it changes whenever a message does."""
 
 GREETING = b"\n\x01bireme-channel %d\x01\n" % VERSION
@@ -30,28 +30,13 @@ _HEAD = struct.Struct("!cI")
 _OUTPUT = struct.Struct("!IB")
 
 
-class ProtocolError(BiremeError):
-    """The other side does not speak our protocol."""
+class NotOursError(ProtocolError):
+    """The other side is no agent of ours, or of another version."""
 
 
-class Message(Value):
-    """One JSON message: ``type`` and the other fields."""
-
-    type: str
-    body: dict[str, Any]
-
-
-class Output(Value):
-    """What a rank has written to its stdout (``number`` 1) or stderr (2)."""
-
-    rank: int
-    number: int
-    data: bytes
-
-
-def encode_message(type_: str, **body: object) -> bytes:
+def encode_message(message: Message) -> bytes:
     """One message as a frame."""
-    text = json.dumps({"type": type_, **body}, separators=(",", ":"), ensure_ascii=True).encode()
+    text = to_json(message)
     return _HEAD.pack(b"J", len(text)) + text
 
 
@@ -64,37 +49,39 @@ class Decoder:
     """Bytes as they come in, frames out.
 
     Args:
+        vocabulary: the messages that are understood, by name.
         greeted: the greeting was seen already, or is not expected.
     """
 
-    def __init__(self, *, greeted: bool = False) -> None:
+    def __init__(self, vocabulary: Mapping[str, type[Message]], *, greeted: bool = False) -> None:
         self._buffer = bytearray()
-        self._greeted = greeted
+        self._vocabulary, self._greeted = vocabulary, greeted
         self.noise = b""
         """What came before the greeting, at most 4 KiB of it: it may say why there is none."""
 
-    def feed(self, data: bytes) -> list[Message | Output]:
-        """The frames that ``data`` completes.
+    def feed(self, data: bytes) -> Iterator[Message | Output]:
+        """The frames that ``data`` completes, one by one.
 
         Raises:
-            ProtocolError: this is no channel of ours, or of another version.
+            NotOursError: the greeting is of another version.
+            ProtocolError: what comes next is no message that is understood.
         """
         self._buffer += data
         if not self._greeted and not self._find_greeting():
-            return []
-        frames: list[Message | Output] = []
+            return
         start, buffer = 0, self._buffer
-        while len(buffer) - start >= _HEAD.size:
-            kind, length = _HEAD.unpack_from(buffer, start)
-            if length > MAX_FRAME or kind not in (b"J", b"O"):
-                raise ProtocolError("the channel carries something that is not ours")
-            end = start + _HEAD.size + length
-            if len(buffer) < end:
-                break
-            frames.append(_decode(kind, bytes(memoryview(buffer)[start + _HEAD.size : end])))
-            start = end
-        del buffer[:start]
-        return frames
+        try:
+            while len(buffer) - start >= _HEAD.size:
+                kind, length = _HEAD.unpack_from(buffer, start)
+                if length > MAX_FRAME or kind not in (b"J", b"O"):
+                    raise ProtocolError("it sent something that is no frame")
+                begin, end = start + _HEAD.size, start + _HEAD.size + length
+                if len(buffer) < end:
+                    break
+                start = end
+                yield self._decode(kind, bytes(memoryview(buffer)[begin:end]))
+        finally:
+            del buffer[:start]
 
     def _find_greeting(self) -> bool:
         place = self._buffer.find(_GREETING_STEM)
@@ -109,21 +96,15 @@ class Decoder:
         version = bytes(self._buffer[place + len(_GREETING_STEM) : end])
         if version != b"%d" % VERSION:
             other = version.decode(errors="replace")
-            raise ProtocolError(f"the other side speaks version {other} of the channel, we {VERSION}")
+            raise NotOursError(f"the other side speaks version {other} of the channel, we {VERSION}")
         del self._buffer[: end + 2]
         self._greeted = True
         return True
 
-
-def _decode(kind: bytes, rest: bytes) -> Message | Output:
-    try:
-        if kind == b"O":
-            rank, number = _OUTPUT.unpack_from(rest)
-            return Output(rank, number, rest[_OUTPUT.size :])
-        body = json.loads(rest)
-        type_ = body.pop("type")
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError, struct.error):
-        raise ProtocolError("the channel carries a message that is not ours") from None
-    if not isinstance(type_, str):
-        raise ProtocolError("the channel carries a message that is not ours")
-    return Message(type_, body)
+    def _decode(self, kind: bytes, rest: bytes) -> Message | Output:
+        if kind == b"J":
+            return from_json(rest, self._vocabulary)
+        if len(rest) < _OUTPUT.size:
+            raise ProtocolError("it sent output of no rank")
+        rank, number = _OUTPUT.unpack_from(rest)
+        return Output(rank, number, rest[_OUTPUT.size :])

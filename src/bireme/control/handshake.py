@@ -23,7 +23,8 @@ import hmac
 import json
 import os
 
-from bireme.control.frames import VERSION, ProtocolError
+from bireme.control.frames import VERSION
+from bireme.control.messages import ProtocolError
 from bireme.control.transport import MacTransport, Transport
 from bireme.value import Value
 

@@ -14,7 +14,7 @@ import ssl
 import sys
 from contextlib import contextmanager
 
-from bireme.control.frames import ProtocolError
+from bireme.control.messages import ProtocolError
 from bireme.control.transport import ALTERED, Transport
 
 TYPE_CHECKING = False

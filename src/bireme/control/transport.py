@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import struct
 
-from bireme.control.frames import ProtocolError
+from bireme.control.messages import ProtocolError
 
 _HEAD = struct.Struct("!I32s")
 _NUMBERED = struct.Struct("!QI")

@@ -29,19 +29,19 @@ def departure(voyage: Voyage, members: Sequence[Member], master_addr: str) -> tu
         BadInputError: the filters leave nothing of the first node, or of the pool.
     """
     spec, first = voyage.spec, members[0]
-    active = voyage.resolve({member.name: tuple(member.hello["slots"]) for member in members})
+    active = voyage.resolve({member.name: member.hello.slots for member in members})
     if first.name not in active:  # it holds the port, at an address of its own
         what = f"the filters leave no slot of {first.name}, the first node"
         raise BadInputError(what, mend=f"leave out the whole node: --exclude {first.name}", where="--exclude")
-    accelerator = first.hello["accelerator"]
+    accelerator = first.hello.accelerator
     job = JobFacts(
         os.urandom(6).hex(),
         accelerator,
         devices.visible_variables(accelerator, declared=all(slots is not None for slots in voyage.slots)),
         spec.accelerator != "auto",
-        first.hello["local_rank_flag"],
+        first.hello.local_rank_flag,
         master_addr,
-        first.hello["port"] if spec.elastic else spec.master_port or first.hello["port"],
+        spec.master_port or first.hello.port,
     )
     nodes = {member.name: preflight.node_facts(member, job.job_id) for member in members}
     plan = start_plan(spec, active, job, nodes)

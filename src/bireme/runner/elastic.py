@@ -20,13 +20,11 @@ from bireme.resources.pool import listed
 from bireme.runner import launch, many, pool
 from bireme.runner.between import Remembered
 from bireme.runner.door import Door
-from bireme.runner.gathering import Epoch
+from bireme.runner.epoch import Epoch
 from bireme.runner.lookout import Lookout, PoolFile
 from bireme.runner.pidfile import PidFile
 from bireme.runner.pool import Found
-from bireme.runner.store import Store
 from bireme.runner.waiting import Waiting
-from bireme.runner.with_torch import with_torch
 from bireme.supervise.outcome import Outcome
 from bireme.supervise.report import duration, headline
 
@@ -98,7 +96,6 @@ class ElasticJob:
             # Also while there is but one rank: the form is the same to the end.
             self._spec = spec = spec.replace(output="prefix")
         self._exports = many.what_travels(spec, environ)  # a file that is broken later does not end a job that runs
-        interpreter, activated = with_torch(spec, environ)
         self._roster = Roster(
             names,
             min_nodes=spec.min_nodes,
@@ -107,7 +104,6 @@ class ElasticJob:
             window=max(spec.restart_window, _FORGIVEN),
         )
         self._budget = Budget(spec.restarts, spec.restart_window)
-        self._store = Store(interpreter, activated, spec.master_addr, spec.master_port)
         self._door = Door()
         self._lookout = Lookout(
             self._roster,
@@ -139,7 +135,6 @@ class ElasticJob:
     def close(self) -> None:
         """Leave nothing behind."""
         self._door.close()
-        self._store.close()
 
     def _names(self, found: Found) -> tuple[str, ...]:
         entries, _ = pool.select(self._spec, found)
@@ -185,7 +180,6 @@ class ElasticJob:
         epoch = Epoch(
             number,
             self._spec.min_nodes,
-            self._store,
             left_out=self._left_out,
             begun=self._begun,
             attach=self._attach,
@@ -198,7 +192,6 @@ class ElasticJob:
         )
         spec = pool.narrowed(self._spec, self._invited).replace(attempt=self._failures, time_limit=self._time_left())
         try:
-            self._store.begin()
             return many.run(spec, self._environ, found, epoch=epoch)
         except (BadInputError, UnfitError, OSError) as error:
             if number == 0:

@@ -7,7 +7,31 @@ import signal
 import time
 
 from bireme.control.channel import Channel
-from bireme.control.frames import Output
+from bireme.control.messages import (
+    FROM_AGENT,
+    Ask,
+    Down,
+    Eof,
+    GuardianLost,
+    Hello,
+    Output,
+    Over,
+    Pong,
+    Probed,
+    ProtocolError,
+    Release,
+    Rested,
+    Resume,
+    Say,
+    Signalled,
+    SignalRanks,
+    Start,
+    Stop,
+    Suspend,
+    Unfit,
+    Up,
+    Urge,
+)
 from bireme.logs.rankfiles import RankFiles
 from bireme.planning.secret import is_secret
 from bireme.runner import preflight
@@ -18,25 +42,19 @@ from bireme.runner.heartbeat import Heartbeat
 from bireme.runner.intake import WINDOW, Intake
 from bireme.runner.member import Member, find_member
 from bireme.runner.muster import AT_ONCE, Muster
-from bireme.supervise.outcome import RankEnd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from bireme.agent.session import Session
-    from bireme.control.frames import Message
+    from bireme.control.messages import Message
     from bireme.control.transport import Transport
     from bireme.runner.agent_listener import AgentListener
-    from bireme.runner.gathering import Gathering
     from bireme.runner.pidfile import PidFile
     from bireme.runner.voyage import Voyage
 
-_MESSAGES = (
-    *("hello", "arrived", "joined", "probed", "up", "down", "rested", "eof", "say", "unfit"),
-    *("guardian_lost", "signalled", "over", "pong"),
-)
-"""What an agent says."""
 _NEWS = 0.25
 """Seconds by which the end of an agent may reach us later than the failures that it, or what ends it, causes."""
 _ENGINE_WAIT = 5.0
@@ -56,6 +74,20 @@ class Fleet:
         self._allocates = bool(voyage.backend.CANCEL) and "SLURM_JOB_ID" not in voyage.environ
         """Whether the engine makes an allocation for this job."""
         self._allocation = ""
+        self._handlers: Mapping[type[Message], Callable[[Member, Any], None]] = {
+            Hello: self._on_hello,
+            Probed: self._on_probed,
+            Up: self._on_up,
+            Down: self._on_down,
+            Rested: self._on_rested,
+            Eof: self._on_eof,
+            Say: self._on_say,
+            Unfit: self._on_unfit,
+            GuardianLost: self._on_guardian_lost,
+            Signalled: self._on_signalled,
+            Over: self._on_over,
+            Pong: self._on_pong,
+        }
         self._engine_gone = False
         self._killed = 0
         self._stuck: list[str] = []
@@ -81,15 +113,10 @@ class Fleet:
             voyage,
             self.members,
             self._engine,
-            on_fit=self._gather,
+            on_fit=self._find_address,
             on_address=self._start,
             on_checked=self._leave,
         )
-        self._gathering: Gathering | None = None
-        if voyage.epoch is not None and voyage.epoch.store is not None:
-            from bireme.runner.gathering import Gathering
-
-            self._gathering = Gathering(session, voyage.epoch, voyage.spec.run_id, self._gathered)
 
     # -- the crew's interface --------------------------------------------------------------------
 
@@ -126,30 +153,31 @@ class Fleet:
             self._leave()
             return
         for member in self.members:
-            member.send("stop", signum=int(signum))
+            if member.state == "running":
+                member.send(Stop(signum=int(signum)))
 
     def urge(self) -> None:
         """Do not wait for the grace time."""
         if self._leaving and not self._allocates:  # SIGKILL would leave the allocation to nobody
             self._engine.kill()
         for member in self.members:
-            member.send("urge")
+            member.send(Urge())
 
     def signal_ranks(self, signum: int) -> None:
         """A signal to every rank."""
         for member in self.members:
-            member.send("signal_ranks", signum=int(signum))
+            member.send(SignalRanks(signum=int(signum)))
 
     def suspend(self) -> None:
         """Halt every process of the job; nobody misses our heartbeat meanwhile."""
         for member in self.members:
-            member.send("suspend")
+            member.send(Suspend())
 
     def resume(self) -> None:
         """Wake them."""
         self._heartbeat.resume()
         for member in self.members:
-            member.send("resume")
+            member.send(Resume())
 
     def hold_output(self) -> None:
         """Take no more of what the ranks write."""
@@ -181,22 +209,23 @@ class Fleet:
             self._session.loop,
             read_fd,
             write_fd,
+            FROM_AGENT,
             on_frame=lambda frame: self._on_frame(member, frame),
             on_end=lambda reason: self._on_end(member, reason),
             transport=transport,
+            on_violation=lambda what: self._on_violation(member, what),
         )
-        spec = self._voyage.spec
-        slots = None if member.slots is None else list(member.slots)
         member.send(
-            "ask",
-            spec=spec.as_dict(),
-            cwd=os.getcwd(),
-            heartbeat=self._voyage.heartbeat,
-            first=member.index == 0 or self._voyage.epoch is not None,
-            name=member.name,
-            slots=slots,
-            exports=self._exports(member, member.channel.readable),
-            unset=list(self._voyage.backend.RANK_VARIABLES),
+            Ask(
+                spec=self._voyage.spec,
+                cwd=os.getcwd(),
+                heartbeat=self._voyage.heartbeat,
+                first=member.index == 0 or self._voyage.epoch is not None,
+                name=member.name,
+                slots=member.slots,
+                exports=self._exports(member, member.channel.readable),
+                unset=self._voyage.backend.RANK_VARIABLES,
+            )
         )
 
     def _exports(self, member: Member, readable: str) -> dict[str, str]:
@@ -224,35 +253,18 @@ class Fleet:
             self._allocation = who.get("allocation", "")
             self._attach(member, fd, fd, transport)
 
-    def _on_hello(self, member: Member, problems: list[str], **hello: Any) -> None:
+    def _on_hello(self, member: Member, hello: Hello) -> None:
         self._heartbeat.watch(member)
-        self._muster.hello(member, problems, **hello)
+        self._muster.hello(member, hello)
 
-    def _on_probed(self, member: Member, reachable: list[str]) -> None:
+    def _on_probed(self, member: Member, probed: Probed) -> None:
         if not self._leaving:
-            self._muster.probed(member, reachable)
+            self._muster.probed(member, probed.reachable)
 
-    def _gather(self) -> None:
-        """Every node is fit: those of an elastic job meet first, and are numbered by that."""
-        if self._leaving:
-            return
-        if self._gathering is None:
+    def _find_address(self) -> None:
+        """Every node is fit, and they are numbered in the order of the pool: find where their ranks can meet."""
+        if not self._leaving:
             self._muster.find_address()
-            return
-        self._gathering.begin(self.members)
-
-    def _on_arrived(self, member: Member) -> None:
-        if self._gathering is not None and member in self.members and not self._leaving:
-            self._gathering.arrived(member)
-
-    def _on_joined(self, member: Member, answer: dict[str, Any]) -> None:
-        if self._gathering is not None and member in self.members and not self._leaving:
-            self._gathering.joined(member, answer)
-
-    def _gathered(self, present: list[Member]) -> None:
-        """All have come, in this order."""
-        self.members[:] = present
-        self._muster.find_address()
 
     def _start(self, master_addr: str) -> None:
         """The ranks can meet: number them and let them start."""
@@ -266,78 +278,82 @@ class Fleet:
         self._started = True
         if self._voyage.epoch is not None:
             self._voyage.epoch.begun(tuple(nodes), plan)
-        accelerator = self.members[0].hello["accelerator"]
+        accelerator = self.members[0].hello.accelerator
         for member in self.members:
             node = nodes.get(member.name)
             if node is None:  # the filters left it no slot
-                member.state = "over"
+                member.protocol.on("idle")
                 continue
-            member.state = "running"
+            member.protocol.start(worker.rank for worker in node.workers)
             member.send(
-                "start",
-                node=node.as_dict(),
-                accelerator=accelerator,
-                grace=self._voyage.spec.grace,
-                window=WINDOW,
-                rest=self._session.rest,
+                Start(
+                    node=node,
+                    accelerator=accelerator,
+                    grace=self._voyage.spec.grace,
+                    window=WINDOW,
+                    rest=self._session.rest,
+                )
             )
 
     # -- running ---------------------------------------------------------------------------------
 
     def _on_frame(self, member: Member, frame: Message | Output) -> None:
         member.silence.broken(time.monotonic())
+        try:
+            member.protocol.admit(frame)
+        except ProtocolError as error:
+            self._on_violation(member, str(error))
+            return
         if isinstance(frame, Output):
             self._intake.take(member, frame)
-            return
-        handler = getattr(self, f"_on_{frame.type}", None) if frame.type in _MESSAGES else None
-        if handler is None:
-            self._on_end(member, f"its agent has sent a message that we do not know: {frame.type}")
         else:
-            handler(member, **frame.body)
+            self._handlers[type(frame)](member, frame)
 
-    def _on_up(self, member: Member, rank: int, pid: int, when: float) -> None:
-        self._session.up(rank, pid)
+    def _on_up(self, member: Member, up: Up) -> None:
+        self._session.up(up.rank, up.pid)
 
-    def _on_down(self, member: Member, end: dict[str, Any], when: float) -> None:
-        self._session.down(RankEnd(**end), member.our_time(when))
+    def _on_down(self, member: Member, down: Down) -> None:
+        self._session.down(down.end, member.our_time(down.when))
 
-    def _on_rested(self, member: Member, rank: int, number: int) -> None:
-        self._session.rested(rank, number)
+    def _on_rested(self, member: Member, rested: Rested) -> None:
+        self._session.rested(rested.rank, rested.number)
 
-    def _on_eof(self, member: Member, rank: int, number: int) -> None:
-        self._session.eof(rank, number)
+    def _on_eof(self, member: Member, eof: Eof) -> None:
+        self._session.eof(eof.rank, eof.number)
 
-    def _on_say(self, member: Member, level: str, text: str) -> None:
-        self._session.console.say(level, f"{member.name}: {text}")
+    def _on_say(self, member: Member, say: Say) -> None:
+        self._session.console.say(say.level, f"{member.name}: {say.text}")
 
-    def _on_unfit(self, member: Member, problems: list[str]) -> None:
-        member.problems += problems
+    def _on_unfit(self, member: Member, unfit: Unfit) -> None:
+        member.problems += unfit.problems
         note = preflight.complaint([member], len(self.members))
         self._session.trouble("unfit", note, time.monotonic(), (member.name,))
 
-    def _on_guardian_lost(self, member: Member, pid: int) -> None:
-        note = f"agent lost on {member.name}: its guardian (pid {pid}) was killed"
+    def _on_guardian_lost(self, member: Member, lost: GuardianLost) -> None:
+        note = f"agent lost on {member.name}: its guardian (pid {lost.pid}) was killed"
         self._session.trouble("agent lost", note, time.monotonic(), (member.name,))
 
-    def _on_signalled(self, member: Member, signum: int, when: float) -> None:
-        reason = f"it was stopped by {signal.Signals(signum).name}"
+    def _on_signalled(self, member: Member, signalled: Signalled) -> None:
+        if self._leaving or not member.alive:
+            return  # it is our own: the end of the engine reaches an agent that runs here without ssh
+        reason = f"it was stopped by {signal.Signals(signalled.signum).name}"
         if self._started:
             # An engine that ends a node signals its ranks as well, in any order: theirs is not the fault.
             note = f"agent lost on {member.name}: {reason}"
-            self._session.trouble("agent lost", note, member.our_time(when) - _NEWS, (member.name,))
+            self._session.trouble("agent lost", note, member.our_time(signalled.when) - _NEWS, (member.name,))
         else:
             self._lose(member, reason, time.monotonic())
 
-    def _on_over(self, member: Member, killed: int, stuck: list[str]) -> None:
-        member.state = "over"
-        self._killed += killed
-        self._stuck += [f"{member.name}: {what}" for what in stuck]
+    def _on_over(self, member: Member, over: Over) -> None:
+        member.protocol.on("over")
+        self._killed += over.killed
+        self._stuck += [f"{member.name}: {what}" for what in over.stuck]
         self._maybe_leave()
 
-    # -- losses ----------------------------------------------------------------------------------
+    def _on_pong(self, member: Member, pong: Pong) -> None:
+        member.clock(pong.sent, pong.now)
 
-    def _on_pong(self, member: Member, sent: float, now: float) -> None:
-        member.clock(sent, now)
+    # -- losses ----------------------------------------------------------------------------------
 
     def _silent(self, member: Member) -> None:
         self._lose(member, f"no sign of life for {self._voyage.heartbeat:g} s", member.silence.since)
@@ -348,14 +364,26 @@ class Fleet:
             member.channel.close()
         if self._one_by_one:
             self._engine.end(member.index)
-        if not self._started and not (self._gathering is not None and self._gathering.begun):
+        if not self._started and not (self._voyage.epoch is not None and self._muster.all_fit):
             # An engine that cannot reach one node ends the agents of the others: theirs is not the fault.
             member.hint = reason
             self._muster.fail(member, [reason] if self._one_by_one else [])
             return
-        member.state = "lost"
+        self._declare_lost(member, reason, when)
+
+    def _declare_lost(self, member: Member, reason: str, when: float) -> None:
+        member.protocol.on("lose")
         self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", when, (member.name,))
         self._maybe_leave()
+
+    def _on_violation(self, member: Member, what: str) -> None:
+        """An agent has broken the protocol: whatever else it says cannot be trusted, so its node is lost."""
+        if member.channel is not None:
+            member.channel.close()
+        if self._one_by_one:
+            self._engine.end(member.index)
+        if member.alive and not self._leaving:
+            self._declare_lost(member, f"it broke the protocol: {what}", time.monotonic())
 
     def _on_end(self, member: Member, reason: str) -> None:
         """A channel has ended; whose session it was may say why when it ends too."""
@@ -390,7 +418,7 @@ class Fleet:
         self._muster.stop()
         self._heartbeat.stop()
         for member in self.members:
-            member.send("release")
+            member.send(Release())
         if self._engine_gone:  # before its time: it may have been killed
             self._give_back_allocation()
             self._finish()

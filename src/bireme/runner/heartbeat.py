@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from bireme.control.messages import Ping
 from bireme.control.silence import BEATS
 
 TYPE_CHECKING = False
@@ -68,4 +69,4 @@ class Heartbeat:
 
 
 def _ask(member: Member) -> None:
-    member.send("ping", sent=time.monotonic())
+    member.send(Ping(sent=time.monotonic()))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bireme.control.messages import Credit
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bireme.agent.session import Session
-    from bireme.control.frames import Output
+    from bireme.control.messages import Output
     from bireme.logs.rankfiles import RankFiles
     from bireme.runner.member import Member
 
@@ -51,5 +53,5 @@ class Intake:
 
     def _pay(self, member: Member) -> None:
         if not self._held and member.unpaid >= _CREDIT:
-            member.send("credit", size=member.unpaid)
+            member.send(Credit(size=member.unpaid))
             member.unpaid = 0

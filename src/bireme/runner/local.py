@@ -173,9 +173,9 @@ def run_by_hand(
         prepared = prepare_by_hand(spec, environ, world, node_rank)
     else:
         from bireme.planning.torchrun import by_torchrun
-        from bireme.runner.with_torch import with_torch
+        from bireme.runner.with_torch import interpreter_with_torch
 
-        interpreter, _ = with_torch(spec, environ)
+        interpreter = interpreter_with_torch(spec, environ)
         prepared = prepare_by_hand(spec, environ, world, node_rank)
         prepared = prepared.replace(plan=by_torchrun(prepared.plan, spec, interpreter, len(world)))
     return _at_fault(list(world)[node_rank], lambda: _run(spec, prepared, main_pid))

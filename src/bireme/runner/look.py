@@ -44,13 +44,14 @@ def main() -> None:
     from bireme.planning.exports import Exports
     from bireme.resources.hostfile import HostEntry
     from bireme.runner import many, pool
-    from bireme.runner.gathering import Epoch
+    from bireme.runner.epoch import Epoch
     from bireme.runner.pidfile import PidFile
     from bireme.supervise.process import die_with_parent
+    from bireme.validate import build
 
     asked = json.loads(sys.stdin.readline())
     die_with_parent(asked["parent"])
-    spec = JobSpec.from_dict(asked["spec"])
+    spec = build(JobSpec, asked["spec"])
 
     reasons: list[str] = []
 
@@ -65,7 +66,6 @@ def main() -> None:
     epoch = Epoch(
         1,
         0,
-        None,
         lambda _, why: reasons.append(why),
         nothing,
         nothing,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bireme.planning.start import StartPlan
     from bireme.resources.hostfile import HostEntry
     from bireme.resources.pool import Pool
-    from bireme.runner.gathering import Epoch
+    from bireme.runner.epoch import Epoch
     from bireme.runner.member import Member
     from bireme.runner.pool import Found
     from bireme.supervise.outcome import Outcome

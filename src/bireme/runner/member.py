@@ -6,16 +6,16 @@ import time
 from functools import cache
 
 from bireme.control.silence import Silence
+from bireme.runner.agent_protocol import AgentProtocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any, Literal, TypeAlias
 
     from bireme.backends.base import HostLaunch
     from bireme.control.channel import Channel
-
-    State: TypeAlias = Literal["waiting", "connecting", "ready", "probed", "running", "over", "failed", "lost"]
+    from bireme.control.messages import Hello, Message
+    from bireme.runner.agent_protocol import State
 
 
 class Member:
@@ -23,9 +23,9 @@ class Member:
 
     def __init__(self, index: int, host: HostLaunch, slots: tuple[str, ...] | None) -> None:
         self.index, self.host, self.slots = index, host, slots
-        self.state: State = "waiting"
+        self.protocol = AgentProtocol()
         self.channel: Channel | None = None
-        self.hello: dict[str, Any] = {}
+        self._hello: Hello | None = None
         self.reachable: set[str] = set()
         self.problems: list[str] = []
         self.hint = ""
@@ -43,14 +43,34 @@ class Member:
         return self.host.name
 
     @property
+    def state(self) -> State:
+        """Where its agent stands."""
+        return self.protocol.state
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether its agent has said hello."""
+        return self._hello is not None
+
+    @property
+    def hello(self) -> Hello:
+        """What its agent has said about its node; only of one that has answered."""
+        assert self._hello is not None
+        return self._hello
+
+    @hello.setter
+    def hello(self, hello: Hello) -> None:
+        self._hello = hello
+
+    @property
     def alive(self) -> bool:
         """Whether its agent is there and has not said that all is over."""
         return self.state in ("connecting", "ready", "probed", "running")
 
-    def send(self, type_: str, **body: object) -> None:
+    def send(self, message: Message) -> None:
         """A message to its agent, if there is one."""
         if self.channel is not None:
-            self.channel.send(type_, **body)
+            self.channel.send(message)
 
     def clock(self, sent: float, theirs: float) -> None:
         """An answer to a ping: the shortest round trip measures the offset best (as in NTP)."""

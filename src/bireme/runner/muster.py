@@ -10,16 +10,18 @@ import time
 from functools import partial
 
 import bireme
+from bireme.control.messages import Probe
 from bireme.errors import BadInputError
 from bireme.logs.console import OUT
 from bireme.runner import preflight
+from bireme.runner.member import addresses_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from bireme.agent.session import Session
+    from bireme.control.messages import Hello
     from bireme.runner.engine import Engine
     from bireme.runner.member import Member
     from bireme.runner.voyage import Voyage
@@ -63,13 +65,18 @@ class Muster:
         for member in self._members[: AT_ONCE if self._one_by_one else None]:
             self.begin(member)
 
+    @property
+    def all_fit(self) -> bool:
+        """Whether every node that takes part has answered, and can carry its part."""
+        return self._fit
+
     def stop(self) -> None:
         """Nobody waits for the answers any more."""
         self._done = True
 
     def begin(self, member: Member) -> None:
         """This node's session was started; it has a bounded time to answer."""
-        member.state = "connecting"
+        member.protocol.on("begin")
         self._session.loop.after(_ANSWER_WAIT, lambda: self._no_answer(member))
 
     def _no_answer(self, member: Member) -> None:
@@ -80,7 +87,7 @@ class Muster:
     def fail(self, member: Member, problems: list[str]) -> None:
         """A node cannot carry its part; the others are still asked, so that all that is wrong is said at once."""
         member.problems += problems
-        member.state = "failed"
+        member.protocol.on("fail")
         self._connect_next()
         self._maybe_ready()
 
@@ -91,25 +98,26 @@ class Muster:
                 self._engine.fork(member.index)
                 return
 
-    def hello(self, member: Member, problems: list[str], **hello: Any) -> None:
+    def hello(self, member: Member, hello: Hello) -> None:
         """An agent has answered: what its node is, and what is wrong with it."""
         member.hello = hello
-        if hello["version"] != bireme.__version__:
-            problems.append(f"Bireme {hello['version']} is installed there, {bireme.__version__} here")
+        problems = list(hello.problems)
+        if hello.version != bireme.__version__:
+            problems.append(f"Bireme {hello.version} is installed there, {bireme.__version__} here")
         kind = self._voyage.epoch.accelerator if self._voyage.epoch is not None else ""
-        if kind and hello.get("accelerator", kind) != kind:  # its driver may yet have to be loaded
-            problems.append(f"the job runs on {kind}, and there is {hello['accelerator']} now")
-        if earlier := hello.get("earlier"):  # cut off or frozen, it may not yet have ended what it ran
-            self.fail(member, [f"{earlier} processes of an earlier epoch still run there"])
+        if kind and hello.accelerator not in ("", kind):  # its driver may yet have to be loaded
+            problems.append(f"the job runs on {kind}, and there is {hello.accelerator} now")
+        if hello.earlier:  # cut off or frozen, it may not yet have ended what it ran
+            self.fail(member, [f"{hello.earlier} processes of an earlier epoch still run there"])
             return
-        if problems and not self._voyage.spec.preflight and "slots" in hello and "interpreter" in hello:
+        if problems and not self._voyage.spec.preflight and hello.is_complete:
             for problem in problems:
                 self._session.console.say("warning", f"{member.name}: {problem}")
             problems = []
         if problems:
             self.fail(member, problems)
             return
-        member.state = "ready"
+        member.protocol.on("fit")
         self._connect_next()
         self._maybe_ready()
 
@@ -139,12 +147,12 @@ class Muster:
             if member.state != "ready":
                 continue
             try:
-                left = self._voyage.resolve({member.name: tuple(member.hello["slots"])})
+                left = self._voyage.resolve({member.name: member.hello.slots})
                 problem = member.hint = "" if left else "the filters leave no slot of it"
             except BadInputError as error:
                 problem = str(error)
             if problem:
-                member.state = "failed"
+                member.protocol.on("fail")
                 member.problems.append(problem)
 
     def _without_the_absent(self, bad: list[Member]) -> list[Member]:
@@ -155,7 +163,7 @@ class Muster:
         epoch = self._voyage.epoch
         if epoch is None or not bad:
             return bad
-        mistakes = [member for member in bad if member.hello and not member.hint]
+        mistakes = [member for member in bad if member.has_answered and not member.hint]
         if epoch.number == 0 and mistakes:
             return mistakes
         for member in bad:
@@ -169,28 +177,30 @@ class Muster:
     def find_address(self) -> None:
         """Node 0's addresses are tried from every other node, all at once."""
         first, *others = self._members
-        named = None if self._voyage.epoch is not None else self._voyage.spec.master_addr
+        named = self._voyage.spec.master_addr
+        if named and self._voyage.epoch is not None and not _has_address(first, named):
+            named = None  # it was an earlier epoch's first node that has this address
         if named or not others:
             self._on_address(named or "127.0.0.1")
             return
-        first.state = "probed"
+        first.protocol.on("probed")
         for member in others:
-            member.send("probe", addresses=first.hello["addresses"], port=first.hello["port"])
+            member.send(Probe(addresses=first.hello.addresses, port=first.hello.port))
 
-    def probed(self, member: Member, reachable: list[str]) -> None:
+    def probed(self, member: Member, reachable: tuple[str, ...]) -> None:
         """A node has tried the first node's addresses."""
         member.reachable = set(reachable)
-        member.state = "probed"
+        member.protocol.on("probed")
         if any(other.state != "probed" for other in self._members):
             return
         first, *others = self._members
-        for address in first.hello["addresses"]:
+        for address in first.hello.addresses:
             if all(address in other.reachable for other in others):
                 self._on_address(address)
                 return
         cut = tuple(other.name for other in others if not other.reachable)
         who = f"{', '.join(cut)} reach none" if cut else "there is none that all nodes reach"
-        addresses = ", ".join(first.hello["addresses"]) or "none"
+        addresses = ", ".join(first.hello.addresses) or "none"
         note = f"no common address of {first.name} for the rendezvous: {who} of {addresses}"
         if self._voyage.epoch is None:
             self._session.trouble("unfit", f"{note}\n--master_addr names one", time.monotonic(), cut)
@@ -219,3 +229,8 @@ class Muster:
     def _unreachable(self, member: Member, index: int) -> None:
         if member.state == "connecting":
             self.fail(member, self.why(member, index, 0))
+
+
+def _has_address(member: Member, named: str) -> bool:
+    """Whether an address or name that the user has given is this node's."""
+    return named == member.name or not {named, *addresses_of(named)}.isdisjoint(member.hello.addresses)

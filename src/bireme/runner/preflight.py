@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from bireme.planning.start import NodeFacts
 
@@ -18,13 +17,13 @@ def node_facts(member: Member, job_id: str) -> NodeFacts:
     """What the plan needs to know of a node, from its agent's hello."""
     hello = member.hello
     return NodeFacts(
-        hostname=hello["hostname"],
-        interpreter=hello.get("interpreter", sys.executable),
+        hostname=hello.hostname,
+        interpreter=hello.interpreter,
         cwd=os.getcwd(),
-        cores=hello["cores"],
-        error_dir=os.path.join(hello["temporary"], f"bireme-{job_id}"),
-        bound=tuple(map(tuple, hello["bound"])),
-        omp_threads_set=hello["omp_threads_set"],
+        cores=hello.cores,
+        error_dir=os.path.join(hello.temporary, f"bireme-{job_id}"),
+        bound=hello.bound,
+        omp_threads_set=hello.omp_threads_set,
     )
 
 
@@ -33,8 +32,8 @@ def inventory(members: Sequence[Member]) -> str:
     rows = []
     for member in members:
         hello = member.hello
-        slots = "cpu" if hello["accelerator"] == "cpu" else f"{hello['accelerator']} {','.join(hello['slots'])}"
-        rows.append((member.name, hello["hostname"], slots, f"{hello['cores']} cores", f"Python {hello['python']}"))
+        slots = "cpu" if hello.accelerator == "cpu" else f"{hello.accelerator} {','.join(hello.slots)}"
+        rows.append((member.name, hello.hostname, slots, f"{hello.cores} cores", f"Python {hello.python}"))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = ("  ".join(f"{word:{width}}" for word, width in zip(row, widths, strict=True)) for row in rows)
     return "".join(f"{line.rstrip()}\n" for line in lines)

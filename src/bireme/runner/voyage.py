@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import Backend, HostLaunch
     from bireme.job import JobSpec
     from bireme.resources.pool import Pool
-    from bireme.runner.gathering import Epoch
+    from bireme.runner.epoch import Epoch
     from bireme.runner.member import Member
 
 

@@ -1,8 +1,7 @@
-"""The interpreter of an elastic job, which must have PyTorch: its rendezvous is what the nodes meet in."""
+"""The interpreter of an elastic job by hand, which must have PyTorch: its elastic agent starts the ranks there."""
 
 from __future__ import annotations
 
-from bireme.elastic import has_torch
 from bireme.errors import BadInputError
 from bireme.supervise import activation
 
@@ -12,19 +11,29 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
 
+# Without the seconds that importing it takes, and without what lies in the working directory.
+_HAS_TORCH = (
+    "import sys; sys.path[:] = filter(None, sys.path); import importlib.util as u; sys.exit(not u.find_spec('torch'))"
+)
 
-def with_torch(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-    """The interpreter here, and the environment that it is to have.
+
+def interpreter_with_torch(spec: JobSpec, environ: Mapping[str, str]) -> str:
+    """The ranks' interpreter on this machine.
 
     Raises:
-        BadInputError: it has no torch.
+        BadInputError: it cannot be started, or has no torch.
     """
+    import subprocess
+
     interpreter, activated = activation.interpreter(spec, environ)
+    null = subprocess.DEVNULL
     try:
-        found = has_torch(interpreter, activated)
+        status = subprocess.call(
+            (interpreter, "-c", _HAS_TORCH), env=dict(activated), stdin=null, stdout=null, stderr=null
+        )
     except OSError as error:
         raise BadInputError(f"cannot start {interpreter}: {error.strerror}") from None
-    if not found:
-        what = f"elastic training needs PyTorch, and {interpreter} has none"
-        raise BadInputError(what, mend="pip install torch, or --restarts for a job of fixed size")
-    return interpreter, activated
+    if status:
+        what = f"elastic training with --no_ssh needs PyTorch, and {interpreter} has none"
+        raise BadInputError(what, mend="pip install torch, or leave out --no_ssh")
+    return interpreter

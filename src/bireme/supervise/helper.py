@@ -1,4 +1,4 @@
-"""A program of ours that works beside us, and answers with one line of JSON, after others about its progress."""
+"""A program of ours that works beside us, and answers with one line of JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from bireme.loop import Loop
 
 _MOST_BYTES = 1 << 20
-_PROGRESS = b"{}\n"
 
 
 class Helper:
@@ -39,11 +38,6 @@ class Helper:
         self._said = b""
         self._loop: Loop | None = None
 
-    @property
-    def running(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.poll() is None
-
     def tell(self, **body: object) -> None:
         """A line of JSON to its stdin."""
         try:
@@ -51,32 +45,18 @@ class Helper:
         except OSError:
             pass  # it has ended, and that it has is read elsewhere
 
-    def when_answered(
-        self,
-        loop: Loop,
-        on_answer: Callable[[dict[str, Any]], None],
-        on_progress: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Call once with the object that it prints; with ``{"error": WHY}`` if it ends without one.
-
-        Args:
-            loop: calls.
-            on_answer: called with the answer.
-            on_progress: called for each ``{}`` before it.
-        """
+    def when_answered(self, loop: Loop, on_answer: Callable[[dict[str, Any]], None]) -> None:
+        """Call once with the object that it prints; with ``{"error": WHY}`` if it ends without one."""
         self._loop = loop
-        loop.watch(self._stdout, lambda: self._read(on_answer, on_progress))
+        loop.watch(self._stdout, lambda: self._read(on_answer))
 
-    def _read(self, on_answer: Callable[[dict[str, Any]], None], on_progress: Callable[[], object]) -> None:
+    def _read(self, on_answer: Callable[[dict[str, Any]], None]) -> None:
         assert self._loop is not None
         try:
             data = os.read(self._stdout, 65536)
         except BlockingIOError:
             return
         self._said += data
-        while self._said.startswith(_PROGRESS):
-            self._said = self._said[len(_PROGRESS) :]
-            on_progress()
         if data and b"\n" not in self._said and len(self._said) < _MOST_BYTES:
             return
         self._loop.unwatch(self._stdout)

@@ -7,6 +7,8 @@ from bireme.supervise.outcome import Outcome, RankEnd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bireme.supervise.outcome import Cause
 
 
@@ -24,8 +26,13 @@ class Verdict:
         self.hosts: tuple[str, ...] = ()
         self._when = float("inf")
         self._first_rank: int | None = None
+        self._planned: tuple[int, ...] = ()
         self._ends: dict[int, RankEnd] = {}
         self._ended_at: dict[int, float] = {}
+
+    def planned(self, ranks: Iterable[int]) -> None:
+        """These ranks are to run: the job is a success only if each was seen to end with 0."""
+        self._planned = tuple(ranks)
 
     @property
     def stopping(self) -> bool:
@@ -88,6 +95,9 @@ class Verdict:
         self, *, seconds: float, killed: int, stuck: tuple[str, ...] = (), logs: tuple[str, ...] = ()
     ) -> Outcome:
         """The job's end, as far as it is known now."""
+        unseen = [str(rank) for rank in self._planned if rank not in self._ends]
+        if unseen and not self.stopping:
+            self.blame("agent lost", float("-inf"), note=f"nobody saw how rank {', '.join(unseen)} ended")
         first = self.first
         code = first.code if first is not None else self._own_code()
         ends = tuple(self._ends[rank] for rank in sorted(self._ends))

@@ -84,8 +84,8 @@ def _asked(spec: JobSpec, environ: Mapping[str, str], found: Found) -> dict[str,
 
     def checked(members: Sequence[Member]) -> str:
         for member in members:
-            known[member.name] = tuple(member.hello["slots"])
-            if member.hello["accelerator"] == "cpu" and member.slots is None:
+            known[member.name] = tuple(member.hello.slots)
+            if member.hello.accelerator == "cpu" and member.slots is None:
                 without.append(member.name)
         return ""
 

@@ -1,0 +1,150 @@
+"""From plain JSON values to our immutable values, checked against the annotations of their fields.
+
+What comes from another process is not trusted to have the right shape: a value is built only if every field has the
+type that its annotation says, and no field is missing or unknown.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from bireme.errors import BiremeError
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeVar
+
+    V = TypeVar("V", bound=Value)
+    Check = Callable[[Any], Any]
+
+_KNOWN: dict[type[Value], tuple[Mapping[str, Check], frozenset[str]]] = {}
+_MOST = 1 << 63
+"""Whole numbers beyond this are nothing that we count."""
+
+
+class ShapeError(BiremeError):
+    """A plain value does not have the shape that was expected."""
+
+
+def build(cls: type[V], plain: object) -> V:
+    """Make a value of its plain form, as `Value.as_dict` gives it.
+
+    Args:
+        cls: the class of the value.
+        plain: what JSON has made of it: lists stand for tuples.
+
+    Raises:
+        ShapeError: a field is missing, unknown or of another type.
+    """
+    if not isinstance(plain, dict):
+        raise ShapeError(f"{cls.__name__} is {_kind(plain)}, expected an object")
+    checks, optional = _fields(cls)
+    for name in plain:
+        if name not in checks:
+            raise ShapeError(f"{cls.__name__} has no field {str(name)[:40]!r}")
+    values = {}
+    for name, check in checks.items():
+        if name in plain:
+            try:
+                values[name] = check(plain[name])
+            except ShapeError as error:
+                raise ShapeError(f"{cls.__name__}.{name}: {error}") from None
+        elif name not in optional:
+            raise ShapeError(f"{cls.__name__} lacks the field {name!r}")
+    return cls(**values)
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _fields(cls: type[Value]) -> tuple[Mapping[str, Check], frozenset[str]]:
+    """How each field is checked, and which may be left out."""
+    if cls in _KNOWN:
+        return _KNOWN[cls]
+    annotations: dict[str, tuple[str, dict[str, Any]]] = {}
+    for base in reversed(cls.__mro__):
+        scope = vars(sys.modules[base.__module__])
+        for name, text in getattr(base, "__annotations__", {}).items():
+            annotations[name] = text, scope
+    checks = {name: _check(*annotations[name]) for name in cls._fields}
+    _KNOWN[cls] = checks, frozenset(name for name in cls._fields if hasattr(cls, name))
+    return _KNOWN[cls]
+
+
+def _check(text: str, scope: dict[str, Any]) -> Check:
+    """The check that an annotation stands for; ``scope``: the names of the module in which it stands."""
+    if text.endswith(" | None"):
+        inner = _check(text.removesuffix(" | None"), scope)
+        return lambda value: None if value is None else inner(value)
+    if text.startswith("tuple[") and text.endswith(", ...]"):
+        return _tuple_of(_check(text[len("tuple[") : -len(", ...]")], scope))
+    if text in _SIMPLE:
+        return _SIMPLE[text]
+    found = scope.get(text)
+    if isinstance(found, type) and issubclass(found, Value):
+        return lambda value: build(found, value)
+    choices = scope.get("CHOICES", {}).get(text)
+    if choices is None:
+        raise TypeError(f"no check is known for the annotation {text!r}")
+    return _one_of(choices)
+
+
+def _tuple_of(inner: Check) -> Check:
+    def check(value: Any) -> Any:
+        if not isinstance(value, (list, tuple)):
+            raise ShapeError(f"{_kind(value)}, expected a list")
+        return tuple(map(inner, value))
+
+    return check
+
+
+def _one_of(choices: tuple[str, ...]) -> Check:
+    def check(value: Any) -> Any:
+        if not isinstance(value, str) or value not in choices:
+            raise ShapeError(f"expected one of {', '.join(choices)}")
+        return value
+
+    return check
+
+
+def _text(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ShapeError(f"{_kind(value)}, expected a string")
+    return value
+
+
+def _boolean(value: Any) -> Any:
+    if not isinstance(value, bool):
+        raise ShapeError(f"{_kind(value)}, expected a boolean")
+    return value
+
+
+def _whole(value: Any) -> Any:
+    if not isinstance(value, int) or isinstance(value, bool) or not -_MOST < value < _MOST:
+        raise ShapeError(f"{_kind(value)}, expected a whole number")
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_MOST < value < _MOST:
+        raise ShapeError(f"{_kind(value)}, expected a finite number")
+    return float(value)
+
+
+def _texts(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ShapeError(f"{_kind(value)}, expected an object")
+    return {_text(name): _text(word) for name, word in value.items()}
+
+
+_SIMPLE: Mapping[str, Check] = {
+    "str": _text,
+    "bool": _boolean,
+    "int": _whole,
+    "float": _number,
+    "Mapping[str, str]": _texts,
+}
