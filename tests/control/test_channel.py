@@ -274,7 +274,8 @@ def test_the_relay_alters(between: Between, how: str) -> None:
     }
     between.alter = change[how]
     between.runner.channel.send(REAL)
-    between.runner.channel.send_raw(encode_output(0, 1, b"x" * 300_000))  # a forged length may have it wait for so much
+    size = 300_000 if how == "cut" else 100_000  # a forged length may have it wait for so much
+    between.runner.channel.send_raw(encode_output(0, 1, b"x" * size))
     between.agent.wait(lambda: bool(between.agent.ends))
     assert between.agent.ends == ["what it carries was altered on the way"]
     assert between.agent.frames in ([], [REAL][: how == "replayed"])
