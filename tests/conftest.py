@@ -27,6 +27,17 @@ TIMES = int(os.environ.get("BIREME_TEST_TIMES", "10"))
 """How often a test tries again what goes wrong once in a while: make test BIREME_TEST_TIMES=1000 for a night."""
 
 
+def pytest_configure() -> None:
+    """Begin with the signals of a user's shell: ``nohup``, ``&`` and some daemons ignore or block them for us.
+
+    What we start would inherit that, and would not hear the Ctrl+C that a test sends.
+    """
+    for signum in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGTSTP, signal.SIGCHLD):
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def clean_environ(**more: str) -> dict[str, str]:
     """The environment of a user's shell: nothing of pytest's, nothing that a launcher has set."""
     drop = ("PYTEST", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
