@@ -25,7 +25,7 @@ LAYERS = (
     {"bireme.resources"},
     {"bireme.job"},
     {"bireme.loop"},
-    {"bireme.errors", "bireme.interrupt", "bireme.value"},
+    {"bireme.errors", "bireme.interrupt", "bireme.jsontext", "bireme.value"},
 )
 DEPTH = {module: depth for depth, layer in enumerate(LAYERS) for module in layer}
 
