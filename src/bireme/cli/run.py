@@ -7,7 +7,7 @@ import os
 from bireme.cli.options import RUN, parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
-from bireme.logs.console import complain
+from bireme.logs.console import complain, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def carry_out(parsed: Parsed) -> int:
     if parsed.options["help"]:
         from bireme.cli.help import run_help
 
-        print(run_help(), end="")
+        show(run_help())
         return OK
     if parsed.options["autotuning"]:
         from bireme.cli import tune
