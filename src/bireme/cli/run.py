@@ -114,10 +114,11 @@ def report(outcome: Outcome, *, hasty: bool = False) -> None:
 
 
 def _dry_run(spec: JobSpec, *, as_json: bool) -> int:
-    from bireme.api import plan
+    from bireme.api import sketch
     from bireme.cli import dry_run
     from bireme.runner.launch import engine_commands
 
-    found, commands = plan(spec), engine_commands(spec, os.environ)
-    print(dry_run.as_json(found, commands) if as_json else dry_run.as_text(found, commands), end="")
+    found, commands = sketch(spec), engine_commands(spec, os.environ)
+    for piece in dry_run.as_json(found, commands) if as_json else (dry_run.as_text(found, commands),):
+        show(piece)
     return OK
