@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from bireme.job import JobSpec
-    from bireme.planning.start import StartPlan
+    from bireme.planning.start import Sketch, StartPlan
     from bireme.supervise.outcome import Outcome
 
 
@@ -51,6 +51,15 @@ def run(
 
 def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
     """What :func:`run` would start, without starting it.
+
+    Raises:
+        BadInputError: as :func:`run`.
+    """
+    return sketch(spec, environ).whole()
+
+
+def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
+    """The same, node by node.
 
     Raises:
         BadInputError: as :func:`run`.

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 
 import pytest
@@ -145,3 +146,73 @@ def test_masking_leaves_all_else_alone():
     words = ["python", "-u", "s.py", "--lr", "1", "", "a b", "--flag", "x=y"]
     assert masked_words(words) == words
     assert re.fullmatch(r"\*+", MASK)
+
+
+# -- many nodes --------------------------------------------------------------------------------------
+
+
+def hostfile(folder, *slots):
+    path = folder / "hostfile"
+    path.write_text("".join(f"node{number} slots={count}\n" for number, count in enumerate(slots)))
+    return path
+
+
+def test_of_many_nodes_the_first_and_the_last_are_printed_in_full(stage, witness, tmp_path):
+    path = hostfile(tmp_path, *[2] * 50, *[1] * 49, 2)
+    done = stage.run("run", "--dry_run", "--hostfile", path, "--wrap", "env TOKEN=x", witness)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and lines[0].startswith("151 ranks on 100 nodes")
+    nodes = [int(line.split()[1].rstrip(":")) for line in lines if line.startswith("node ")]
+    assert nodes == [0, 1, 2, 3, 98, 99]
+    assert [int(line.split()[1].rstrip(":")) for line in lines if line.startswith("  rank ")] == [
+        *range(8),
+        148,
+        149,
+        150,
+    ]
+    assert [line.split()[11] for line in lines if line.startswith("  $ ssh")] == [f"node{number}" for number in nodes]
+    assert lines.count("  … 94 more commands (--json prints all)") == 1
+    left_out = "… nodes 4 to 97: 48 with 1 rank, 46 with 2 ranks; ranks 8 to 147 (--json prints all)"
+    assert lines.count(left_out) == 1
+    assert lines.count("    RANK=150") == 1
+
+
+def test_few_nodes_are_all_printed(stage, witness, tmp_path):
+    done = stage.run("run", "--dry_run", "--hostfile", hostfile(tmp_path, *[1] * 32), witness)
+    assert done.stdout.count("\nnode ") == done.stdout.count("  $ ssh ") == 32
+    assert "…" not in done.stdout
+
+
+def test_json_has_all_nodes_and_is_as_python_prints_it(stage, witness, tmp_path):
+    for words in (["--hostfile", hostfile(tmp_path, *[2] * 40)], ["--num_gpus", "1"]):
+        done = stage.run("run", "--dry_run", "--json", *words, "--wrap", "x --api_key hunter2", witness)
+        found = json.loads(done.stdout)
+        assert done.stdout == json.dumps(found, indent=2) + "\n"
+        assert [node["node_rank"] for node in found["nodes"]] == list(range(len(found["nodes"])))
+        assert [worker["rank"] for node in found["nodes"] for worker in node["workers"]] == list(
+            range(found["world_size"])
+        )
+        assert len(found["launch"]) == (40 if len(found["nodes"]) > 1 else 0)
+        assert "hunter2" not in done.stdout and MASK in done.stdout
+
+
+def test_what_the_interface_plans_is_what_is_printed(stage, witness, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    import bireme
+    from bireme.job import JobSpec, Program
+
+    path = hostfile(tmp_path, *[2] * 40)
+    whole = bireme.plan(JobSpec(Program(str(witness)), hostfile=str(path)))
+    printed = plan(stage, "--hostfile", path, witness, cwd=tmp_path)
+    assert whole.as_dict() == {name: value for name, value in printed.items() if name != "launch"}
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_nodes_take_little_memory(stage, witness, tmp_path):
+    for form, slots in ([], 8), (["--json"], 1):
+        path = hostfile(tmp_path, *[slots] * 100_000)
+        process = stage.start("run", "--dry_run", *form, "--hostfile", path, witness, stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        assert usage.ru_maxrss < 300 * 1000

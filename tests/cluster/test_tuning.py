@@ -144,7 +144,7 @@ def test_a_node_is_powered_off_during_a_study(ssh_cluster: Testbed, shared_dir: 
     assert "z0_gas1_tmbspg16" in (results / "summary.txt").read_text()
     assert json.loads((results / "ds_config_optimal.json").read_text())["train_micro_batch_size_per_gpu"] == 16
     journal = Journal.open(str(results / "journal"))
-    records = journal.records
+    records = list(journal.records)
     journal.close()
     assert sum(1 for record in records if "end" in record) == 6
     starts = [str(record["on"]) for record in records if "start" in record]

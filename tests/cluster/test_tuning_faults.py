@@ -71,8 +71,9 @@ class Desk:
 
     def records(self) -> list[dict[str, Any]]:
         journal = Journal.open(str(self.results / "journal"))
+        found = list(journal.records)
         journal.close()
-        return list(journal.records)
+        return found
 
     def ends(self) -> dict[str, str]:
         ends = [(str(record["end"]), record["ending"]["cause"]) for record in self.records() if "end" in record]

@@ -285,8 +285,8 @@ def test_a_torn_tail_is_cut_and_said_and_damage_is_refused(desk):
     desk.run()
     journal = desk.results / "journal"
     with journal.open("ab") as file:
-        file.write(b"half a rec")
-    assert "a torn record of 10 bytes at the end of " in desk.run().stdout
+        file.write(b'0123456789abcdef {"en')
+    assert "a torn record of 21 bytes at the end of " in desk.run().stdout
     lines = journal.read_bytes().split(b"\n")
     lines[2] = b"x" + lines[2][1:]
     journal.write_bytes(b"\n".join(lines))

@@ -102,8 +102,9 @@ def terminal(tmp_path, stage):
 
 def records(folder: Path, kind: str) -> list[str]:
     journal = Journal.open(str(folder / "autotuning_results" / "journal"))
+    found = [str(record[kind]) for record in journal.records if kind in record]
     journal.close()
-    return [str(record[kind]) for record in journal.records if kind in record]
+    return found
 
 
 def test_what_runs_what_is_best_and_what_is_left(terminal, tmp_path):

@@ -42,8 +42,9 @@ def records(desk: Desk) -> tuple[dict, ...]:
     if not (desk.results / "journal").exists():
         return ()
     journal = Journal.open(str(desk.results / "journal"))
+    found = tuple(journal.records)
     journal.close()
-    return journal.records
+    return found
 
 
 def wait_for(path: Path, text: str = "") -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 
 from bireme.errors import BadInputError
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Literal, Protocol
 
     class Backend(Protocol):
@@ -123,6 +124,57 @@ def refuse(plan: LaunchPlan, name: str, *, users: bool = False) -> None:
             what = "another user" if users and host.user else what
             reason = f"{name} cannot reach {host.target}: it does not know {what}"
             raise BadInputError(reason, mend="--launcher ssh does", where="--launcher")
+
+
+_ONE_ARGUMENT = 32 * os.sysconf("SC_PAGE_SIZE") - 1 if sys.platform == "linux" else sys.maxsize
+"""Bytes that Linux takes in one argument (MAX_ARG_STRLEN)."""
+_ALL_ARGUMENTS = 6 << 20
+"""Bytes that it takes at most in all arguments and the environment, however large a stack may be."""
+_SPARE = 4096
+_POINTER = 8
+
+
+def check_length(name: str, commands: Iterable[tuple[str, ...]], environ: Mapping[str, str]) -> None:
+    """Whether the system can execute command lines: the kernel takes no longer ones, and says so only then.
+
+    Args:
+        name: the backend's.
+        commands: its command lines.
+        environ: the environment that they are executed in.
+
+    Raises:
+        BadInputError: one is too long.
+    """
+    limit = os.sysconf("SC_ARG_MAX")
+    most = (min(limit, _ALL_ARGUMENTS) if limit > 0 else _ALL_ARGUMENTS) - _SPARE
+    around = sum(_size(variable) + _size(value) + _POINTER for variable, value in environ.items())
+    for command in commands:
+        longest = max(map(_size, command))
+        total = sum(map(_size, command)) + _POINTER * len(command) + around
+        if longest <= _ONE_ARGUMENT + 1 and total <= most:
+            continue
+        what = f"{total} bytes with the environment, and the system takes {most}"
+        if longest > _ONE_ARGUMENT + 1:
+            what = f"an argument of {longest - 1} bytes, and the system takes {_ONE_ARGUMENT}"
+        mend = "fewer nodes, or --launcher ssh, which has a command for each" if name != "ssh" else ""
+        raise BadInputError(f"the command line of {name} is too long: {what}", mend=mend, where="--launcher")
+
+
+def _size(word: str) -> int:
+    return (len(word) if word.isascii() else len(os.fsencode(word))) + 1
+
+
+def in_pieces(names: Sequence[str], most: int = 1 << 16) -> Iterator[str]:
+    """The names, joined by commas, in as many words as it takes for none to be longer than so many characters."""
+    piece: list[str] = []
+    length = 0
+    for name in names:
+        if piece and length + len(name) > most:
+            yield ",".join(piece)
+            piece, length = [], 0
+        piece.append(name)
+        length += len(name) + 1
+    yield ",".join(piece)
 
 
 def find_program(backend: Backend, environ: Mapping[str, str]) -> str:

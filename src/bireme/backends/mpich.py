@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 NAME = "mpich"
 # Hydra waits for ever for a node that ssh has given up.
-FAILED = (r"ssh: (?:connect to host|Could not resolve hostname) ([^\s:]+)", r"^\[proxy:\S+@(\S+?)\] .*execvp error")
+FAILED = (
+    r"ssh: (?:connect to host|Could not resolve hostname) ([^\s:]+)",
+    r"^\[proxy:[^\s@]+@([^\s\]]+)\] .*execvp error",
+)
 CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("mpiexec.mpich", "mpirun.mpich", "mpiexec.hydra", "mpirun")
 CHANNEL: Literal["stdio", "dial"] = "dial"

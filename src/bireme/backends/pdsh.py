@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from bireme.backends import ssh
-from bireme.backends.base import refuse
+from bireme.backends.base import in_pieces, refuse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
     port = ("-p", str(plan.ssh_port)) if plan.ssh_port else ()
     ssh_words = (*ssh.options(plan), *port, "-o", f"SendEnv={TOKEN_VARIABLE}")
     appended = " ".join((environ.get("PDSH_SSH_ARGS_APPEND", ""), shlex.join(ssh_words))).strip()
-    targets = ",".join(host.target for host in plan.hosts)
+    # Of many hosts, several lists: pdsh joins them, and none may be longer than the kernel takes.
+    targets = (word for piece in in_pieces([host.target for host in plan.hosts]) for word in ("-w", piece))
     fanout = str(len(plan.hosts))
     head = ("env", f"PDSH_SSH_ARGS_APPEND={appended}", plan.program or NAME, "-S", "-R", "ssh", "-f", fanout)
     words = shlex.join(plan.agent).replace("%", "%%")  # pdsh has a meaning of its own for %h and the like
-    return ((*head, *plan.extra, "-w", targets, f"exec {words}"),)
+    return ((*head, *plan.extra, *targets, f"exec {words}"),)

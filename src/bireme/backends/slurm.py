@@ -53,7 +53,7 @@ def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> 
     if len(set(ranks)) > 1:
         what = "srun starts the same number of ranks on every node"
         raise BadInputError(what, mend="--num_gpus N, or filters", where="--native_ranks")
-    nodes = ",".join(host.name for host in plan.hosts)
+    nodes = _listed(plan.hosts)
     head = (plan.program or "srun", f"--nodes={len(plan.hosts)}", f"--ntasks={sum(ranks)}")
     shape = (f"--ntasks-per-node={ranks[0]}", f"--nodelist={nodes}", "--distribution=block")
     return (*head, *shape, "--export=ALL", "--kill-on-bad-exit=1", *plan.extra, *plan.agent)
@@ -95,7 +95,24 @@ OVER = r"Slurm job \d+ has expired|Expired or invalid job \d+|Invalid job id|Job
 
 
 def _where(hosts: Sequence[HostLaunch]) -> tuple[str, ...]:
-    return f"--nodes={len(hosts)}", f"--nodelist={','.join(host.name for host in hosts)}"
+    return f"--nodes={len(hosts)}", f"--nodelist={_listed(hosts)}"
+
+
+def _listed(hosts: Sequence[HostLaunch]) -> str:
+    """The list of nodes; of very many as Slurm folds it, for an argument has a greatest length."""
+    names = [host.name for host in hosts]
+    listed = ",".join(names)
+    if len(listed) < _LONG:
+        return listed
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+    folded = NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP)
+    folded.fold_axis = (-1,)  # not every Slurm knows sets with several ranges
+    return str(folded)
+
+
+_LONG = 1 << 16
+"""Characters of a list of nodes."""
 
 
 def _step(plan: LaunchPlan, hosts: Sequence[HostLaunch]) -> tuple[str, ...]:

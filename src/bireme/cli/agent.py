@@ -10,6 +10,7 @@ from bireme.cli.options import AGENT, parse
 from bireme.cli.run import report
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
+from bireme.logs.console import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def main(argv: list[str]) -> int:
     if options["help"]:
         from bireme.cli.help import agent_help
 
-        print(agent_help(), end="")
+        show(agent_help())
         return OK
     if not options["world_info"]:
         raise BadInputError("--world_info is missing", mend="python -m bireme.agent --help shows the options")

@@ -9,6 +9,7 @@ from bireme.cli.options import NODES, RESOURCES, Option, parse
 from bireme.cli.run import report
 from bireme.cli.spec import nodes_spec
 from bireme.errors import OK
+from bireme.logs.console import complain, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def main(argv: list[str]) -> int:
     if parsed.options["help"]:
         from bireme.cli.help import check_help
 
-        print(check_help(CHECK), end="")
+        show(check_help(CHECK))
         return OK
     spec = nodes_spec(parsed)
     from bireme.runner import launch
@@ -47,7 +48,6 @@ def main(argv: list[str]) -> int:
 def _check_here(spec: JobSpec) -> int:
     """This machine alone: whatever is wrong is raised."""
     from bireme.errors import BadInputError
-    from bireme.logs.console import complain
     from bireme.resources import cores, devices, program
     from bireme.supervise import activation
 
@@ -61,5 +61,5 @@ def _check_here(spec: JobSpec) -> int:
         complain(str(error))
         return 1
     kind = "cpu" if found.accelerator == "cpu" else f"{found.accelerator} {','.join(slots)}"
-    print(f"{os.uname().nodename}  {kind}  {cores.usable()} cores  Python {sys.version.split()[0]}")
+    show(f"{os.uname().nodename}  {kind}  {cores.usable()} cores  Python {sys.version.split()[0]}\n")
     return OK

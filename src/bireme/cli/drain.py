@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bireme.cli.options import Option, parse, whole
 from bireme.errors import LOST, OK, BadInputError
-from bireme.logs.console import complain
+from bireme.logs.console import complain, printable, show
 
 DRAIN: dict[str, tuple[Option, ...]] = {
     "options": (
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
     if parsed.options["help"]:
         from bireme.cli.help import drain_help
 
-        print(drain_help(DRAIN), end="")
+        show(drain_help(DRAIN))
         return OK
     if len(parsed.command) != 2:
         raise BadInputError("two words are needed: a node and a job", mend="bireme drain NODE JOB")
@@ -39,5 +39,5 @@ def main(argv: list[str]) -> int:
         return LOST
     if "error" in answer:
         raise BadInputError(str(answer["error"]))
-    print(answer["said"])
+    show(printable(f"{answer['said']}\n"))
     return OK

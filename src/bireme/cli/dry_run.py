@@ -8,9 +8,11 @@ from bireme.planning.secret import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
 
-    from bireme.planning.start import NodePlan, StartPlan
+    from bireme.planning.start import NodePlan, Sketch
+    from bireme.runner.many import EngineCommands
 
 MASK = "********"
 
@@ -36,28 +38,103 @@ def masked_environment(env: Mapping[str, str]) -> dict[str, str]:
     return {name: MASK if is_secret(name) else value for name, value in env.items()}
 
 
-def as_text(plan: StartPlan, commands: Sequence[tuple[str, ...]] = ()) -> str:
-    """The plan, several lines; ``commands``: how other nodes are reached."""
+def as_text(sketch: Sketch, commands: EngineCommands | None = None) -> str:
+    """The plan, several lines; of many nodes the first and the last ones in full.
+
+    Args:
+        sketch: the plan.
+        commands: how other nodes are reached.
+    """
+    plan, number = sketch.head, len(sketch.ranks)
     ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
-    nodes = "1 node" if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes"
+    nodes = "1 node" if number == 1 else f"{number} nodes"
     lines = [f"{ranks} on {nodes} ({plan.accelerator}), meeting at {plan.master_addr}:{plan.master_port}"]
-    lines += [f"  $ {shlex.join(masked_words(command))}" for command in commands]
-    for node in plan.nodes:
+    if commands is not None:
+        first, end = _left_out(commands.number)
+        lines += [_command(command) for command in commands.part(0, first)]
+        if first < end:
+            lines.append(f"  … {end - first} more commands (--json prints all)")
+            lines += [_command(command) for command in commands.part(end, commands.number)]
+    first, end = _left_out(number)
+    for node in sketch.part(0, first):
         lines += _node(node)
+    if first < end:
+        lines += ["", _summary(sketch, first, end)]
+        for node in sketch.part(end, number):
+            lines += _node(node)
     return "\n".join(lines) + "\n"
 
 
-def as_json(plan: StartPlan, commands: Sequence[tuple[str, ...]] = ()) -> str:
-    """The plan for a machine: the fields of :class:`bireme.planning.start.StartPlan`, and ``launch``, the commands."""
+_IN_FULL = 32
+"""A plan of so many nodes is printed in full; of one with more, these are: first, last."""
+_FIRST, _LAST = 4, 2
+_LONGEST = 4096
+"""Characters of a command's word; it is cut short where it is longer, as a list of many nodes is."""
+
+
+def _left_out(number: int) -> tuple[int, int]:
+    """Of so many, those from the first number up to the second are not printed."""
+    return (number, number) if number <= _IN_FULL else (_FIRST, number - _LAST)
+
+
+def _summary(sketch: Sketch, first: int, end: int) -> str:
+    """The nodes that are left out, in one line: by their numbers of ranks, the most frequent first."""
+    from collections import Counter
+
+    counts = Counter(sketch.ranks[first:end]).most_common()
+    by_ranks = ", ".join(f"{nodes} with {ranks} rank{'' if ranks == 1 else 's'}" for ranks, nodes in counts[:4])
+    others = f" and {sum(nodes for _, nodes in counts[4:])} with others" if counts[4:] else ""
+    begin = sum(sketch.ranks[:first])
+    last = begin + sum(sketch.ranks[first:end]) - 1
+    return f"… nodes {first} to {end - 1}: {by_ranks}{others}; ranks {begin} to {last} (--json prints all)"
+
+
+def _command(command: Sequence[str]) -> str:
+    words = masked_words(command)
+    if max(map(len, words)) > _LONGEST:
+        words = [
+            word if len(word) <= _LONGEST else f"{word[:200]}… {len(word) - 200} characters more" for word in words
+        ]
+    return f"  $ {shlex.join(words)}"
+
+
+def as_json(sketch: Sketch, commands: EngineCommands | None = None) -> Iterator[str]:
+    """The plan for a machine: the fields of :class:`bireme.planning.start.StartPlan`, and ``launch``, the commands.
+
+    It comes in pieces, so that all of it never has to be in memory.
+    """
     import json
 
-    tree = {**plan.as_dict(), "launch": [masked_words(command) for command in commands]}
-    for node in tree["nodes"]:
-        node["env"] = masked_environment(node["env"])
-        for worker in node["workers"]:
-            worker["env"] = masked_environment(worker["env"])
-            worker["argv"] = masked_words(worker["argv"])
-    return json.dumps(tree, indent=2) + "\n"
+    fields = sketch.head.as_dict()
+    del fields["nodes"]
+    yield json.dumps(fields, indent=2).removesuffix("\n}")
+    yield from _items("nodes", (_tree(node) for node in sketch.part(0, len(sketch.ranks))))
+    number = 0 if commands is None else commands.number
+    launch = (commands.part(place, place + 1)[0] for place in range(number)) if commands is not None else ()
+    yield from _items("launch", map(masked_words, launch))
+    yield "\n}\n"
+
+
+def _items(name: str, values: Iterable[object]) -> Iterator[str]:
+    """A list as the last field of an object, indented as ``json.dumps`` would."""
+    import json
+
+    between = f',\n  "{name}": ['
+    end = "]"
+    for value in values:
+        yield between + "\n    " + json.dumps(value, indent=2).replace("\n", "\n    ")
+        between, end = ",", "\n  ]"
+    yield end if between == "," else between + end
+
+
+def _tree(node: NodePlan) -> dict[str, Any]:
+    """A node with its secrets hidden."""
+    tree = node.as_dict()
+    tree["env"] = masked_environment(tree["env"])
+    for worker in tree["workers"]:
+        worker["env"] = masked_environment(worker["env"])
+        worker["argv"] = masked_words(worker["argv"])
+    return tree
 
 
 def _node(node: NodePlan) -> list[str]:

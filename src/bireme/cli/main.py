@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
 
 import bireme
 from bireme.errors import BAD_INPUT, INTERNAL, OK, READER_GONE, BiremeError
-from bireme.logs.console import complain
+from bireme.logs.console import complain, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ def guarded(carry_out: Callable[[list[str]], int], argv: list[str]) -> NoReturn:
     except BrokenPipeError:
         code = code or READER_GONE
     except OSError as error:
-        complain(f"cannot write to stdout: {error.strerror}")
-        code = code or INTERNAL
+        if code == OK:  # else it has been said
+            complain(f"cannot write to stdout: {error.strerror}")
+            code = INTERNAL
     os._exit(code)
 
 
@@ -55,8 +57,18 @@ def _open_standard_descriptors() -> None:
             os.open(os.devnull, mode)  # takes the lowest free number: this one
     sys.stdout = sys.stdout or open(1, "w", closefd=False)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # a dry run shows arguments, which may be any bytes
+        codecs.register_error("bireme", _any_character)
+        sys.stdout.reconfigure(errors="bireme")
     sys.stderr = sys.stderr or open(2, "w", closefd=False)
+
+
+def _any_character(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What an encoding lacks: bytes of an argument, which a dry run shows, as they are; all else by its number."""
+    assert isinstance(error, UnicodeEncodeError)
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeEncodeError:
+        return codecs.backslashreplace_errors(error)
 
 
 def main(argv: list[str], carry_out: Callable[[list[str]], int] | None = None) -> int:
@@ -122,12 +134,12 @@ def _drain(argv: list[str]) -> int:
 
 
 def _version(_: list[str]) -> int:
-    print(f"bireme {bireme.__version__}")
+    show(f"bireme {bireme.__version__}\n")
     return OK
 
 
 def _help(_: list[str]) -> int:
-    print(USAGE, end="")
+    show(USAGE)
     return OK
 
 

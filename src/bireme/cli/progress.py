@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import contextmanager
 
-from bireme.logs.console import complain
+from bireme.logs.console import complain, printable
 from bireme.supervise.report import duration
 
 TYPE_CHECKING = False
@@ -158,7 +158,7 @@ class Live:
         from rich.text import Text
 
         with _writing():
-            self._console.print(Text(text, style))
+            self._console.print(Text(printable(text), style))
         if self._live is not None:
             self.tick()
 
@@ -246,7 +246,7 @@ def any_text(stream: TextIO) -> Iterator[None]:
 
 def _print(text: str) -> None:
     with _writing():
-        print(text, flush=True)
+        print(printable(text), flush=True)
 
 
 @contextmanager

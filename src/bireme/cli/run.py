@@ -7,7 +7,7 @@ import os
 from bireme.cli.options import RUN, parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
-from bireme.logs.console import complain
+from bireme.logs.console import complain, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def carry_out(parsed: Parsed) -> int:
     if parsed.options["help"]:
         from bireme.cli.help import run_help
 
-        print(run_help(), end="")
+        show(run_help())
         return OK
     if parsed.options["autotuning"]:
         from bireme.cli import tune
@@ -114,10 +114,11 @@ def report(outcome: Outcome, *, hasty: bool = False) -> None:
 
 
 def _dry_run(spec: JobSpec, *, as_json: bool) -> int:
-    from bireme.api import plan
+    from bireme.api import sketch
     from bireme.cli import dry_run
     from bireme.runner.launch import engine_commands
 
-    found, commands = plan(spec), engine_commands(spec, os.environ)
-    print(dry_run.as_json(found, commands) if as_json else dry_run.as_text(found, commands), end="")
+    found, commands = sketch(spec), engine_commands(spec, os.environ)
+    for piece in dry_run.as_json(found, commands) if as_json else (dry_run.as_text(found, commands),):
+        show(piece)
     return OK

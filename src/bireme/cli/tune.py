@@ -9,6 +9,7 @@ from signal import SIGPIPE
 from bireme.cli.options import RUN, TUNING, Option, Parsed, parse
 from bireme.cli.spec import job_spec, tuning_width
 from bireme.errors import OK, BadInputError, BiremeError
+from bireme.logs.console import printable, show
 from bireme.logs.sink import is_gone
 from bireme.resources import program
 from bireme.tune.launching import Ground, Launch, executable, gpu_memory, ground
@@ -42,7 +43,7 @@ def main(argv: list[str]) -> int:
     if parsed.options["help"]:
         from bireme.cli.help import tune_help
 
-        print(tune_help(), end="")
+        show(tune_help())
         return OK
     return carry_out(parsed)
 
@@ -73,7 +74,7 @@ def _study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
     result = autotune(request, lambda tuning: watcher(tuning, quiet=parsed.options["quiet"]))
     signum = result.conclusion.signum
     try:
-        print(result.summary, end="", flush=True)
+        print(printable(result.summary), end="", flush=True)
         _say_end(result)
     except OSError as error:
         if not is_gone(error):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 
+from bireme.errors import BiremeError
 from bireme.logs.sink import Sink, is_gone
 
 TYPE_CHECKING = False
@@ -22,6 +24,28 @@ _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 OUT, ERR = 1, 2
 """The streams, by the number of their descriptor."""
+
+
+def printable(text: str) -> str:
+    """A message in which no word of another process can command the terminal.
+
+    We quote what engines, nodes and ranks say. Ends of lines become newlines, and colours are left out; any other
+    control character, and whatever else is not printable, is shown by its number: an escape as ``\\x1b``.
+    """
+    if text.isprintable():
+        return text
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if "\x1b[" in text:
+        import re
+
+        text = re.sub(r"\x1b\[[0-9;:]*m", "", text)
+    return "".join(char if char.isprintable() or char in "\n\t" else _by_number(char) for char in text)
+
+
+def _by_number(char: str) -> str:
+    if "\udc80" <= char <= "\udcff":  # stands for a byte that is not UTF-8
+        return f"\\x{ord(char) - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode()
 
 
 class Console:
@@ -73,14 +97,14 @@ class Console:
     def say(self, level: str, text: str) -> None:
         """One message of ours, on stderr, whole lines."""
         if _LEVELS[level] >= self._level:
-            self.write_lines("".join(f"bireme: {line}\n" for line in text.splitlines()))
+            self.write_lines("".join(f"bireme: {line}\n" for line in printable(text).splitlines()))
 
     def write_lines(self, text: str, stream: int = ERR) -> None:
-        """Whole lines of ours, as they are."""
+        """Whole lines of ours."""
         sink = self._sinks[stream]
         start = "\n" if self._open.get(sink) is not None else ""
         self._open[sink] = None
-        sink.write((start + text).encode(errors="surrogateescape"))
+        sink.write((start + printable(text)).encode())
 
     def when_drained(self, callback: Callable[[], None]) -> None:
         """Call once everything has been written, or cannot be any more."""
@@ -122,8 +146,10 @@ def complain(text: str, *, every_line: bool = False, patience: float | None = No
         every_line: each line says that it is ours, not only the first.
         patience: seconds to wait for a reader that does not read; ``None``: as long as it takes.
     """
-    lines = [line if place and not every_line else f"bireme: {line}" for place, line in enumerate(text.splitlines())]
-    left = "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")
+    said = printable(text).splitlines()
+    left = "".join(
+        f"{line}\n" if place and not every_line else f"bireme: {line}\n" for place, line in enumerate(said)
+    ).encode()
     poll = select.poll()
     poll.register(ERR, select.POLLOUT)
     try:
@@ -131,3 +157,19 @@ def complain(text: str, *, every_line: bool = False, patience: float | None = No
             left = left[os.write(ERR, left[:256]) :]  # a small piece does not block after the poll's yes
     except OSError:
         pass
+
+
+def show(text: str) -> None:
+    """What was asked for, on stdout, when there is no console: a page of help, a plan.
+
+    Raises:
+        BiremeError: it cannot be written.
+        BrokenPipeError: its reader went away.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise BiremeError(f"cannot write to stdout: {error.strerror}") from None

@@ -13,7 +13,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from bireme.job import JobSpec
     from bireme.resources.pool import Pool
@@ -85,6 +85,28 @@ class StartPlan(Value):
     nodes: tuple[NodePlan, ...]
 
 
+class Sketch(Value):
+    """A plan whose nodes are made when they are looked at: all of 100,000 would take a gigabyte.
+
+    ``head``: the plan without its nodes. ``ranks``: how many each node has. ``part``: the nodes from one on, up to
+    another.
+    """
+
+    head: StartPlan
+    ranks: tuple[int, ...]
+    part: Callable[[int, int], Iterator[NodePlan]]
+
+    @classmethod
+    def of(cls, plan: StartPlan) -> Sketch:
+        """That of a plan which is there."""
+        ranks = tuple(len(node.workers) for node in plan.nodes)
+        return cls(plan.replace(nodes=()), ranks, lambda first, end: iter(plan.nodes[first:end]))
+
+    def whole(self) -> StartPlan:
+        """The plan with all its nodes."""
+        return self.head.replace(nodes=tuple(self.part(0, len(self.ranks))))
+
+
 def start_plan(spec: JobSpec, active: Pool, job: JobFacts, nodes: Mapping[str, NodeFacts]) -> StartPlan:
     """Number the ranks and give each its command and environment.
 
@@ -95,6 +117,28 @@ def start_plan(spec: JobSpec, active: Pool, job: JobFacts, nodes: Mapping[str, N
     Raises:
         BadInputError: ``--wrap_ranks`` names a rank that there is not.
     """
+    world_size = _world_size(spec, active)
+    made = tuple(_node_plans(spec, active, job, lambda _, host: nodes.get(host)))
+    return StartPlan(job.job_id, job.accelerator, world_size, job.master_addr, job.master_port, made)
+
+
+def sketch(spec: JobSpec, active: Pool, job: JobFacts, facts: Callable[[str], NodeFacts]) -> Sketch:
+    """The same, as far as somebody looks at it; ``facts``: those of a host.
+
+    Raises:
+        BadInputError: as :func:`start_plan`.
+    """
+
+    def part(first: int, end: int) -> Iterator[NodePlan]:
+        return _node_plans(spec, active, job, lambda number, host: facts(host) if first <= number < end else None)
+
+    world_size = _world_size(spec, active)
+    head = StartPlan(job.job_id, job.accelerator, world_size, job.master_addr, job.master_port, ())
+    return Sketch(head, tuple(map(len, active.values())), part)
+
+
+def _world_size(spec: JobSpec, active: Pool) -> int:
+    """How many ranks there are; raises BadInputError where ``--wrap_ranks`` names another."""
     world_size = sum(len(slots) for slots in active.values())
     for rank in spec.wrap_ranks if not spec.elastic else ():  # there it may come yet
         if not 0 <= rank < world_size:
@@ -103,15 +147,20 @@ def start_plan(spec: JobSpec, active: Pool, job: JobFacts, nodes: Mapping[str, N
                 mend=f"0 to {world_size - 1}",
                 where="--wrap_ranks",
             )
-    plans = []
+    return world_size
+
+
+def _node_plans(
+    spec: JobSpec, active: Pool, job: JobFacts, facts: Callable[[int, str], NodeFacts | None]
+) -> Iterator[NodePlan]:
+    """The nodes whose facts are known, by their number and name."""
+    world_size = sum(map(len, active.values()))
     first_rank = 0
     for node_rank, (host, slots) in enumerate(active.items()):
-        if host in nodes:
-            plans.append(
-                _node_plan(spec, job, nodes[host], slots, node_rank, len(active), first_rank, world_size, host)
-            )
+        known = facts(node_rank, host)
+        if known is not None:
+            yield _node_plan(spec, job, known, slots, node_rank, len(active), first_rank, world_size, host)
         first_rank += len(slots)
-    return StartPlan(job.job_id, job.accelerator, world_size, job.master_addr, job.master_port, tuple(plans))
 
 
 def _node_plan(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 
+from bireme import jsontext
 from bireme.errors import BadInputError
 
 TYPE_CHECKING = False
@@ -28,13 +28,20 @@ def decode_world_info(text: str) -> Pool:
     """
     where = "--world_info"
     try:
-        world = json.loads(base64.b64decode(text, altchars=b"-_", validate=True))
-    except (ValueError, RecursionError, binascii.Error):
+        world = jsontext.loads(base64.b64decode(text, altchars=b"-_", validate=True))
+    except ValueError:
         raise BadInputError("not the URL-safe base64 of a JSON object", where=where) from None
     if not isinstance(world, dict) or not world:
         raise BadInputError("not an object of host: [slots]", where=where)
     for host, slots in world.items():
-        words = isinstance(slots, list) and all(type(slot) in (int, str) and str(slot) for slot in slots)
+        if not _is_word(host):
+            raise BadInputError(f"{host!r} is not the name of a host", where=where)
+        words = isinstance(slots, list) and all(type(slot) in (int, str) and _is_word(str(slot)) for slot in slots)
         if not words or not slots:
             raise BadInputError(f"the slots of {host} are not a list of ids", where=where)
     return {host: tuple(map(str, slots)) for host, slots in world.items()}
+
+
+def _is_word(text: str) -> bool:
+    """Whether it can be a name in a command line and in an environment."""
+    return text != "" and text.isprintable() and " " not in text

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _WORDS = 8192
 """Bytes that are kept of what an engine process says on its stderr."""
+_LONGEST = 4096
+"""Bytes of a line that is looked at."""
 
 
 _FAREWELL = 3.0
@@ -128,7 +130,7 @@ class Engine:
         begun = self._words[index].rpartition(b"\n")[2]
         self._words[index] = (self._words[index] + data)[-_WORDS:]
         for line in (begun + data).split(b"\n")[:-1]:
-            self._on_line(index, line.decode(errors="replace"))
+            self._on_line(index, line[:_LONGEST].decode(errors="replace"))
         return True
 
     def words(self, index: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
+from bireme.planning.start import Sketch
 from bireme.runner import local
 
 TYPE_CHECKING = False
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bireme.job import JobSpec
-    from bireme.planning.start import StartPlan
+    from bireme.runner.many import EngineCommands
     from bireme.runner.pool import Found
     from bireme.supervise.outcome import Outcome
 
@@ -44,7 +45,7 @@ def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
     return many.run(spec, environ, found)
 
 
-def plan(spec: JobSpec, environ: Mapping[str, str]) -> StartPlan:
+def plan(spec: JobSpec, environ: Mapping[str, str]) -> Sketch:
     """What :func:`run` would start, as far as it is known before the nodes have been asked.
 
     Raises:
@@ -58,7 +59,7 @@ def plan(spec: JobSpec, environ: Mapping[str, str]) -> StartPlan:
         return many.plan(spec, environ, found)
     prepared = local.prepare(spec, environ, here)
     prepared.release()
-    return prepared.plan
+    return Sketch.of(prepared.plan)
 
 
 def check_node_rank(spec: JobSpec, nodes: int) -> None:
@@ -68,20 +69,20 @@ def check_node_rank(spec: JobSpec, nodes: int) -> None:
         raise BadInputError("which node this one is matters only with --no_ssh", mend=mend, where="--node_rank")
 
 
-def engine_commands(spec: JobSpec, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """The command lines by which other nodes would be reached; empty where the job runs on this machine alone.
+def engine_commands(spec: JobSpec, environ: Mapping[str, str]) -> EngineCommands | None:
+    """The command lines by which other nodes would be reached; ``None`` where the job runs on this machine alone.
 
     Raises:
         BadInputError: as :func:`run`.
     """
     found = find(spec, environ)
     if found is None or spec.by_hand:
-        return ()
+        return None
     from bireme.runner import many, native
 
     if spec.native_ranks:
-        return (native.command(spec, environ, found, many.launcher_name(spec, found)),)
-    return () if only_here(spec, found) is not None else many.engine_commands(spec, environ, found)
+        return many.EngineCommands.of((native.command(spec, environ, found, many.launcher_name(spec, found)),))
+    return None if only_here(spec, found) is not None else many.engine_commands(spec, environ, found)
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:

@@ -9,7 +9,7 @@ from bireme.agent import session
 from bireme.backends import base
 from bireme.logs import rankfiles
 from bireme.planning.exports import exports
-from bireme.planning.start import JobFacts, NodeFacts, start_plan
+from bireme.planning.start import JobFacts, NodeFacts, sketch
 from bireme.resources import devices
 from bireme.resources.locality import find_this_machine
 from bireme.runner import pool
@@ -17,6 +17,7 @@ from bireme.runner.agent_listener import AgentListener
 from bireme.runner.fleet import Fleet
 from bireme.runner.pidfile import PidFile
 from bireme.runner.voyage import Voyage
+from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import Backend, LaunchPlan
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
-    from bireme.planning.start import StartPlan
+    from bireme.planning.start import Sketch
     from bireme.resources.hostfile import HostEntry
     from bireme.resources.pool import Pool
     from bireme.runner.epoch import Epoch
@@ -37,6 +38,18 @@ if TYPE_CHECKING:
 
 ONLY_NODES_KNOW = "<the node says>"
 """Stands in a dry run for what is found out only after connecting."""
+
+
+class EngineCommands(Value):
+    """Command lines that are made when they are looked at. ``part``: those from one on, up to another."""
+
+    number: int
+    part: Callable[[int, int], tuple[tuple[str, ...], ...]]
+
+    @classmethod
+    def of(cls, commands: tuple[tuple[str, ...], ...]) -> EngineCommands:
+        """Those that are there."""
+        return cls(len(commands), lambda first, end: commands[first:end])
 
 
 def run(
@@ -142,19 +155,26 @@ def _active(spec: JobSpec, slots: Mapping[str, tuple[str, ...] | None], known: P
     )
 
 
-def engine_commands(spec: JobSpec, environ: Mapping[str, str], found: Found) -> tuple[tuple[str, ...], ...]:
+def engine_commands(spec: JobSpec, environ: Mapping[str, str], found: Found) -> EngineCommands:
     """The command lines by which the nodes would be reached, for a dry run: nothing is listened on or looked up.
 
     Raises:
         BadInputError: as :func:`run`.
     """
     entries, _ = _of_the_first_epoch(spec, found)
+    here = find_this_machine([entry.name for entry in entries])
     backend = base.load(launcher_name(spec, found))
     words: tuple[str, ...] = ("--channel",)
     if backend.CHANNEL == "dial":
         words = ("--dial", "<our addresses>", "<a free port>", backend.TOKEN_VARIABLE)
     agent = (sys.executable, "-m", "bireme.agent", *words)
-    return _commands(spec, backend)(_launch(spec, _hosts(entries), agent, ""), environ)
+
+    def part(first: int, end: int) -> tuple[tuple[str, ...], ...]:
+        return _commands(spec, backend)(_launch(spec, _launches(entries[first:end], here), agent, ""), environ)
+
+    if backend.CHANNEL == "stdio" or spec.elastic:
+        return EngineCommands(len(entries), part)
+    return EngineCommands.of(part(0, len(entries)))
 
 
 def _of_the_first_epoch(spec: JobSpec, found: Found) -> tuple[tuple[HostEntry, ...], dict[str, tuple[str, ...] | None]]:
@@ -165,7 +185,14 @@ def _of_the_first_epoch(spec: JobSpec, found: Found) -> tuple[tuple[HostEntry, .
 
 def _commands(spec: JobSpec, backend: Backend) -> Commands:
     """How the agents are started: one by one where nodes may come and go."""
-    return base.one_by_one(backend) if spec.elastic else backend.commands
+    make = base.one_by_one(backend) if spec.elastic else backend.commands
+
+    def checked(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+        commands = make(plan, environ)
+        base.check_length(backend.NAME, commands, environ)
+        return commands
+
+    return checked
 
 
 def launcher_name(spec: JobSpec, found: Found) -> str:
@@ -181,11 +208,14 @@ def agent_words(dial: AgentListener | None) -> tuple[str, ...]:
 
 
 def _hosts(entries: Sequence[HostEntry]) -> tuple[base.HostLaunch, ...]:
-    here = find_this_machine([entry.name for entry in entries])
+    return _launches(entries, find_this_machine([entry.name for entry in entries]))
+
+
+def _launches(entries: Sequence[HostEntry], here: str | None) -> tuple[base.HostLaunch, ...]:
     return tuple(base.HostLaunch(entry.name, entry.user, entry.port, entry.name == here) for entry in entries)
 
 
-def plan(spec: JobSpec, environ: Mapping[str, str], found: Found) -> StartPlan:
+def plan(spec: JobSpec, environ: Mapping[str, str], found: Found) -> Sketch:
     """The start plan as far as it is known before connecting.
 
     Raises:
@@ -203,7 +233,5 @@ def plan(spec: JobSpec, environ: Mapping[str, str], found: Found) -> StartPlan:
         spec.master_addr or ONLY_NODES_KNOW,
         spec.master_port or 29500,
     )
-    nodes = {
-        name: NodeFacts(name, sys.executable, os.getcwd(), 0, ONLY_NODES_KNOW, omp_threads_set=True) for name in active
-    }
-    return start_plan(spec, active, job, nodes)
+    facts = NodeFacts("", sys.executable, os.getcwd(), 0, ONLY_NODES_KNOW, omp_threads_set=True)
+    return sketch(spec, active, job, lambda name: facts.replace(hostname=name))

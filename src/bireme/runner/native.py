@@ -94,7 +94,9 @@ def command(
         spec.ssh_port,
         root=os.geteuid() == 0,
     )
-    return backend.NATIVE(launch, tuple(len(slots) for slots in world.values()), tuple(names))
+    argv = backend.NATIVE(launch, tuple(len(slots) for slots in world.values()), tuple(names))
+    base.check_length(launcher, (argv,), environ)
+    return argv
 
 
 def _world(spec: JobSpec, found: Found) -> Pool:

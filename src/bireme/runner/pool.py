@@ -50,7 +50,8 @@ def select(spec: JobSpec, found: Found) -> tuple[tuple[HostEntry, ...], dict[str
     Raises:
         BadInputError: a filter names a node or slot that is not there, or nothing is left.
     """
-    slots = {entry.name: _numbered(entry) for entry in found.entries}
+    numbered = {number: tuple(map(str, range(number))) for number in {entry.slots or 0 for entry in found.entries}}
+    slots = {entry.name: None if entry.slots is None else numbered[entry.slots] for entry in found.entries}
     if None not in slots.values():
         active = resolve(spec, {name: known for name, known in slots.items() if known is not None})
         return tuple(entry for entry in found.entries if entry.name in active), dict(active)
@@ -104,10 +105,6 @@ def _without_avoided(pool: Pool, spec: JobSpec) -> Pool:
     """Without the nodes that are to be avoided, if enough are left then: they may be well again."""
     left = {host: slots for host, slots in pool.items() if host not in spec.avoid}
     return left if len(left) >= (spec.num_nodes or 1) else pool
-
-
-def _numbered(entry: HostEntry) -> tuple[str, ...] | None:
-    return None if entry.slots is None else tuple(map(str, range(entry.slots)))
 
 
 def _by_name(spec: JobSpec, slots: Mapping[str, tuple[str, ...] | None]) -> list[str]:

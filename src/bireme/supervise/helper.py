@@ -6,6 +6,8 @@ import json
 import os
 from subprocess import DEVNULL, PIPE, Popen
 
+from bireme import jsontext
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -65,7 +67,7 @@ class Helper:
 
     def _answer(self) -> dict[str, Any]:
         try:
-            answer = json.loads(self._said.partition(b"\n")[0])
+            answer = jsontext.loads(self._said.partition(b"\n")[0])
         except ValueError:
             answer = None
         if isinstance(answer, dict):

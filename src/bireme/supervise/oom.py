@@ -51,7 +51,7 @@ class OomWatch:
 def _counter_file() -> tuple[str, str]:
     """(file, beginning of the line) that counts processes killed: our control group's, else the machine's."""
     try:
-        with open("/proc/self/cgroup") as file:
+        with open("/proc/self/cgroup", errors="surrogateescape") as file:
             groups = [line.rstrip("\n").split(":", 2) for line in file]
     except OSError:
         groups = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bireme import jsontext
 from bireme.supervise.status import describe, signal_name
 
 TYPE_CHECKING = False
@@ -154,10 +155,8 @@ def _line_starts(text: str) -> list[int]:
 
 
 def _recorded(text: str) -> str:
-    import json
-
     try:
-        message = json.loads(text)["message"]
+        message = jsontext.loads(text)["message"]
         if isinstance(message, dict):
             stack = message.get("extraInfo", {}).get("py_callstack", "")
             return str(stack or message.get("message", ""))

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 
 from bireme.errors import BAD_INPUT, OK, TIME_LIMIT
+from bireme.supervise import record
 from bireme.supervise.outcome import RankEnd
 from bireme.supervise.status import describe
 from bireme.tune import tracebacks
@@ -41,7 +42,7 @@ def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -
         ending = Ending("no metric", reason) if reason else Ending("ok", metrics=dict(figures))
     elif end.stopped:
         ending = Ending("stopped", "stopped by the tuner")  # whatever its ranks made of that
-    elif end.report is None:
+    elif end.report is None or not record.is_one(end.report):
         ending = _without_report(end.exit_code, stderr)
     else:
         ending = _of_report(end.report)
@@ -103,9 +104,9 @@ def _failed(report: Mapping[str, object]) -> list[RankEnd]:
     return [first, *sorted((end for end in others if end.detail or not end.stopped), key=lambda end: end.stopped)]
 
 
-def _end(record: object) -> RankEnd:
-    assert isinstance(record, dict)
-    return RankEnd(**{name: record[name] for name in RankEnd._fields if name in record})
+def _end(fields: object) -> RankEnd:
+    assert isinstance(fields, dict)
+    return RankEnd(**{name: fields[name] for name in RankEnd._fields if name in fields})
 
 
 def _why(end: RankEnd) -> str:

@@ -6,13 +6,13 @@ channel. The tuner learns of the end when nothing of the experiment is left on t
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO
 
+from bireme import jsontext
 from bireme.errors import BiremeError
 from bireme.loop import Loop, Timer
 from bireme.supervise import guardian
@@ -177,7 +177,7 @@ def read_report(path: str) -> Mapping[str, object] | None:
     """What ``--report`` wrote; None: there is nothing of use."""
     try:
         with open(path, encoding="utf-8") as file:
-            report = json.load(file)
+            report = jsontext.loads(file.read())
     except (OSError, ValueError):
         return None
     return report if isinstance(report, dict) else None

@@ -3,9 +3,18 @@
 A line a record: the first 16 hexadecimal digits of the BLAKE2b digest of the rest, a blank, the record as JSON. The
 first line says what the file is. A record counts when its line is whole: `append` returns when the disk has it.
 
-What was cut short by a kill or a full disk stands at the end, and is cut off at the next start. A broken line with
-whole ones behind it is no such thing: something else has changed the file, and we leave it alone. The first line may be
-cut short like any other: to move a finished file into place instead could replace one that another has just locked.
+An append that was interrupted leaves a torn end, which the next start cuts off. It is one piece without a newline:
+
+- the beginning of a line, where the writer was killed or the disk was full: up to 16 hexadecimal digits, then a blank,
+  then printable ASCII that begins with a brace and is not a whole object;
+- the same (of any length, also none) and then nothing but zeros, where the power failed: the new size of the file had
+  reached the disk, and the bytes had not.
+
+Nothing else is cut off. A line that ends in a newline and does not agree with its digest, or an end of another form,
+was not written by `append`: something else has changed the file, and we leave it alone. The first line may be cut short
+like any other: to move a finished file into place instead could replace one that another has just locked.
+
+The file is read piece by piece: a journal of any size takes the memory of its longest record.
 
 The lock is that of POSIX (``fcntl``) on the file itself: unlike ``flock``'s it is not inherited by what we fork, so
 that it goes the moment we do, and over NFS it reaches other hosts. It also goes when we close any other descriptor of
@@ -19,21 +28,31 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import socket
 import stat
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 
 from bireme.errors import BadInputError, BiremeError
 
 FORMAT = {"journal": "bireme", "version": 1}
 
+_PIECE = 1 << 20
+_LONGEST = 1 << 24
+"""Bytes of a line."""
+
+_BEGINNING = re.compile(rb"[0-9a-f]{0,15}|[0-9a-f]{16}(?: (?:\{[ -~]*)?)?")
+"""The beginning of a record's line."""
+
 
 class Journal:
     """An open journal. Made by `open`."""
 
-    def __init__(self, path: str, fd: int, records: tuple[dict[str, object], ...], note: str, size: int) -> None:
-        self.path, self.records, self.note = path, records, note
+    def __init__(self, path: str, fd: int, note: str, first: int, size: int) -> None:
+        self.path, self.note = path, note
         self._fd, self._size, self._pid = fd, size, os.getpid()
+        self._old = range(first, size)
         self._refusal = ""
 
     @classmethod
@@ -49,13 +68,13 @@ class Journal:
         fd = _open(path)
         try:
             _lock(fd, path)
-            records, whole, torn = _replay(path, _read(fd))
+            first, whole, torn = _check(path, fd)
             note = ""
             if torn:
                 os.ftruncate(fd, whole)
                 note = f"a torn record of {torn} bytes at the end of {path} was cut off"
             os.lseek(fd, whole, os.SEEK_SET)
-            journal = cls(path, fd, tuple(records), note, whole)
+            journal = cls(path, fd, note, first, whole)
             if not whole:
                 journal.append(FORMAT)
                 _sync_folder(path)
@@ -66,6 +85,21 @@ class Journal:
                 raise _cannot(path, "opened", error) from error
             raise
 
+    @property
+    def records(self) -> Iterator[dict[str, object]]:
+        """What the file held when it was opened, read from it anew each time.
+
+        Raises:
+            BiremeError: the journal is closed.
+        """
+        if self._fd < 0:
+            raise BiremeError(self._refusal)
+        for line in _lines(self._fd, self._old.start, self._old.stop):
+            record = _parse(line[:-1])
+            if record is None:
+                raise BiremeError(f"{self.path} was changed by something else while it was open")
+            yield record
+
     def append(self, record: Mapping[str, object], *, sync: bool = True) -> None:
         """Write a record.
 
@@ -74,7 +108,7 @@ class Journal:
             sync: return only when the disk has it.
 
         Raises:
-            ValueError: it holds a number that JSON does not know, such as NaN.
+            ValueError: it holds a number that JSON does not know, such as NaN, or is longer than 16 MiB.
             TypeError: JSON cannot write it, or would make strings of its names.
             BiremeError: the disk cannot, and the file is as it was before; or it could not be cut back, is closed, or
                 belongs to the process that we were forked from.
@@ -182,39 +216,60 @@ def _in_use(path: str) -> BadInputError:
     )
 
 
-def _read(fd: int) -> bytes:
-    with open(fd, "rb", closefd=False) as file:
-        return file.read()
+def _lines(fd: int, place: int, end: int | None = None) -> Iterator[bytes]:
+    """The lines of a file from one place on, each with its newline; the last one may lack it.
 
-
-def _replay(path: str, data: bytes) -> tuple[list[dict[str, object]], int, int]:
-    """(records, bytes of whole lines, bytes of what was torn off at the end)."""
-    lines = data.split(b"\n")
-    records: list[dict[str, object]] = []
-    place = 0
-    for number, line in enumerate(lines[:-1]):
-        record = _parse(line)
-        if record is None:
-            if any(_parse(later) is not None for later in lines[number + 1 : -1]):
-                raise BadInputError(
-                    "the journal is damaged: this line is broken, and whole ones follow",
-                    mend=f"restore it from a copy, or {_ELSEWHERE}",
-                    where=f"{path}:{number + 1}",
-                )
+    What is longer than any record comes without its rest, and then nothing more.
+    """
+    begun = b""
+    while piece := os.pread(fd, _PIECE if end is None else min(_PIECE, end - place), place):
+        place += len(piece)
+        *lines, begun = (begun + piece).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+        if len(begun) > _LONGEST:
             break
-        records.append(record)
-        place += len(line) + 1
-    if not records:
-        if data and not _is_ours(data):
-            raise BadInputError("is no journal of Bireme", mend=_ELSEWHERE, where=path)
-        return [], 0, len(data)
-    if records[0] != FORMAT:
-        raise BadInputError(
-            f"is a journal of another version: {json.dumps(records[0])[:80]}",
-            mend=f"go on with the Bireme that began it, or {_ELSEWHERE}",
-            where=f"{path}:1",
-        )
-    return records[1:], place, len(data) - place
+    if begun:
+        yield begun
+
+
+def _check(path: str, fd: int) -> tuple[int, int, int]:
+    """(where the records begin, where they end, bytes of a torn one behind them)."""
+    first = place = 0
+    for number, line in enumerate(_lines(fd, 0), 1):
+        record = _parse(line[:-1]) if line.endswith(b"\n") else None
+        if number == 1:
+            if record is None and not _is_ours(line):
+                raise BadInputError("is no journal of Bireme", mend=_ELSEWHERE, where=path)
+            if record is not None and record != FORMAT:
+                raise BadInputError(
+                    f"is a journal of another version: {json.dumps(record)[:80]}",
+                    mend=f"go on with the Bireme that began it, or {_ELSEWHERE}",
+                    where=f"{path}:1",
+                )
+            first = len(line)
+        if record is None:
+            if not _is_torn(line):
+                raise BadInputError(
+                    "the journal is damaged: this line is no record, and no append that was cut short",
+                    mend=f"restore it from a copy, cut it off from here (sed -i '{number},$d'), or {_ELSEWHERE}",
+                    where=f"{path}:{number}",
+                )
+            return (first, place, len(line)) if place else (0, 0, len(line))
+        place += len(line)
+    return first, place, 0
+
+
+def _is_torn(line: bytes) -> bool:
+    """Whether an append that was cut short can have left this, the last piece of the file."""
+    begun = line.rstrip(b"\0")
+    if len(line) > _LONGEST or not _BEGINNING.fullmatch(begun):
+        return False
+    try:
+        json.loads(begun[17:])
+    except (ValueError, RecursionError):
+        return True
+    return begun[:16] == _digest(begun[17:])  # only its newline is missing; an object that was cut short is none
 
 
 def _is_ours(data: bytes) -> bool:
@@ -227,14 +282,25 @@ def _parse(line: bytes) -> dict[str, object] | None:
     digest, blank, text = line.partition(b" ")
     if not blank or digest != _digest(text):
         return None
-    record = json.loads(text)
+    try:
+        record = json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError):
+        return None
     return record if isinstance(record, dict) else None
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Records have the same names: kept once, they are half of the memory less."""
+    return {sys.intern(name): value for name, value in pairs}
 
 
 def _line(record: Mapping[str, object]) -> bytes:
     _check_names(record)
     text = json.dumps(dict(record), separators=(",", ":"), allow_nan=False).encode("ascii")
-    return _digest(text) + b" " + text + b"\n"
+    line = _digest(text) + b" " + text + b"\n"
+    if len(line) > _LONGEST:
+        raise ValueError(f"a record of {len(line)} bytes is too long")
+    return line
 
 
 def _check_names(value: object) -> None:

@@ -70,7 +70,7 @@ def _here(spec: JobSpec, environ: Mapping[str, str], ranks: int | None, host: st
     """This machine, of which nobody has said what it has."""
     there = devices.discover(spec.accelerator, environ)
     numbered = there.accelerator == "cpu" and not (spec.include or spec.exclude)
-    prepared = launch.plan(spec.replace(num_gpus=ranks) if numbered else spec, environ)
+    prepared = launch.plan(spec.replace(num_gpus=ranks) if numbered else spec, environ).whole()
     workers = prepared.nodes[0].workers
     if numbered:
         return Ground({host: tuple(map(str, range(len(workers))))}, numbered=True)
@@ -127,7 +127,7 @@ def gpu_memory(spec: JobSpec, environ: Mapping[str, str]) -> int | None:
     if devices.discover(spec.accelerator, environ).accelerator != "cuda":
         return None
     # The plan knows which device a slot is; it is of all slots, whose cores and port need not do for one job.
-    plan = launch.plan(spec.replace(master_port=None, bind_cores=False, bind_core_list=None), environ)
+    plan = launch.plan(spec.replace(master_port=None, bind_cores=False, bind_core_list=None), environ).whole()
     return device_memory.smallest([worker.slot for worker in plan.nodes[0].workers])
 
 

@@ -12,6 +12,8 @@ _MOST_LINES = 12
 """So many lines of an exception's message are looked at; NCCL names the reason in the fourth."""
 
 _LONGEST = 200
+_LOOKED_AT = 4096
+"""Characters of a line: patterns take their time on one that is made for it."""
 
 _HEADER = "Traceback (most recent call last):"
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
@@ -129,7 +131,7 @@ def clip(line: str) -> str:
 
 def _lines(detail: str) -> tuple[str, ...]:
     """The lines of all exceptions; those of the last one, which is what a person sees, come first."""
-    return tuple(line for said in reversed(exceptions(detail)) for line in said.splitlines())
+    return tuple(line[:_LOOKED_AT] for said in reversed(exceptions(detail)) for line in said.splitlines())
 
 
 def _is_of_memory(line: str) -> bool:

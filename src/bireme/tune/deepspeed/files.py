@@ -21,6 +21,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 
+from bireme import jsontext
 from bireme.errors import BadInputError, BiremeError
 from bireme.tune.deepspeed.config import SECTION
 from bireme.value import Value
@@ -116,7 +117,7 @@ class StudyFiles(Value):
     def _is_experiment(self, file: str) -> bool:
         try:
             with open(os.path.join(self.exps_dir, file), encoding="utf-8") as stream:
-                data = json.load(stream)
+                data = jsontext.loads(stream.read())
         except (OSError, ValueError):
             return False
         return isinstance(data, dict) and {"name", "ds_config"} <= set(data)

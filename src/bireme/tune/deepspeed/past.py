@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bireme.errors import BadInputError
@@ -88,13 +88,12 @@ def take_up(
     Raises:
         BadInputError: the folder holds another study, which may not be cleared away.
     """
-    begun, records = _last_study(journal.records)
-    finished = any("over" in record for record in records)
+    begun, ends, finished = _last_study(journal.records)
     if begun == identity and not (finished and overwrite):
-        return _resumed(records, now, files)
+        return _resumed(ends, now, files)
     note = ""
     if begun is not None:
-        _must_not_be_in_the_way(begun, identity, records, files, finished, overwrite)
+        _must_not_be_in_the_way(begun, identity, len(ends), files, finished, overwrite)
         note = _overwritten(files) if finished else "an unfinished study, of which nothing had ended, was cleared away"
         files.clear()
     elif overwrite:
@@ -103,22 +102,31 @@ def take_up(
     return (), (note,) if note else ()
 
 
-def _last_study(records: Sequence[Record]) -> tuple[Record | None, Sequence[Record]]:
-    starts = [number for number, record in enumerate(records) if "study" in record]
-    if not starts:
-        return None, ()
-    begun = records[starts[-1]]["study"]
-    assert isinstance(begun, Mapping)
-    return begun, records[starts[-1] + 1 :]
+def _last_study(records: Iterable[Record]) -> tuple[Record | None, dict[str, Record], bool]:
+    """(what the last study is, its experiments that have ended, whether it has come to its end).
+
+    The experiments are by name, in the order of their ends; of one that was run again the last end counts.
+    """
+    begun: Record | None = None
+    ends: dict[str, Record] = {}
+    finished = False
+    for record in records:
+        if "study" in record:
+            begun, finished = record["study"], False
+            ends.clear()
+        elif begun is not None and "end" in record:
+            ends.pop(record["end"], None)
+            ends[record["end"]] = record
+        finished = finished or (begun is not None and "over" in record)
+    return begun, ends, finished
 
 
 # -- the same study ----------------------------------------------------------------------------------
 
 
 def _resumed(
-    records: Sequence[Record], now: Circumstances, files: StudyFiles
+    ends: Mapping[str, Record], now: Circumstances, files: StudyFiles
 ) -> tuple[tuple[Past, ...], tuple[str, ...]]:
-    ends = _ends(records)
     again = {name: reason for name, record in ends.items() if (reason := now.changed(record))}
     kept = [record for name, record in ends.items() if name not in again]
     notes = [f"taken up where it was: {len(kept)} of its experiments have ended"] if ends else []
@@ -130,24 +138,13 @@ def _resumed(
     return tuple(past_of(record) for record in kept), tuple(notes)
 
 
-def _ends(records: Sequence[Record]) -> dict[str, Record]:
-    """By name, in the order of ends; of what was run again the last end counts."""
-    ends: dict[str, Record] = {}
-    for record in records:
-        if "end" in record:
-            ends.pop(record["end"], None)
-            ends[record["end"]] = record
-    return ends
-
-
 # -- another, or one that is over --------------------------------------------------------------------
 
 
 def _must_not_be_in_the_way(
-    begun: Record, identity: Record, records: Sequence[Record], files: StudyFiles, finished: bool, overwrite: bool
+    begun: Record, identity: Record, ended: int, files: StudyFiles, finished: bool, overwrite: bool
 ) -> None:
     """Raises BadInputError: what the folder holds took its time, and has not been said to be of no more use."""
-    ended = len(_ends(records))
     if ended and not finished:
         other = " and ".join(dict.fromkeys(_differences(begun, identity)))
         what = f"an unfinished study with another {other}: {ended} of its experiments have ended"

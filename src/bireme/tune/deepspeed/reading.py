@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 
+from bireme import jsontext
 from bireme.errors import BadInputError
 from bireme.value import Value
 
@@ -60,7 +61,7 @@ def read_document(path: str) -> Document:
     if not text.strip():
         raise BadInputError("is empty", where=path)
     try:
-        data = json.loads(text, parse_constant=_no_number)
+        data = jsontext.loads(text, finite=True)
     except ValueError as error:
         return _hjson(path, text, error)
     _must_be_object(path, data)
@@ -97,10 +98,6 @@ def _text(path: str) -> str:
         raise BadInputError(f"cannot be read: {error.strerror}", where=path) from None
     except UnicodeDecodeError as error:
         raise BadInputError(f"is not UTF-8 text (byte {error.start})", where=path) from None
-
-
-def _no_number(word: str) -> object:
-    raise ValueError(f"{word} is no value in JSON")
 
 
 def _must_be_object(path: str, data: object) -> None:
@@ -160,7 +157,11 @@ def _hjson(path: str, text: str, json_error: ValueError) -> Document:
 
     try:
         data = hjson.loads(text, object_pairs_hook=_once(path, text))
-    except hjson.HjsonDecodeError as error:
+        if wrong := jsontext.what_is_wrong(data, finite=True):
+            raise _broken(path, text, json_error, ValueError(wrong))
+    except BadInputError:
+        raise
+    except (ValueError, ArithmeticError, RecursionError, MemoryError) as error:  # hjson's own error is a ValueError
         raise _broken(path, text, json_error, error) from None
     _must_be_object(path, data)
     return Document(path, data, {})
@@ -186,7 +187,7 @@ def _second(path: str, text: str, key: str) -> str:
     return f"{path}:{text.count(chr(10), 0, found[-1]) + 1}" if len(found) > 1 else path
 
 
-def _broken(path: str, text: str, json_error: ValueError, hjson_error: ValueError) -> BadInputError:
+def _broken(path: str, text: str, json_error: ValueError, hjson_error: Exception) -> BadInputError:
     # A file with comments was meant as HJSON; of any other, JSON's error is nearer to the mistake.
     as_hjson = path.endswith(".hjson") or re.search(r"^\s*(#|//|/\*)", text, re.MULTILINE)
     error = hjson_error if as_hjson or not hasattr(json_error, "lineno") else json_error

@@ -9,10 +9,10 @@ Units (``deepspeed.runtime.engine``): ``latency``, ``fwd``, ``bwd`` and ``step``
 
 from __future__ import annotations
 
-import json
 import math
 import os
 
+from bireme import jsontext
 from bireme.tune.search import Direction
 from bireme.value import Value
 
@@ -128,7 +128,7 @@ def _read(path: str, since: float | None) -> tuple[dict[str, object], str]:
     if not text.strip():
         return {}, f"{name} is empty"
     try:
-        data = json.loads(text)
+        data = jsontext.loads(text)
     except ValueError:
         return {}, f"{name} is broken or half-written"
     return (data, "") if isinstance(data, dict) else ({}, f"{name} is no object")

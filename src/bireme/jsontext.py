@@ -1,0 +1,86 @@
+"""Reading JSON that others have written: whatever a text holds, it is read, or refused by a ValueError.
+
+Python's own reader lets a RecursionError out where a text is nested deeply, and gives numbers that no arithmetic can
+bear. What is read here is nested at most 100 deep, and its whole numbers have at most 100 digits: they fit a float, and
+so do their products.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+_MOST_DEEP = 100
+_MOST_DIGITS = 100
+_TOO_DEEP = f"nested more than {_MOST_DEEP} deep"
+_TOO_LONG = f"a whole number of more than {_MOST_DIGITS} digits"
+_TOKEN = rf'"(?:\\.|[^"\\])*"|[{{}}\[\]]|\d{{{_MOST_DIGITS + 1},}}'
+
+
+def loads(text: str | bytes, *, finite: bool = False) -> Any:
+    """The value of a text.
+
+    Args:
+        text: JSON; bytes are UTF-8.
+        finite: refuse NaN and infinite numbers, which are not JSON.
+
+    Raises:
+        ValueError: it is none, or nobody could work with it; a ``json.JSONDecodeError`` with the line and column,
+            where these are known.
+    """
+    import json
+
+    if isinstance(text, bytes):
+        text = text.decode()
+    try:
+        value = json.loads(text, parse_constant=_refuse if finite else None)
+    except (RecursionError, MemoryError):
+        raise _error(_TOO_DEEP, text) from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:  # Python's own limit of digits, or ours
+        raise error if str(error).endswith(_NO_VALUE) else _error(_TOO_LONG, text) from None
+    if wrong := what_is_wrong(value, finite=finite):
+        raise _error(wrong, text)
+    return value
+
+
+def what_is_wrong(value: object, *, finite: bool = False) -> str:
+    """Why nobody could work with a value that was read; "" if one can."""
+    level = [value]
+    for depth in range(_MOST_DEEP + 1):
+        inner: list[object] = []
+        for each in level:
+            if isinstance(each, (dict, list)):
+                if depth == _MOST_DEEP:
+                    return _TOO_DEEP
+                inner += each.values() if isinstance(each, dict) else each
+            elif isinstance(each, float) and finite and not -_INFINITE < each < _INFINITE:
+                return f"{each}{_NO_VALUE}"
+            elif isinstance(each, int) and abs(each) >= 10**_MOST_DIGITS:
+                return _TOO_LONG
+        level = inner
+    return ""
+
+
+_INFINITE = float("inf")
+_NO_VALUE = " is no value in JSON"
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word}{_NO_VALUE}")
+
+
+def _error(what: str, text: str) -> ValueError:
+    """With the place in the text, as far as a text that is no JSON has one."""
+    import json
+    import re
+
+    depth = 0
+    for token in re.finditer(_TOKEN, text):
+        word = token[0]
+        depth += (word in "{[") - (word in "}]")
+        if (what == _TOO_DEEP and depth > _MOST_DEEP) or (what == _TOO_LONG and word.isdecimal()):
+            return json.JSONDecodeError(what, text, token.start())
+    return ValueError(what)
