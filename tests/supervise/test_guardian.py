@@ -9,10 +9,11 @@ from pathlib import Path
 STUBBORN = """
 import os, sys, time
 from bireme.supervise import guardian
+from bireme.supervise.worker import WorkerStart
 
 program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('up', 'w'); time.sleep(1000)"
 null = os.open(os.devnull, os.O_RDWR)
-worker = guardian.WorkerStart((sys.executable, "-c", program), dict(os.environ), os.getcwd(), null, null, null)
+worker = WorkerStart((sys.executable, "-c", program), dict(os.environ), os.getcwd(), null, null, null)
 handle = guardian.start([worker], at_loss=lambda: open("lost", "w"), farewell=0.3)
 while not os.path.exists("up"):
     time.sleep(0.01)

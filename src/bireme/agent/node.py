@@ -12,6 +12,7 @@ from bireme.supervise.ladder import KILL_WAIT, Ladder
 from bireme.supervise.oom import OomWatch
 from bireme.supervise.outcome import RankEnd
 from bireme.supervise.status import exit_code
+from bireme.supervise.worker import WorkerStart
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -101,7 +102,7 @@ class Node:
 
         base = {**environ, **self._plan.env}
         starts = [
-            guardian.WorkerStart(worker.argv, {**base, **worker.env}, self._plan.cwd, *fds, worker.cores)
+            WorkerStart(worker.argv, {**base, **worker.env}, self._plan.cwd, *fds, worker.cores)
             for worker, fds in zip(self._plan.workers, pipes, strict=True)
         ]
         self._spare = frozenset(process.children())  # an embedding program's own children

@@ -12,6 +12,7 @@ from subprocess import DEVNULL, Popen, TimeoutExpired
 
 from bireme.supervise import guardian, limits
 from bireme.supervise.status import exit_code
+from bireme.supervise.worker import WorkerStart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Engine:
                 ours.append((our_read, our_write))
                 theirs += [stdin, stdout]
             theirs.append(err_write)
-            starts.append(guardian.WorkerStart(argv, dict(self._environ), os.getcwd(), stdin, stdout, err_write))
+            starts.append(WorkerStart(argv, dict(self._environ), os.getcwd(), stdin, stdout, err_write))
             self._watch_words(index, err_read)
         self._handle = guardian.start(
             starts,

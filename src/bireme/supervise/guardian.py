@@ -23,7 +23,6 @@ guardian → agent   ``up i PID T``         worker ``i`` was forked, at monotoni
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import signal
@@ -32,29 +31,19 @@ import time
 from itertools import pairwise
 
 from bireme.errors import UnfitError
-from bireme.supervise import cgroup, limits, process
+from bireme.supervise import cgroup, process
 from bireme.supervise.ends import Ends
-from bireme.value import Value
+from bireme.supervise.worker import DEAF, Inherited, become
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from typing import NoReturn
 
+    from bireme.supervise.worker import WorkerStart
+
 _STUCK_WAIT = 5.0
 """Seconds that a guardian whose agent is gone tries to kill what is below it."""
-
-
-class WorkerStart(Value):
-    """What is needed to fork one worker. Descriptors are the agent's; ``cores`` empty means unbound."""
-
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    cwd: str
-    stdin: int
-    stdout: int
-    stderr: int
-    cores: tuple[int, ...] = ()
 
 
 class Handle:
@@ -109,7 +98,7 @@ def start(
     """
     command_read, command_write = os.pipe()
     event_read, event_write = os.pipe()
-    was = _Inherited(files_limit)
+    was = Inherited(files_limit)
     # A signal between fork and the child's own handlers would write into our wakeup pipe, twice.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CATCHABLE)
     for stream in (sys.stdout, sys.stderr):
@@ -135,24 +124,6 @@ def start(
 
 _FORK_MEND = "the limit may be that of the user (ulimit -u) or of the control group (pids.max)"
 _CATCHABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-# What a terminal, a shell or a scheduler sends to a whole group; the agent decides about these.
-_DEAF = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
-         signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGALRM)  # fmt: skip
-# Ignored by the Python interpreter itself: no program expects that.
-_OURS = (signal.SIGPIPE, signal.SIGXFSZ)
-
-
-class _Inherited:
-    """What the command found when it was started and workers find again: ignored signals (nohup, ``&``), limits."""
-
-    def __init__(self, files_limit: tuple[int, int] | None) -> None:
-        self.files_limit = files_limit
-        self.ignored = [s for s in _DEAF if s not in _OURS and signal.getsignal(s) is signal.SIG_IGN]
-
-    def give_back(self) -> None:
-        """In a worker, before exec: every signal as the command found it."""
-        for signum in (*_DEAF, *_OURS, signal.SIGCHLD):
-            signal.signal(signum, signal.SIG_IGN if signum in self.ignored else signal.SIG_DFL)
 
 
 class _Guardian:
@@ -163,7 +134,7 @@ class _Guardian:
         workers: Sequence[WorkerStart],
         commands: int,
         events: int,
-        was: _Inherited,
+        was: Inherited,
         mask: Collection[int],
         keep: Sequence[int],
         at_loss: Callable[[], object],
@@ -218,7 +189,7 @@ class _Guardian:
                 self._signal_all(signal.SIGKILL)
 
     def _take_signals(self) -> tuple[int, int]:
-        for signum in _DEAF:
+        for signum in DEAF:
             signal.signal(signum, signal.SIG_IGN)
         wake = os.pipe()
         for fd in wake:
@@ -245,7 +216,7 @@ class _Guardian:
             self._say("unborn", index, error.errno)
             return 0
         if pid == 0:
-            _become(self.workers[index], parent, self.was, self.mask)
+            become(self.workers[index], parent, self.was, self.mask)
         self.alive[pid] = index
         self._say("up", index, pid, f"{time.monotonic():.6f}")
         return pid
@@ -362,53 +333,3 @@ class _Guardian:
             for pid in list(self.alive):
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     del self.alive[pid]
-
-
-def _become(worker: WorkerStart, parent: int, was: _Inherited, mask: Collection[int]) -> NoReturn:
-    """In the forked child: turn into the worker's program, or say why not and end with 126 or 127."""
-    code = 126
-    try:
-        os.setsid()
-        process.die_with_parent(parent)
-        signal.set_wakeup_fd(-1)
-        was.give_back()
-        _place(worker.stdin, worker.stdout, worker.stderr)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if worker.cores:
-            os.sched_setaffinity(0, worker.cores)
-        os.chdir(worker.cwd)
-        limits.give_back(was.files_limit)
-        _execute(worker.argv, worker.env)
-    except OSError as error:
-        code = 127 if isinstance(error, FileNotFoundError) else 126
-        os.write(2, os.fsencode(f"bireme: cannot run {worker.argv[0]}: {error.strerror}\n"))
-    except BaseException as error:
-        os.write(2, f"bireme: cannot run {worker.argv[0]!a}: {error!a}\n".encode())
-    finally:
-        os._exit(code)
-
-
-def _execute(argv: tuple[str, ...], env: dict[str, str]) -> NoReturn:
-    """``os.execvpe`` without its import, for which a low limit of open files may leave no descriptor."""
-    if os.sep in argv[0]:
-        os.execve(argv[0], argv, env)
-    failure: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    for directory in env.get("PATH", os.defpath).split(os.pathsep):
-        try:
-            os.execve(os.path.join(directory, argv[0]), argv, env)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except OSError as error:  # there, but it cannot be run: an error only if no other can
-            failure = error
-    raise failure
-
-
-def _place(*fds: int) -> None:
-    """Make the given descriptors 0, 1 and 2, whatever numbers they have now."""
-    high = [os.dup(fd) if fd < 3 else fd for fd in fds]
-    spare = []
-    while any(fd < 3 for fd in high):  # a command started with some of 0, 1, 2 closed
-        spare.append(high)
-        high = [os.dup(fd) if fd < 3 else fd for fd in high]
-    for target, fd in enumerate(high):
-        os.dup2(fd, target, inheritable=True)
