@@ -1,11 +1,12 @@
 """The guardian: a small process between the agent and its workers.
 
-It forks the workers, reports their ends, and carries out what the agent tells it. Agent and guardian
-are both subreapers, so that whichever of the two dies, by SIGKILL too, leaves an ancestor that kills
-everything below: grandchildren in sessions of their own and with an emptied environment included.
-A guardian *beside* the agent would not do, since orphans go past it.
+It forks the workers, reports their ends, and carries out what the agent tells it. Agent, watcher
+(:mod:`bireme.supervise.watcher`) and guardian are subreapers, each below the one before it, so that
+whichever of them dies, by SIGKILL too, leaves an ancestor that kills everything below: grandchildren
+in sessions of their own and with an emptied environment included. A guardian *beside* the agent would
+not do, since orphans go past it.
 
-The two speak in lines of ASCII words over two pipes; the end of either pipe is the end of its writer.
+They speak in lines of ASCII words over two pipes; the end of either pipe is the end of its writers.
 
 =================  =====================================================================
 agent → guardian   ``rank SIG *|i,j…``   signal to workers, by their index
@@ -13,11 +14,16 @@ agent → guardian   ``rank SIG *|i,j…``   signal to workers, by their index
 \\                  ``stray SIG``          and, from now on, to whatever an ended worker leaves
 \\                  ``kill``               SIGKILL to everything below, until nothing is left
 \\                  ``fork i``             start worker ``i``, which was held back
+\\                  ``gone``               the agent needs neither files nor us any more
 guardian → agent   ``up i PID T``         worker ``i`` was forked, at monotonic second T
 \\                  ``down i STATUS T``    it ended, with this wait status
 \\                  ``unborn i ERRNO``     it could not be forked
 \\                  ``deserted``           all workers have ended, but something is left
 \\                  ``empty``              nothing is left; the guardian ends
+\\                  ``alone``              the watcher was killed
+watcher → agent    ``lost PID``           the guardian was killed
+\\                  ``swept PID…``         what it has left was killed, but for these
+\\                  ``unguarded ERRNO``    the guardian could not be forked
 =================  =====================================================================
 """
 
@@ -28,11 +34,11 @@ import select
 import signal
 import sys
 import time
-from itertools import pairwise
 
 from bireme.errors import UnfitError
 from bireme.supervise import cgroup, process
 from bireme.supervise.ends import Ends
+from bireme.supervise.watcher import Shared, stand_between
 from bireme.supervise.worker import DEAF, Inherited, become
 
 TYPE_CHECKING = False
@@ -42,12 +48,9 @@ if TYPE_CHECKING:
 
     from bireme.supervise.worker import WorkerStart
 
-_STUCK_WAIT = 5.0
-"""Seconds that a guardian whose agent is gone tries to kill what is below it."""
-
 
 class Handle:
-    """The agent's end: the guardian's pid, and the two pipes."""
+    """The agent's end: the pid of its child, which is the watcher, or the guardian if there is none; the two pipes."""
 
     def __init__(self, pid: int, commands: int, events: int) -> None:
         self.pid, self.commands, self.events = pid, commands, events
@@ -69,7 +72,8 @@ class Handle:
         return [line.decode().split() for line in lines]
 
     def close(self) -> None:
-        """Let go of the pipes: a guardian that still lives kills everything and ends."""
+        """Let go of the pipes: a guardian that still lives kills everything and ends, and then the watcher does."""
+        self.tell("gone")
         os.close(self.commands)
         os.close(self.events)
 
@@ -83,8 +87,9 @@ def start(
     at_once: int | None = None,
     files_limit: tuple[int, int] | None = None,
     farewell: float = 0.0,
+    watched: bool = True,
 ) -> Handle:
-    """Fork the guardian, which forks the workers.
+    """Fork the watcher, which forks the guardian, which forks the workers.
 
     Args:
         workers: what to start, by index.
@@ -92,9 +97,11 @@ def start(
         files_limit: the (soft, hard) limit of open files that the workers shall have, if it is not ours.
         farewell: seconds between SIGTERM and SIGKILL when the agent was lost; ranks get none, but ``srun`` has an
             allocation to give back.
-        keep: descriptors that the guardian holds for as long as anything lives (the port's lock).
+        keep: descriptors that are held for as long as anything lives (the port's lock).
         at_start: called in the guardian before it forks: whatever it makes, ``at_loss`` can remove.
-        at_loss: called in the guardian, after the killing, when the agent was lost.
+        at_loss: called after the killing, in the guardian when the agent was lost, in the watcher when that was.
+        watched: whether there is a watcher; without one, the death of agent and guardian in one instant leaves what
+            the workers have started.
     """
     command_read, command_write = os.pipe()
     event_read, event_write = os.pipe()
@@ -111,7 +118,9 @@ def start(
         raise UnfitError(f"cannot start a process: {error.strerror}", mend=_FORK_MEND) from None
     if pid == 0:
         try:
-            _Guardian(workers, command_read, event_write, was, mask, keep, at_loss, farewell).run(at_start, at_once)
+            shared = Shared(command_read, event_write, tuple(keep), at_loss, farewell)
+            above = stand_between(shared) if watched and process.LINUX else (-1, os.getpid())
+            _Guardian(workers, shared, was, mask, *above).run(at_start, at_once)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -132,16 +141,16 @@ class _Guardian:
     def __init__(
         self,
         workers: Sequence[WorkerStart],
-        commands: int,
-        events: int,
+        shared: Shared,
         was: Inherited,
         mask: Collection[int],
-        keep: Sequence[int],
-        at_loss: Callable[[], object],
-        farewell: float,
+        lifeline: int,
+        handle_pid: int,
     ) -> None:
-        self.workers, self.commands, self.events = workers, commands, events
-        self.was, self.mask, self.keep, self.at_loss, self.farewell = was, mask, keep, at_loss, farewell
+        self.workers, self.shared, self.was, self.mask = workers, shared, was, mask
+        self.commands, self.events = shared.commands, shared.events
+        self.lifeline = lifeline  # its end is that of the watcher; -1: there is none
+        self.handle_pid = handle_pid
         self.alive: dict[int, int] = {}  # pid → index
         self.ends = Ends()
         self.stray_signal = 0
@@ -159,7 +168,7 @@ class _Guardian:
         process.name_process("bireme-guard")
         wake = self._take_signals()
         self.wake_read = wake[0]
-        self.group = cgroup.enter()
+        self.group = cgroup.enter(self.handle_pid)
         try:
             at_start()
         except OSError:
@@ -170,13 +179,16 @@ class _Guardian:
         self.held = set(range(now, len(self.workers)))
         later = [self.workers[index] for index in self.held]
         pipes = {fd for worker in later for fd in (worker.stdin, worker.stdout, worker.stderr)}
-        self._close_but({self.commands, self.events, *wake, *self.keep, *pipes})
+        lifeline = {self.lifeline} - {-1}
+        process.close_all_but({self.commands, self.events, *lifeline, *wake, *self.shared.keep, *pipes})
         for pid in self.alive:  # after the descriptors were sorted out; who has ended meanwhile is known all the same
             self.ends.watch(pid)
         signal.pthread_sigmask(signal.SIG_SETMASK, set(self.mask) - {signal.SIGCHLD})
         poll = select.poll()
         poll.register(self.commands, select.POLLIN)
         poll.register(wake[0], select.POLLIN)
+        for fd in lifeline:
+            poll.register(fd, select.POLLIN)
         while True:
             # While killing, look again now and then: a process adopted in mid-fork sends no signal.
             ready = dict(poll.poll(100 if self.killing else None))
@@ -184,6 +196,9 @@ class _Guardian:
                 os.read(wake[0], 4096)
             if self.commands in ready and not self._obey():
                 self._agent_lost()
+            if self.lifeline in ready:
+                poll.unregister(self.lifeline)
+                self._say("alone")
             self._reap()
             if self.killing:
                 self._signal_all(signal.SIGKILL)
@@ -197,13 +212,6 @@ class _Guardian:
         signal.set_wakeup_fd(wake[1], warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         return wake
-
-    def _close_but(self, keep: set[int]) -> None:
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        edges = [2, *sorted(keep), 1 << 20]
-        for low, high in pairwise(edges):
-            os.closerange(low + 1, high)
 
     # -- workers ---------------------------------------------------------------------------------
 
@@ -311,18 +319,18 @@ class _Guardian:
         return True
 
     def _agent_lost(self) -> NoReturn:
-        if self.farewell and not self.killing:
+        if self.shared.farewell and not self.killing:
             self._bid_farewell()
         cgroup.leave(self.group)
         cgroup.kill(self.group)
         self._signal_all(signal.SIGKILL)
-        process.kill_below((), _STUCK_WAIT)
+        process.kill_below((), process.STUCK_WAIT)
         cgroup.remove(self.group)
-        self.at_loss()
+        self.shared.at_loss()
         os._exit(0)
 
     def _bid_farewell(self) -> None:
-        deadline = time.monotonic() + self.farewell
+        deadline = time.monotonic() + self.shared.farewell
         for pid in self.alive:
             process.send(pid, signal.SIGTERM)
         wake = select.poll()

@@ -113,6 +113,7 @@ class Experiment:
                 at_loss=lambda: None,
                 files_limit=self._files_limit,
                 farewell=order.grace + _PATIENCE,
+                watched=False,  # the run has a watcher and a guardian of its own
             )
 
     def stop(self) -> None:
