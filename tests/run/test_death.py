@@ -8,6 +8,7 @@ import random
 import select
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,43 @@ def two_killed(stage: Stage, tmp_path: Path, two: tuple[str, ...], at_once: bool
 @pytest.mark.parametrize("two", TWO, ids=" and ".join)
 def test_two_of_three_killed(stage, tmp_path, two):
     two_killed(stage, tmp_path, two)
+
+
+LIMITED = """
+import importlib, os, pkgutil, resource, sys
+import bireme
+
+for found in pkgutil.walk_packages(bireme.__path__, "bireme."):  # another user may not be able to read our files
+    if found.name.split(".")[1] in ("cli", "runner", "agent", "supervise", "planning", "resources", "logs"):
+        importlib.import_module(found.name)
+most, user = map(int, sys.argv[1:3])
+os.setgid(user)
+os.setuid(user)
+resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+from bireme.cli.main import main
+sys.exit(main(["run", "--num_gpus", "2", "--no_python", "true"]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes a user who has no other process")
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        (1, "cannot start a process"),
+        (2, "no process can be started on"),
+        (3, "rank 0 cannot be started on"),
+        (4, "rank 1 cannot be started on"),
+    ],
+    ids=["watcher", "guardian", "rank 0", "rank 1"],
+)
+def test_there_may_be_no_more_processes(stage, script, tmp_path, most, said):
+    tmp_path.chmod(0o777)
+    environ = clean_environ(TMPDIR=str(tmp_path), HOME="/", PYTHONPATH=os.pathsep.join(sys.path))
+    user = random.SystemRandom().randrange(100_000, 1_000_000_000)
+    argv = [sys.executable, script(LIMITED), str(most), str(user)]
+    done = subprocess.run(argv, cwd="/", env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 69 and said in done.stderr, done.stderr
+    assert not stage.left() and not list(tmp_path.glob("bireme-*"))
 
 
 MUCH = "import os; os.write(1, b'x' * 50_000); os.write(1, b'x' * 50_000); open('done', 'w')"

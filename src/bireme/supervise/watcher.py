@@ -48,17 +48,16 @@ def stand_between(shared: Shared) -> tuple[int, int]:
     process.name_process("bireme-watch")
     lifeline, ours = os.pipe()
     pid = os.getpid()
+    guardian = -1
     try:
         guardian = os.fork()
     except OSError as error:
         _say(shared, "unguarded", error.errno)
-        _await_agent(shared)
     if guardian == 0:
         os.close(ours)
         return lifeline, pid
     process.close_all_but({shared.commands, shared.events, ours, *shared.keep})
-    _, status = os.waitpid(guardian, 0)
-    if status != 0:
+    if guardian > 0 and os.waitpid(guardian, 0)[1] != 0:
         _sweep(shared, guardian)
     _await_agent(shared)
 
