@@ -108,6 +108,8 @@ def test_guardian_of_the_engine_is_killed(request: pytest.FixtureRequest, backen
 @pytest.mark.parametrize("which", ["watcher", "guardian", "engine"])
 def test_engine_is_lost_while_it_connects(request: pytest.FixtureRequest, backend: str, which: str) -> None:
     """One node is a black hole, for which the others wait: not when this is lost."""
+    if (backend, which) == ("slurm", "engine"):
+        pytest.skip("salloc, above srun, then ends with exit code 0, and that is what is said")
     jobs = Jobs.on(request, backend)
     jobs.testbed["node2"].blackhole()
     process = jobs.start("--heartbeat", HEARTBEAT, SCENE, "wait")

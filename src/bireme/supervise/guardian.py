@@ -224,7 +224,9 @@ class _Guardian:
             self._say("unborn", index, error.errno)
             return 0
         if pid == 0:
-            become(self.workers[index], parent, self.was, self.mask)
+            # One that has to be asked is asked now, and killed by the watcher if it does not hear.
+            death = signal.SIGTERM if self.shared.farewell and self.lifeline >= 0 else signal.SIGKILL
+            become(self.workers[index], parent, death, self.was, self.mask)
         self.alive[pid] = index
         self._say("up", index, pid, f"{time.monotonic():.6f}")
         return pid

@@ -47,14 +47,14 @@ def is_subreaper() -> bool:
     return flag.value != 0
 
 
-def die_with_parent(parent: int) -> None:
-    """SIGKILL this process when the *thread* that forked it ends; call between fork and exec.
+def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
+    """Send this process a signal when the *thread* that forked it ends; call between fork and exec.
 
     The signal is tied to the forking thread, is not inherited by children, and is lost when the
     parent died before the call: hence the look at the parent's pid, after it.
     """
     if LINUX:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(128 + signal.SIGKILL)
 

@@ -47,12 +47,20 @@ class Inherited:
             signal.signal(signum, signal.SIG_IGN if signum in self.ignored else signal.SIG_DFL)
 
 
-def become(worker: WorkerStart, parent: int, was: Inherited, mask: Collection[int]) -> NoReturn:
-    """In the forked child: turn into the worker's program, or say why not and end with 126 or 127."""
+def become(worker: WorkerStart, parent: int, death: int, was: Inherited, mask: Collection[int]) -> NoReturn:
+    """In the forked child: turn into the worker's program, or say why not and end with 126 or 127.
+
+    Args:
+        worker: what it is to become.
+        parent: the guardian.
+        death: the signal that the program gets when the guardian dies.
+        was: what it shall find of what the command found.
+        mask: the signals that it shall find blocked.
+    """
     code = 126
     try:
         os.setsid()
-        process.die_with_parent(parent)
+        process.die_with_parent(parent, death)
         signal.set_wakeup_fd(-1)
         was.give_back()
         _place(worker.stdin, worker.stdout, worker.stderr)
