@@ -286,11 +286,20 @@ def status_kib(pid: int, name: str) -> int:
         return 0
 
 
+def unshared_kib(pid: int) -> int:
+    """What would be free without this process."""
+    return _memory_kib(pid, "Private_Clean:", "Private_Dirty:")
+
+
 def rss_kib(pid: int) -> int:
     """The resident memory of a process now, exact (``VmRSS`` is not, with several threads)."""
+    return _memory_kib(pid, "Rss:")
+
+
+def _memory_kib(pid: int, *names: str) -> int:
     try:
         with open(f"/proc/{pid}/smaps_rollup") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("Rss:")), 0)
+            return sum(int(line.split()[1]) for line in file if line.startswith(names))
     except OSError:
         return status_kib(pid, "VmRSS")
 

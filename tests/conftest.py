@@ -65,6 +65,23 @@ def own_children() -> set[int]:
     return found
 
 
+def guards_of(pid: int) -> dict[str, int]:
+    """The watcher and the guardian of a command or agent, as far as they are there."""
+    found = {}
+    for name in ("watcher", "guardian"):
+        try:
+            below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            named = [int(child) for child in below if Path(f"/proc/{child}/comm").read_text() == _COMM[name]]
+        except OSError:
+            break
+        if named:
+            found[name] = pid = named[0]
+    return found
+
+
+_COMM = {"watcher": "bireme-watch\n", "guardian": "bireme-guard\n"}
+
+
 class Stage:
     """Starts commands in sessions of their own and knows what of them is left.
 

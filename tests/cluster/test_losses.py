@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.basics import children, read, wait_until
+from tests.cluster.basics import children, wait_until
 from tests.cluster.host import Host
 from tests.cluster.test_manners import halted
 from tests.cluster.test_scenes import parent
 from tests.cluster.test_world import PROGRAM_OF, Jobs, backends, far
-from tests.conftest import PROGRAMS, read_lines
+from tests.conftest import PROGRAMS, guards_of, read_lines
 
 SCENE = PROGRAMS / "scene.py"
 HEARTBEAT = 5.0
@@ -43,11 +43,33 @@ def found(host: Host, *words: str) -> list[int]:
     return [pid for pid, process in host.ps().items() if all(word in " ".join(process.argv) for word in words)]
 
 
-def agent_and_guardian(host: Host) -> tuple[int, int]:
+def agent_of(host: Host) -> int:
+    """The agent, which is above its watcher and its guardian."""
     pids = set(found(host, "-m bireme.agent"))
     (agent,) = [pid for pid in pids if parent(pid) not in pids]
-    below = [pid for pid in children(agent) if pid in pids or "bireme-guard" in read(f"/proc/{pid}/comm")]
-    return agent, below[0]
+    return agent
+
+
+def command_of(process: subprocess.Popen[bytes]) -> int:
+    """The command, which its nsenter has started."""
+    (command,) = wait_until("the command", lambda: children(process.pid), 30)
+    return command
+
+
+def guards(pid: int) -> dict[str, int]:
+    """Watcher and guardian, once both are there."""
+    return wait_until("watcher and guardian", lambda: len(pids := guards_of(pid)) == 2 and pids, 30) or {}
+
+
+def engine_of(jobs: Jobs) -> int:
+    """The outermost process of the engine; over ssh that of node2. ``srun`` has a child of its own."""
+    pids = [
+        pid
+        for pid, there in jobs.login.ps().items()
+        if os.path.basename(there.argv[0]) == PROGRAM_OF[jobs.backend]
+        and (jobs.backend != "ssh" or "node2" in there.argv)
+    ]
+    return next((pid for pid in pids if parent(pid) not in pids), 0)
 
 
 @pytest.mark.slow
@@ -56,25 +78,50 @@ def test_engine_is_killed(request: pytest.FixtureRequest, backend: str) -> None:
     """Over ssh the session of one node, else the one command of all agents (but pdsh leaves its sessions)."""
     jobs = Jobs.on(request, backend)
     process = start(jobs)
-    name = PROGRAM_OF[backend]
-    pids = [
-        pid
-        for pid, there in jobs.login.ps().items()
-        if os.path.basename(there.argv[0]) == name and (backend != "ssh" or "node2" in there.argv)
-    ]
-    (outermost,) = [pid for pid in pids if parent(pid) not in pids]  # srun has a child of its own
-    os.kill(outermost, signal.SIGKILL)
+    os.kill(engine_of(jobs), signal.SIGKILL)
     text = end(jobs, process, 75)
     assert ("agent lost on node2" if backend == "ssh" else "agent lost on node") in text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
-def test_guardian_on_a_node_is_killed(request: pytest.FixtureRequest, backend: str) -> None:
+@pytest.mark.parametrize("which", ["watcher", "guardian"])
+def test_guardian_on_a_node_is_killed(request: pytest.FixtureRequest, backend: str, which: str) -> None:
     jobs = Jobs.on(request, backend)
     process = start(jobs)
-    os.kill(agent_and_guardian(jobs.testbed["node2"])[1], signal.SIGKILL)
+    os.kill(guards(agent_of(jobs.testbed["node2"]))[which], signal.SIGKILL)
     assert "agent lost on node2" in end(jobs, process, 75)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends("ssh", "openmpi", "slurm"))
+@pytest.mark.parametrize("which", ["watcher", "guardian"])
+def test_guardian_of_the_engine_is_killed(request: pytest.FixtureRequest, backend: str, which: str) -> None:
+    jobs = Jobs.on(request, backend)
+    process = start(jobs)
+    os.kill(guards(command_of(process))[which], signal.SIGKILL)
+    assert f"the guardian of the launcher {backend} (pid " in end(jobs, process, 75)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends("ssh", "pdsh", "openmpi", "mpich", "slurm"))
+@pytest.mark.parametrize("which", ["watcher", "guardian", "engine"])
+def test_engine_is_lost_while_it_connects(request: pytest.FixtureRequest, backend: str, which: str) -> None:
+    """One node is a black hole, for which the others wait: not when this is lost."""
+    if (backend, which) == ("slurm", "engine"):
+        pytest.skip("salloc, above srun, then ends with exit code 0, and that is what is said")
+    jobs = Jobs.on(request, backend)
+    jobs.testbed["node2"].blackhole()
+    process = jobs.start("--heartbeat", HEARTBEAT, SCENE, "wait")
+    wait_until("somebody", lambda: any(jobs.testbed[name].strays() for name in ("node1", "node3")), 30)
+    engine = wait_until("the engine", lambda: engine_of(jobs), 30)
+    os.kill(engine if which == "engine" else guards(command_of(process))[which], signal.SIGKILL)
+    what = f"the launcher {backend}" if which == "engine" else f"the guardian of the launcher {backend} (pid "
+    _, err = process.communicate(timeout=20)  # no answer would be said after 30 s
+    assert process.returncode == 75, err
+    assert what.encode() in err and b"was killed" in err
+    left = jobs.testbed.strays(30)
+    assert not any(left.values()), left
 
 
 @pytest.mark.slow
@@ -83,7 +130,7 @@ def test_guardian_on_a_node_is_killed(request: pytest.FixtureRequest, backend: s
 def test_agent_is_signalled(request: pytest.FixtureRequest, backend: str, signum: signal.Signals) -> None:
     jobs = Jobs.on(request, backend)
     process = start(jobs)
-    os.kill(agent_and_guardian(jobs.testbed["node2"])[0], signum)
+    os.kill(agent_of(jobs.testbed["node2"]), signum)
     text = end(jobs, process, 75)
     assert "agent lost on node2" in text and signum.name in text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import read_lines
+from tests.conftest import guards_of, read_lines
 from tests.run.conftest import state_of, wait_for
 
 # A grandchild that has left everything by which it could be found but the control group.
@@ -113,8 +113,7 @@ def test_nothing_is_left_when_the_command_is_killed(stage, script, group, tmp_pa
 
 def test_nothing_is_left_when_the_guardian_is_killed(stage, script, group, tmp_path):
     process, ranks, hidden = start(stage, script, group, tmp_path)
-    (guardian,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
-    os.kill(guardian, signal.SIGKILL)
+    os.kill(guards_of(process.pid)["guardian"], signal.SIGKILL)
     process.communicate(timeout=30)
     assert process.returncode == 75
     assert not [pid for pid in (*ranks, *hidden) if state_of(pid) not in ("", "Z")]

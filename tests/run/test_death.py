@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import select
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS, TIMES, Stage, read_lines
+from tests.conftest import PROGRAMS, TIMES, Stage, clean_environ, guards_of, read_lines
 from tests.run.conftest import state_of, wait_for
 
 GRACE = 0.3
@@ -54,7 +57,7 @@ def test_who_failed_first_is_known_although_nobody_looked(stage: Stage, script, 
     process = stage.start("run", "--num_gpus", "3", "--output", "raw", path, cwd=tmp_path)
     lines = [line.split() for line in read_lines(process, 3, "ready")]
     ranks = {int(rank): int(pid) for _, rank, pid in lines}
-    guardian = guardian_of(process)
+    guardian = guards_of(process.pid)["guardian"]
     os.kill(guardian, signal.SIGSTOP)
     wait_for(lambda: state_of(guardian) == "T", "the guardian to halt")
     for rank in order:
@@ -64,11 +67,6 @@ def test_who_failed_first_is_known_although_nobody_looked(stage: Stage, script, 
     _, err = process.communicate(timeout=60)
     assert process.returncode == 3 + order[0], err
     assert b"rank %d on " % order[0] in err and b"failed first" in err
-
-
-def guardian_of(process: subprocess.Popen[bytes]) -> int:
-    (pid,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return int(pid)
 
 
 def fails_by_itself(stage: Stage, part: str, tmp_path: Path) -> None:
@@ -91,9 +89,9 @@ def signalled(stage: Stage, signum: int, part: str = "wait") -> None:
     assert not stage.left(within=30 if signum == signal.SIGKILL else 0)
 
 
-def guardian_killed(stage: Stage, part: str) -> None:
+def guardian_killed(stage: Stage, part: str, which: str = "guardian") -> None:
     process, _ = start(stage, part)
-    guardian = guardian_of(process)
+    guardian = guards_of(process.pid)[which]
     os.kill(guardian, signal.SIGKILL)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 75
@@ -116,9 +114,92 @@ def test_signal_to_command_with_hidden_grandchildren(stage, signum):
     signalled(stage, signum, part="grandchild")
 
 
+@pytest.mark.parametrize("which", ["guardian", "watcher"])
 @pytest.mark.parametrize("part", ["wait", "grandchild"])
-def test_guardian_killed(stage, part):
-    guardian_killed(stage, part)
+def test_guardian_killed(stage, part, which):
+    guardian_killed(stage, part, which)
+
+
+TWO = tuple(itertools.combinations(("command", "watcher", "guardian"), 2))
+
+
+def two_killed(stage: Stage, tmp_path: Path, two: tuple[str, ...], at_once: bool = True) -> None:
+    """Both at once, as far as that goes: halted, neither can do anything about the other's end."""
+    process = stage.start(
+        *("run", "--num_gpus", "2", "--grace", str(GRACE), "--save_pid", SCENE, "grandchild", "never"),
+        env=clean_environ(TMPDIR=str(tmp_path)),
+    )
+    if at_once:
+        read_lines(process, 2, "ready")
+    pids = {"command": process.pid, **wait_for(lambda: len(found := guards_of(process.pid)) == 2 and found, "guards")}
+    assert list(tmp_path.glob("bireme-*")) or not at_once
+    if at_once:
+        for name in two:
+            os.kill(pids[name], signal.SIGSTOP)
+    for name in two if at_once else random.sample(two, 2):
+        os.kill(pids[name], signal.SIGKILL)
+    process.communicate(timeout=30)
+    assert process.returncode == (-signal.SIGKILL if "command" in two else 75)
+    assert not stage.left(within=30)
+    files = (tmp_path, Path(f"/tmp/{process.pid}.deepspeed"))
+    assert not list(files[0].glob("bireme-*")) and not files[1].exists()
+
+
+@pytest.mark.parametrize("two", TWO, ids=" and ".join)
+def test_two_of_three_killed(stage, tmp_path, two):
+    two_killed(stage, tmp_path, two)
+
+
+LIMITED = """
+import importlib, os, pkgutil, resource, sys
+import bireme
+
+for found in pkgutil.walk_packages(bireme.__path__, "bireme."):  # another user may not be able to read our files
+    if found.name.split(".")[1] in ("cli", "runner", "agent", "supervise", "planning", "resources", "logs"):
+        importlib.import_module(found.name)
+most, user = map(int, sys.argv[1:3])
+os.setgid(user)
+os.setuid(user)
+resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+from bireme.cli.main import main
+sys.exit(main(["run", "--num_gpus", "2", "--no_python", "true"]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes a user who has no other process")
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        (1, "cannot start a process"),
+        (2, "no process can be started on"),
+        (3, "rank 0 cannot be started on"),
+        (4, "rank 1 cannot be started on"),
+    ],
+    ids=["watcher", "guardian", "rank 0", "rank 1"],
+)
+def test_there_may_be_no_more_processes(stage, script, tmp_path, most, said):
+    tmp_path.chmod(0o777)
+    environ = clean_environ(TMPDIR=str(tmp_path), HOME="/", PYTHONPATH=os.pathsep.join(sys.path))
+    user = random.SystemRandom().randrange(100_000, 1_000_000_000)
+    argv = [sys.executable, script(LIMITED), str(most), str(user)]
+    done = subprocess.run(argv, cwd="/", env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 69 and said in done.stderr, done.stderr
+    assert not stage.left() and not list(tmp_path.glob("bireme-*"))
+
+
+MUCH = "import os; os.write(1, b'x' * 50_000); os.write(1, b'x' * 50_000); open('done', 'w')"
+
+
+def test_command_is_killed_when_all_has_ended_but_its_output(stage, script, tmp_path):
+    """Nobody reads it, so the command waits, and its guardian has gone."""
+    environ = clean_environ(TMPDIR=str(tmp_path))
+    process = stage.start("run", "--num_gpus", "1", "--save_pid", script(MUCH), cwd=tmp_path, env=environ)
+    wait_for((tmp_path / "done").exists, "the rank")
+    wait_for(lambda: "guardian" not in guards_of(process.pid), "the guardian to go")
+    process.kill()
+    process.wait()
+    assert not stage.left(within=30)
+    assert not list(tmp_path.glob("bireme-*")) and not Path(f"/tmp/{process.pid}.deepspeed").exists()
 
 
 def test_second_interrupt_does_not_wait(stage):
@@ -158,7 +239,15 @@ def test_signal_with_hidden_grandchildren_again_and_again(stage, signum):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("which", ["guardian", "watcher"])
 @pytest.mark.parametrize("part", ["wait", "grandchild"])
-def test_guardian_killed_again_and_again(stage, part):
+def test_guardian_killed_again_and_again(stage, part, which):
     for _ in range(TIMES):
-        guardian_killed(stage, part)
+        guardian_killed(stage, part, which)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("two", TWO, ids=" and ".join)
+def test_two_of_three_killed_again_and_again(stage, tmp_path, two):
+    for number in range(TIMES):
+        two_killed(stage, tmp_path, two, at_once=number % 2 == 0)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PROGRAMS, Stage, read_lines
+from tests.conftest import PROGRAMS, Stage, guards_of, read_lines
 from tests.run.conftest import state_of, wait_for
 from tests.run.test_out_of_memory import EATS, small_memory  # noqa: F401  (a fixture)
 
@@ -144,8 +144,7 @@ def test_a_guardian_that_is_killed(stage, tmp_path):
     path = tmp_path / "report.json"
     process = stage.start("run", "-q", "--num_gpus", 2, "--report", path, PROGRAMS / "scene.py", "wait")
     read_lines(process, 2, "ready")
-    (guardian,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(guardian), signal.SIGKILL)
+    os.kill(guards_of(process.pid)["guardian"], signal.SIGKILL)
     process.communicate(timeout=30)
     report = json.loads(path.read_text())
     assert (report["exit_code"], report["cause"], report["hosts"]) == (75, "agent lost", ["localhost"])

@@ -12,6 +12,7 @@ from bireme.supervise.ladder import KILL_WAIT, Ladder
 from bireme.supervise.oom import OomWatch
 from bireme.supervise.outcome import RankEnd
 from bireme.supervise.status import exit_code
+from bireme.supervise.worker import WorkerStart
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -67,6 +68,7 @@ class Node:
         self._ladder = Ladder(grace)
         self._timer: Timer | None = None
         self._guardian: Handle | None = None
+        self._lost = False
         self._spare: frozenset[int] = frozenset()
         self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, since when)
         self._stopped_at: float | None = None
@@ -101,7 +103,7 @@ class Node:
 
         base = {**environ, **self._plan.env}
         starts = [
-            guardian.WorkerStart(worker.argv, {**base, **worker.env}, self._plan.cwd, *fds, worker.cores)
+            WorkerStart(worker.argv, {**base, **worker.env}, self._plan.cwd, *fds, worker.cores)
             for worker, fds in zip(self._plan.workers, pipes, strict=True)
         ]
         self._spare = frozenset(process.children())  # an embedding program's own children
@@ -113,7 +115,7 @@ class Node:
         self._loop.watch(self._guardian.events, self._hear)
 
     def _clean_up(self) -> None:
-        """In the guardian, when the agent was lost: its files must not outlive it."""
+        """Whoever is left does it: the job's files must not outlive it."""
         remove_files(self._remove_at_loss)
         remove_flat_directory(self._plan.error_dir)
 
@@ -158,6 +160,19 @@ class Node:
                 rank = self._plan.workers[int(args[0])].rank
                 reason = f"rank {rank} cannot be started on {self._plan.host}: {os.strerror(int(args[1]))}"
                 self._listener.unfit(f"{reason} (ulimit -u, or pids.max of the control group)")
+            elif word == "unguarded":
+                reason = f"no process can be started on {self._plan.host}: {os.strerror(int(args[0]))}"
+                self._listener.unfit(f"{reason} (ulimit -u, or pids.max of the control group)")
+                self._end()
+            elif word == "lost":
+                self._lost = True
+                self._listener.guardian_lost(int(args[0]))
+            elif word == "swept":
+                self.stuck = _names([int(pid) for pid in args])
+                self._end()
+            elif word == "alone":
+                self._guardian_gone()  # with nobody above it, it is of no more use
+                return
             elif word == "deserted":
                 self._on("deserted")
             elif word == "empty":
@@ -186,23 +201,28 @@ class Node:
         self._listener.down(end, when)
 
     def _guardian_gone(self) -> None:
-        """The end of its pipe: after ``empty`` all is well, else the guardian itself was killed."""
+        """The end of its pipe: after ``empty`` all is well, else nobody is left to see to it but we."""
         assert self._guardian is not None
-        gone, self._guardian = self._guardian, None
-        self._loop.unwatch(gone.events)
-        gone.close()
+        self._loop.unwatch(self._guardian.events)
         if self._ladder.state == "done":
-            os.waitpid(gone.pid, 0)
             return
+        gone, self._guardian = self._guardian, None
+        gone.close()
+        os.waitpid(gone.pid, 0)
         # The workers have died with their parent, and what they left is ours now.
-        group = cgroup.of_guardian(gone.pid)
+        group = cgroup.named_by(gone.pid)
         cgroup.kill(group)
         if not process.LINUX:  # nothing has told them: each leads a group of its own
             for pid, _ in self._up.values():
                 process.send(-pid, signal.SIGKILL)
         self.stuck = _names(process.kill_below(self._spare, KILL_WAIT))
         cgroup.remove(group)
-        self._listener.guardian_lost(gone.pid)
+        if not self._lost:
+            self._listener.guardian_lost(gone.pid)
+        self._end()
+
+    def _end(self) -> None:
+        """Nothing is left, and not by the ladder."""
         self._on("urge")
         self._on("empty")
 
@@ -255,9 +275,12 @@ class Node:
         """Give back what the process was before; a guardian that could not finish is let go."""
         if self._guardian is not None:
             self._loop.unwatch(self._guardian.events)
+            done = self._ladder.state == "done"
+            if done:
+                self._clean_up()  # while the watcher is there to do it, should we be killed
             self._guardian.close()
-            if self._ladder.state == "done" and not self.stuck:
-                os.waitpid(self._guardian.pid, 0)  # it has said "empty", its last word
+            if done:
+                os.waitpid(self._guardian.pid, 0)
         process.become_subreaper(self._was_subreaper)
         self._oom.close()
 

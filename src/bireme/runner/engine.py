@@ -12,6 +12,7 @@ from subprocess import DEVNULL, Popen, TimeoutExpired
 
 from bireme.supervise import guardian, limits
 from bireme.supervise.status import exit_code
+from bireme.supervise.worker import WorkerStart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,8 +40,10 @@ class Engine:
         loop: the event loop.
         commands: one command line for each process.
         environ: their environment.
-        on_exit: called with (index, exit code) at each process's end.
+        on_exit: called with (index, exit code, signal) at each process's end. The signal is 0, unless somebody else
+            has killed it.
         on_line: called with (index, line) for each line of a process's stderr.
+        on_lost: called with the pid when a process that guards the engine was killed.
         on_over: called when none is left.
         at_once: how many to start now; the others wait for :meth:`fork`.
         at_start, at_loss: called in the guardian before it forks, and when this process was lost.
@@ -53,22 +56,25 @@ class Engine:
         commands: Sequence[tuple[str, ...]],
         environ: Mapping[str, str],
         *,
-        on_exit: Callable[[int, int], None],
+        on_exit: Callable[[int, int, int], None],
         on_line: Callable[[int, str], None],
+        on_lost: Callable[[int], None],
         on_over: Callable[[], None],
         at_once: int,
         at_start: Callable[[], object],
         at_loss: Callable[[], object],
         allocates: bool,
     ) -> None:
-        self._loop, self._on_exit, self._on_line, self._on_over = loop, on_exit, on_line, on_over
+        self._loop, self._on_exit, self._on_line = loop, on_exit, on_line
+        self._on_lost, self._on_over = on_lost, on_over
         self._commands, self._environ = commands, environ
         self._at_once, self._at_start, self._at_loss = at_once, at_start, at_loss
         self._farewell = _GIVING_BACK if allocates else _FAREWELL
         self._words: dict[int, bytes] = {}
         self._errs: dict[int, int] = {}
         self._handle: Handle | None = None
-        self._over = False
+        self._over = self._lost = False
+        self._ended: set[int] = set()
         self._aside: list[Popen[bytes]] = []
 
     def start(self, *, channels: bool, keep: Sequence[int] = ()) -> list[tuple[int, int]]:
@@ -95,7 +101,7 @@ class Engine:
                 ours.append((our_read, our_write))
                 theirs += [stdin, stdout]
             theirs.append(err_write)
-            starts.append(guardian.WorkerStart(argv, dict(self._environ), os.getcwd(), stdin, stdout, err_write))
+            starts.append(WorkerStart(argv, dict(self._environ), os.getcwd(), stdin, stdout, err_write))
             self._watch_words(index, err_read)
         self._handle = guardian.start(
             starts,
@@ -146,16 +152,19 @@ class Engine:
 
     def end(self, index: int) -> None:
         """End one process whose host is lost: it would wait for ever."""
+        self._ended.add(index)
         if self._handle is not None:
             self._handle.tell("rank", int(signal.SIGKILL), index)
 
     def kill(self) -> None:
         """End all processes at once."""
+        self._ended.update(self._words)
         if self._handle is not None:
             self._handle.tell("kill")
 
     def terminate(self) -> None:
         """Ask all processes to end, and end them if they do not: ``srun`` has an allocation to give back."""
+        self._ended.update(self._words)
         if self._handle is not None:
             self._handle.tell("rank", int(signal.SIGTERM), "*")
         self._loop.after(self._farewell, self.kill)
@@ -185,18 +194,34 @@ class Engine:
             self._loop.unwatch(gone.events)
             gone.close()
             os.waitpid(gone.pid, 0)
-            self._end()  # killed, it has taken the engine with it
+            if not self._over:  # killed, it has taken the engine with it
+                self._lose(gone.pid)
+            self._end()
             return
         for word, *args in events:
             if word == "down":
-                self._on_exit(int(args[0]), exit_code(int(args[1])))
+                index, status = int(args[0]), int(args[1])
+                killed = os.WIFSIGNALED(status) and index not in self._ended
+                self._on_exit(index, exit_code(status), os.WTERMSIG(status) if killed else 0)
             elif word == "unborn":
                 self._words[int(args[0])] = f"cannot be started: {os.strerror(int(args[1]))}".encode()
-                self._on_exit(int(args[0]), 126)
+                self._on_exit(int(args[0]), 126, 0)
+            elif word == "unguarded":
+                self._lost = True
+                for index in self._words:
+                    self._words[index] = f"cannot be started: {os.strerror(int(args[0]))}".encode()
+                    self._on_exit(index, 126, 0)
+            elif word in ("lost", "alone"):
+                self._lose(int(args[0]) if args else self._handle.pid)
             elif word == "empty":
                 self._end()
             elif word == "deserted":
                 self.kill()  # a ControlMaster that ssh has left, or the like
+
+    def _lose(self, pid: int) -> None:
+        if not self._lost:
+            self._lost = True
+            self._on_lost(pid)
 
     def _end(self) -> None:
         if not self._over:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from bireme.runner.agent_listener import AgentListener
     from bireme.runner.pidfile import PidFile
     from bireme.runner.voyage import Voyage
+    from bireme.supervise.outcome import Cause
 
 _NEWS = 0.25
 """Seconds by which the end of an agent may reach us later than the failures that it, or what ends it, causes."""
@@ -101,6 +102,7 @@ class Fleet:
             voyage.environ,
             on_exit=self._engine_exit,
             on_line=lambda index, line: self._muster.engine_says(index, line),
+            on_lost=self._engine_lost,
             on_over=self._engine_over,
             at_once=AT_ONCE,
             at_start=pid_file.create,
@@ -363,7 +365,8 @@ class Fleet:
         if member.channel is not None:
             member.channel.close()
         if self._one_by_one:
-            self._engine.end(member.index)
+            # Later: had somebody killed the session, we are about to be told.
+            self._session.loop.after(_NEWS, lambda: self._engine.end(member.index))
         if not self._started and not (self._voyage.epoch is not None and self._muster.all_fit):
             # An engine that cannot reach one node ends the agents of the others: theirs is not the fault.
             member.hint = reason
@@ -395,10 +398,27 @@ class Fleet:
         elif member.state == "connecting" and not reason.startswith("closed"):
             self._muster.fail(member, [reason])
 
-    def _engine_exit(self, index: int, code: int) -> None:
+    def _engine_lost(self, pid: int) -> None:
+        """What stands between us and the engine was killed; the engine has ended with it, or has to."""
+        if not self._leaving or self._session.verdict.stopping:  # when all is well and over, it does not matter
+            note = f"the guardian of the launcher {self._voyage.backend.NAME} (pid {pid}) was killed"
+            self._engine_killed(note, ())
+
+    def _engine_killed(self, note: str, hosts: tuple[str, ...]) -> None:
+        """The cause of what the channels say at the same time; the nodes of an elastic job are tried once more."""
+        cause: Cause = "agent lost" if self._voyage.epoch is None else "membership"
+        self._session.trouble(cause, note, time.monotonic() - 2 * _NEWS, hosts)
+
+    def _engine_exit(self, index: int, code: int, signum: int) -> None:
         if self._leaving:
             return
         affected = [self._all[index]] if self._one_by_one else self.members
+        if signum and not self._started and self._voyage.epoch is None:
+            hosts = tuple(member.name for member in affected) if self._one_by_one else ()
+            whose = f" of {hosts[0]}" if hosts else ""
+            by = signal.Signals(signum).name
+            self._engine_killed(f"the launcher {self._voyage.backend.NAME}{whose} was killed by {by}", hosts)
+            return
         for member in affected:
             if member.state in ("waiting", "connecting"):
                 self._muster.fail(member, self._muster.why(member, index, code))

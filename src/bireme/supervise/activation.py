@@ -10,6 +10,7 @@ from bireme.errors import BadInputError
 from bireme.resources.program import find_executable
 from bireme.supervise import guardian
 from bireme.supervise.status import exit_code
+from bireme.supervise.worker import WorkerStart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
 
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull, "rb") as nothing:
         argv = (bash, "-c", '. "$1" >&2 && exec env -0', "bash", script)
-        start = guardian.WorkerStart(argv, dict(environ), os.getcwd(), nothing.fileno(), out.fileno(), err.fileno())
+        start = WorkerStart(argv, dict(environ), os.getcwd(), nothing.fileno(), out.fileno(), err.fileno())
         status = _run(start)
         out.seek(0)
         err.seek(0)
@@ -66,7 +67,7 @@ def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _run(start: guardian.WorkerStart) -> int:
+def _run(start: WorkerStart) -> int:
     """The wait status of a program, of which nothing is left, even if we are killed meanwhile."""
     handle = guardian.start([start], at_loss=lambda: None)
     status = signal.SIGKILL.value

@@ -38,12 +38,16 @@ def _handed_over(group: str) -> bool:
     return os.geteuid() != 0 and os.access(group, os.W_OK) and os.access(f"{group}/cgroup.procs", os.W_OK)
 
 
-def enter() -> str:
-    """In the guardian: make a group for the job, move into it, return its directory (``""``: none)."""
+def enter(pid: int) -> str:
+    """In the guardian: make a group for the job, move into it, return its directory (``""``: none).
+
+    Args:
+        pid: the one that names it.
+    """
     outer = delegated()
     if not outer:
         return ""
-    inner = group_of(outer, os.getpid())
+    inner = group_of(outer, pid)
     try:
         os.mkdir(inner)
         _write(f"{inner}/cgroup.procs", "0")
@@ -52,9 +56,9 @@ def enter() -> str:
     return inner
 
 
-def group_of(outer: str, guardian: int) -> str:
-    """The directory of the job's group: the agent finds it again by the guardian's pid."""
-    return f"{outer}/bireme-{guardian}"
+def group_of(outer: str, pid: int) -> str:
+    """The directory of the job's group: the agent finds it again by the pid of its own child, the watcher."""
+    return f"{outer}/bireme-{pid}"
 
 
 def leave(inner: str) -> None:
@@ -92,7 +96,7 @@ def _write(path: str, text: str) -> None:
         os.close(fd)
 
 
-def of_guardian(pid: int) -> str:
-    """The job's group as the agent finds it, by its guardian's pid; ``""`` if there is none."""
+def named_by(pid: int) -> str:
+    """The job's group as agent and watcher find it, by the pid that names it; ``""`` if there is none."""
     outer = delegated()
     return group_of(outer, pid) if outer and os.path.isdir(group_of(outer, pid)) else ""

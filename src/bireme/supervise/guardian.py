@@ -1,11 +1,12 @@
 """The guardian: a small process between the agent and its workers.
 
-It forks the workers, reports their ends, and carries out what the agent tells it. Agent and guardian
-are both subreapers, so that whichever of the two dies, by SIGKILL too, leaves an ancestor that kills
-everything below: grandchildren in sessions of their own and with an emptied environment included.
-A guardian *beside* the agent would not do, since orphans go past it.
+It forks the workers, reports their ends, and carries out what the agent tells it. Agent, watcher
+(:mod:`bireme.supervise.watcher`) and guardian are subreapers, each below the one before it, so that
+whichever of them dies, by SIGKILL too, leaves an ancestor that kills everything below: grandchildren
+in sessions of their own and with an emptied environment included. A guardian *beside* the agent would
+not do, since orphans go past it.
 
-The two speak in lines of ASCII words over two pipes; the end of either pipe is the end of its writer.
+They speak in lines of ASCII words over two pipes; the end of either pipe is the end of its writers.
 
 =================  =====================================================================
 agent → guardian   ``rank SIG *|i,j…``   signal to workers, by their index
@@ -13,52 +14,43 @@ agent → guardian   ``rank SIG *|i,j…``   signal to workers, by their index
 \\                  ``stray SIG``          and, from now on, to whatever an ended worker leaves
 \\                  ``kill``               SIGKILL to everything below, until nothing is left
 \\                  ``fork i``             start worker ``i``, which was held back
+\\                  ``gone``               the agent needs neither files nor us any more
 guardian → agent   ``up i PID T``         worker ``i`` was forked, at monotonic second T
 \\                  ``down i STATUS T``    it ended, with this wait status
 \\                  ``unborn i ERRNO``     it could not be forked
 \\                  ``deserted``           all workers have ended, but something is left
 \\                  ``empty``              nothing is left; the guardian ends
+\\                  ``alone``              the watcher was killed
+watcher → agent    ``lost PID``           the guardian was killed
+\\                  ``swept PID…``         what it has left was killed, but for these
+\\                  ``unguarded ERRNO``    the guardian could not be forked
 =================  =====================================================================
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import signal
 import sys
 import time
-from itertools import pairwise
 
 from bireme.errors import UnfitError
-from bireme.supervise import cgroup, limits, process
+from bireme.supervise import cgroup, process
 from bireme.supervise.ends import Ends
-from bireme.value import Value
+from bireme.supervise.watcher import Shared, stand_between
+from bireme.supervise.worker import DEAF, Inherited, become
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from typing import NoReturn
 
-_STUCK_WAIT = 5.0
-"""Seconds that a guardian whose agent is gone tries to kill what is below it."""
-
-
-class WorkerStart(Value):
-    """What is needed to fork one worker. Descriptors are the agent's; ``cores`` empty means unbound."""
-
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    cwd: str
-    stdin: int
-    stdout: int
-    stderr: int
-    cores: tuple[int, ...] = ()
+    from bireme.supervise.worker import WorkerStart
 
 
 class Handle:
-    """The agent's end: the guardian's pid, and the two pipes."""
+    """The agent's end: the pid of its child, which is the watcher, or the guardian if there is none; the two pipes."""
 
     def __init__(self, pid: int, commands: int, events: int) -> None:
         self.pid, self.commands, self.events = pid, commands, events
@@ -80,7 +72,8 @@ class Handle:
         return [line.decode().split() for line in lines]
 
     def close(self) -> None:
-        """Let go of the pipes: a guardian that still lives kills everything and ends."""
+        """Let go of the pipes: a guardian that still lives kills everything and ends, and then the watcher does."""
+        self.tell("gone")
         os.close(self.commands)
         os.close(self.events)
 
@@ -94,8 +87,9 @@ def start(
     at_once: int | None = None,
     files_limit: tuple[int, int] | None = None,
     farewell: float = 0.0,
+    watched: bool = True,
 ) -> Handle:
-    """Fork the guardian, which forks the workers.
+    """Fork the watcher, which forks the guardian, which forks the workers.
 
     Args:
         workers: what to start, by index.
@@ -103,13 +97,15 @@ def start(
         files_limit: the (soft, hard) limit of open files that the workers shall have, if it is not ours.
         farewell: seconds between SIGTERM and SIGKILL when the agent was lost; ranks get none, but ``srun`` has an
             allocation to give back.
-        keep: descriptors that the guardian holds for as long as anything lives (the port's lock).
+        keep: descriptors that are held for as long as anything lives (the port's lock).
         at_start: called in the guardian before it forks: whatever it makes, ``at_loss`` can remove.
-        at_loss: called in the guardian, after the killing, when the agent was lost.
+        at_loss: called after the killing, in the guardian when the agent was lost, in the watcher when that was.
+        watched: whether there is a watcher; without one, the death of agent and guardian in one instant leaves what
+            the workers have started.
     """
     command_read, command_write = os.pipe()
     event_read, event_write = os.pipe()
-    was = _Inherited(files_limit)
+    was = Inherited(files_limit)
     # A signal between fork and the child's own handlers would write into our wakeup pipe, twice.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CATCHABLE)
     for stream in (sys.stdout, sys.stderr):
@@ -122,7 +118,9 @@ def start(
         raise UnfitError(f"cannot start a process: {error.strerror}", mend=_FORK_MEND) from None
     if pid == 0:
         try:
-            _Guardian(workers, command_read, event_write, was, mask, keep, at_loss, farewell).run(at_start, at_once)
+            shared = Shared(command_read, event_write, tuple(keep), at_loss, farewell)
+            above = stand_between(shared) if watched and process.LINUX else (-1, os.getpid())
+            _Guardian(workers, shared, was, mask, *above).run(at_start, at_once)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -135,24 +133,6 @@ def start(
 
 _FORK_MEND = "the limit may be that of the user (ulimit -u) or of the control group (pids.max)"
 _CATCHABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-# What a terminal, a shell or a scheduler sends to a whole group; the agent decides about these.
-_DEAF = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
-         signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGALRM)  # fmt: skip
-# Ignored by the Python interpreter itself: no program expects that.
-_OURS = (signal.SIGPIPE, signal.SIGXFSZ)
-
-
-class _Inherited:
-    """What the command found when it was started and workers find again: ignored signals (nohup, ``&``), limits."""
-
-    def __init__(self, files_limit: tuple[int, int] | None) -> None:
-        self.files_limit = files_limit
-        self.ignored = [s for s in _DEAF if s not in _OURS and signal.getsignal(s) is signal.SIG_IGN]
-
-    def give_back(self) -> None:
-        """In a worker, before exec: every signal as the command found it."""
-        for signum in (*_DEAF, *_OURS, signal.SIGCHLD):
-            signal.signal(signum, signal.SIG_IGN if signum in self.ignored else signal.SIG_DFL)
 
 
 class _Guardian:
@@ -161,16 +141,16 @@ class _Guardian:
     def __init__(
         self,
         workers: Sequence[WorkerStart],
-        commands: int,
-        events: int,
-        was: _Inherited,
+        shared: Shared,
+        was: Inherited,
         mask: Collection[int],
-        keep: Sequence[int],
-        at_loss: Callable[[], object],
-        farewell: float,
+        lifeline: int,
+        handle_pid: int,
     ) -> None:
-        self.workers, self.commands, self.events = workers, commands, events
-        self.was, self.mask, self.keep, self.at_loss, self.farewell = was, mask, keep, at_loss, farewell
+        self.workers, self.shared, self.was, self.mask = workers, shared, was, mask
+        self.commands, self.events = shared.commands, shared.events
+        self.lifeline = lifeline  # its end is that of the watcher; -1: there is none
+        self.handle_pid = handle_pid
         self.alive: dict[int, int] = {}  # pid → index
         self.ends = Ends()
         self.stray_signal = 0
@@ -188,7 +168,7 @@ class _Guardian:
         process.name_process("bireme-guard")
         wake = self._take_signals()
         self.wake_read = wake[0]
-        self.group = cgroup.enter()
+        self.group = cgroup.enter(self.handle_pid)
         try:
             at_start()
         except OSError:
@@ -199,13 +179,16 @@ class _Guardian:
         self.held = set(range(now, len(self.workers)))
         later = [self.workers[index] for index in self.held]
         pipes = {fd for worker in later for fd in (worker.stdin, worker.stdout, worker.stderr)}
-        self._close_but({self.commands, self.events, *wake, *self.keep, *pipes})
+        lifeline = {self.lifeline} - {-1}
+        process.close_all_but({self.commands, self.events, *lifeline, *wake, *self.shared.keep, *pipes})
         for pid in self.alive:  # after the descriptors were sorted out; who has ended meanwhile is known all the same
             self.ends.watch(pid)
         signal.pthread_sigmask(signal.SIG_SETMASK, set(self.mask) - {signal.SIGCHLD})
         poll = select.poll()
         poll.register(self.commands, select.POLLIN)
         poll.register(wake[0], select.POLLIN)
+        for fd in lifeline:
+            poll.register(fd, select.POLLIN)
         while True:
             # While killing, look again now and then: a process adopted in mid-fork sends no signal.
             ready = dict(poll.poll(100 if self.killing else None))
@@ -213,12 +196,15 @@ class _Guardian:
                 os.read(wake[0], 4096)
             if self.commands in ready and not self._obey():
                 self._agent_lost()
+            if self.lifeline in ready:
+                poll.unregister(self.lifeline)
+                self._say("alone")
             self._reap()
             if self.killing:
                 self._signal_all(signal.SIGKILL)
 
     def _take_signals(self) -> tuple[int, int]:
-        for signum in _DEAF:
+        for signum in DEAF:
             signal.signal(signum, signal.SIG_IGN)
         wake = os.pipe()
         for fd in wake:
@@ -226,13 +212,6 @@ class _Guardian:
         signal.set_wakeup_fd(wake[1], warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         return wake
-
-    def _close_but(self, keep: set[int]) -> None:
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        edges = [2, *sorted(keep), 1 << 20]
-        for low, high in pairwise(edges):
-            os.closerange(low + 1, high)
 
     # -- workers ---------------------------------------------------------------------------------
 
@@ -245,7 +224,9 @@ class _Guardian:
             self._say("unborn", index, error.errno)
             return 0
         if pid == 0:
-            _become(self.workers[index], parent, self.was, self.mask)
+            # One that has to be asked is asked now, and killed by the watcher if it does not hear.
+            death = signal.SIGTERM if self.shared.farewell and self.lifeline >= 0 else signal.SIGKILL
+            become(self.workers[index], parent, death, self.was, self.mask)
         self.alive[pid] = index
         self._say("up", index, pid, f"{time.monotonic():.6f}")
         return pid
@@ -340,18 +321,18 @@ class _Guardian:
         return True
 
     def _agent_lost(self) -> NoReturn:
-        if self.farewell and not self.killing:
+        if self.shared.farewell and not self.killing:
             self._bid_farewell()
         cgroup.leave(self.group)
         cgroup.kill(self.group)
         self._signal_all(signal.SIGKILL)
-        process.kill_below((), _STUCK_WAIT)
+        process.kill_below((), process.STUCK_WAIT)
         cgroup.remove(self.group)
-        self.at_loss()
+        self.shared.at_loss()
         os._exit(0)
 
     def _bid_farewell(self) -> None:
-        deadline = time.monotonic() + self.farewell
+        deadline = time.monotonic() + self.shared.farewell
         for pid in self.alive:
             process.send(pid, signal.SIGTERM)
         wake = select.poll()
@@ -362,53 +343,3 @@ class _Guardian:
             for pid in list(self.alive):
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     del self.alive[pid]
-
-
-def _become(worker: WorkerStart, parent: int, was: _Inherited, mask: Collection[int]) -> NoReturn:
-    """In the forked child: turn into the worker's program, or say why not and end with 126 or 127."""
-    code = 126
-    try:
-        os.setsid()
-        process.die_with_parent(parent)
-        signal.set_wakeup_fd(-1)
-        was.give_back()
-        _place(worker.stdin, worker.stdout, worker.stderr)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if worker.cores:
-            os.sched_setaffinity(0, worker.cores)
-        os.chdir(worker.cwd)
-        limits.give_back(was.files_limit)
-        _execute(worker.argv, worker.env)
-    except OSError as error:
-        code = 127 if isinstance(error, FileNotFoundError) else 126
-        os.write(2, os.fsencode(f"bireme: cannot run {worker.argv[0]}: {error.strerror}\n"))
-    except BaseException as error:
-        os.write(2, f"bireme: cannot run {worker.argv[0]!a}: {error!a}\n".encode())
-    finally:
-        os._exit(code)
-
-
-def _execute(argv: tuple[str, ...], env: dict[str, str]) -> NoReturn:
-    """``os.execvpe`` without its import, for which a low limit of open files may leave no descriptor."""
-    if os.sep in argv[0]:
-        os.execve(argv[0], argv, env)
-    failure: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    for directory in env.get("PATH", os.defpath).split(os.pathsep):
-        try:
-            os.execve(os.path.join(directory, argv[0]), argv, env)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except OSError as error:  # there, but it cannot be run: an error only if no other can
-            failure = error
-    raise failure
-
-
-def _place(*fds: int) -> None:
-    """Make the given descriptors 0, 1 and 2, whatever numbers they have now."""
-    high = [os.dup(fd) if fd < 3 else fd for fd in fds]
-    spare = []
-    while any(fd < 3 for fd in high):  # a command started with some of 0, 1, 2 closed
-        spare.append(high)
-        high = [os.dup(fd) if fd < 3 else fd for fd in high]
-    for target, fd in enumerate(high):
-        os.dup2(fd, target, inheritable=True)

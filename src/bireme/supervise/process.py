@@ -10,12 +10,16 @@ import os
 import signal
 import sys
 import time
+from itertools import pairwise
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 LINUX = sys.platform.startswith("linux")
+
+STUCK_WAIT = 5.0
+"""Seconds that a process which nobody is above any more tries to kill what is below it."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -43,14 +47,14 @@ def is_subreaper() -> bool:
     return flag.value != 0
 
 
-def die_with_parent(parent: int) -> None:
-    """SIGKILL this process when the *thread* that forked it ends; call between fork and exec.
+def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
+    """Send this process a signal when the *thread* that forked it ends; call between fork and exec.
 
     The signal is tied to the forking thread, is not inherited by children, and is lost when the
     parent died before the call: hence the look at the parent's pid, after it.
     """
     if LINUX:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(128 + signal.SIGKILL)
 
@@ -127,6 +131,14 @@ def marked(name: str, value: str) -> list[int]:
             except OSError:  # gone, or not ours
                 pass
     return found
+
+
+def close_all_but(keep: Collection[int]) -> None:
+    """Close every descriptor but these, stdout and stderr; stdin becomes the null device."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    for low, high in pairwise([2, *sorted(keep), 1 << 20]):
+        os.closerange(low + 1, high)
 
 
 def send(pid: int, signum: int) -> None:

@@ -17,6 +17,7 @@ from bireme.errors import BiremeError
 from bireme.loop import Loop, Timer
 from bireme.supervise import guardian
 from bireme.supervise.status import exit_code
+from bireme.supervise.worker import WorkerStart
 from bireme.value import Value
 
 _PATIENCE = 20.0
@@ -103,7 +104,7 @@ class Experiment:
             _new(order.stdout) as stdout,
             _new(order.stderr) as stderr,
         ):
-            worker = guardian.WorkerStart(
+            worker = WorkerStart(
                 order.argv, dict(order.env), order.cwd, null.fileno(), stdout.fileno(), stderr.fileno()
             )
             return guardian.start(
@@ -112,6 +113,7 @@ class Experiment:
                 at_loss=lambda: None,
                 files_limit=self._files_limit,
                 farewell=order.grace + _PATIENCE,
+                watched=False,  # the run has a watcher and a guardian of its own
             )
 
     def stop(self) -> None:
