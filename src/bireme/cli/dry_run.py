@@ -2,43 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import shlex
+
+from bireme.cli.masking import masked_environment, masked_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from bireme.planning.start import NodePlan, StartPlan
-
-MASK = "********"
-_SECRET = re.compile(r"(api|access|secret|private|auth)[-_]?key|token(?!iz|s\b)|secret|passw|credential", re.IGNORECASE)
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable or option of that name is likely to hold a secret."""
-    return _SECRET.search(name) is not None
-
-
-def masked_words(argv: Iterable[str]) -> list[str]:
-    """A command line with the values of options that look like secrets hidden."""
-    words: list[str] = []
-    hide = False
-    for word in argv:
-        name, equals, _ = word.partition("=")
-        if hide:
-            words.append(MASK)
-        elif equals and is_secret(name):
-            words.append(f"{name}={MASK}")
-        else:
-            words.append(word)
-        hide = not hide and word.startswith("-") and not equals and is_secret(word)
-    return words
-
-
-def masked_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables with the values of those that look like secrets hidden."""
-    return {name: MASK if is_secret(name) else value for name, value in env.items()}
 
 
 def as_text(plan: StartPlan, commands: Sequence[tuple[str, ...]] = ()) -> str:
@@ -46,7 +18,7 @@ def as_text(plan: StartPlan, commands: Sequence[tuple[str, ...]] = ()) -> str:
     ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
     nodes = "1 node" if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes"
     lines = [f"{ranks} on {nodes} ({plan.accelerator}), meeting at {plan.master_addr}:{plan.master_port}"]
-    lines += [f"  $ {shlex.join(masked_words(command))}" for command in commands]
+    lines += [f"  $ {shlex.join(masked_words(command, of_script=False))}" for command in commands]
     for node in plan.nodes:
         lines += _node(node)
     return "\n".join(lines) + "\n"
@@ -56,7 +28,7 @@ def as_json(plan: StartPlan, commands: Sequence[tuple[str, ...]] = ()) -> str:
     """The plan for a machine: the fields of :class:`bireme.planning.start.StartPlan`, and ``launch``, the commands."""
     import json
 
-    tree = {**plan.as_dict(), "launch": [masked_words(command) for command in commands]}
+    tree = {**plan.as_dict(), "launch": [masked_words(command, of_script=False) for command in commands]}
     for node in tree["nodes"]:
         node["env"] = masked_environment(node["env"])
         for worker in node["workers"]:
