@@ -25,7 +25,7 @@ LAYERS = (
     {"bireme.resources"},
     {"bireme.job"},
     {"bireme.loop"},
-    {"bireme.errors", "bireme.interrupt", "bireme.value"},
+    {"bireme.drafts", "bireme.errors", "bireme.interrupt", "bireme.value"},
 )
 DEPTH = {module: depth for depth, layer in enumerate(LAYERS) for module in layer}
 
