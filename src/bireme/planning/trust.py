@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import stat
 
+from bireme.resources.users import name_of
+
 
 def reason_to_pass_over(path: str, fd: int = -1) -> str:
     """Why a file is not to be followed; "": nobody but this user and root can have written it.
@@ -24,7 +26,7 @@ def reason_to_pass_over(path: str, fd: int = -1) -> str:
     link, found = os.lstat(path), os.stat(path) if fd < 0 else os.fstat(fd)
     for what, owner in (("it", found.st_uid), ("the link", link.st_uid)):
         if owner not in (0, os.geteuid()):
-            return f"{what} belongs to {_name_of(owner)}"
+            return f"{what} belongs to {name_of(owner)}"
     if found.st_mode & stat.S_IWOTH:
         return "everyone may write it"
     if found.st_mode & stat.S_IWGRP and not _is_private(found):
@@ -42,12 +44,3 @@ def _is_private(found: os.stat_result) -> bool:
     except KeyError:
         return False
     return owner.pw_gid == group.gr_gid and owner.pw_name == group.gr_name and {*group.gr_mem} <= {owner.pw_name}
-
-
-def _name_of(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
