@@ -26,7 +26,7 @@ import sys
 
 from bireme.errors import BadInputError, UnfitError
 from bireme.job import DEFAULT_PORT
-from bireme.resources.users import name_of, uid_of_peer
+from bireme.resources.users import name_of, peer_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _holder_of(name: str) -> int:
     asking.setblocking(False)
     try:
         asking.connect(name)
-        return uid_of_peer(asking)
+        return peer_of(asking)[1]
     except OSError:
         return _UNKNOWN
     finally:

@@ -10,10 +10,13 @@ if TYPE_CHECKING:
     import socket
 
 
-def uid_of_peer(connection: _socket.socket | socket.socket) -> int:
-    """The user at the other end of a local socket, as the kernel knows it: who has connected, or who listens."""
+def peer_of(connection: _socket.socket | socket.socket) -> tuple[int, int]:
+    """(pid, uid) at the other end of a local socket, as the kernel knows them: of who has connected, or who listens.
+
+    The pid is 0 where that process is in a container of its own, and not in ours.
+    """
     credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid
-    return int.from_bytes(credentials[4:8], sys.byteorder)
+    return int.from_bytes(credentials[:4], sys.byteorder), int.from_bytes(credentials[4:8], sys.byteorder)
 
 
 def name_of(uid: int) -> str:
