@@ -8,7 +8,9 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -48,6 +50,37 @@ def clean_environ(**more: str) -> dict[str, str]:
 def bireme(*args: str | Path) -> list[str]:
     """The command line of ``bireme`` with these arguments."""
     return [sys.executable, "-m", "bireme", *map(str, args)]
+
+
+NOBODY = 65534
+"""The uid of another user, for a test that runs as root."""
+
+
+def as_nobody() -> list[str]:
+    """The words before a command that run it as another user; the test is skipped where that cannot be done.
+
+    That user may read and search everything, for the interpreter may lie in root's home, and nothing else.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    can = "-all,+dac_read_search"
+    words = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    words += [f"--inh-caps={can}", f"--ambient-caps={can}", f"--bounding-set={can}"]
+    try:
+        done = subprocess.run([*words, *bireme("--version")], capture_output=True, text=True, check=False, cwd="/")
+    except OSError as error:
+        pytest.skip(f"setpriv: {error.strerror}")
+    if done.returncode:
+        pytest.skip(f"nothing can be run as another user here: {done.stderr}")
+    return words
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can read and write, unlike ``tmp_path``."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        yield Path(folder)
 
 
 def own_children() -> set[int]:

@@ -27,7 +27,7 @@ LAYERS = (
     {"bireme.job"},
     {"bireme.loop"},
     {"bireme.validate"},
-    {"bireme.errors", "bireme.interrupt", "bireme.jsontext", "bireme.value"},
+    {"bireme.drafts", "bireme.errors", "bireme.interrupt", "bireme.jsontext", "bireme.value"},
 )
 DEPTH = {module: depth for depth, layer in enumerate(LAYERS) for module in layer}
 

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from bireme.cli.dry_run import MASK, is_secret, masked_words
+from bireme.planning.masking import MASK, is_secret, masked_environment, masked_words
 from tests.conftest import clean_environ
 
 
@@ -108,23 +108,58 @@ def test_nothing_is_written(stage, witness, tmp_path):
 
 # -- secrets -------------------------------------------------------------------------------------
 
+SECRET_OPTIONS = (
+    *("--api_key", "--api-key", "--wandb_token", "--password", "--hf-token", "-p", "--key", "--pw", "--auth"),
+    *("--bearer", "--mypass", "--HFTOKEN", "--client_secret", "--ssh_key", "--db-pwd", "--authToken", "--basic.auth"),
+    "--api_keys",
+)
 SECRET_WORDS = [
-    ["--api_key", "hunter2"],
-    ["--api-key=hunter2"],
-    ["--wandb_token", "hunter2"],
-    ["--password=hunter2"],
-    ["--hf-token", "hunter2"],
+    *([option, "hunter2"] for option in SECRET_OPTIONS),
+    *([f"{option}=hunter2"] for option in SECRET_OPTIONS),
     ["AWS_SECRET_ACCESS_KEY=hunter2"],
+    ["--set=model.api_key=hunter2"],
+    ["--use_auth_token", "--password", "hunter2"],
+    ["--api_keys", "hunter1", "hunter2"],
+    ["bash -c 'TOKEN=hunter2 true'"],
+    ["https://user:hunter2@host/path"],
+    ["--db=postgres://user:a@hunter2@host:5432/db"],
+    ["git+https://hunter2@host/repository"],
+    ["redis://:12/hunter2@host"],
+    ["https://host/?token=hunter2&page=1"],
 ]
 
 
-@pytest.mark.parametrize("words", SECRET_WORDS, ids=lambda words: words[0])
+@pytest.mark.parametrize("words", SECRET_WORDS, ids=" ".join)
+def test_secrets_are_masked(words):
+    shown = " ".join(masked_words(["train.py", *words, "--lr", "0.1"]))
+    assert "hunter2" not in shown
+    assert MASK in shown and shown.startswith("train.py ") and shown.endswith(" --lr 0.1")
+
+
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
-def test_secrets_are_masked(stage, witness, words, form):
-    done = stage.run("run", "--dry_run", *form, witness, *words, "--lr", "0.1")
+def test_secrets_are_not_printed(stage, witness, form):
+    words = ["--key", "hunter2", "-p", "hunter2", "--pass=hunter2", "https://user:hunter2@host", "--lr", "0.1"]
+    done = stage.run("run", "--dry_run", *form, witness, *words)
     assert "hunter2" not in done.stdout + done.stderr
-    assert MASK in done.stdout
+    assert done.stdout.count(MASK) == 4
     assert "0.1" in done.stdout
+
+
+def test_secrets_of_the_engines_command(stage, witness, tmp_path):
+    """Values that travel never stand there; what the user gives to the engine does, and the script's arguments."""
+    engine = tmp_path / "mpirun"
+    engine.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.0'\n")
+    engine.chmod(0o755)
+    given = ("--launcher", "openmpi", "--launcher_args", "-x TOKEN=hunter2 --mca plm_rsh_args '-p 2222'")
+    words = ("--native_ranks", "--hosts", "a:1,b:1", "--export", "PLAIN=hunter2")
+    environ = clean_environ(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    done = stage.run("run", "--dry_run", *given, *words, witness, "--key", "hunter2", env=environ)
+    assert done.returncode == 0, done.stderr
+    assert "hunter2" not in done.stdout
+    assert "TOKEN=" in done.stdout and "-p 2222" in done.stdout and "PLAIN" in done.stdout
+    assert masked_words(["ssh", "-p", "2222", "host"], of_script=False) == ["ssh", "-p", "2222", "host"]
+    assert masked_words(["srun", "--export=ALL,WORD=hunter2"]) == ["srun", f"--export=ALL,WORD={MASK}"]
+    assert masked_words(["mpiexec", "-genv", "HF_TOKEN", "hunter2", "x"])[3:] == [MASK, "x"]
 
 
 def test_inherited_secrets_are_not_shown(stage, witness):
@@ -132,18 +167,31 @@ def test_inherited_secrets_are_not_shown(stage, witness):
     assert "hunter2" not in done.stdout
 
 
+def test_variables_by_the_same_rules():
+    env = {"HF_TOKEN": "x", "DB_PASS": "x", "MYSQL_PWD": "x", "API_KEY_2": "x", "URL": "https://u:x@h", "PWD": "/w"}
+    shown = dict.fromkeys(env, MASK) | {"URL": f"https://u:{MASK}@h", "PWD": "/w"}
+    assert masked_environment(env) == shown
+
+
 @pytest.mark.parametrize("name", ["HF_TOKEN", "--auth-token", "OPENAI_API_KEY", "DB_PASSWORD", "client_secret"])
 def test_names_of_secrets(name):
     assert is_secret(name)
 
 
-@pytest.mark.parametrize("name", ["--max_tokens", "TOKENIZERS_PARALLELISM", "--lr", "--keyframes", "--num_tokens=3"])
+NO_SECRETS = (
+    *("--max_tokens", "TOKENIZERS_PARALLELISM", "--lr", "--keyframes", "--num_tokens=3", "--tokens_per_batch"),
+    *("--key_dim", "--num_keys", "--num_passes", "--pass_through", "--author", "--pattern", "SSH_AUTH_SOCK", "OLDPWD"),
+)
+
+
+@pytest.mark.parametrize("name", NO_SECRETS)
 def test_names_of_no_secrets(name):
     assert not is_secret(name)
 
 
 def test_masking_leaves_all_else_alone():
-    words = ["python", "-u", "s.py", "--lr", "1", "", "a b", "--flag", "x=y"]
+    words = ["python", "-u", "s.py", "--lr", "1", "", "a b", "--flag", "x=y", "--num_keys", "3", "--port", "2222"]
+    words += ["https://host:8080/a@b", "ssh://git@host/repository", "https://host/?user=a@b", "a@b:c://d", "=", "=="]
     assert masked_words(words) == words
     assert re.fullmatch(r"\*+", MASK)
 

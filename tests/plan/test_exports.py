@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
 from bireme.planning.exports import Exports, exports, parse_env_file, python_path
+from tests.conftest import NOBODY
 
 TRAVELS = (
     *("NCCL_DEBUG", "PYTHONHASHSEED", "MLFLOW_TRACKING_URI", "MV2_DEBUG", "UCX_TLS", "PATH", "LD_LIBRARY_PATH"),
@@ -239,6 +243,109 @@ def test_what_a_file_says_of_our_variables_is_passed_over(tmp_path: Path) -> Non
     assert result.variables == {"PYTHONPATH": str(tmp_path), "A": "1", "SLURM_JOB_NAME": "j"}
     file = f"{tmp_path}/.deepspeed_env"
     assert result.passed_over == (f"CUDA_VISIBLE_DEVICES ({file}:2)", f"RANK ({file}:3)")
+
+
+# --- files that others can have written -------------------------------------------------------
+
+
+@pytest.fixture
+def found_file(tmp_path: Path) -> Path:
+    """One that nobody has named; whatever the umask."""
+    path = tmp_path / ".bireme_env"
+    path.write_text("EVIL=1\nLD_PRELOAD=/tmp/evil.so\n")
+    path.chmod(0o644)
+    return path
+
+
+def reason(path: Path) -> str:
+    """Why a file is passed over; it says nothing then."""
+    result = exports({}, (), "", str(path.parent))
+    if not result.distrusted:
+        assert result.variables["EVIL"] == "1"
+        return ""
+    assert not result.variables.keys() & {"EVIL", "LD_PRELOAD"} and not result.loading
+    (note,) = result.notes()
+    assert note[0] == "warning" and note[1].startswith(result.distrusted[0]) and "DS_ENV_FILE" in note[1]
+    return result.distrusted[0].removeprefix(f"{path}: ")
+
+
+def is_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+
+
+def test_only_its_owner_may_write_it(found_file: Path) -> None:
+    assert reason(found_file) == ""
+    for mode in (0o646, 0o606, 0o602):
+        found_file.chmod(mode)
+        assert reason(found_file) == "everyone may write it"
+
+
+def test_a_group_of_more_than_its_owner_may_not_write_it(found_file: Path) -> None:
+    is_root()
+    found_file.chmod(0o664)
+    assert reason(found_file) == "", "root's group is root's alone"
+    os.chown(found_file, -1, 1)
+    assert reason(found_file) == "its group may write it"
+    os.chown(found_file, -1, 54321)  # has no name
+    assert reason(found_file) == "its group may write it"
+
+
+def test_it_belongs_to_the_user(found_file: Path) -> None:
+    is_root()
+    os.chown(found_file, NOBODY, 0)
+    found_file.chmod(0o600)
+    assert reason(found_file).startswith("it belongs to ")
+    os.chown(found_file, 54321, 0)
+    assert reason(found_file) == "it belongs to user 54321"
+
+
+def test_so_does_a_link(found_file: Path) -> None:
+    is_root()
+    found_file.rename(found_file.with_name("mine"))
+    found_file.symlink_to("mine")
+    assert reason(found_file) == ""
+    os.chown(found_file, NOBODY, 0, follow_symlinks=False)
+    assert reason(found_file).startswith("the link belongs to ")
+
+
+def test_the_file_of_a_stranger_that_cannot_be_read_stops_nobody(open_folder: Path) -> None:
+    """Anyone could keep others from work by it."""
+    is_root()
+    file = open_folder / ".bireme_env"
+    file.write_text("EVIL=1\n")
+    file.chmod(0o600)
+    os.chown(file, 54321, 54321)
+    program = (
+        "import grp, os, pwd, sys\n"
+        "from bireme.planning.exports import exports\n"
+        f"os.setresuid({NOBODY}, {NOBODY}, {NOBODY})\n"
+        "print(exports({}, (), '', sys.argv[1]).distrusted)\n"
+    )
+    words = [sys.executable, "-c", program, str(open_folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "it belongs to user 54321" in done.stdout, done.stderr
+
+
+def test_a_file_that_is_named_is_taken(found_file: Path) -> None:
+    is_root()
+    os.chown(found_file, NOBODY, 0)
+    result = exports({"DS_ENV_FILE": str(found_file)}, (), "", "/w")
+    assert result.variables["EVIL"] == "1" and not result.distrusted
+
+
+def test_variables_that_load_code_are_announced(tmp_path: Path) -> None:
+    home, cwd = tmp_path / "home", tmp_path / "cwd"
+    names = ("LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "PYTHONSTARTUP", "PYTHONPATH", "NCCL_DEBUG")
+    for folder in (home, cwd):
+        folder.mkdir()
+        (folder / ".deepspeed_env").write_text("".join(f"{name}=s3cret\n" for name in names))
+    result = exports({}, (), str(home), str(cwd))
+    file = cwd / ".deepspeed_env"
+    assert result.loading == tuple(f"{name} ({file}:{line})" for line, name in enumerate(names[:-1], 1))
+    assert [level for level, _ in result.notes()] == ["info"]
+    assert "s3cret" not in str(list(result.notes()))
+    assert not exports({}, (), str(home), "/w").loading, "one's own, which is the same everywhere"
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:

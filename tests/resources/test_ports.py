@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -169,7 +171,7 @@ print(lease_named_port(port).port)
 def test_an_executed_program_does_not_hold_it() -> None:
     base = free_ports(3)
     lease = lease_named_port(base)
-    assert not os.get_inheritable(lease.fileno())
+    assert lease.fds and not any(os.get_inheritable(fd) for fd in lease.fds)
     with start("print(flush=True); input()", close_fds=False) as program:
         assert program.stdout is not None and program.stdout.readline() == "\n"
         lease.close()
@@ -180,17 +182,18 @@ def test_an_executed_program_does_not_hold_it() -> None:
 def test_closing_twice_is_harmless() -> None:
     lease = lease_named_port(free_ports(3))
     lease.close()
-    assert lease.fileno() == -1
+    assert lease.fds == ()
     lease.close()
 
 
 @linux_only
 def test_a_lease_is_not_lost_with_its_object() -> None:
     base = free_ports(3)
-    fd = lease_named_port(base).fileno()  # the object is gone at once
+    fds = lease_named_port(base).fds  # the object is gone at once
     with pytest.raises(BadInputError, match="another job of Bireme"):
         lease_named_port(base)
-    os.close(fd)
+    for fd in fds:
+        os.close(fd)
     lease_named_port(base).close()
 
 
@@ -257,3 +260,91 @@ print(lease_port(1023)[0].port > 1023)
     first, _, last = out.splitlines()
     assert first == "--master_port: this user may not listen on port 1023"
     assert last == "True"
+
+
+# -- other users -----------------------------------------------------------------------------------
+
+# In a network of its own, where the system gives out a hundred ports, another user takes names; then this user leases.
+AMONG_OTHERS = """
+import os, signal, socket, sys
+from bireme.errors import BiremeError
+from bireme.resources.ports import lease_named_port, lease_port
+
+def take(names, listening):
+    held = []
+    for name in names:
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            held.append(socket.socket(socket.AF_UNIX, kind))
+            held[-1].bind(chr(0) + name)
+            if listening and kind == socket.SOCK_STREAM:
+                held[-1].listen(0)
+    return held
+
+def lease(count):
+    leases = [lease_port() for _ in range(count)]
+    print([lease.port for lease, _ in leases])
+
+with open("/proc/sys/net/ipv4/ip_local_port_range", "w") as file:
+    file.write("40000 40099")
+ready, tell = os.pipe()
+other = os.fork()
+if not other:
+    os.setresuid(65534, 65534, 65534)
+    held = eval(sys.argv[1])
+    os.write(tell, b".")
+    signal.pause()
+os.close(tell)
+try:
+    if os.read(ready, 1):
+        exec(sys.argv[2])
+except BiremeError as error:
+    print(error.code, error)
+finally:
+    os.kill(other, 9)
+    os.waitpid(other, 0)
+"""
+ALL = "[*range(29500, 29600), *range(40000, 40100)]"
+
+
+def among_others(theirs: str, ours: str) -> str:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    home = os.path.dirname(os.path.dirname(os.path.abspath(bireme.__file__)))
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", AMONG_OTHERS, theirs, ours],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": home},
+        check=False,
+    )
+    if "unshare failed" in done.stderr:
+        pytest.skip(f"there are no network namespaces here: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@linux_only
+@pytest.mark.parametrize("listening", [False, True])
+def test_another_user_who_has_taken_every_name_keeps_nobody_out(listening: bool) -> None:
+    names = f"(f'bireme-port-{{port}}{{end}}' for port in {ALL} for end in ('', '-0'))"
+    (port,) = json.loads(among_others(f"take({names}, {listening})", "lease(1)"))
+    assert 40000 <= port < 40100
+
+
+@linux_only
+def test_jobs_of_one_user_differ_whatever_others_have_taken() -> None:
+    ports = json.loads(among_others(f"take((f'bireme-port-{{port}}' for port in {ALL}), True)", "lease(20)"))
+    assert len(set(ports)) == 20 and all(40000 <= port < 40100 for port in ports)
+
+
+@linux_only
+@pytest.mark.parametrize("listening", [False, True])
+def test_a_name_of_this_user_that_another_has_means_nothing(listening: bool) -> None:
+    assert among_others(f"take(['bireme-port-29500-0'], {listening})", "lease(2)") == "[29500, 29501]"
+
+
+@linux_only
+def test_jobs_of_two_users_differ() -> None:
+    assert among_others("lease_port()", "lease(2)") == "[29501, 29502]"
+    named = among_others("lease_port()", "lease_named_port(29500)")
+    assert re.match(r"2 --master_port: port 29500 is taken by a job of (nobody|user 65534)\n", named)

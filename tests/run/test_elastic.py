@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bireme.deepspeed.runner import encode_world_info
+from bireme.runner import door
 from tests.conftest import bireme, clean_environ, free_ports, read_lines
 
 needs_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="PyTorch is not installed")
@@ -85,8 +85,8 @@ def test_ended_while_it_waits(job, stage, tmp_path, signum):
     while b"waiting, at most 600 s" not in (line := err.readline()):
         assert line
     for nonsense in (b"[" * 4000, b"[1]", b"\xff", b"{}"):  # harms nobody
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guest:
-            guest.connect(b"\0bireme-job-%d" % process.pid)
+        with door.connect(process.pid) as guest:
+            guest.setblocking(True)
             guest.send(nonsense)
             guest.recv(4096)
     assert drain("localhost", str(process.pid)) == (2, "bireme: localhost is drained already\n")
@@ -211,7 +211,7 @@ def test_bad_input(stage, tmp_path, words, message):
         ((), "two words are needed"),
         (("node1",), "two words are needed"),
         (("node1", "x"), "JOB: 'x' is not a whole number"),
-        (("node1", "1"), "no elastic job with pid 1 runs on this machine"),
+        (("node1", "1"), "with pid 1 runs on this machine"),
         (("--down", "node1", "1"), "there is no option --down"),
     ],
 )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+
+import pytest
 
 from tests.conftest import clean_environ
 from tests.run.conftest import LOOK
@@ -132,3 +135,21 @@ def test_a_rank_inherits_no_descriptor_of_ours(look, tmp_path):
             assert found["fds"][str(given)] == str(path)
     finally:
         os.close(given)
+
+
+def test_a_strangers_file_in_the_working_directory_is_passed_over(stage, script, tmp_path):
+    """Where ranks of other nodes would get what it says; in /tmp, say, anyone can leave one."""
+    if not shutil.which("mpirun.openmpi"):
+        pytest.skip("mpirun.openmpi is not installed")
+    program = script("import os\nprint('EVIL' in os.environ, 'MINE' in os.environ)")
+    words = ("run", "--launcher", "openmpi", "--native_ranks", "--hosts", "localhost:1", program)
+    (tmp_path / ".bireme_env").write_text("EVIL=1\n")
+    (tmp_path / ".bireme_env").chmod(0o646)
+    (tmp_path / ".deepspeed_env").write_text("MINE=1\nPYTHONSTARTUP=/s3cret\n")
+    (tmp_path / ".deepspeed_env").chmod(0o600)
+    done = stage.run(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "False True\n"
+    assert f"{tmp_path}/.bireme_env: everyone may write it, so it is passed over" in done.stderr
+    assert f"these make programs load code, and travel: PYTHONSTARTUP ({tmp_path}/.deepspeed_env:2)" in done.stderr
+    assert "s3cret" not in done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bireme.planning.world import encode_world_info
-from tests.conftest import bireme, clean_environ, read_lines
+from tests.conftest import NOBODY, as_nobody, bireme, clean_environ, read_lines
 
 WAITS = "import os, time\nprint('ready', flush=True)\ntime.sleep(1000)\n"
 
@@ -73,10 +73,20 @@ def test_no_draft_is_left(running):
 # -- by hand the caller names the file -----------------------------------------------------------
 
 
-def by_hand(stage, main_pid, program):
+def by_hand(stage, main_pid, program, as_user=(), **kwargs):
     world = encode_world_info({"localhost": [0]})
-    argv = [*bireme()[:2], "bireme.agent", f"--world_info={world}", "--save_pid", str(main_pid), "-q", str(program)]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environ())
+    argv = [
+        *as_user,
+        *bireme()[:2],
+        "bireme.agent",
+        f"--world_info={world}",
+        "--save_pid",
+        str(main_pid),
+        "-q",
+        str(program),
+    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(argv, env=clean_environ(), **pipes, **kwargs)
     stage.started.append(process)
     return process
 
@@ -111,6 +121,74 @@ def test_the_file_of_a_launcher_that_runs_is_not_touched(stage, script, dead_pid
     assert pid_file(dead_pid).read_text() == str(first.pid)
     first.terminate()
     first.communicate(timeout=30)
+
+
+# -- /tmp is everybody's --------------------------------------------------------------------------
+
+
+def test_another_users_file_does_not_block(stage, dead_pid, open_folder):
+    """It names a process that lives and cannot be replaced: it is another's, and /tmp is sticky."""
+    (open_folder / "program.py").write_text("")
+    other = as_nobody()
+    pid_file(dead_pid).write_text("1")
+    process = by_hand(stage, dead_pid, open_folder / "program.py", other, cwd=open_folder)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    place = pid_file(dead_pid)
+    assert err.decode() == (
+        f"bireme: {place} is another user's: no pid file is written; the launcher's pid is {process.pid}\n"
+    )
+    assert place.read_text() == "1"
+
+
+def test_a_strangers_file_says_nothing_of_launchers(stage, script, dead_pid):
+    """Root may replace it."""
+    as_nobody()
+    pid_file(dead_pid).write_text("1")
+    os.chown(pid_file(dead_pid), NOBODY, NOBODY)
+    process = by_hand(stage, dead_pid, script(WAITS))
+    read_lines(process, 1, "ready")
+    assert pid_file(dead_pid).read_text() == str(process.pid) and pid_file(dead_pid).stat().st_uid == 0
+    process.terminate()
+    process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_no_file_is_not_read(stage, script, dead_pid, tmp_path, kind):
+    """A link to a file with the number of a process that lives; a pipe, at which a reader would wait for ever."""
+    if kind == "link":
+        (tmp_path / "one").write_text("1")
+        pid_file(dead_pid).symlink_to(tmp_path / "one")
+    else:
+        os.mkfifo(pid_file(dead_pid))
+    process = by_hand(stage, dead_pid, script(""))
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert not os.path.lexists(pid_file(dead_pid))
+    assert kind == "pipe" or (tmp_path / "one").read_text() == "1"
+
+
+def test_a_link_in_the_place_of_a_draft_is_not_in_the_way(stage, script, tmp_path):
+    """Where a draft has a name that anyone can tell, its place can be taken."""
+    (tmp_path / "precious").write_text("mine")
+    words = bireme("run", "-q", "--save_pid", script(WAITS))
+    shell = 'ln -s "$0" /tmp/$$.deepspeed.$$.tmp; exec "$@"'
+    process = subprocess.Popen(
+        ["sh", "-c", shell, str(tmp_path / "precious"), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environ(),
+    )
+    stage.started.append(process)
+    try:
+        read_lines(process, 1, "ready")
+        assert pid_file(process.pid).read_text() == str(process.pid)
+    finally:
+        os.unlink(f"/tmp/{process.pid}.deepspeed.{process.pid}.tmp")
+    process.terminate()
+    process.communicate(timeout=30)
+    assert not pid_file(process.pid).exists()
+    assert (tmp_path / "precious").read_text() == "mine"
 
 
 def test_what_is_there_and_no_file_of_ours(stage, script, dead_pid, tmp_path):

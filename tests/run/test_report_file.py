@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PROGRAMS, Stage, guards_of, read_lines
+from tests.conftest import PROGRAMS, Stage, bireme, clean_environ, guards_of, read_lines
 from tests.run.conftest import state_of, wait_for
 from tests.run.test_out_of_memory import EATS, small_memory  # noqa: F401  (a fixture)
 
@@ -198,6 +198,37 @@ def test_under_native_ranks_the_engine_is_the_rank(stage, script, tmp_path):
     report = json.loads(path.read_text())
     assert done.returncode == report["exit_code"] == 3, done.stderr
     assert [end["rank"] for end in report["ends"]] == [0] and report["hosts"] == []
+
+
+# -- where others can write into the folder ---------------------------------------------------------------
+
+# lays a link where the runner would write a draft, had it the name that anyone can tell
+PLANTS = """
+import os, sys
+with open(f"/proc/{os.getppid()}/stat") as file:
+    runner = file.read().rpartition(")")[2].split()[1]
+os.symlink(sys.argv[2], f"{sys.argv[1]}.{runner}.tmp")
+"""
+
+
+def test_a_link_that_is_laid_while_the_job_runs_is_not_followed(stage, script, tmp_path):
+    path, precious = tmp_path / "report.json", tmp_path / "precious"
+    precious.write_text("mine")
+    done = stage.run("run", "-q", "--report", path, script(PLANTS), path, precious)
+    assert done.returncode == 0, done.stderr
+    assert precious.read_text() == "mine"
+    assert not path.is_symlink() and json.loads(path.read_text())["cause"] == "ok"
+
+
+def test_a_link_that_was_laid_before_is_not_in_the_way(script, tmp_path):
+    path, precious = tmp_path / "report.json", tmp_path / "precious"
+    precious.write_text("mine")
+    words = bireme("run", "-q", "--report", path, script("pass"))
+    shell = 'ln -s "$0" "$1.$$.tmp"; shift; exec "$@"'
+    done = subprocess.run(["sh", "-c", shell, precious, path, *words], env=clean_environ(), check=False)
+    assert done.returncode == 0
+    assert precious.read_text() == "mine"
+    assert json.loads(path.read_text())["cause"] == "ok"
 
 
 @pytest.mark.parametrize("name", ["nowhere/report.json", ".", "link", "pipe", ""])

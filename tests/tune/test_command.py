@@ -154,6 +154,47 @@ def test_the_flags_of_the_launch_carry_over(desk):
     assert {"--master_port=31417", "--log_dir=logs", "--grace=3.25"} <= set(optimal)
 
 
+# -- secrets -------------------------------------------------------------------------------------------
+
+
+def test_what_is_secret_in_the_command_is_neither_printed_nor_written_where_others_can_read_it(desk):
+    options = ("--num_gpus", "2", "--export=PLAIN=hunter2", "--export", "TOKEN=hunter2")
+    before = os.umask(0o022)
+    try:
+        done = desk.run("--hf_token", "hunter2", options=options)
+    finally:
+        os.umask(before)
+    assert "hunter2" not in done.stdout + done.stderr
+    assert "--export=PLAIN=" in done.stdout and "with the values that are hidden here" in done.stdout
+    files = [path for path in desk.folder.rglob("*") if path.is_file()]
+    holders = {path.name: path.stat().st_mode & 0o777 for path in files if "hunter2" in path.read_text()}
+    assert holders.keys() == {"journal", "cmd.txt", "cmd_optimal.txt"}
+    assert set(holders.values()) == {0o600}
+    modes = {path.name: path.stat().st_mode & 0o777 for path in files if path.suffix in (".lock", ".owner", ".log")}
+    assert modes.keys() == {"experiments.lock", "journal.owner", "stdout.log", "stderr.log"}
+    assert set(modes.values()) == {0o600}
+    (desk.results / "summary.txt").unlink()
+    (desk.results / "journal").chmod(0o644)  # as an earlier version made it
+    desk.run("--hf_token", "hunter2", options=options)
+    assert (desk.results / "journal").stat().st_mode & 0o777 == 0o600
+
+
+def test_links_that_were_laid_in_the_folder_are_not_followed(desk, tmp_path):
+    """Not when it is tried whether one can write there, not for the name of the lock's owner, not for a log."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    desk.results.mkdir()
+    (desk.results / "journal.owner").symlink_to(precious)
+    (desk.results / NAMES[0]).mkdir()
+    (desk.results / NAMES[0] / "stdout.log").symlink_to(precious)
+    tune = ["tune", *desk.words()]
+    shell = 'for folder in autotuning_results autotuning_exps; do mkdir -p $folder; ln -s "$0" $folder/.bireme-$$; done'
+    words = ["sh", "-c", f'{shell}; exec "$@"', str(precious), *bireme(*tune)]
+    done = subprocess.run(words, cwd=desk.folder, env=clean_environ(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert precious.read_text() == "mine"
+
+
 # -- ends ----------------------------------------------------------------------------------------------
 
 
@@ -222,12 +263,12 @@ def test_a_finished_study_is_cleared_when_it_may_be_overwritten(desk):
     desk.run()
     stamp = (desk.results / NAMES[0] / "metrics.json").stat().st_mtime_ns
     (desk.results / "mine.txt").write_text("not yours")
-    (desk.results / "summary.txt.4194305.tmp").touch()  # of a process that there cannot be
+    (desk.results / "summary.txt.4194305.0123456789ab.tmp").touch()  # of a process that there cannot be
     second = desk.run()
     assert re.search(
         r"finished study of \S+ \S+ is overwritten: its results and cmd_optimal.txt are gone", second.stdout
     )
-    assert not (desk.results / "summary.txt.4194305.tmp").exists()
+    assert not (desk.results / "summary.txt.4194305.0123456789ab.tmp").exists()
     assert (desk.results / "cmd_optimal.txt").stat().st_mode & 0o777 == 0o600
     assert (desk.results / NAMES[0] / "metrics.json").stat().st_mtime_ns > stamp
     assert (desk.results / "mine.txt").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from bireme.cli.options import Option, parse, whole
 from bireme.errors import LOST, OK, BadInputError
 from bireme.logs.console import complain, printable, show
@@ -33,11 +35,12 @@ def main(argv: list[str]) -> int:
         answer = door.ask(pid, node=node, back=parsed.options["back"])
     except ConnectionRefusedError:
         mend = "its pid is what it says at its start: elastic job PID"
-        raise BadInputError(f"no elastic job with pid {pid} runs on this machine", mend=mend, where="JOB") from None
+        whose = "no elastic job" if os.geteuid() == 0 else "no elastic job of yours"
+        raise BadInputError(f"{whose} with pid {pid} runs on this machine", mend=mend, where="JOB") from None
     except (OSError, ValueError) as error:
         complain(f"the job does not answer: {error}")
         return LOST
     if "error" in answer:
-        raise BadInputError(str(answer["error"]))
+        raise BadInputError(printable(str(answer["error"])))
     show(printable(f"{answer['said']}\n"))
     return OK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from bireme.planning.secret import is_secret
+from bireme.planning.masking import masked_environment, masked_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,29 +13,6 @@ if TYPE_CHECKING:
 
     from bireme.planning.start import NodePlan, Sketch
     from bireme.runner.many import EngineCommands
-
-MASK = "********"
-
-
-def masked_words(argv: Iterable[str]) -> list[str]:
-    """A command line with the values of options that look like secrets hidden."""
-    words: list[str] = []
-    hide = False
-    for word in argv:
-        name, equals, _ = word.partition("=")
-        if hide:
-            words.append(MASK)
-        elif equals and is_secret(name):
-            words.append(f"{name}={MASK}")
-        else:
-            words.append(word)
-        hide = not hide and word.startswith("-") and not equals and is_secret(word)
-    return words
-
-
-def masked_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables with the values of those that look like secrets hidden."""
-    return {name: MASK if is_secret(name) else value for name, value in env.items()}
 
 
 def as_text(sketch: Sketch, commands: EngineCommands | None = None) -> str:
@@ -90,7 +67,7 @@ def _summary(sketch: Sketch, first: int, end: int) -> str:
 
 
 def _command(command: Sequence[str]) -> str:
-    words = masked_words(command)
+    words = masked_words(command, of_script=False)
     if max(map(len, words)) > _LONGEST:
         words = [
             word if len(word) <= _LONGEST else f"{word[:200]}… {len(word) - 200} characters more" for word in words
@@ -111,7 +88,7 @@ def as_json(sketch: Sketch, commands: EngineCommands | None = None) -> Iterator[
     yield from _items("nodes", (_tree(node) for node in sketch.part(0, len(sketch.ranks))))
     number = 0 if commands is None else commands.number
     launch = (commands.part(place, place + 1)[0] for place in range(number)) if commands is not None else ()
-    yield from _items("launch", map(masked_words, launch))
+    yield from _items("launch", (masked_words(command, of_script=False) for command in launch))
     yield "\n}\n"
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 
+from bireme import drafts
 from bireme.errors import BadInputError
 from bireme.logs.console import complain
 
@@ -29,8 +30,8 @@ def prepare(path: str) -> str:
     except OSError:
         pass  # whatever is wrong with the folder shows when we write there
     try:
-        draft = _draft(place)
-        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666))
+        fd, draft = drafts.create(place)
+        os.close(fd)
         os.unlink(draft)
         if os.path.exists(place):
             os.unlink(place)
@@ -41,19 +42,7 @@ def prepare(path: str) -> str:
 
 def write(place: str, record: dict[str, Any]) -> None:
     """Write the file. Where that cannot be done it is said, and the job's exit code stays what it is."""
-    draft = _draft(place)
     try:
-        with open(draft, "w", encoding="ascii") as file:
-            json.dump(record, file, indent=1)
-            file.write("\n")
-        os.rename(draft, place)
+        drafts.write(place, f"{json.dumps(record, indent=1)}\n".encode("ascii"))
     except OSError as error:
         complain(f"cannot write the report {place}: {error.strerror}")
-        try:
-            os.unlink(draft)
-        except OSError:
-            pass
-
-
-def _draft(place: str) -> str:
-    return f"{place}.{os.getpid()}.tmp"

@@ -90,11 +90,17 @@ def _study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
 def _say_end(result: Result) -> None:
     import shlex
 
+    from bireme.planning.masking import masked_words
+    from bireme.tune.deepspeed.files import BEST_COMMAND
+
     if result.conclusion.signum:
         print("interrupted: the same command goes on where it was")
     if result.best:
-        print(f"the real job, with the best configuration (also in {result.files.results_dir}/cmd_optimal.txt):")
-        print(f"  {shlex.join(result.best)}", flush=True)
+        shown = masked_words(result.best)
+        also = f"{result.files.results_dir}/{BEST_COMMAND}"
+        also += "" if shown == list(result.best) else ", with the values that are hidden here"
+        print(f"the real job, with the best configuration (also in {also}):")
+        print(f"  {shlex.join(shown)}", flush=True)
 
 
 def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:

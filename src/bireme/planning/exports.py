@@ -8,6 +8,10 @@ From the weakest to the strongest:
 3. the same in the working directory;
 4. ``--export NAME``, ``--export 'PREFIX*'`` and ``--export NAME=VALUE``, in their order.
 
+A file of 2 or 3 is one that we have found, not one that the user has named: it is passed over unless nobody but the
+user and root can have written it (`bireme.planning.trust`). What one of the working directory says of variables by
+which programs load code is announced.
+
 Those files hold a ``NAME=VALUE`` on a line, perhaps with ``export`` before it and quotes around the value.
 ``#`` begins a comment where a word could begin. Nothing is expanded: ``$`` is a dollar sign.
 
@@ -24,6 +28,7 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
+from bireme.planning.trust import reason_to_pass_over
 from bireme.resources.devices import ACCELERATORS, visible_variables
 from bireme.resources.hostfile import numbered_lines, quoted, read_text
 from bireme.value import Value
@@ -94,6 +99,16 @@ _OF_LOGIN_PREFIXES = ("SSH_", "XDG_", "DBUS_", "TMUX", "WAYLAND_", "GNOME_", "KD
 # Where the key is set, every node sets the others for its own network cards (so the reference has it).
 _SET_BY_SITE = {"AISC_JOB_NAME": ("NCCL_IB_HCA", "UCX_NET_DEVICES")}
 
+_LOADS_CODE = frozenset(
+    {
+        *("PATH", "BASH_ENV", "ENV", "SHELLOPTS", "GCONV_PATH", "NODE_OPTIONS", "CUDA_INJECTION64_PATH"),
+        *("PYTHONSTARTUP", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONBREAKPOINT", "PYTHONWARNINGS"),
+        *("PERL5LIB", "PERL5OPT", "PERL5DB", "RUBYLIB", "RUBYOPT", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN"),
+    }
+)
+_LOADS_CODE_PREFIXES = ("LD_", "DYLD_", "BASH_FUNC_")
+"""By these, programs load code that they would not load otherwise."""
+
 _WHERE = "--export"
 _ESCAPED = frozenset('"\\$`')  # what a backslash stands before within double quotes, as in a shell
 
@@ -106,11 +121,25 @@ class Exports(Value):
             (so beware of ``as_dict()``; ``repr()`` shows names alone).
         origins: name to where it comes from: ``environment``, ``FILE:LINE`` or ``--export``.
         passed_over: ``NAME (FILE:LINE)`` for what a file says of variables that Bireme sets itself.
+        distrusted: ``FILE: REASON`` for files that others can have written.
+        loading: ``NAME (FILE:LINE)`` for variables by which programs load code, taken from the working directory.
     """
 
     variables: Mapping[str, str]
     origins: Mapping[str, str]
     passed_over: tuple[str, ...] = ()
+    distrusted: tuple[str, ...] = ()
+    loading: tuple[str, ...] = ()
+
+    def notes(self) -> Iterator[tuple[str, str]]:
+        """What is to be said of them before anything starts, each with its level."""
+        for file in self.distrusted:
+            how = f"mend that, or name the file by {REFERENCE_ENV_FILE_VARIABLE}"
+            yield "warning", f"{file}, so it is passed over ({how})"
+        if self.passed_over:
+            yield "warning", f"set by Bireme itself, so passed over: {', '.join(self.passed_over)}"
+        if self.loading:
+            yield "info", f"these make programs load code, and travel: {', '.join(self.loading)}"
 
     def __repr__(self) -> str:
         names = ", ".join(f"{name} from {origin}" for name, origin in sorted(self.origins.items()))
@@ -135,17 +164,24 @@ def exports(environ: Mapping[str, str], requests: Sequence[str], home: str, cwd:
     variables = {name: value for name, value in here.items() if _by_default(name) and name not in kept_here}
     origins = dict.fromkeys(variables, "environment")
     passed_over: list[str] = []
+    distrusted: list[str] = []
+    loading: dict[str, str] = {}
     for path, variable in _files(environ, home, cwd):
-        for name, value, line in parse_env_file(read_text(path, variable), path):
+        text, reason = (read_text(path, variable), "") if variable else _found(path)
+        if reason:
+            distrusted.append(f"{path}: {reason}")
+        for name, value, line in parse_env_file(text, path):
             origin = f"{path}:{line}"
             if _is_ours(name):
                 passed_over.append(f"{name} ({origin})")
-            else:
-                variables[name], origins[name] = value, origin
+                continue
+            variables[name], origins[name] = value, origin
+            if not variable and os.path.dirname(path) != home and _loads_code(name):
+                loading[name] = f"{name} ({origin})"
     for request in requests:
         for name, value in _requested(request, here):
             variables[name], origins[name] = value, _WHERE
-    return Exports(variables, origins, tuple(passed_over))
+    return Exports(variables, origins, tuple(passed_over), tuple(distrusted), tuple(loading.values()))
 
 
 def python_path(inherited: str, cwd: str) -> str:
@@ -210,6 +246,26 @@ def _files(environ: Mapping[str, str], home: str, cwd: str) -> Iterator[tuple[st
             path = os.path.join(directory, file)
             if directory and os.sep not in file and os.path.isfile(path):
                 yield path, ""
+
+
+def _found(path: str) -> tuple[str, str]:
+    """The text of a file that we have found, or why it is passed over."""
+    try:
+        reason = reason_to_pass_over(path)  # first: another user's may be one that we cannot open
+        if reason:
+            return "", reason
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return read_text(path), ""  # says what is wrong
+    reason = reason_to_pass_over(path, fd)  # it may have been replaced
+    if reason:
+        os.close(fd)
+        return "", reason
+    return read_text(path, fd=fd), ""
+
+
+def _loads_code(name: str) -> bool:
+    return name in _LOADS_CODE or name.startswith(_LOADS_CODE_PREFIXES)
 
 
 def _unquoted(text: str, where: str) -> str:

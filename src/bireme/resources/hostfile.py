@@ -140,18 +140,20 @@ def split_outside_brackets(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-def read_text(path: str, variable: str = "") -> str:
+def read_text(path: str, variable: str = "", fd: int | None = None) -> str:
     """A text file that the user gave us, whole.
 
     Args:
+        path: the file.
         variable: the environment variable that names the file, for the error.
+        fd: the file, where it is open already; it is closed.
 
     Raises:
         BadInputError: the file is not there, cannot be read, or is no text in UTF-8.
     """
     of = f"{path if path.isprintable() else ascii(path)} " if variable else ""
     try:
-        with open(path, "rb") as file:
+        with open(path if fd is None else fd, "rb") as file:
             data = file.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
         reason = error.strerror if isinstance(error, OSError) else error

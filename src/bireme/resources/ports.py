@@ -2,10 +2,16 @@
 
 Whether a port is free can be tested, but the job's first rank listens on it only seconds later,
 when PyTorch is imported; two jobs started together would both find 29500 free. So the number is
-leased: whoever binds the name ``bireme-port-29500`` in the abstract socket namespace has it. Such
-a name has no file, belongs to the network namespace (so do ports: containers do not meet), and is
-gone when the last process that holds it is, however it ended. Systems without that namespace
-(macOS) have no lock, only the test.
+leased, by two names in the abstract socket namespace. Such a name has no file, belongs to the
+network namespace (so do ports: containers do not meet), and is gone when the last process that
+holds it is, however it ended. Systems without that namespace (macOS) have no lock, only the test.
+
+Anyone can take any such name, so none may keep everybody out:
+
+- ``bireme-port-29500-UID`` decides between jobs of one user. Who holds it is asked of the kernel;
+  if it is another user, the name means nothing.
+- ``bireme-port-29500`` is common to all users. Another user's is heeded as long as there are other
+  ports; when nothing else is left, the test alone decides between users.
 
 A lease speaks of this machine, so it means something only where this machine is the master.
 """
@@ -20,12 +26,18 @@ import sys
 
 from bireme.errors import BadInputError, UnfitError
 from bireme.job import DEFAULT_PORT
+from bireme.resources.users import name_of, peer_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 TRIED = 100
 """So many ports, from the default on, are tried before the system is asked for any."""
 
 _LAST = 65535
 _NO_LOCK = -1
+_UNKNOWN = -1
 _BACKLOG = 4096  # all nodes of a job try the port at the same moment, and nobody accepts
 _REFUSED = (errno.EADDRINUSE, errno.EACCES, errno.EPERM)
 
@@ -33,26 +45,24 @@ _REFUSED = (errno.EADDRINUSE, errno.EACCES, errno.EPERM)
 class PortLease:
     """A port that is ours for as long as a process holds the lease.
 
-    The lock is a file descriptor: a forked process holds it too, a program that is executed does
-    not. It is released by :meth:`close` or when the process ends, never by the garbage collector.
+    The locks are file descriptors: a forked process holds them too, a program that is executed does
+    not. They are released by :meth:`close` or when the process ends, never by the garbage collector.
+
+    Attributes:
+        port: its number.
+        fds: the locks' descriptors; none when it is closed, or the system has no such locks.
     """
 
-    def __init__(self, port: int, fd: int) -> None:
-        self.port = port
-        self._fd = fd
-
-    def fileno(self) -> int:
-        """The lock's descriptor; -1 when there is none (closed, or the system has no such lock)."""
-        return self._fd
+    def __init__(self, port: int, fds: tuple[int, ...]) -> None:
+        self.port, self.fds = port, fds
 
     def close(self) -> None:
         """Let go of the port, in this process; a second time does nothing."""
-        fd, self._fd = self._fd, _NO_LOCK
-        if fd != _NO_LOCK:
-            os.close(fd)
+        fds, self.fds = self.fds, ()
+        _unlock(fds)
 
     def __repr__(self) -> str:
-        return f"PortLease(port={self.port}, fd={self._fd})"
+        return f"PortLease(port={self.port}, fds={self.fds})"
 
 
 class Listener:
@@ -63,9 +73,9 @@ class Listener:
         self._socket = _listen(lease.port)
 
     def hand_over(self) -> tuple[int, ...]:
-        """Stop listening: the job's first rank will. Return the lock's descriptor, if there is one."""
+        """Stop listening: the job's first rank will. Return the locks' descriptors."""
         self._socket.close()
-        return (self._lease.fileno(),) if self._lease.fileno() != _NO_LOCK else ()
+        return self._lease.fds
 
 
 def lease_port(default: int = DEFAULT_PORT) -> tuple[PortLease, str]:
@@ -79,23 +89,23 @@ def lease_port(default: int = DEFAULT_PORT) -> tuple[PortLease, str]:
     """
     last = min(default + TRIED - 1, _LAST)
     for port in range(default, last + 1):
-        fd = _lock(port)
-        if fd is None:
+        fds = _lock(port)
+        if fds is None:
             continue
         if _can_listen(port):
-            return PortLease(port, fd), "" if port == default else f"port {default} is taken: using {port}"
-        _unlock(fd)
-    for _ in range(TRIED):
+            return PortLease(port, fds), "" if port == default else f"port {default} is taken: using {port}"
+        _unlock(fds)
+    for attempt in range(2 * TRIED):
         # The probe stays open until the number is locked, so that the system gives it to nobody else.
         try:
             probe = _listen(0)
         except OSError:
             continue
         port = probe.getsockname()[1]
-        fd = _lock(port)
+        fds = _lock(port, heed_others=attempt < TRIED)
         probe.close()
-        if fd is not None:
-            return PortLease(port, fd), f"ports {default} to {last} are taken: using {port}"
+        if fds is not None:
+            return PortLease(port, fds), f"ports {default} to {last} are taken: using {port}"
     raise UnfitError("no free port was found for the rendezvous")
 
 
@@ -110,29 +120,49 @@ def lease_named_port(port: int) -> PortLease:
     if not 1 <= port <= _LAST:
         raise BadInputError(f"{port} is not a port: they go from 1 to {_LAST}", where=where)
     mend = "leave the option out, and a free port is chosen"
-    fd = _lock(port)
-    if fd is None:
-        raise BadInputError(f"port {port} is taken by another job of Bireme", mend=mend, where=where)
+    fds = _lock(port)
+    if fds is None:
+        uid = _holder_of(_name(port))
+        whose = "another job of Bireme" if uid in (_UNKNOWN, os.geteuid()) else f"a job of {name_of(uid)}"
+        raise BadInputError(f"port {port} is taken by {whose}", mend=mend, where=where)
     try:
         _listen(port).close()
     except OSError as error:
-        _unlock(fd)
+        _unlock(fds)
         if error.errno == errno.EADDRINUSE:
             raise BadInputError(f"port {port} is taken by another program", mend=mend, where=where) from None
         raise BadInputError(f"this user may not listen on port {port}", mend=mend, where=where) from None
     except BaseException:
-        _unlock(fd)
+        _unlock(fds)
         raise
-    return PortLease(port, fd)
+    return PortLease(port, fds)
 
 
-def _lock(port: int) -> int | None:
-    """Take the port's name. ``None``: another has it."""
+def _lock(port: int, *, heed_others: bool = True) -> tuple[int, ...] | None:
+    """Take the port's names. ``None``: a job of this user has it or, where they are heeded, one of another user."""
     if sys.platform != "linux":
-        return _NO_LOCK
-    lock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+        return ()
+    taken: list[int] = []
+    for name, heed in ((_name(port, os.geteuid()), False), (_name(port), heed_others)):
+        fd = _take(name)
+        if fd is not None:
+            taken += [fd] if fd != _NO_LOCK else []
+        elif heed or _holder_of(name) == os.geteuid():
+            _unlock(taken)
+            return None
+    return tuple(taken)
+
+
+def _name(port: int, uid: int | None = None) -> str:
+    return f"\0bireme-port-{port}" + ("" if uid is None else f"-{uid}")
+
+
+def _take(name: str) -> int | None:
+    """A socket of that name, which listens so that the kernel can tell whose it is. ``None``: another has the name."""
+    lock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
-        lock.bind(f"\0bireme-port-{port}")
+        lock.bind(name)
+        lock.listen(_BACKLOG)
     except OSError as error:
         lock.close()
         # Where a sandbox forbids such names altogether we are no worse off than macOS.
@@ -140,8 +170,21 @@ def _lock(port: int) -> int | None:
     return lock.detach()
 
 
-def _unlock(fd: int) -> None:
-    if fd != _NO_LOCK:
+def _holder_of(name: str) -> int:
+    """The user who holds a name; `_UNKNOWN`: it does not listen yet, or is gone."""
+    asking = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    asking.setblocking(False)
+    try:
+        asking.connect(name)
+        return peer_of(asking)[1]
+    except OSError:
+        return _UNKNOWN
+    finally:
+        asking.close()
+
+
+def _unlock(fds: Iterable[int]) -> None:
+    for fd in fds:
         os.close(fd)
 
 

@@ -1,14 +1,19 @@
-"""Where an elastic job hears requests while it runs: a socket of the abstract namespace, named by the runner's pid.
+"""Where an elastic job hears requests while it runs: a socket of the abstract namespace, named by its user and pid.
 
-Such a socket leaves nothing behind when its owner is killed. Whoever asks must be the job's owner, or root.
+Such a socket leaves nothing behind when its owner is killed. Whoever asks must be the job's owner, or root. Anyone can
+take a name: this one ends in random digits, so that nobody has taken it before, and whoever asks looks for it in the
+kernel's list, and has the kernel say whose process listens there.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import socket
-import struct
+import time
+
+from bireme.resources.users import peer_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,13 +26,12 @@ _MOST_BYTES = 4096
 _MOST_GUESTS = 32
 _PATIENCE = 5.0
 """Seconds that a runner may take to answer."""
+_PAUSE = 0.05
+"""Seconds between two tries to reach one that has many waiting."""
 
 
 class Door:
-    """The runner's side.
-
-    Where containers share the network but not their pids, the name may be taken: then nobody can ask.
-    """
+    """The runner's side."""
 
     def __init__(self) -> None:
         try:
@@ -36,7 +40,7 @@ class Door:
             self._socket = socket.socket()
         self._socket.setblocking(False)
         try:
-            self._socket.bind(_address(os.getpid()))
+            self._socket.bind(f"\0bireme-job-{os.geteuid()}-{os.getpid()}-{os.urandom(8).hex()}")
             self._socket.listen(8)
         except (OSError, TypeError):
             self.is_open = False
@@ -55,7 +59,7 @@ class Door:
             guest, _ = self._socket.accept()
         except OSError:
             return
-        if _uid_of(guest) not in (0, os.geteuid()) or len(self._guests) >= _MOST_GUESTS:
+        if peer_of(guest)[1] not in (0, os.geteuid()) or len(self._guests) >= _MOST_GUESTS:
             guest.close()
             return
         guest.setblocking(False)
@@ -93,17 +97,73 @@ def ask(pid: int, **request: object) -> dict[str, Any]:
     """Ask the runner with this pid; its answer has ``said`` or ``error``.
 
     Raises:
-        ConnectionRefusedError: no elastic job has this pid.
+        ConnectionRefusedError: no elastic job of this user has this pid; root may ask those of others.
         OSError: it does not answer.
+        ValueError: its answer is none.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guest:
+    with connect(pid) as guest:
         guest.settimeout(_PATIENCE)
-        guest.connect(_address(pid))
         guest.send(json.dumps(request).encode())
-        answer: dict[str, Any] = json.loads(
-            guest.recv(_MOST_BYTES) or b'{"error": "it is not your job, or has just ended"}'
-        )
-        return answer
+        answer = json.loads(guest.recv(_MOST_BYTES) or b'{"error": "it is not your job, or has just ended"}')
+    if not isinstance(answer, dict) or not answer.keys() & {"said", "error"}:
+        raise ValueError("it says nothing that could be understood")
+    return answer
+
+
+def connect(pid: int) -> socket.socket:
+    """A connection to the runner with this pid.
+
+    Raises:
+        OSError: as `ask`.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        reached, busy = _reach(pid)
+        chosen = [guest for guest, peer in reached if peer == pid]
+        if not chosen and not busy:  # it may be in a container of its own, where it has another pid than here
+            chosen = [guest for guest, _ in reached]
+        for guest, _ in reached:
+            if guest not in chosen[:1]:
+                guest.close()
+        if len(chosen) == 1:
+            return chosen[0]
+        if chosen:
+            chosen[0].close()
+            raise OSError("containers have several jobs with this pid: ask from within the job's own")
+        if not busy:
+            raise ConnectionRefusedError(f"no elastic job of this user has pid {pid}")
+        if time.monotonic() > deadline:
+            raise TimeoutError("it does not take the request")
+        time.sleep(_PAUSE)
+
+
+def _reach(pid: int) -> tuple[list[tuple[socket.socket, int]], bool]:
+    """Connections to the runners that may be meant, each with its pid; and whether one was too busy to take any."""
+    reached: list[tuple[socket.socket, int]] = []
+    busy = False
+    for name, uid in _names(pid):
+        guest = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        guest.setblocking(False)
+        try:
+            guest.connect(name)
+            peer, owner = peer_of(guest)
+        except OSError as error:
+            busy = busy or isinstance(error, BlockingIOError)
+            guest.close()
+            continue
+        if owner == uid and (uid == os.geteuid() or peer == pid):
+            reached.append((guest, peer))
+        else:  # another user has taken the name of a job
+            guest.close()
+    return reached, busy
+
+
+def _names(pid: int) -> list[tuple[bytes, int]]:
+    """The names under which a job of this pid could be heard, each with its user; root may ask those of others."""
+    with open("/proc/net/unix", "rb") as file:
+        found = re.findall(rb"^[^@\n]* @(bireme-job-(\d{1,10})-%d-[0-9a-f]{16})$" % pid, file.read(), re.MULTILINE)
+    me = os.geteuid()
+    return [(b"\0" + name, int(uid)) for name, uid in dict.fromkeys(found) if me in (0, int(uid))]
 
 
 def _has_hung_up(guest: socket.socket) -> bool:
@@ -111,13 +171,3 @@ def _has_hung_up(guest: socket.socket) -> bool:
         return guest.recv(1, socket.MSG_PEEK) == b""
     except BlockingIOError:
         return False
-
-
-def _address(pid: int) -> bytes:
-    return f"\0bireme-job-{pid}".encode()
-
-
-def _uid_of(guest: socket.socket) -> int:
-    """Of the process at the other end, as the kernel knows it."""
-    credentials = guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", credentials)[1])

@@ -33,7 +33,7 @@ from bireme.control.messages import (
     Urge,
 )
 from bireme.logs.rankfiles import RankFiles
-from bireme.planning.secret import is_secret
+from bireme.planning.masking import is_secret
 from bireme.runner import preflight
 from bireme.runner.blame import blame_the_lost
 from bireme.runner.departure import departure

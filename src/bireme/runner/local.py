@@ -199,7 +199,6 @@ def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
             log_dir = rankfiles.prepare(spec.rank_log_dir)
         elif spec.log_dir is not None:
             log_dir = rankfiles.prepare(spec.log_dir, "--log_dir")
-        lock = prepared.lease.fileno() if prepared.lease is not None else -1
         with PidFile(main_pid if spec.save_pid else None) as pid_file:
             if pid_file.path is not None:
                 notes.append(("info", f"launcher pid: {os.getpid()} (in {pid_file.path})"))
@@ -212,7 +211,7 @@ def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
                     prepared.environ,
                     grace=spec.grace,
                     log_dir=log_dir,
-                    keep=(lock,) if lock >= 0 else (),
+                    keep=prepared.lease.fds if prepared.lease is not None else (),
                     at_start=pid_file.create,
                     remove_at_loss=(pid_file.path,) if pid_file.path is not None else (),
                 ),

@@ -140,8 +140,7 @@ def _notes(voyage: Voyage, found: Found, travelling: Exports) -> Iterator[tuple[
     yield "debug", f"{number} nodes of {found.source}, by {voyage.backend.NAME}; variables that travel: {names}"
     if not spec.hosts and spec.hostfile is None and voyage.epoch is None:
         yield "info", f"{number} node{'' if number == 1 else 's'}, from {found.source}"
-    if travelling.passed_over:
-        yield "warning", f"set by Bireme itself, so passed over: {', '.join(travelling.passed_over)}"
+    yield from travelling.notes()
 
 
 def _active(spec: JobSpec, slots: Mapping[str, tuple[str, ...] | None], known: Pool) -> Pool:

@@ -38,13 +38,14 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, launcher: str) 
         BadInputError: the backend starts no ranks, or the slots are not declared.
     """
     executable = base.find_program(base.load(launcher), environ)
-    travelling = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd()).variables
+    found_exports = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd())
+    travelling = found_exports.variables
     argv = command(spec, environ, found, launcher, executable)
     worker = WorkerPlan(0, 0, launcher, argv, {"TORCHELASTIC_ERROR_FILE": os.devnull})
     error_dir = os.path.join(temporary_directory(environ), f"bireme-{os.urandom(6).hex()}")
     node = NodePlan(launcher, 0, os.getcwd(), {"BIREME_JOB": os.path.basename(error_dir)}, error_dir, (worker,))
     plan = StartPlan(os.path.basename(error_dir), "cpu", 1, "", 0, (node,))
-    manner = session.Manner("raw", spec.timestamps, log_level=spec.log_level, time_limit=spec.time_limit)
+    manner = session.Manner.of(spec.replace(output="raw", fold=False), found_exports.notes())
     # the engine's own environment first: see the note on hydra in bireme.runner.many
     inherited = {**travelling, **environ, **travelling}
     return session.run(manner, lambda crew_session: LocalCrew(crew_session, plan, node, inherited, grace=spec.grace))

@@ -2,13 +2,19 @@
 
 The guardian makes it, so that there is no moment at which it stands there and nobody would remove it; but an elastic
 job keeps it between two epochs, too, when there is no guardian.
+
+Anyone may write to ``/tmp``. Only a file of this user's is believed, no link is followed, and another user's file that
+we may not replace there does not stop the job: it runs without one.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 
+from bireme import drafts
 from bireme.errors import BadInputError
+from bireme.logs.console import complain
 
 DIRECTORY = "/tmp"
 
@@ -21,11 +27,17 @@ class PidFile:
 
     Raises:
         BadInputError: it belongs to a process that lives, or the directory cannot be written.
+
+    Attributes:
+        path: of the file; None: there is none.
     """
 
     def __init__(self, main_pid: int | None) -> None:
         self.path = os.path.join(DIRECTORY, f"{main_pid}.deepspeed") if main_pid is not None else None
         self._launcher = os.getpid()
+        if self.path is not None and _belongs_to_a_stranger(self.path):
+            complain(f"{self.path} is another user's: no pid file is written; the launcher's pid is {self._launcher}")
+            self.path = None
         if self.path is not None:
             _check(self.path)
 
@@ -35,23 +47,13 @@ class PidFile:
         Raises:
             OSError: it cannot be written.
         """
-        if self.path is None:
-            return
-        draft = f"{self.path}.{self._launcher}.tmp"
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-        try:
-            os.write(fd, str(self._launcher).encode())
-            os.rename(draft, self.path)  # replaces a link, too, instead of following it
-        finally:
-            os.close(fd)
+        if self.path is not None:
+            drafts.write(self.path, str(self._launcher).encode(), mode=0o644)
 
     def remove(self) -> None:
         """Remove it if it is ours; a guardian may have done so already."""
         if self.path is not None and _owner(self.path) == self._launcher:
-            try:
-                os.unlink(self.path)
-            except OSError:
-                pass
+            drafts.remove(self.path)
 
     def __enter__(self) -> PidFile:
         return self
@@ -69,12 +71,31 @@ def _check(path: str) -> None:
         raise BadInputError(f"cannot write {path}", where=where)
 
 
-def _owner(path: str) -> int:
+def _belongs_to_a_stranger(path: str) -> bool:
+    """Whether something stands there that we may not replace: in a sticky directory, that is its owner's business."""
     try:
-        with open(path) as file:
-            return int(file.read(20))
+        found, folder = os.lstat(path), os.stat(DIRECTORY)
+    except OSError:
+        return False
+    is_ours = os.geteuid() in (0, found.st_uid, folder.st_uid) or not folder.st_mode & stat.S_ISVTX
+    return not is_ours or stat.S_ISDIR(found.st_mode)
+
+
+def _owner(path: str) -> int:
+    """The launcher whose pid stands there; 0: none, or not in a file of this user's."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            return 0
+        return int(os.read(fd, 20))
     except (OSError, ValueError):
         return 0
+    finally:
+        os.close(fd)
 
 
 def _belongs_to_the_living(path: str) -> bool:

@@ -196,8 +196,9 @@ def tail(path: str) -> str:
 
 
 def _new(path: str) -> BinaryIO:
+    """A log, for the user alone: many programs begin by printing their arguments."""
     try:
-        return open(path, "wb")
+        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
     except OSError as error:
         raise BiremeError(f"{path} cannot be written: {error.strerror}") from error
 

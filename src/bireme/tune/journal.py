@@ -152,16 +152,23 @@ _OURS: set[tuple[int, int, int]] = set()
 
 _MEND = "make room, or mend the disk; what was written by then is kept"
 _ELSEWHERE = "choose another results_dir"
+_PRIVATE = 0o600
+"""The script's arguments stand in the records, and what is secret among them."""
 
 
 def _open(path: str) -> int:
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        if os.path.islink(path) and os.lstat(path).st_uid not in (0, os.geteuid()):
+            raise BadInputError("is another user's link", mend=_ELSEWHERE, where=path)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
     except OSError as error:
         raise _cannot(path, "opened", error) from None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):  # a named pipe would let us wait for ever
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):  # a named pipe would let us wait for ever
         os.close(fd)
         raise BadInputError("is not a file", mend=_ELSEWHERE, where=path)
+    if found.st_uid == os.geteuid() and found.st_mode & 0o077:  # made by an earlier version, or copied
+        os.fchmod(fd, _PRIVATE)
     return fd
 
 
@@ -179,7 +186,8 @@ def _lock(fd: int, path: str) -> None:
         raise _cannot(path, "locked", error) from None
     _OURS.add(_identity(fd))
     try:
-        with open(_owner(path), "w") as file:
+        owner = os.open(_owner(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, _PRIVATE)
+        with open(owner, "w") as file:
             file.write(f"pid {os.getpid()} on {socket.gethostname()}")
     except OSError:
         pass  # a courtesy

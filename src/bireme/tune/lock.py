@@ -25,7 +25,9 @@ class ExperimentsLock:
 
     def __init__(self, path: str) -> None:
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            if os.fstat(self._fd).st_uid == os.geteuid():  # whoever can read it could take the lock, and let us wait
+                os.fchmod(self._fd, 0o600)
         except OSError as error:
             raise BadInputError(f"cannot be opened: {error.strerror}", where=path) from None
 

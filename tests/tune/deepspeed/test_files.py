@@ -79,9 +79,6 @@ def test_the_best(files):
 def test_commands_may_hold_secrets_and_are_for_the_user_alone(files):
     before = os.umask(0o022)
     try:
-        draft = f"{files.result('z0', 'cmd.txt')}.{os.getpid()}.tmp"
-        os.makedirs(files.result("z0"))
-        write_text(draft, "readable, and left by a process of our number")
         files.write_start("z0", {}, ["bireme", "run", "--export", "TOKEN=secret"])
         files.write_best({}, ["bireme", "run", "--export", "TOKEN=secret"])
     finally:
@@ -92,7 +89,7 @@ def test_commands_may_hold_secrets_and_are_for_the_user_alone(files):
     }
     assert modes == {
         "z0/cmd.txt": 0o600,
-        "z0/exp.json": 0o644,
+        "z0/exp.json": 0o600,
         "cmd_optimal.txt": 0o600,
         "ds_config_optimal.json": 0o644,
     }
@@ -144,9 +141,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 
 def test_what_killed_processes_have_left_is_swept_away(files, tmp_path):
     gone, alive = 2**22 + 1, os.getppid()  # above the largest number that a process may have
-    left = ["results/.bireme-{}", "results/summary.txt.{}.tmp", "results/z0/outcome.json.{}.tmp", "exps/.bireme-{}"]
-    left += ["results/z0/cmd.txt.{}.tmp", "exps/z0.json.{}.tmp"]
-    mine = ["results/notes.txt.{}.tmp", "results/z0/model.pt.{}.tmp", "exps/notes.{}.tmp", "results/z0/.bireme-{}"]
+    left = ["results/.bireme", "results/summary.txt", "results/z0/outcome.json", "exps/.bireme"]
+    left += ["results/z0/cmd.txt", "exps/z0.json"]
+    mine = ["results/notes.txt", "results/z0/model.pt", "exps/notes", "results/z0/.bireme"]
+    left, mine = ([f"{name}.{{}}.0123456789ab.tmp" for name in names] for names in (left, mine))
     (tmp_path / "results" / "z0").mkdir()
     for name in (*left, *mine):
         (tmp_path / name.format(gone)).touch()

@@ -21,16 +21,18 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 
-from bireme import jsontext
+from bireme import drafts, jsontext
 from bireme.errors import BadInputError, BiremeError
 from bireme.tune.deepspeed.config import SECTION
 from bireme.value import Value
 
 SUMMARY, BEST_CONFIG, BEST_COMMAND = "summary.txt", "ds_config_optimal.json", "cmd_optimal.txt"
 PROFILE = "profile_model_info"
+PROBE = ".bireme"
+"""A draft of a file of this name, which is never made, shows whether a folder can be written to."""
 
 _PRIVATE = 0o600
-"""Commands are for the user alone: ``--export TOKEN=…`` stands in them word for word."""
+"""What holds a command or arguments is for the user alone: ``--export TOKEN=…`` stands there word for word."""
 
 
 class StudyFiles(Value):
@@ -80,12 +82,11 @@ class StudyFiles(Value):
 
     def _prepare(self) -> None:
         for key, folder in (("results_dir", self.results_dir), ("exps_dir", self.exps_dir)):
-            probe = os.path.join(folder, f".bireme-{os.getpid()}")
             try:
                 os.makedirs(folder, exist_ok=True)
-                with open(probe, "w"):
-                    pass
-                _remove(probe)
+                fd, probe = drafts.create(os.path.join(folder, PROBE))
+                os.close(fd)
+                drafts.remove(probe)
             except OSError as error:
                 raise BadInputError(
                     f"{folder} cannot be written to: {error.strerror}",
@@ -98,13 +99,13 @@ class StudyFiles(Value):
         for name in self.experiments():
             if os.path.isfile(self.result(name, "exp.json")):
                 shutil.rmtree(self.result(name), ignore_errors=True)
-            _remove(self.experiment(name))
+            drafts.remove(self.experiment(name))
         self.clear_results()
 
     def clear_results(self) -> None:
         """Removes what is written at the end, so that nobody takes an earlier study's for that of this one."""
         for file in (SUMMARY, BEST_CONFIG, BEST_COMMAND):
-            _remove(os.path.join(self.results_dir, file))
+            drafts.remove(os.path.join(self.results_dir, file))
 
     def experiments(self) -> tuple[str, ...]:
         """The names of the experiments in ``exps_dir``, sorted."""
@@ -137,9 +138,10 @@ class StudyFiles(Value):
         except OSError as error:
             raise BiremeError(f"{self.result(name)} cannot be made: {error.strerror}") from error
         for file in ("metrics.json", "model_info.json", "stdout.log", "stderr.log"):
-            _remove(self.result(name, file))
+            drafts.remove(self.result(name, file))
         write_json(self.result(name, "ds_config.json"), ds_config)
-        write_json(self.result(name, "exp.json"), {"name": name, "ds_config": ds_config, **facts})
+        facts = {"name": name, "ds_config": ds_config, **facts}  # among them, the script's arguments
+        write_json(self.result(name, "exp.json"), facts, mode=_PRIVATE)
         write_text(self.result(name, "cmd.txt"), shlex.join(command) + "\n", mode=_PRIVATE)
 
     # -- the end -------------------------------------------------------------------------------------
@@ -159,9 +161,9 @@ class StudyFiles(Value):
         write_text(os.path.join(self.results_dir, BEST_COMMAND), shlex.join(command) + "\n", mode=_PRIVATE)
 
 
-def write_json(path: str, data: Mapping[str, object]) -> None:
+def write_json(path: str, data: Mapping[str, object], *, mode: int = 0o666) -> None:
     """As `write_text`, indented."""
-    write_text(path, json.dumps(data, indent=2) + "\n")
+    write_text(path, json.dumps(data, indent=2) + "\n", mode=mode)
 
 
 def write_text(path: str, text: str, *, mode: int = 0o666) -> None:
@@ -175,16 +177,9 @@ def write_text(path: str, text: str, *, mode: int = 0o666) -> None:
     Raises:
         BiremeError: it cannot be written; the old one is as it was.
     """
-    draft = f"{path}.{os.getpid()}.tmp"
     try:
-        _remove(draft)  # one that was left by a process of our number has its own mode
-        with open(draft, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
+        drafts.write(path, text.encode("utf-8"), mode=mode, sync=True)
     except (OSError, UnicodeError) as error:
-        _remove(draft)
         raise BiremeError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
@@ -197,12 +192,5 @@ def _safe(name: str) -> str:
 def _remove_empty(folder: str) -> None:
     try:
         os.rmdir(folder)
-    except OSError:
-        pass
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
     except OSError:
         pass

@@ -1,0 +1,118 @@
+"""What of a command line or an environment is likely to be secret: the one place that decides it.
+
+A name decides, not a value; only a URL shows by itself that it carries a password. To hide too much costs a look into
+one's own shell, to show too much costs a password: so ``--sort_key`` is hidden, and ``--num_keys`` is not.
+"""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+MASK = "********"
+
+_SECRET = re.compile(
+    r"""
+      (?:api|access|secret|private|auth|encryption|signing)[-_.]?(?:key|token)   # wherever it stands
+    | token (?! iz | s(?![a-z]) )                          # not a tokenizer, and not a number of tokens
+    | secret | passw | passphrase | credential | bearer | authorization
+    | (?:pass|key) $                                       # whatever ends so: mypass, SSH_KEY, apikey
+    | (?<![a-z]) (?:auth|pw|pwd|pat) $                     # as a word of its own: --db_pw, --auth
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_NO_SECRETS = frozenset({"PWD"})  # the shell's working directory
+
+_OPTION = re.compile(r"--[A-Za-z][\w.-]*(=|$)")
+_NAMES_NEXT = frozenset({"-genv", "-env", "--genv", "--env"})  # of mpirun: NAME VALUE
+_EXPORTS = ("--export=", "--exports=")
+_PLURAL = re.compile(r"(?<!s)s$", re.IGNORECASE)
+_PORT = re.compile(r"\d{1,5}[/?#]")
+_PATH = re.compile(r"[/?#]")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable or option of that name is likely to hold a secret."""
+    return name not in _NO_SECRETS and _SECRET.search(name.rstrip("0123456789_")) is not None
+
+
+def masked_words(argv: Iterable[str], *, of_script: bool = True) -> list[str]:
+    """A command line with what is likely to be secret in it hidden.
+
+    Args:
+        argv: the command line.
+        of_script: ``-p`` may be a password, as it may in a script's arguments; otherwise it may be a port, which is
+            shown: ``ssh -p 2222``.
+    """
+    words: list[str] = []
+    hide = several = False  # whether the next word is the value of a secret; whether more of them may follow
+    before = ""
+    for word in argv:
+        is_port = word.isdecimal() and not of_script
+        if hide and not _OPTION.match(word) and not (before == "-p" and is_port):
+            words.append(MASK)
+            hide = several
+        else:
+            words.append(_masked_word(word, before))
+            hide = _has_secret_value(word, before)
+            several = hide and _PLURAL.search(word) is not None
+        before = word
+    return words
+
+
+def masked_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables with what is likely to be secret hidden."""
+    return {name: MASK if is_secret(name) else _masked_url(value) for name, value in env.items()}
+
+
+def _has_secret_value(word: str, before: str) -> bool:
+    """Whether the word after this one is a secret."""
+    if "=" in word:
+        return False
+    if word.startswith("-"):
+        return word == "-p" or is_secret(word)
+    return before in _NAMES_NEXT and is_secret(word)
+
+
+def _masked_word(word: str, before: str) -> str:
+    """One word: what stands in it after the name of a secret and ``=``, and the passwords of its URLs."""
+    for option in _EXPORTS:  # ours and srun's: names alone
+        if word.startswith(option):
+            name, equals, _ = word[len(option) :].partition("=")
+            return f"{option}{name}={MASK}" if equals else word
+    if before == "--export" and "=" in word:
+        return f"{word.partition('=')[0]}={MASK}"
+    parts = word.split("=")
+    for place, name in enumerate(parts[:-1]):
+        if name == "-p" or is_secret(name):
+            return "=".join((*parts[: place + 1], MASK))
+    return _masked_url(word)
+
+
+def _masked_url(text: str) -> str:
+    """``user:password@`` in URLs, and ``token@`` in those of HTTP; by hand, for a pattern would take quadratic time."""
+    if "://" not in text:
+        return text
+    shown = []
+    for piece in re.split(r"(\s+)", text):
+        scheme, *rest = piece.split("://")
+        found = [scheme]
+        for part in rest:
+            found.append(_masked_user(part, is_http=scheme.lower().endswith(("http", "https"))))
+            scheme = part
+        shown.append("://".join(found))
+    return "".join(shown)
+
+
+def _masked_user(after: str, *, is_http: bool) -> str:
+    """What stands after ``://``."""
+    user, at, host = after.rpartition("@")
+    name, colon, password = user.partition(":")
+    if not at or _PATH.search(name) or (name and _PORT.match(password)):  # the sign is one of the path
+        return after
+    if colon:
+        return f"{name}:{MASK}@{host}"
+    return f"{MASK}@{host}" if is_http else after
