@@ -25,7 +25,7 @@ LAYERS = (
     {"bireme.resources"},
     {"bireme.job"},
     {"bireme.loop"},
-    {"bireme.errors", "bireme.interrupt", "bireme.value"},
+    {"bireme.errors", "bireme.interrupt", "bireme.isolated", "bireme.value"},
 )
 DEPTH = {module: depth for depth, layer in enumerate(LAYERS) for module in layer}
 
@@ -157,7 +157,7 @@ def test_the_package_itself_imports_nothing() -> None:
         for node in ast.walk(statement)
     ]
     imported = [ast.unparse(node) for node in run_at_import if isinstance(node, (ast.Import, ast.ImportFrom))]
-    assert imported == ["from __future__ import annotations"]
+    assert not imported
 
 
 def test_the_way_to_the_first_worker_stays_cheap() -> None:

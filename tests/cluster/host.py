@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -75,6 +76,10 @@ class Host(Faults):
                 words = argv.split("\0") if argv else [f"[{status['Name']}]"]
                 found[pid] = Process(int(status["NSpid"].split()[-1]), status["State"][0], words)
         return found
+
+    def agents(self) -> set[int]:
+        """Every agent of a job, and its guardian, which is a fork of it."""
+        return {pid for pid, process in self.ps().items() if is_agent(process.argv)}
 
     def strays(self, grace: float = 0) -> dict[int, list[str]]:
         """Argv of every process that is not one of the host's own daemons, and still there after a grace period.
@@ -197,6 +202,11 @@ class Host(Faults):
         if not self.has_sshd():
             self.start_sshd()
         self.hurt = False
+
+
+def is_agent(argv: Sequence[str]) -> bool:
+    """Is this the command line of an agent, however it was started? One of its words names it."""
+    return argv[0] == sys.executable and "bireme.agent" in argv
 
 
 def own(process: Process) -> bool:
