@@ -32,8 +32,10 @@ class Process(NamedTuple):
 class Host(Faults):
     """A host of the cluster, on or off. Its faults, ``cut()`` and the like, are in faults.py."""
 
-    def __init__(self, testbed: Testbed, name: str, ip: str) -> None:
+    def __init__(self, testbed: Testbed, name: str, ip: str, clock: int | str) -> None:
+        """``clock``: see ``testbed.CLOCKS``; "" where all have this machine's."""
         super().__init__()
+        self.clock = clock
         self.testbed = testbed
         self.name = name
         self.ip = ip
@@ -108,7 +110,7 @@ class Host(Faults):
         login = {"HOME": testbed.home, "USER": testbed.user, "LOGNAME": testbed.user, "LANG": "C.UTF-8", "PATH": PATH}
         user = ["--user", f"--map-user={os.getuid()}", f"--map-group={os.getgid()}", "--"]
         return [
-            *testbed.nsenter(pid, "-m", "-u", "-i", "-n", "-p"),
+            *testbed.nsenter(pid, "-m", "-u", "-i", "-n", "-p", *(["-T"] if self.clock else [])),
             *("setpriv", "--pdeathsig", "KILL", "--"),
             *(["unshare", *user] if testbed.userns else []),
             *("env", "-i", *(f"{name}={value}" for name, value in {**login, **(env or {})}.items())),
