@@ -16,7 +16,7 @@ from bireme.agent.node import Listener, Node, remove_flat_directory
 from bireme.agent.pipes import Pipes
 from bireme.control.channel import Channel
 from bireme.control.frames import Message, encode_output
-from bireme.control.silence import BEATS, Silence
+from bireme.control.silence import LOOKS, Silence
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, tuples
 from bireme.logs.rankfiles import RankFiles, prepare
@@ -274,7 +274,7 @@ class RemoteAgent:
         if self._watchdog is not None:
             self._watchdog.cancel()
         left = self._heartbeat - self._silence.lasted(time.monotonic())
-        self._watchdog = self._loop.after(max(0.001, min(left, self._heartbeat / BEATS)), self._beat)
+        self._watchdog = self._loop.after(max(0.001, min(left, self._heartbeat / LOOKS)), self._beat)
 
     def _beat(self) -> None:
         watchdog = self._watchdog
