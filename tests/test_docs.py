@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bireme import isolated
 from bireme.backends import base
 from bireme.cli.check import CHECK
 from bireme.cli.options import AGENT, RUN, parse
@@ -137,7 +138,16 @@ def tables(text: str) -> list[str]:
     return re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
 
 
-AGENT_WORDS = ("/home/me/.venv/bin/python", "-m", "bireme.agent")
+AGENT_WORDS = ("AGENT",)
+
+
+def test_what_starts_an_agent():
+    block = re.search(r"```\n(.*?)```", section(page("backends.md"), "The command lines"), flags=re.DOTALL)
+    assert block is not None
+    python, *words = shlex.split(block[1])
+    assert python == "/home/me/.venv/bin/python"
+    words[words.index("/home/me/.venv/lib/python3.12/site-packages")] = isolated.ROOT
+    assert tuple(words) == isolated.command("bireme.agent")[1:]
 
 
 @pytest.mark.parametrize("name", base.NAMES)

@@ -4,8 +4,7 @@ The public Python interface is :func:`run` and :func:`plan` (see :mod:`bireme.ap
 loaded on first use, so that importing a submodule costs only that submodule.
 """
 
-from __future__ import annotations
-
+# no ``from __future__`` here: under ``python -m``, that module would be looked for in the working directory
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.api import plan, run

@@ -1,16 +1,18 @@
 """``python -m bireme`` and the console script ``bireme``: the same command."""
 
-from __future__ import annotations
-
-from bireme.interrupt import exit_quietly_on_interrupt
-
+# nothing is imported here: `command` has to see to where modules are looked for first
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
 
-def command() -> NoReturn:
+def command() -> "NoReturn":
     """Run the command line of this process and exit with its code."""
+    from bireme.isolated import protect_path
+
+    protect_path()
+    from bireme.interrupt import exit_quietly_on_interrupt
+
     exit_quietly_on_interrupt()
     from bireme.cli import main
 

@@ -173,7 +173,7 @@ def test_command_is_signalled(any_jobs: EngineJobs, signum: signal.Signals) -> N
 def test_agent_is_killed(jobs: EngineJobs) -> None:
     process = jobs.scene("grandchild")
     node = jobs.testbed["node2"]
-    agents = {pid for pid, found in node.ps().items() if found.argv[1:3] == ["-m", "bireme.agent"]}
+    agents = node.agents()
     (agent,) = [pid for pid in agents if parent(pid) not in agents]  # the other one is its guardian
     os.kill(agent, signal.SIGKILL)
     err = jobs.end(process)

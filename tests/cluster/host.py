@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,8 +32,10 @@ class Process(NamedTuple):
 class Host(Faults):
     """A host of the cluster, on or off. Its faults, ``cut()`` and the like, are in faults.py."""
 
-    def __init__(self, testbed: Testbed, name: str, ip: str) -> None:
+    def __init__(self, testbed: Testbed, name: str, ip: str, clock: int | str) -> None:
+        """``clock``: see ``testbed.CLOCKS``; "" where all have this machine's."""
         super().__init__()
+        self.clock = clock
         self.testbed = testbed
         self.name = name
         self.ip = ip
@@ -76,6 +79,10 @@ class Host(Faults):
                 found[pid] = Process(int(status["NSpid"].split()[-1]), status["State"][0], words)
         return found
 
+    def agents(self) -> set[int]:
+        """Every agent of a job, and its guardian, which is a fork of it."""
+        return {pid for pid, process in self.ps().items() if is_agent(process.argv)}
+
     def strays(self, grace: float = 0) -> dict[int, list[str]]:
         """Argv of every process that is not one of the host's own daemons, and still there after a grace period.
 
@@ -103,7 +110,7 @@ class Host(Faults):
         login = {"HOME": testbed.home, "USER": testbed.user, "LOGNAME": testbed.user, "LANG": "C.UTF-8", "PATH": PATH}
         user = ["--user", f"--map-user={os.getuid()}", f"--map-group={os.getgid()}", "--"]
         return [
-            *testbed.nsenter(pid, "-m", "-u", "-i", "-n", "-p"),
+            *testbed.nsenter(pid, "-m", "-u", "-i", "-n", "-p", *(["-T"] if self.clock else [])),
             *("setpriv", "--pdeathsig", "KILL", "--"),
             *(["unshare", *user] if testbed.userns else []),
             *("env", "-i", *(f"{name}={value}" for name, value in {**login, **(env or {})}.items())),
@@ -197,6 +204,11 @@ class Host(Faults):
         if not self.has_sshd():
             self.start_sshd()
         self.hurt = False
+
+
+def is_agent(argv: Sequence[str]) -> bool:
+    """Is this the command line of an agent, however it was started? One of its words names it."""
+    return argv[0] == sys.executable and "bireme.agent" in argv
 
 
 def own(process: Process) -> bool:

@@ -1,6 +1,6 @@
 #!/bin/bash
 # PID 1 of the outer net, pid and mount namespaces that hold the whole cluster: just a bridge that leads nowhere.
-# Killing this process ends every process of every host. Hosts are started by the lines it reads: NAME IP MAC.
+# Killing this process ends every process of every host. Hosts are started by the lines it reads: NAME IP MAC CLOCK.
 set -eu
 read -r pid _ </proc/self/stat
 mount --make-rprivate /
@@ -20,7 +20,9 @@ fi
 echo "$pid" >"$STATE/site.tmp"
 mv "$STATE/site.tmp" "$STATE/site.pid"
 while :; do
-    read -r -u 9 name ip mac || exit 0
-    unshare --net --mount --uts --ipc --pid --fork --kill-child "$HERE/nodeinit.sh" "$name" "$ip" "$mac" 9>&- &
+    read -r -u 9 name ip mac clock || exit 0
+    # shellcheck disable=SC2086 # the clock's options, or none
+    unshare --net --mount --uts --ipc --pid ${clock:+--time --monotonic $clock --boottime $clock} \
+        --fork --kill-child "$HERE/nodeinit.sh" "$name" "$ip" "$mac" 9>&- &
     disown
 done

@@ -324,7 +324,7 @@ def test_nobody_runs_code_by_what_the_nodes_meet_in(elastic: Elastic) -> None:
 
 def agents(elastic: Elastic) -> dict[str, int]:
     """The agents' pids, by node."""
-    each = ((name, found(elastic.testbed[name], "bireme.agent")) for name in NODES)
+    each = ((name, elastic.testbed[name].agents()) for name in NODES)
     return {name: min(pids) for name, pids in each if pids}
 
 

@@ -44,9 +44,7 @@ def ends_clean(jobs: Jobs, process: subprocess.Popen[bytes], *codes: int) -> str
 
 def agents(jobs: Jobs) -> dict[str, int]:
     """How many agent processes there are on each node."""
-    return {
-        node.name: sum("bireme.agent" in process.argv for process in node.ps().values()) for node in jobs.testbed.nodes
-    }
+    return {node.name: len(node.agents()) for node in jobs.testbed.nodes}
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def found(host: Host, *words: str) -> list[int]:
 
 def agent_of(host: Host) -> int:
     """The agent, which is above its watcher and its guardian."""
-    pids = set(found(host, "-m bireme.agent"))
+    pids = host.agents()
     (agent,) = [pid for pid in pids if parent(pid) not in pids]
     return agent
 
@@ -239,7 +239,7 @@ def test_node_is_lost_before_any_rank(request: pytest.FixtureRequest, backend: s
     jobs = Jobs.on(request, backend)
     with far(jobs.testbed["node3"], 400):
         process = jobs.start("--heartbeat", HEARTBEAT, jobs.write("up.py", "open('up', 'w')"))
-        wait_until("the near agents", lambda: found(jobs.testbed["node2"], "bireme.agent"), 30)
+        wait_until("the near agents", jobs.testbed["node2"].agents, 30)
         jobs.testbed["node2"].panic()
         _, err = process.communicate(timeout=60)
     assert process.returncode in (69, 75), err

@@ -87,7 +87,7 @@ def test_command_is_signalled(scene: Scene, signum: signal.Signals) -> None:
 def test_agent_is_killed(scene: Scene) -> None:
     process = scene.start("grandchild")
     node = scene.testbed["node2"]
-    agents = {pid for pid, found in node.ps().items() if "bireme.agent" in found.argv}
+    agents = node.agents()
     (agent,) = [pid for pid in agents if parent(pid) not in agents]  # the other one is its guardian
     os.kill(agent, signal.SIGKILL)
     err = end(process)

@@ -102,9 +102,7 @@ class Peaks:
 
     def __init__(self, jobs: Jobs, process: subprocess.Popen[bytes]) -> None:
         (self.runner,) = children(process.pid)
-        self.agents = [
-            pid for node in jobs.testbed.nodes for pid, found in node.ps().items() if "bireme.agent" in found.argv
-        ]
+        self.agents = [pid for node in jobs.testbed.nodes for pid in node.agents()]
         assert len(self.agents) >= 3
         self.peaks: dict[int, int] = {}
 

@@ -20,11 +20,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 MIXED = """
 import json, os, sys
+from bireme import isolated
 from bireme.loop import Loop
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.executor import Executor, Job
 from bireme.tune.experiment import Order, tail
-from bireme.tune.launching import Ground, Launch, executable
+from bireme.tune.launching import Ground, Launch
 from bireme.tune.scheduler import Scheduler
 from bireme.tune.slots import Shape
 
@@ -38,7 +39,7 @@ class Client:
     def order(self, name, reservation, place):
         words = LAUNCH.command(name, reservation, place, options=("--report", f"{name}.report"), args=(name,))
         files = [os.path.abspath(f"{name}.{kind}") for kind in ("out", "err", "report")]
-        return Order((*executable(), "run", *words), dict(os.environ), os.getcwd(), *files, grace=1.0)
+        return Order(isolated.command("bireme", "run", *words), dict(os.environ), os.getcwd(), *files, grace=1.0)
 
     def judge(self, name, end):
         return diagnose(end, {}, "", tail(f"{name}.err"))

@@ -140,7 +140,7 @@ def test_a_node_that_comes_back_gets_experiments_again(desk: Desk) -> None:
 def test_an_agent_that_is_killed(desk: Desk) -> None:
     process = desk.start("--until", "go", width=(2, 1))
     desk.running(8)
-    os.kill(min(pid for pid in found(desk.testbed["node1"], "-m bireme.agent")), signal.SIGKILL)
+    os.kill(min(desk.testbed["node1"].agents()), signal.SIGKILL)
     desk.go()
     text = desk.end(process)
     assert re.search(r"infrastructure: .*node1.*started again elsewhere", text), text

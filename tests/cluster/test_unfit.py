@@ -243,9 +243,10 @@ class OwnPython:
         """On one host: which finds Bireme, or what else lies in a directory (empty: nothing)."""
         base = Path(getattr(sys, "_base_executable", sys.executable))
         library = f"{OWN}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-        found = str(Path(package.__file__).parents[1]) if packages is None else packages
+        found = f"{OWN}/src" if packages is None else packages
+        source = f"ln -s {Path(package.__file__).parents[1]} {OWN}/src" if packages is None else ":"
         script = (
-            f"mkdir -p {OWN}/bin {library} && ln -s {base} {self.path} && "
+            f"mkdir -p {OWN}/bin {library} && ln -s {base} {self.path} && {source} && "
             f"echo home = {base.parent} > {OWN}/pyvenv.cfg && echo '{found}' > {library}/its.pth"
         )
         self.hosts[host].run(script)

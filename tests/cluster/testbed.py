@@ -3,10 +3,10 @@
     with Testbed(4, slurm=True) as testbed:
         testbed["login"].run(["ssh", "node2", "hostname"])
 
-Each host has its own net, pid, mount, uts and ipc namespace, and with them its own address, process table, hostname,
-/tmp, /run and /dev/shm; the rest of the file system is shared, as over NFS. All hosts live in one outer net and pid
-namespace, the site, whose bridge leads nowhere: one kill ends everything, and no packet leaves. Works as root, and as
-any user where user namespaces are allowed.
+Each host has its own net, pid, mount, uts, ipc and time namespace, and with them its own address, process table,
+hostname, /tmp, /run, /dev/shm and monotonic clock; the rest of the file system is shared, as over NFS. All hosts live
+in one outer net and pid namespace, the site, whose bridge leads nowhere: one kill ends everything, and no packet
+leaves. Works as root, and as any user where user namespaces are allowed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ from tests.cluster.host import Host
 
 TOOLS = ("unshare", "nsenter", "setpriv", "ip", "bridge", "ssh", "ssh-keygen", "/usr/sbin/sshd")
 PRIVATE = ("/tmp", "/run", "/dev/shm")
+CLOCKS = (50_000, 1_000, 90_000, 20_000, 70_000)
+"""Seconds by which the monotonic clock of login, node1, node2 … is ahead of this machine's: machines that were switched
+on at different times. Nodes whose clock is behind login's alternate with such whose clock is ahead of it."""
+HAVE_CLOCKS = os.path.exists("/proc/self/ns/time")
 PROBE = """
 ip link add br0 type bridge && ip link add v0 type veth peer name v1 && mount -t tmpfs tmpfs /mnt && hostname probe
 """
@@ -38,7 +42,8 @@ def unavailable(*tools: str) -> str | None:
         if not shutil.which(tool, path=PATH):
             return f"{tool} is not installed"
     user = ["--user", "--map-root-user"] if os.getuid() else []
-    unshare = ["unshare", *user, "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"]
+    clock = ["--time", "--monotonic", "1"] if HAVE_CLOCKS else []
+    unshare = ["unshare", *user, "--net", "--mount", "--uts", "--ipc", "--pid", *clock, "--fork", "--mount-proc"]
     probe = subprocess.run([*unshare, "sh", "-c", PROBE], stderr=subprocess.PIPE, text=True)
     return f"no namespaces here: {probe.stderr.strip()}" if probe.returncode else None
 
@@ -72,7 +77,10 @@ class Testbed:
         self.userns = os.getuid() != 0
         self.user = pwd.getpwuid(os.getuid()).pw_name
         self.home = f"{self.state}/home"
-        self.hosts = {name: Host(self, name, address(number)) for number, name in enumerate(names(nodes))}
+        self.hosts = {
+            name: Host(self, name, address(number), CLOCKS[number % len(CLOCKS)] if HAVE_CLOCKS else "")
+            for number, name in enumerate(names(nodes))
+        }
         self.site: int | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -204,7 +212,7 @@ class Testbed:
     def start(self, names: Iterable[str]) -> None:
         """Switch hosts on."""
         hosts = [self.hosts[name] for name in names]
-        lines = "".join(f"{host.name} {host.ip} {host.mac}\n" for host in hosts)
+        lines = "".join(f"{host.name} {host.ip} {host.mac} {host.clock}\n" for host in hosts)
         if self.process and self.process.stdin:
             self.process.stdin.write(lines.encode())
             self.process.stdin.flush()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from bireme import isolated
 from bireme.deepspeed import multinode_runner
 from bireme.deepspeed.launcher_helper import env_mapping
 from bireme.deepspeed.multinode_runner import MultiNodeRunner, PDSHRunner, SlurmRunner, SSHRunner
@@ -184,7 +185,8 @@ def test_pdsh() -> None:
     assert command[: len(head)] == kill[: len(head)] == head
     shell = command[len(head) :]
     number = next(word for word in shell if word.startswith("--save_pid="))
-    expected = ["cd", os.getcwd(), "&&", "exec", sys.executable, "-u", "-m", "bireme.agent"]
+    expected = ["cd", os.getcwd(), "&&", "exec", sys.executable, "-u"]
+    expected += map(shlex.quote, isolated.command("bireme.agent")[1:])
     expected += [f"--world_info={runner.world_info_base64}", "--node_rank=%n", "--master_addr=10.0.0.1"]
     expected += ["--master_port=29500", number, "--module", "--no_local_rank", "--venv_script=/v/activate"]
     expected += ["'--enable_each_rank_log=my logs'", "pkg.train", "50%%", shlex.quote("it's")]
@@ -238,7 +240,8 @@ def test_openmpi_with_an_interface(flag: str) -> None:
 def test_mpich() -> None:
     command = command_of("mpich", "--master_addr", "h", "--launcher_args", "-x")
     told = "-genv MASTER_ADDR h -genv MASTER_PORT 29500 -genv WORLD_SIZE 8 -genv LOCAL_SIZE 4"
-    helper = f"{sys.executable} -u -m bireme.deepspeed.launcher_helper --launcher mpich train.py"
+    words = isolated.command("bireme.deepspeed.launcher_helper", "--launcher", "mpich", "train.py")
+    helper = " ".join([sys.executable, "-u", *words[1:]])
     assert " ".join(command) == f"mpirun -n 8 -ppn 4 -x {told} -hosts worker-0,worker-1 {helper}"
     assert command_of("mpich", "--module")[-2:] == ["--module", "train.py"]
     assert command_of("mpich", "--no_python")[-2:] == ["--no_python", "train.py"]
@@ -307,7 +310,7 @@ def test_helper_maps_numbers() -> None:
 
 def test_helper_becomes_the_program() -> None:
     environ = {**os.environ, "PMI_RANK": "3", "MPI_LOCALRANKID": "1"}
-    helper = [sys.executable, "-m", "bireme.deepspeed.launcher_helper", "--no_python"]
+    helper = [*isolated.command("bireme.deepspeed.launcher_helper"), "--no_python"]
     done = subprocess.run([*helper, "sh", "-c", "echo $RANK $LOCAL_RANK; exit 7"], env=environ, capture_output=True)
     assert (done.returncode, done.stdout) == (7, b"3 1\n")
     assert subprocess.run([*helper, "/nowhere"], env=environ, capture_output=True).returncode == 127

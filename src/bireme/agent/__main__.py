@@ -1,9 +1,19 @@
 """``python -m bireme.agent``: one node's launcher, started by hand, or by a runner over a channel."""
 
-import os
-import sys
+# nothing is imported here: `command` has to see to where modules are looked for first
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
-if __name__ == "__main__":
+
+def command() -> "NoReturn":
+    """Run the command line of this process and exit with its code."""
+    from bireme.isolated import protect_path
+
+    protect_path()
+    import os
+    import sys
+
     from bireme.interrupt import exit_quietly_on_interrupt
 
     exit_quietly_on_interrupt()
@@ -26,6 +36,10 @@ if __name__ == "__main__":
             sys.stderr.flush()
             os._exit(error.code)
     else:
-        from bireme.cli.agent import command
+        from bireme.cli import agent
 
-        command()
+        agent.command()
+
+
+if __name__ == "__main__":
+    command()

@@ -71,7 +71,7 @@ class Examination:
             return
         try:
             if spec.program.target:  # `bireme check` may have none
-                flag = program.check(spec, own_interpreter=spec.venv_script is None)
+                flag = program.check(spec, self.environ, own_interpreter=spec.venv_script is None)
             if spec.rank_log_dir is not None:
                 prepare(spec.rank_log_dir)
         except BiremeError as error:

@@ -42,7 +42,7 @@ from bireme.control.messages import (
     Up,
     Urge,
 )
-from bireme.control.silence import BEATS, Silence
+from bireme.control.silence import LOOKS, Silence
 from bireme.errors import BiremeError
 from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
@@ -299,7 +299,7 @@ class RemoteAgent:
         if self._watchdog is not None:
             self._watchdog.cancel()
         left = self._heartbeat - self._silence.lasted(time.monotonic())
-        self._watchdog = self._loop.after(max(0.001, min(left, self._heartbeat / BEATS)), self._beat)
+        self._watchdog = self._loop.after(max(0.001, min(left, self._heartbeat / LOOKS)), self._beat)
 
     def _beat(self) -> None:
         watchdog = self._watchdog

@@ -6,13 +6,14 @@ import os
 import sys
 from signal import SIGPIPE
 
+from bireme import isolated
 from bireme.cli.options import RUN, TUNING, Option, Parsed, parse
 from bireme.cli.spec import job_spec, tuning_width
 from bireme.errors import OK, BadInputError, BiremeError
 from bireme.logs.console import printable, show
 from bireme.logs.sink import is_gone
 from bireme.resources import program
-from bireme.tune.launching import Ground, Launch, executable, gpu_memory, ground
+from bireme.tune.launching import Ground, Launch, gpu_memory, ground
 from bireme.tune.slots import FreeSlots, Shape
 
 TYPE_CHECKING = False
@@ -52,7 +53,7 @@ def carry_out(parsed: Parsed) -> int:
     """Tune the job of a command line that has been read; return the exit code."""
     code, best = study(parsed)
     if code == OK and parsed.options["autotuning"] == "run":
-        os.execv(sys.executable, (*executable(), *best[1:]))  # without the word ``bireme``
+        os.execv(sys.executable, isolated.command("bireme", *best[1:]))  # without the word ``bireme``
     return code
 
 
@@ -122,7 +123,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     nodes, slots = tuning_width(options)
     spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
     find_config(spec.program.args)  # before anything is looked up in the world
-    program.check(spec, own_interpreter=spec.venv_script is None)
+    program.check(spec, environ, own_interpreter=spec.venv_script is None)
     floor = ground(spec, environ, slots)
     shape = Shape(nodes or len(floor.pool), slots or min(map(len, floor.pool.values())))
     return Request(

@@ -8,7 +8,10 @@ halts both sides, and whichever wakes first must not give up the other.
 from __future__ import annotations
 
 BEATS = 4
-"""How often each side looks within the time after which the other is missed; how often the runner asks, too."""
+"""How often the runner asks, and looks, within the time after which the other side is missed."""
+LOOKS = 16
+"""How often an agent looks. A halt that begins between two looks is forgiven only from the second one on, and with the
+agent that comes on top of the time since the runner has asked last; with the runner it is the same time."""
 
 
 class Silence:

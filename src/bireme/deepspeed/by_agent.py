@@ -8,6 +8,7 @@ import sys
 from shlex import join, quote
 from shutil import which
 
+from bireme import isolated
 from bireme.backends import ssh
 from bireme.backends.base import HostLaunch, LaunchPlan
 from bireme.cli.options import AGENT
@@ -58,7 +59,7 @@ class _AgentRunner(MultiNodeRunner):
     def _agent_words(self, first_host: str, rank: str) -> list[str]:
         """What the shell executes; every word is quoted for it."""
         addr = self.args.master_addr or first_host.rpartition("@")[2]
-        words = [sys.executable, "-u", "-m", "bireme.agent", f"--world_info={self.world_info_base64}"]
+        words = [sys.executable, "-u", *isolated.command("bireme.agent", f"--world_info={self.world_info_base64}")[1:]]
         words += [f"--node_rank={rank}", f"--master_addr={addr}", f"--master_port={self.args.master_port}"]
         words += [f"--save_pid={self._pid_number}", *self._options()]
         return [*map(quote, words), quote(self.user_script), *self.user_arguments]

@@ -8,6 +8,7 @@ import warnings
 from itertools import pairwise
 from shutil import which
 
+from bireme import isolated
 from bireme.deepspeed.accelerator import get_accelerator
 from bireme.deepspeed.by_itself import MultiNodeRunner
 from bireme.resources.cores import allowed_cores, parse_core_list, physical_cores, split_cores
@@ -107,7 +108,8 @@ class MPICHRunner(_EngineRunner):
         """The command."""
         environment.update(self._values())  # hydra passes on its whole environment
         count = ["-n", str(self._world_size()), "-ppn", str(self._ranks_per_node())]
-        helper = [sys.executable, "-u", "-m", "bireme.deepspeed.launcher_helper", "--launcher", self.name]
+        words = isolated.command("bireme.deepspeed.launcher_helper", "--launcher", self.name)
+        helper = [sys.executable, "-u", *words[1:]]
         how = ["--no_python"] if self.args.no_python else ["--module"] if self.args.module else []
         program = [self.user_script, *self.user_arguments]
         return ["mpirun", *count, *self._launcher_args(), *self._protocol(), *self._hosts(), *helper, *how, *program]

@@ -10,6 +10,7 @@ import copy
 import os
 from argparse import Namespace
 
+from bireme import isolated
 from bireme.cli.options import Parsed
 from bireme.cli.tune import NOT_SHARED, with_accelerator, words_of
 from bireme.deepspeed.arguments import parsed_again
@@ -22,7 +23,7 @@ from bireme.tune.deepspeed.results import read_metrics, read_model_info
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.ending import Ending
 from bireme.tune.experiment import End, Order, read_report, tail
-from bireme.tune.launching import Ground, Launch, executable
+from bireme.tune.launching import Ground, Launch
 from bireme.tune.slots import Shape, why_impossible
 from bireme.value import Value
 
@@ -163,7 +164,7 @@ class Experiments:
         facts.update(identity, slots=reservation.include())
         self._files.write_start(name, facts.pop("ds_config"), ("bireme", "run", *words), **facts)
         stdout, stderr = (self._files.result(name, file) for file in ("stdout.log", "stderr.log"))
-        argv = (*executable(), "run", *words)
+        argv = isolated.command("bireme", "run", *words)
         return Order(argv, dict(os.environ), os.getcwd(), stdout, stderr, report, command.launch.grace)
 
     def _command(self, exp: Mapping[str, Any]) -> Command:

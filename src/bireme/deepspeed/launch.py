@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from bireme.isolated import protect_path
+
+    protect_path()  # before anything is imported
+
 import sys
 
 from bireme.cli import agent

@@ -6,6 +6,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from bireme.isolated import protect_path
+
+    protect_path()  # before anything is imported
+
 import os
 import sys
 from argparse import Namespace
@@ -20,6 +25,7 @@ from bireme.planning.command import worker_argv
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
+    from typing import NoReturn
 
     from bireme.job import ProgramKind
 
@@ -84,5 +90,10 @@ def main(args: Sequence[str] | None = None) -> int:
         return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
 
 
-if __name__ == "__main__":
+def command() -> NoReturn:
+    """Execute the program that this process's command line names."""
     guarded(main, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    command()

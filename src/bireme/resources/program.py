@@ -17,11 +17,13 @@ _ENOUGH = 1 << 20
 """Bytes of a script that are searched for ``--local_rank``."""
 
 
-def check(spec: JobSpec, *, own_interpreter: bool) -> str:
+def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool) -> str:
     """Refuse a program that cannot be run; return the flag by which it wants its local rank, or ``""``.
 
     Args:
-        own_interpreter: modules are found as this interpreter finds them.
+        spec: the job.
+        environ: what the ranks inherit.
+        own_interpreter: they run by this interpreter, so that we know where it finds modules.
 
     Raises:
         BadInputError: no such script or module, a directory, not readable.
@@ -30,7 +32,7 @@ def check(spec: JobSpec, *, own_interpreter: bool) -> str:
     if program.kind == "script":
         text = _read_script(program.target)
     elif program.kind == "module":
-        text = _read_module(program) if own_interpreter else b""
+        text = _read_module(program, environ) if own_interpreter else b""
     else:
         text = _read_executable(program.target)
     if spec.local_rank_arg == "never":
@@ -57,12 +59,15 @@ def _read_script(path: str) -> bytes:
         raise BadInputError(f"cannot read the script {path}: {error.strerror}") from None
 
 
-def _read_module(program: Program) -> bytes:
+def _read_module(program: Program, environ: Mapping[str, str]) -> bytes:
     """The module's source, where it can be found without importing its parents."""
     from importlib.machinery import PathFinder
 
     top, _, rest = program.target.partition(".")
-    found = PathFinder.find_spec(top, [os.getcwd(), *sys.path])
+    listed = environ.get("PYTHONPATH", "").split(os.pathsep)
+    found = PathFinder.find_spec(top, [os.getcwd(), *map(os.path.abspath, listed), *sys.path])
+    if found is None and sys.flags.no_user_site:
+        found = PathFinder.find_spec(top, _user_site())
     if found is None:
         if top in sys.builtin_module_names:
             return b""
@@ -74,6 +79,18 @@ def _read_module(program: Program) -> bytes:
             if os.path.isfile(candidate):
                 path = candidate
     return _read(path) if path.endswith(".py") and os.path.isfile(path) else b""
+
+
+def _user_site() -> list[str]:
+    """Where this interpreter looks for a user's own packages, had it not been told to leave them out."""
+    import site
+
+    path = sys.path[:]
+    try:
+        site.addsitedir(site.getusersitepackages())
+        return sys.path[len(path) :]
+    finally:
+        sys.path[:] = path
 
 
 def _read_executable(name: str) -> bytes:

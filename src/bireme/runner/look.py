@@ -1,4 +1,4 @@
-"""Looking for nodes beside a running job: ``python -m bireme.runner.look``, a preflight of its own.
+"""Looking for nodes beside a running job: a preflight of its own.
 
 In a process of its own, since a preflight is a session, and a node that hangs must not hold up the job.
 """
@@ -9,9 +9,12 @@ import json
 import os
 import sys
 
+from bireme import isolated
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn
 
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 def words() -> tuple[str, ...]:
     """The command that looks; it reads `request` from stdin and prints ``{"there": true}`` or ``{"why": REASON}``."""
-    return sys.executable, "-m", "bireme.runner.look"
+    return isolated.command("bireme.runner.look")
 
 
 def request(spec: JobSpec, found: Found, name: str, accelerator: str, exports: Exports) -> dict[str, object]:
@@ -80,7 +83,8 @@ def main() -> None:
     many.run(narrowed, os.environ, found, checked=there, epoch=epoch)
 
 
-if __name__ == "__main__":
+def command() -> NoReturn:
+    """Answer one request, and exit."""
     from bireme.errors import BiremeError
     from bireme.interrupt import exit_quietly_on_interrupt
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from bireme import isolated
 from bireme.agent import session
 from bireme.backends import base
 from bireme.logs import rankfiles
@@ -166,7 +167,7 @@ def engine_commands(spec: JobSpec, environ: Mapping[str, str], found: Found) -> 
     words: tuple[str, ...] = ("--channel",)
     if backend.CHANNEL == "dial":
         words = ("--dial", "<our addresses>", "<a free port>", backend.TOKEN_VARIABLE)
-    agent = (sys.executable, "-m", "bireme.agent", *words)
+    agent = isolated.command("bireme.agent", *words)
 
     def part(first: int, end: int) -> tuple[tuple[str, ...], ...]:
         return _commands(spec, backend)(_launch(spec, _launches(entries[first:end], here), agent, ""), environ)
@@ -203,7 +204,7 @@ def launcher_name(spec: JobSpec, found: Found) -> str:
 
 def agent_words(dial: AgentListener | None) -> tuple[str, ...]:
     """The command that starts an agent over there: the same interpreter, by its path."""
-    return (sys.executable, "-m", "bireme.agent", *(("--channel",) if dial is None else dial.arguments()))
+    return isolated.command("bireme.agent", *(("--channel",) if dial is None else dial.arguments()))
 
 
 def _hosts(entries: Sequence[HostEntry]) -> tuple[base.HostLaunch, ...]:

@@ -7,6 +7,7 @@ from functools import cache
 
 from bireme.control.silence import Silence
 from bireme.runner.agent_protocol import AgentProtocol
+from bireme.runner.clock import PeerClock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,9 +32,7 @@ class Member:
         self.hint = ""
         """What is known of its end where that is not its own fault."""
         self.silence = Silence(time.monotonic())
-        self.offset = 0.0
-        """Its monotonic clock minus ours, in seconds."""
-        self._best_trip = float("inf")
+        self.peer_clock = PeerClock()
         self.unpaid = 0
         """Bytes of its output that were taken but not yet credited."""
 
@@ -73,15 +72,12 @@ class Member:
             self.channel.send(message)
 
     def clock(self, sent: float, theirs: float) -> None:
-        """An answer to a ping: the shortest round trip measures the offset best (as in NTP)."""
-        now = time.monotonic()
-        if now - sent < self._best_trip:
-            self._best_trip = now - sent
-            self.offset = theirs - (now + sent) / 2
+        """An answer to a ping that was sent then, and what its clock showed."""
+        self.peer_clock.measure(sent, theirs, time.monotonic())
 
     def our_time(self, theirs: float) -> float:
-        """A second of its clock on ours; it is no later than now, also while the offset is not known."""
-        return min(theirs - self.offset, time.monotonic())
+        """A second of its clock on ours."""
+        return self.peer_clock.to_ours(theirs, time.monotonic())
 
 
 def find_member(members: Sequence[Member], who: Mapping[str, str]) -> Member | None:

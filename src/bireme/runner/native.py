@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 
+from bireme import isolated
 from bireme.agent import session
 from bireme.agent.crew import LocalCrew
 from bireme.agent.facts import temporary_directory
@@ -115,7 +115,7 @@ def _world(spec: JobSpec, found: Found) -> Pool:
 def rank_words(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tuple[str, ...]:
     """What the engine executes for every rank: the shim, the plan, and the program's own command line."""
     interpreter, _ = activation.interpreter(spec, environ)
-    flag = program.check(spec, own_interpreter=True)
+    flag = program.check(spec, environ, own_interpreter=True)
     argv = worker_argv(spec.program, interpreter, local_rank=f"{flag}={{local_rank}}" if flag else "", wrap=spec.wrap)
     kind = spec.accelerator if spec.accelerator not in ("auto", "cpu") else "cuda"
     plan = {
@@ -125,4 +125,4 @@ def rank_words(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tuple[
         "port": spec.master_port or 29500,
         "place": argv.index(f"{flag}={{local_rank}}") if flag else -1,
     }
-    return (sys.executable, "-m", "bireme.agent", "--native", json.dumps(plan, separators=(",", ":")), *argv)
+    return isolated.command("bireme.agent", "--native", json.dumps(plan, separators=(",", ":")), *argv)

@@ -184,8 +184,3 @@ class Launch(Value):
 def _port(number: int) -> int:
     beyond = number - _LAST_PORT - 1
     return number if beyond < 0 else _FIRST_PORT + beyond % (_LAST_PORT + 1 - _FIRST_PORT)
-
-
-def executable() -> tuple[str, ...]:
-    """This program, by its interpreter; ``-P``: a module of the user's working directory is not taken for ours."""
-    return (sys.executable, *(("-P",) if sys.version_info >= (3, 11) else ()), "-m", "bireme")

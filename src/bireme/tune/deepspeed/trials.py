@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from bireme import isolated
 from bireme.tune.deepspeed.command import experiment_args
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.results import ModelInfo, read_metrics, read_model_info
@@ -15,7 +16,7 @@ from bireme.tune.diagnosis import diagnose
 from bireme.tune.ending import Ending
 from bireme.tune.executor import Job
 from bireme.tune.experiment import End, Order, tail
-from bireme.tune.launching import Launch, executable
+from bireme.tune.launching import Launch
 from bireme.tune.slots import Reservation, Shape
 from bireme.value import Value
 
@@ -83,7 +84,7 @@ class Trials:
         self._files.write_experiment(name, ds_config, **shape)
         self._files.write_start(name, ds_config, ("bireme", "run", *words), **shape, slots=reservation.include())
         return Order(
-            (*executable(), "run", *words),
+            isolated.command("bireme", "run", *words),
             manner.environ,
             os.getcwd(),
             self._files.result(name, "stdout.log"),
