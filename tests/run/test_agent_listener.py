@@ -13,12 +13,14 @@ import pytest
 
 from bireme.agent.connect import Connection, connect
 from bireme.control.channel import Channel
+from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.control.transport import Transport
 from bireme.errors import UnfitError
 from bireme.loop import Loop
 from bireme.resources.locality import own_addresses
 from bireme.runner import agent_listener
 from bireme.runner.agent_listener import AgentListener
+from tests.control import examples
 
 VARIABLE = "BIREME_TOKEN"
 LONG = 30.0
@@ -116,11 +118,14 @@ def test_an_agent_gets_in(door: Door) -> None:
     assert transport.readable == ""
     heard: list[Any] = []
     end = heard.append
-    runner = Channel(door.loop, fd, fd, on_frame=end, on_end=end, greeted=True, transport=transport)
-    agent = Channel(door.loop, made.fd, made.fd, on_frame=end, on_end=end, transport=made.transport, early=made.early)
-    agent.send("hello")
+    events = {"on_frame": end, "on_end": end, "on_violation": end}
+    runner = Channel(door.loop, fd, fd, FROM_AGENT, **events, greeted=True, transport=transport)
+    agent = Channel(
+        door.loop, made.fd, made.fd, TO_AGENT, **events, transport=made.transport, early=made.early, greeted=True
+    )
+    agent.send(examples.HELLO)
     door.wait(lambda: heard)
-    assert heard[0].type == "hello"
+    assert heard == [examples.HELLO]
     runner.close()
     agent.close()
 
