@@ -16,7 +16,7 @@ from bireme.backends.base import HostLaunch, LaunchPlan
 from bireme.errors import BadInputError
 from tests.conftest import clean_environ
 
-NAMES = tuple(f"rack{number // 100}-node-with-a-name-{number:06d}" for number in range(20_000))
+NAMES = tuple(f"rack{number // 100}-node-with-a-name-{number % 100:02d}" for number in range(20_000))
 AGENT = ("python", "-m", "bireme.agent")
 SLURM = {"SLURM_JOB_ID": "1"}
 

@@ -142,4 +142,4 @@ def _figure(value: object) -> float | None:
 
 def _positive(value: object) -> int | None:
     figure = _figure(value)
-    return int(figure) if figure is not None and figure > 0 else None
+    return int(figure) if figure is not None and figure >= 1 else None
