@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.basics import wait_until
 from tests.cluster.host import Host
-from tests.cluster.test_losses import found
+from tests.cluster.test_losses import command_of, found, guards
 from tests.cluster.test_scenes import parent
 from tests.cluster.test_world import Jobs, gpus
 from tests.cluster.testbed import Testbed
@@ -450,3 +450,15 @@ def test_by_hand(ssh_cluster: Testbed, shared_dir: Path) -> None:
         said += [line.partition("here ")[2].split() for line in out.decode().splitlines() if "here " in line]
     assert sorted(words[1] for words in said) == ["0", "1", "2"] and {words[2] for words in said} == {"3"}
     assert {words[-1] for words in said} == {"bireme"}
+
+
+@pytest.mark.parametrize("which", ["watcher", "guardian"])
+def test_the_guardian_of_the_engine_is_killed(elastic: Elastic, which: str) -> None:
+    """No node has done anything: all of them take part in the next epoch."""
+    process = elastic.start("rank.py", "go")
+    assert len(elastic.ranks(process, 1, 3)) == 3
+    os.kill(guards(command_of(process))[which], signal.SIGKILL)
+    elastic.wait(process, r"^bireme: elastic job \d+, epoch \d+: 3 ranks on 3 nodes", 1)
+    (elastic.folder / "go").touch()
+    text = elastic.end(process)
+    assert "the guardian of the launcher ssh (pid " in text and "agent lost" not in text

@@ -120,6 +120,18 @@ def test_nothing_is_left_when_the_guardian_is_killed(stage, script, group, tmp_p
     assert below(group) == []
 
 
+def test_nothing_is_left_when_command_and_guardian_are_killed_at_once(stage, script, group, tmp_path):
+    process, ranks, hidden = start(stage, script, group, tmp_path)
+    pids = (guards_of(process.pid)["guardian"], process.pid)
+    for signum in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, signum)
+    process.wait()
+    assert not stage.left(within=30)
+    assert not [pid for pid in (*ranks, *hidden) if state_of(pid) not in ("", "Z")]
+    wait_for(lambda: below(group) == [], "the job's group to be removed")
+
+
 def test_a_group_that_was_not_handed_over_is_left_alone(stage, script, tmp_path):
     if not roots():
         pytest.skip("there is no control group v2")
