@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.tune.simulation import bound, cluster, makespan, mixed_load  # noqa: E402
 
-from bireme.tune.scheduler import Order, Scheduler, Start  # noqa: E402
+from bireme.tune.scheduler import Order, Scheduler, StartTask  # noqa: E402
 
 WAYS: dict[str, tuple[Order, bool]] = {
     "fifo": ("fifo", False),
@@ -38,7 +38,7 @@ class Timed(Scheduler):
 
     slowest = 0.0
 
-    def decide(self, now: float) -> tuple[Start, ...]:
+    def decide(self, now: float) -> tuple[StartTask, ...]:
         begin = time.process_time()
         starts = super().decide(now)
         self.slowest = max(self.slowest, time.process_time() - begin)

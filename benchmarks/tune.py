@@ -87,7 +87,7 @@ def executable(name: str) -> str:
 
 
 def tuners() -> dict[str, Tuner]:
-    """All contestants. On the CPU the reference counts as many slots as LOCAL_SIZE says."""
+    """All contestants. On the CPU DeepSpeed counts as many slots as LOCAL_SIZE says."""
     ours = (executable("bireme"), "tune", "--accelerator", "cpu", "--num_gpus", str(RANKS))
     # It never looks whether a port is free; each experiment takes the next one.
     reference = (executable("deepspeed"), "--autotuning", "tune", "--master_port", str(free_ports(64)))

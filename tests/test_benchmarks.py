@@ -119,7 +119,7 @@ def test_launching_costs_little_more_than_a_bare_loop(benchmark, ranks, most):
 @pytest.mark.torch
 @pytest.mark.skipif(not all(map(find_spec, ("deepspeed", "tabulate"))), reason="not installed: deepspeed[autotuning]")
 def test_tune(benchmark):
-    # Ours alone: the reference takes a minute for this.
+    # Ours alone: DeepSpeed takes a minute for this.
     table, measured = benchmark("tune", "--stages", "1", "--micro", "8", only="bireme")
     assert [(each["name"], each["launched"]) for each in measured["results"]] == [("bireme", 1)]
     for each in measured["results"]:

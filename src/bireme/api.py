@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from bireme.runner import launch
+from bireme.runner import placement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def run(
 
         return elastic.run(spec, environ, on_change)
     if not spec.restarts or spec.elastic:  # by hand it is PyTorch's agent that starts again
-        return launch.run(spec, environ)
+        return placement.run(spec, environ)
     from bireme.runner import restarts
 
     return restarts.run(spec, environ, on_restart)
@@ -67,7 +67,7 @@ def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
     if spec.elastic:  # the address counts only where it is the first node's
         run_id = spec.run_id or "<made at the start>"
         spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
-    return launch.plan(spec, _inherited() if environ is None else environ)
+    return placement.plan(spec, _inherited() if environ is None else environ)
 
 
 def _inherited() -> Mapping[str, str]:

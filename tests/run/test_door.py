@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bireme.runner import door
+from bireme.runner import control_socket
 from tests.conftest import NOBODY, as_nobody, bireme, clean_environ
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no abstract sockets")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no ab
 RUNNER = """
 import os, sys
 from bireme.loop import Loop
-from bireme.runner.door import Door
+from bireme.runner.control_socket import Door
 loop = Loop()
 door = Door()
 door.listen(loop, lambda request: {"said": f"{request['node']} of {os.getuid()}" + eval(sys.argv[1])})
@@ -131,7 +131,7 @@ def test_others_may_not_ask() -> None:
     with running(RUNNER, "''") as job:
         code, text = drain(job, nobody)
         assert code == 2 and f"no elastic job of yours with pid {job} runs" in text
-        with door.connect(job) as ours:
+        with control_socket.connect(job) as ours:
             name = ours.getpeername().decode()
         shout = f"""
 import socket

@@ -33,7 +33,7 @@ def test_without_a_first() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "cause", "note"),
     [
-        (UnfitError("too few files", mend="ulimit -n 4096"), 69, "unfit", "too few files\n  ulimit -n 4096"),
+        (UnfitError("too few files", hint="ulimit -n 4096"), 69, "unfit", "too few files\n  ulimit -n 4096"),
         (LostError("gone"), 75, "agent lost", "gone"),
         (BiremeError("what"), 125, "internal error", "what"),
         (ZeroDivisionError("division by zero"), 125, "internal error", "ZeroDivisionError: division by zero"),

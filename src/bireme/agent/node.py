@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bireme.supervise.ladder import Event
 
 
-class Listener(Value):
+class NodeEvents(Value):
     """Whom a node tells what happens. Times are seconds of this machine's monotonic clock.
 
     ``up``: rank, pid, when. ``down``: how a rank ended, when. ``guardian_lost``: its pid. ``unfit``: why a rank could
@@ -39,7 +39,7 @@ class Listener(Value):
     over: Callable[[], None]
 
 
-class Node:
+class NodeProcesses:
     """The processes of one node's part of a job, from their start until nothing is left of them.
 
     Args:
@@ -58,7 +58,7 @@ class Node:
         *,
         accelerator: str,
         grace: float,
-        listener: Listener,
+        listener: NodeEvents,
         remove_at_loss: Sequence[str] = (),
     ) -> None:
         self._loop, self._plan, self._listener = loop, plan, listener

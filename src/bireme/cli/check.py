@@ -33,14 +33,14 @@ def main(argv: list[str]) -> int:
         show(check_help(CHECK))
         return OK
     spec = nodes_spec(parsed)
-    from bireme.runner import launch
+    from bireme.runner import placement
 
-    found = launch.find(spec, os.environ)
+    found = placement.find(spec, os.environ)
     if found is None:
         return _check_here(spec)
-    from bireme.runner import many, preflight
+    from bireme.runner import cluster, preflight_report
 
-    outcome = many.run(spec, os.environ, found, checked=preflight.inventory)
+    outcome = cluster.run(spec, os.environ, found, checked=preflight_report.inventory)
     report(outcome)
     return OK if outcome.exit_code == OK else 1
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bireme.planning.start import NodePlan, Sketch
-    from bireme.runner.many import EngineCommands
+    from bireme.runner.cluster import EngineCommands
 
 
 def as_text(sketch: Sketch, commands: EngineCommands | None = None) -> str:

@@ -41,7 +41,7 @@ def carry_out(parsed: Parsed) -> int:
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
     spec = job_spec(parsed)
     if parsed.options["json"] and not parsed.options["dry_run"]:
-        raise BadInputError("--json says how --dry_run prints", mend="add --dry_run")
+        raise BadInputError("--json says how --dry_run prints", hint="add --dry_run")
     if parsed.options["dry_run"]:
         return _dry_run(spec, as_json=parsed.options["json"])
     return _run_and_record(spec, place) if place else _run(spec)
@@ -116,7 +116,7 @@ def report(outcome: Outcome, *, hasty: bool = False) -> None:
 def _dry_run(spec: JobSpec, *, as_json: bool) -> int:
     from bireme.api import sketch
     from bireme.cli import dry_run
-    from bireme.runner.launch import engine_commands
+    from bireme.runner.placement import engine_commands
 
     found, commands = sketch(spec), engine_commands(spec, os.environ)
     for piece in dry_run.as_json(found, commands) if as_json else (dry_run.as_text(found, commands),):

@@ -60,7 +60,7 @@ def carry_out(parsed: Parsed) -> int:
 def study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
     """The same without the real job; return the exit code, and that job's command where it is OK."""
     if parsed.options["elastic_training"] or isinstance(parsed.options["num_nodes"], tuple):
-        raise BadInputError("--autotuning cannot be used with --elastic_training", mend="tune first")
+        raise BadInputError("--autotuning cannot be used with --elastic_training", hint="tune first")
     from bireme.cli.progress import any_text
 
     with any_text(sys.stdout):
@@ -111,7 +111,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
         BadInputError: it cannot be tuned as described; nothing was started.
     """
     from bireme.tune.deepspeed.autotune import Request
-    from bireme.tune.deepspeed.command import find_config
+    from bireme.tune.deepspeed.trial_command import find_config
 
     options = with_accelerator(parsed.options)
     parsed = parsed.replace(options=options)
@@ -119,7 +119,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
         if options[name]:
             raise BadInputError(f"--{name} is for one job, and tuning runs many", where="--autotuning")
     if options["experiment_limit"] == 0:
-        raise BadInputError("every experiment would time out", mend="seconds, above 0", where="--experiment_limit")
+        raise BadInputError("every experiment would time out", hint="seconds, above 0", where="--experiment_limit")
     nodes, slots = tuning_width(options)
     spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
     find_config(spec.program.args)  # before anything is looked up in the world

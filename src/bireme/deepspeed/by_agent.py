@@ -122,7 +122,7 @@ class PDSHRunner(_AgentRunner):
 
 
 class SSHRunner(_AgentRunner):
-    """One agent on each node, by an ssh for each; not a class of the reference.
+    """One agent on each node, by an ssh for each; not a class of DeepSpeed.
 
     ``get_cmd`` returns the same three as :class:`PDSHRunner`. The command ends when all nodes have, with the code of
     the first one, in their order, that failed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Budget:
+class RestartBudget:
     """So many restarts, all of them forgiven after a healthy time.
 
     Args:

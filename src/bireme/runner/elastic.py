@@ -12,19 +12,19 @@ import time
 
 from bireme.agent import session
 from bireme.backends import base
-from bireme.elastic.budget import Budget
+from bireme.elastic.budget import RestartBudget
 from bireme.elastic.roster import Roster
 from bireme.errors import UNFIT, BadInputError, UnfitError
 from bireme.resources.hostfile import DEFAULT_HOSTFILE, HostEntry
 from bireme.resources.pool import listed
-from bireme.runner import launch, many, pool
-from bireme.runner.between import Remembered
-from bireme.runner.door import Door
+from bireme.runner import cluster, node_selection, placement
+from bireme.runner.control_socket import ControlSocket
+from bireme.runner.deferred_signals import DeferredSignals
 from bireme.runner.epoch import Epoch
-from bireme.runner.lookout import Lookout, PoolFile
+from bireme.runner.idle_crew import IdleCrew
+from bireme.runner.membership_monitor import MembershipMonitor, PoolFile
+from bireme.runner.node_selection import Found
 from bireme.runner.pidfile import PidFile
-from bireme.runner.pool import Found
-from bireme.runner.waiting import Waiting
 from bireme.supervise.outcome import Outcome
 from bireme.supervise.report import duration, headline
 
@@ -50,7 +50,7 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> Found:
     Raises:
         BadInputError: as `pool.find`.
     """
-    found = pool.find(spec, environ)
+    found = node_selection.find(spec, environ)
     return found if found is not None else Found((HostEntry("localhost"),), _THIS_MACHINE)
 
 
@@ -84,18 +84,18 @@ class ElasticJob:
         file = PoolFile(path or DEFAULT_HOSTFILE, spec.elastic_interval)  # stamped before it is read
         self._found = find(spec, environ)
         if self._found.source == _THIS_MACHINE:
-            self._spec = spec = pool.by_one_name(spec)
+            self._spec = spec = node_selection.by_one_name(spec)
         if self._found.source not in (path, DEFAULT_HOSTFILE):
             file = PoolFile(None, spec.elastic_interval)
         names = self._names(self._found)
-        launch.check_node_rank(spec, len(names))
+        placement.check_node_rank(spec, len(names))
         if len(names) < spec.min_nodes and file.next_look is None:
             what = f"there are {len(names)} nodes, and at least {spec.min_nodes} are needed"
-            raise BadInputError(what, mend="name more, or fewer are needed", where="--min_elastic_nodes")
+            raise BadInputError(what, hint="name more, or fewer are needed", where="--min_elastic_nodes")
         if spec.output == "auto" and (len(names) > 1 or file.next_look is not None):
             # Also while there is but one rank: the form is the same to the end.
             self._spec = spec = spec.replace(output="prefix")
-        self._exports = many.what_travels(spec, environ)  # a file that is broken later does not end a job that runs
+        self._exports = cluster.what_travels(spec, environ)  # a file that is broken later does not end a job that runs
         self._roster = Roster(
             names,
             min_nodes=spec.min_nodes,
@@ -103,9 +103,9 @@ class ElasticJob:
             interval=spec.elastic_interval,
             window=max(spec.restart_window, _FORGIVEN),
         )
-        self._budget = Budget(spec.restarts, spec.restart_window)
-        self._door = Door()
-        self._lookout = Lookout(
+        self._budget = RestartBudget(spec.restarts, spec.restart_window)
+        self._control_socket = ControlSocket()
+        self._monitor = MembershipMonitor(
             self._roster,
             spec,
             environ,
@@ -115,10 +115,10 @@ class ElasticJob:
             exports=self._exports,
             read_pool=self._read_again,
             is_over=self._is_over,
-            door=self._door,
+            door=self._control_socket,
         )
-        self._over = base.load(many.launcher_name(spec, self._found)).OVER
-        self._between = Remembered()
+        self._over = base.load(cluster.launcher_name(spec, self._found)).OVER
+        self._deferred = DeferredSignals()
         self._begin = time.monotonic()
         self._has_begun = False
         self._waiting_since: float | None = None
@@ -134,10 +134,10 @@ class ElasticJob:
 
     def close(self) -> None:
         """Leave nothing behind."""
-        self._door.close()
+        self._control_socket.close()
 
     def _names(self, found: Found) -> tuple[str, ...]:
-        entries, _ = pool.select(self._spec, found)
+        entries, _ = node_selection.select(self._spec, found)
         return tuple(entry.name for entry in entries)
 
     def _read_again(self) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class ElasticJob:
 
     def run(self, pid_file: PidFile) -> Outcome:
         """Until the end of the job."""
-        with self._between:
+        with self._deferred:
             return self._run(pid_file)
 
     def _run(self, pid_file: PidFile) -> Outcome:
@@ -190,9 +190,11 @@ class ElasticJob:
         found = self._found.replace(
             entries=tuple(entry for entry in self._found.entries if entry.name in self._invited)
         )
-        spec = pool.narrowed(self._spec, self._invited).replace(attempt=self._failures, time_limit=self._time_left())
+        spec = node_selection.narrowed(self._spec, self._invited).replace(
+            attempt=self._failures, time_limit=self._time_left()
+        )
         try:
-            return many.run(spec, self._environ, found, epoch=epoch)
+            return cluster.run(spec, self._environ, found, epoch=epoch)
         except (BadInputError, UnfitError, OSError) as error:
             if number == 0:
                 raise
@@ -207,10 +209,10 @@ class ElasticJob:
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         left = max(0.0, spec.elastic_timeout - (now - self._waiting_since))
         gave_up = f"too few nodes for {spec.elastic_timeout:g} s"
-        manner = session.Manner.of(spec).replace(time_limit=self._time_left())
+        options = session.SessionOptions.of(spec).replace(time_limit=self._time_left())
         try:
             return session.run(
-                manner, lambda waiting: Waiting(waiting, self._whom, left, gave_up, self._attach_waiting)
+                options, lambda waiting: IdleCrew(waiting, self._whom, left, gave_up, self._attach_waiting)
             )
         finally:
             self._detach()
@@ -226,7 +228,7 @@ class ElasticJob:
 
     def _at_the_end(self, outcome: Outcome) -> Outcome:
         """The outcome of the last epoch, as that of the job."""
-        signum = outcome.interrupted or self._between.signum
+        signum = outcome.interrupted or self._deferred.signum
         if signum and outcome.cause in ("membership", "agent lost", "unfit"):  # without it the job would have gone on
             outcome = outcome.replace(cause="signal", signum=signum, exit_code=128 + signum, note="")
         elif outcome.cause == "membership":
@@ -245,24 +247,24 @@ class ElasticJob:
 
     def _attach(self, running: Session) -> None:
         self._running = running
-        self._lookout.attach(running, runs=True)
-        self._between.deliver()
+        self._monitor.attach(running, runs=True)
+        self._deferred.deliver()
 
     def _attach_waiting(self, waiting: Session) -> None:
-        self._lookout.attach(waiting, runs=False)
-        self._between.deliver()
+        self._monitor.attach(waiting, runs=False)
+        self._deferred.deliver()
 
     def _detach(self) -> None:
         self._running = None
-        self._lookout.detach()
+        self._monitor.detach()
 
     def _left_out(self, name: str, why: str) -> None:
         self._say("warning", f"{name} is left out: {why}")
         self._roster.lose((name,), why, time.monotonic())
         spare = [other for other in self._roster.invited() if other not in self._invited]
         if spare:
-            self._lookout.rearrange(f"{spare[0]} takes the place of {name}")
-        self._lookout.plan_look()
+            self._monitor.rearrange(f"{spare[0]} takes the place of {name}")
+        self._monitor.plan_look()
 
     def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
         now, ranks = time.monotonic(), plan.world_size
@@ -274,7 +276,7 @@ class ElasticJob:
         nodes = f"{len(names)} node{'' if len(names) == 1 else 's'}"
         epoch = f", epoch {self._epoch}" if self._epoch > 1 else ""
         self._say("info", f"elastic job {os.getpid()}{epoch}: {of_ranks} on {nodes}: {listed(names)}")
-        self._lookout.plan_look()
+        self._monitor.plan_look()
 
     def _say(self, level: str, text: str) -> None:
         if self._running is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Epoch(Value):
-    """What an elastic job adds to a voyage.
+    """What an elastic job adds to a cluster job.
 
     Attributes:
         number: from 0.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 
+from bireme.control.liveness import BEATS
 from bireme.control.messages import Ping
-from bireme.control.silence import BEATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bireme.loop import Loop, Timer
-    from bireme.runner.member import Member
+    from bireme.runner.agent_handle import AgentHandle
 
 
 class Heartbeat:
@@ -25,12 +25,12 @@ class Heartbeat:
     """
 
     def __init__(
-        self, loop: Loop, members: Sequence[Member], seconds: float, on_silent: Callable[[Member], None]
+        self, loop: Loop, members: Sequence[AgentHandle], seconds: float, on_silent: Callable[[AgentHandle], None]
     ) -> None:
         self._loop, self._members, self._seconds, self._on_silent = loop, members, seconds, on_silent
         self._timer: Timer | None = None
 
-    def watch(self, member: Member) -> None:
+    def watch(self, member: AgentHandle) -> None:
         """It has answered for the first time."""
         if self._timer is None:
             self._plan_beat()
@@ -40,7 +40,7 @@ class Heartbeat:
         """Nobody was asked for a while: what was not heard meanwhile does not count."""
         now = time.monotonic()
         for member in self._members:
-            member.silence.broken(now)
+            member.liveness.broken(now)
 
     def stop(self) -> None:
         """Nobody is missed any more."""
@@ -62,11 +62,11 @@ class Heartbeat:
             else:
                 _ask(member)
 
-    def _is_silent(self, member: Member, due: float, now: float) -> bool:
-        if member.silence.look(due, now) > self._seconds and member.channel is not None:
+    def _is_silent(self, member: AgentHandle, due: float, now: float) -> bool:
+        if member.liveness.look(due, now) > self._seconds and member.channel is not None:
             member.channel.look()  # which may tell that it is gone
-        return member.alive and member.silence.lasted(now) > self._seconds
+        return member.alive and member.liveness.lasted(now) > self._seconds
 
 
-def _ask(member: Member) -> None:
+def _ask(member: AgentHandle) -> None:
     member.send(Ping(sent=time.monotonic()))

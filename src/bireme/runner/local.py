@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bireme.supervise.outcome import Outcome
 
 HOST = "localhost"
-"""The name of this machine in the pool, as users of the reference write it in filters."""
+"""The name of this machine in the pool, as users of DeepSpeed write it in filters."""
 
 
 class Declared(Value):
@@ -92,7 +92,7 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
 
 
 def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:
-    """The plan of one node of a job whose nodes and slots are given, as for the reference's per-node launcher.
+    """The plan of one node of a job whose nodes and slots are given, as for DeepSpeed's per-node launcher.
 
     Raises:
         BadInputError: as :func:`prepare`, or there is no such node.
@@ -100,7 +100,7 @@ def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node
     if not 0 <= node_rank < len(world):
         raise BadInputError(
             f"there is no node {node_rank}: the world has {len(world)}",
-            mend=f"0 to {len(world) - 1}",
+            hint=f"0 to {len(world) - 1}",
             where="--node_rank",
         )
     _check_working_directory()
@@ -145,7 +145,7 @@ def _check_working_directory() -> None:
     try:
         os.getcwd()
     except OSError:
-        raise BadInputError("the working directory is gone", mend="change to one that exists") from None
+        raise BadInputError("the working directory is gone", hint="change to one that exists") from None
 
 
 def run(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> Outcome:
@@ -203,7 +203,7 @@ def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
             if pid_file.path is not None:
                 notes.append(("info", f"launcher pid: {os.getpid()} (in {pid_file.path})"))
             return session.run(
-                session.Manner.of(spec, notes),
+                session.SessionOptions.of(spec, notes),
                 lambda session: LocalCrew(
                     session,
                     prepared.plan,

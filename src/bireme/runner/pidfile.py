@@ -1,4 +1,4 @@
-"""The pid file of ``--save_pid``: ``/tmp/<pid>.deepspeed``, the reference's path and content.
+"""The pid file of ``--save_pid``: ``/tmp/<pid>.deepspeed``, DeepSpeed's path and content.
 
 The guardian makes it, so that there is no moment at which it stands there and nobody would remove it; but an elastic
 job keeps it between two epochs, too, when there is no guardian.

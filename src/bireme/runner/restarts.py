@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from bireme.agent.session import limit_note
-from bireme.elastic.budget import Budget
+from bireme.elastic.budget import RestartBudget
 from bireme.errors import UNFIT, BadInputError
-from bireme.runner import launch
+from bireme.runner import placement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ def run(
         BadInputError: as `launch.run`.
     """
     begin, limit = time.monotonic(), spec.time_limit
-    budget = Budget(spec.restarts, spec.restart_window)
+    budget = RestartBudget(spec.restarts, spec.restart_window)
     last: Outcome | None = None
     while True:
         budget.begin(time.monotonic())
         try:
-            outcome = launch.run(spec, environ)
+            outcome = placement.run(spec, environ)
         except BadInputError as error:
             if last is None:
                 raise
@@ -62,7 +62,7 @@ def run(
         spec = again
 
 
-def _next_attempt(spec: JobSpec, outcome: Outcome, budget: Budget) -> JobSpec | None:
+def _next_attempt(spec: JobSpec, outcome: Outcome, budget: RestartBudget) -> JobSpec | None:
     """The job that is to be tried next; None: this was the last one."""
     # At the first attempt, a node that is not fit is a mistake to be mended; later it is one that was lost.
     unfit = outcome.exit_code == UNFIT and spec.attempt > 0 and bool(outcome.hosts)

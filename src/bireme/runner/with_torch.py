@@ -35,5 +35,5 @@ def interpreter_with_torch(spec: JobSpec, environ: Mapping[str, str]) -> str:
         raise BadInputError(f"cannot start {interpreter}: {error.strerror}") from None
     if status:
         what = f"elastic training with --no_ssh needs PyTorch, and {interpreter} has none"
-        raise BadInputError(what, mend="pip install torch, or leave out --no_ssh")
+        raise BadInputError(what, hint="pip install torch, or leave out --no_ssh")
     return interpreter

@@ -34,7 +34,7 @@ def interpreter(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, Mapping
     if script is None:
         return sys.executable, environ
     if not os.path.isfile(script) or not os.access(script, os.R_OK):
-        raise BadInputError(f"cannot read {script}", mend="it is the file that activates the environment", where=_WHERE)
+        raise BadInputError(f"cannot read {script}", hint="it is the file that activates the environment", where=_WHERE)
     environ = _sourced(os.path.abspath(script), environ)
     for name in ("python", "python3"):
         path = find_executable(name, environ)
@@ -60,7 +60,7 @@ def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
     if status != 0 or not found:  # it may also have left the shell with 0
         raise BadInputError(
             f"{script} ended with exit code {exit_code(status)} instead of setting an environment",
-            mend=said[-1] if said else "",
+            hint=said[-1] if said else "",
             where=_WHERE,
         )
     pairs = (os.fsdecode(item).partition("=") for item in found.split(b"\0") if item)

@@ -115,7 +115,7 @@ def start(
         pid = os.fork()
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        raise UnfitError(f"cannot start a process: {error.strerror}", mend=_FORK_MEND) from None
+        raise UnfitError(f"cannot start a process: {error.strerror}", hint=_FORK_MEND) from None
     if pid == 0:
         try:
             shared = Shared(command_read, event_write, tuple(keep), at_loss, farewell)

@@ -1,6 +1,6 @@
 """One decoder of exit status.
 
-A death by signal n is the code 128 + n, never success: the reference turns it into 0 or a negative
+A death by signal n is the code 128 + n, never success: DeepSpeed turns it into 0 or a negative
 number on some paths, MPICH into n.
 """
 

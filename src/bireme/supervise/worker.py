@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 
-from bireme.supervise import limits, process
+from bireme.supervise import open_files, process
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -68,7 +68,7 @@ def become(worker: WorkerStart, parent: int, death: int, was: Inherited, mask: C
         if worker.cores:
             os.sched_setaffinity(0, worker.cores)
         os.chdir(worker.cwd)
-        limits.give_back(was.files_limit)
+        open_files.give_back(was.files_limit)
         _execute(worker.argv, worker.env)
     except OSError as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126

@@ -117,7 +117,7 @@ def _key_lines(path: str, text: str) -> dict[Path, int]:
             column = start - text.rfind("\n", 0, start)
             raise BadInputError(
                 f"{'.'.join(keys)!r} stands here for the second time",
-                mend=f"the first is on line {lines[keys]}: keep one",
+                hint=f"the first is on line {lines[keys]}: keep one",
                 where=f"{path}:{line}:{column}",
             )
         lines[keys] = line
