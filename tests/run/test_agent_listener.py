@@ -153,7 +153,7 @@ def test_the_wrong_token(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_stranger_who_says_nothing_is_sent_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_listener, "_HANDSHAKE_WAIT", 0.2)
-    strangers = [door.stranger(words) for words in (b"", b"bireme-dial 1 ")]
+    strangers = [door.stranger(words) for words in (b"", b"bireme-dial 2 ")]
     door.wait(lambda: all(map(hung_up, strangers)))
     for stranger in strangers:
         stranger.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 
 from bireme.planning.environment import MARK
@@ -292,11 +293,16 @@ def _names(pids: Sequence[int]) -> tuple[str, ...]:
 
 
 def _read_text(path: str) -> str:
+    """What a rank has left in a file; nothing where it has left anything but a file: a pipe would never end."""
     try:
-        with open(path, errors="replace") as file:
-            return file.read(1 << 20)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return ""
+    with open(fd, errors="replace") as file:
+        try:
+            return file.read(1 << 20) if stat.S_ISREG(os.fstat(fd).st_mode) else ""
+        except OSError:
+            return ""
 
 
 def remove_files(paths: Sequence[str]) -> None:
