@@ -295,14 +295,10 @@ def _names(pids: Sequence[int]) -> tuple[str, ...]:
 def _read_text(path: str) -> str:
     """What a rank has left in a file; nothing where it has left anything but a file: a pipe would never end."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), errors="replace") as file:
+            return file.read(1 << 20) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
     except OSError:
         return ""
-    with open(fd, errors="replace") as file:
-        try:
-            return file.read(1 << 20) if stat.S_ISREG(os.fstat(fd).st_mode) else ""
-        except OSError:
-            return ""
 
 
 def remove_files(paths: Sequence[str]) -> None:
