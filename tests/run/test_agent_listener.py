@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from bireme.agent.connect import Connection, connect
+from bireme.cluster import agent_listener
+from bireme.cluster.agent_listener import AgentListener
 from bireme.control.channel import Channel
 from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.control.transport import Transport
 from bireme.errors import UnfitError
 from bireme.loop import Loop
 from bireme.resources.locality import own_addresses
-from bireme.runner import agent_listener
-from bireme.runner.agent_listener import AgentListener
 from tests.control import examples
 
 VARIABLE = "BIREME_TOKEN"

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import os, signal
-from bireme.runner.deferred_signals import Remembered
+from bireme.elastic.deferred_signals import Remembered
 
 before = signal.getsignal(signal.SIGTERM)
 signal.signal(signal.SIGQUIT, signal.SIG_IGN)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bireme.runner import control_socket
+from bireme.elastic import control_socket
 from tests.conftest import NOBODY, as_nobody, bireme, clean_environ
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no abstract sockets")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no ab
 RUNNER = """
 import os, sys
 from bireme.loop import Loop
-from bireme.runner.control_socket import Door
+from bireme.elastic.control_socket import Door
 loop = Loop()
 door = Door()
 door.listen(loop, lambda request: {"said": f"{request['node']} of {os.getuid()}" + eval(sys.argv[1])})

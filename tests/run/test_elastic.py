@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bireme.deepspeed.runner import encode_world_info
-from bireme.runner import control_socket
+from bireme.elastic import control_socket
 from tests.conftest import bireme, clean_environ, free_ports, read_lines
 
 needs_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="PyTorch is not installed")

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from bireme import isolated
+from bireme.cluster.node_selection import Found
+from bireme.elastic import node_probe
 from bireme.job import JobSpec, Program
 from bireme.planning.exports import Exports
 from bireme.planning.world import encode_world_info
 from bireme.resources.hostfile import HostEntry
-from bireme.runner import node_probe
-from bireme.runner.node_selection import Found
 from tests.conftest import PROGRAMS, clean_environ
 from tests.traps import NAMES, Traps
 

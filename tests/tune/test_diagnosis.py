@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from bireme.supervise.outcome import Outcome, RankEnd
-from bireme.supervise.record import of_outcome
+from bireme.result.outcome import Outcome, RankEnd
+from bireme.result.report_record import of_outcome
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.experiment import End, read_report
 from bireme.tune.trial_result import TrialResult

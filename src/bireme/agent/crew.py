@@ -10,7 +10,7 @@ from bireme.agent.node import NodeEvents, NodeProcesses, remove_flat_directory
 from bireme.agent.pipes import Pipes
 from bireme.logs.console import ERR, OUT
 from bireme.logs.rankfiles import RankFiles
-from bireme.supervise import open_files
+from bireme.process import open_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from bireme.agent.facts import node_facts, short_hostname
 from bireme.control.messages import Hello
 from bireme.errors import BiremeError
 from bireme.logs.rankfiles import prepare
+from bireme.process import activation
 from bireme.resources import devices, locality, ports, program
-from bireme.supervise import activation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -47,9 +47,9 @@ from bireme.errors import BiremeError
 from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.planning.environment import ELASTIC_MARK, elastic_mark
+from bireme.process import open_files
+from bireme.process.kernel import marked
 from bireme.resources import reach
-from bireme.supervise import open_files
-from bireme.supervise.process import marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from bireme.loop import Timer
     from bireme.planning.start import NodePlan
     from bireme.resources import ports
-    from bireme.supervise.outcome import RankEnd
+    from bireme.result.outcome import RankEnd
 
     State: TypeAlias = Literal["new", "asked", "started"]
 

@@ -13,9 +13,9 @@ from bireme.errors import OK, BadInputError
 from bireme.logs.console import ERR, OUT, Console
 from bireme.logs.output import JobOutput, Style
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
-from bireme.supervise.outcome import WORDS_OF
-from bireme.supervise.report import last_traceback, last_words
-from bireme.supervise.verdict import Verdict
+from bireme.result.outcome import WORDS_OF
+from bireme.result.report import last_traceback, last_words
+from bireme.result.verdict import Verdict
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec, OutputMode
     from bireme.loop import Timer
     from bireme.planning.start import StartPlan
-    from bireme.supervise.outcome import Cause, Outcome, RankEnd
+    from bireme.result.outcome import Cause, Outcome, RankEnd
 
     class Crew(Protocol):
         """What carries the ranks. It calls the session's methods as things happen, ``gone()`` and ``over()`` last."""

@@ -33,8 +33,8 @@ def main(argv: list[str]) -> int:
         return OK
     if not options["world_info"]:
         raise BadInputError("--world_info is missing", hint="python -m bireme.agent --help shows the options")
+    from bireme.launch import one_machine
     from bireme.planning.world import decode_world_info
-    from bireme.runner import local
 
     world = decode_world_info(options["world_info"])
     spec = job_spec(parsed)
@@ -43,6 +43,6 @@ def main(argv: list[str]) -> int:
     if spec.elastic:  # the variable is DeepSpeed's
         first = next(iter(world)) if len(world) > 1 else None
         spec = spec.replace(run_id=os.environ.get("ELASTIC_RUN_ID", "bireme"), master_addr=spec.master_addr or first)
-    outcome = local.run_by_hand(spec, os.environ, world, options["node_rank"], options["save_pid"] or None)
+    outcome = one_machine.run_by_hand(spec, os.environ, world, options["node_rank"], options["save_pid"] or None)
     report(outcome)
     return outcome.exit_code

@@ -9,7 +9,7 @@ import time
 from contextlib import contextmanager
 
 from bireme.logs.console import complain, printable
-from bireme.supervise.report import duration
+from bireme.result.report import duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from bireme.backends.base import HostLaunch, LaunchPlan
 from bireme.cli.options import AGENT
 from bireme.deepspeed.by_itself import MultiNodeRunner
 from bireme.deepspeed.constants import PDSH_MAX_FAN_OUT
-from bireme.runner.pidfile import DIRECTORY as PID_FILE_BASEPATH
+from bireme.process.pid_file import DIRECTORY as PID_FILE_BASEPATH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

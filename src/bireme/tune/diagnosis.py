@@ -7,9 +7,9 @@ import signal
 from collections.abc import Mapping
 
 from bireme.errors import BAD_INPUT, OK, TIME_LIMIT
-from bireme.supervise import record
-from bireme.supervise.outcome import RankEnd
-from bireme.supervise.status import describe
+from bireme.result import report_record
+from bireme.result.exit_status import describe
+from bireme.result.outcome import RankEnd
 from bireme.tune import tracebacks
 from bireme.tune.experiment import End
 from bireme.tune.trial_result import Cause, TrialResult
@@ -42,7 +42,7 @@ def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -
         ending = TrialResult("no metric", reason) if reason else TrialResult("ok", metrics=dict(figures))
     elif end.stopped:
         ending = TrialResult("stopped", "stopped by the tuner")  # whatever its ranks made of that
-    elif end.report is None or not record.is_one(end.report):
+    elif end.report is None or not report_record.is_one(end.report):
         ending = _without_report(end.exit_code, stderr)
     else:
         ending = _of_report(end.report)

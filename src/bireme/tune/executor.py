@@ -12,7 +12,7 @@ from typing import Protocol
 
 from bireme.errors import UNFIT
 from bireme.loop import Loop, Timer
-from bireme.supervise import open_files
+from bireme.process import open_files
 from bireme.tune.experiment import End, Experiment, Order
 from bireme.tune.scheduler import Scheduler, StartTask, Task
 from bireme.tune.slots import Shape, SlotReservation

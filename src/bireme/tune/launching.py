@@ -6,19 +6,20 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from bireme.cluster import many_nodes, node_selection
 from bireme.errors import OK, BadInputError, UnfitError
+from bireme.launch import one_machine, placement
 from bireme.resources import device_memory, devices
 from bireme.resources.locality import is_this_machine
-from bireme.runner import cluster, local, node_selection, placement
 from bireme.tune.slots import SlotReservation
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from bireme.cluster.agent_handle import AgentHandle
+    from bireme.cluster.node_selection import Found
     from bireme.job import JobSpec
     from bireme.resources.pool import Pool
-    from bireme.runner.agent_handle import AgentHandle
-    from bireme.runner.node_selection import Found
 
 
 class Ground(Value):
@@ -39,7 +40,7 @@ class Ground(Value):
 
     def only_here(self, reservation: SlotReservation) -> bool:
         """Whether all of it is on this machine."""
-        return all(host == local.HOST or is_this_machine(host) for host, _ in reservation.places)
+        return all(host == one_machine.HOST or is_this_machine(host) for host, _ in reservation.places)
 
 
 def ground(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) -> Ground:
@@ -57,7 +58,7 @@ def ground(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) -> Grou
     """
     found = placement.find(spec, environ)
     if found is None:
-        return _here(spec, environ, ranks, local.HOST)
+        return _here(spec, environ, ranks, one_machine.HOST)
     entries, slots = node_selection.select(spec, found)
     if None not in slots.values():
         return Ground({entry.name: slots[entry.name] or () for entry in entries})
@@ -89,7 +90,7 @@ def _asked(spec: JobSpec, environ: Mapping[str, str], found: Found) -> dict[str,
                 without.append(member.name)
         return ""
 
-    outcome = cluster.run(
+    outcome = many_nodes.run(
         spec.replace(log_dir=None, rank_log_dir=None, save_pid=False), environ, found, checked=checked
     )
     if outcome.cause == "signal":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from bireme.supervise.report import duration
+from bireme.result.report import duration
 from bireme.tune.deepspeed.config_space import STAGE
 from bireme.tune.deepspeed.tuning import Row, Tuning
 
