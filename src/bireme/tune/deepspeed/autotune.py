@@ -31,7 +31,7 @@ class Request(Value):
     """What is asked for.
 
     ``real``: the launch of the real job, as ``("bireme", "run", …, script)``. ``by_file``, ``limit``: as
-    `trials.Manner`. ``order``: ``fifo`` or ``longest``. ``capacity``: bytes of memory of a GPU; None: not known.
+    `TrialOptions`. ``order``: ``fifo`` or ``longest``. ``capacity``: bytes of memory of a GPU; None: not known.
     """
 
     launch: Launch
