@@ -97,7 +97,7 @@ def test_missing_peers_are_named(tmp_path):
     environ = clean_environ(PATH=str(tmp_path))
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "left out, since neither on PATH nor in a --peers directory: mpich" in done.stdout
+    assert "left out, because neither on PATH nor in a --peers directory: mpich" in done.stdout
 
 
 @pytest.mark.parametrize(("ranks", "most"), [(2, 1.6), (16, 1.25)])
