@@ -13,6 +13,7 @@ from bireme.errors import OK, BadInputError, BiremeError
 from bireme.logs.console import printable, show
 from bireme.logs.sink import is_gone
 from bireme.resources import program
+from bireme.tune import requirements
 from bireme.tune.launching import Ground, Launch, gpu_memory, ground
 from bireme.tune.slots import FreeSlots, Shape
 
@@ -59,6 +60,7 @@ def carry_out(parsed: Parsed) -> int:
 
 def study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
     """The same without the real job; return the exit code, and that job's command where it is OK."""
+    requirements.check("bireme tune")
     if parsed.options["elastic_training"] or isinstance(parsed.options["num_nodes"], tuple):
         raise BadInputError("--autotuning cannot be used with --elastic_training", hint="tune first")
     from bireme.cli.progress import any_text

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from bireme import jsontext
 from bireme.errors import BadInputError
+from bireme.tune import requirements
 from bireme.value import Value
 
 Path = tuple[str, ...]
@@ -153,6 +154,7 @@ def _keys(text: str) -> Iterator[tuple[Path, int]]:
 
 
 def _hjson(path: str, text: str, json_error: ValueError) -> Document:
+    requirements.check("not JSON, and reading HJSON", "hjson", where=path)  # a scheduler of JSON files needs no hjson
     import hjson
 
     try:
