@@ -25,7 +25,7 @@ def check(purpose: str, *names: str, where: str = "") -> None:
     if missing:
         raise BadInputError(
             f"{purpose} needs packages that are not installed: {', '.join(missing)}",
-            mend="install them: pip install 'bireme[tune]'",
+            hint="install them: pip install 'bireme[tune]'",
             where=where,
         )
 
