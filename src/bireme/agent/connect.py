@@ -52,7 +52,7 @@ def connect(
     """
     token = environ.pop(variable, "")
     if not token:
-        raise UnfitError(f"the launcher has not passed on {variable}", hint="--launcher ssh needs no such variable")
+        raise UnfitError(f"the launcher did not pass on {variable}", hint="use --launcher ssh, which does not need it")
     who = {
         "name": name,
         "hostname": os.uname().nodename,
@@ -80,13 +80,13 @@ def connect(
                 if _prove(connection, handshake):
                     connection.settimeout(None)
                     return Connection(connection.detach(), handshake.transport, handshake.early)
-                why[address] = "that is not our runner"
+                why[address] = "what answers is not the runner of this job"
                 left.remove(address)
             except OSError as error:
                 why[address] = error.strerror or str(error)
             connection.close()
-    words = "; ".join(f"{address}: {reason}" for address, reason in why.items())
-    raise UnfitError(f"{os.uname().nodename} cannot reach the runner, port {port}: {words}")
+    reasons = "; ".join(f"{address}: {reason}" for address, reason in why.items())
+    raise UnfitError(f"{os.uname().nodename} cannot connect to the runner on port {port}: {reasons}")
 
 
 def _prove(connection: socket.socket, handshake: Agent) -> bool:
@@ -100,7 +100,7 @@ def _prove(connection: socket.socket, handshake: Agent) -> bool:
     while not handshake.welcome:
         data = connection.recv(65536)
         if not data:
-            raise ConnectionResetError("it hung up")
+            raise ConnectionResetError("it closed the connection")
         answer = handshake.feed(data)
         if answer is None:
             return False

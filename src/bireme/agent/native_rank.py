@@ -33,7 +33,7 @@ def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
     rank, local_rank = engine_rank(environ)
     world: list[tuple[str, list[str]]] = plan["world"]
     if not 0 <= rank < sum(len(slots) for _, slots in world):
-        raise BadInputError(f"the engine has started rank {rank}, which is none of the job's")
+        raise BadInputError(f"the launcher started rank {rank}, which is not a rank of this job")
     environ.update(native_environment(world, rank, local_rank, plan["variables"], plan["addr"], plan["port"]))
     argv = [word.replace("{local_rank}", str(local_rank)) if place == plan["place"] else word
             for place, word in enumerate(arguments[1:])]  # fmt: skip
@@ -53,4 +53,4 @@ def engine_rank(environ: MutableMapping[str, str]) -> tuple[int, int]:
     for rank, local_rank in _VARIABLES:
         if rank in environ and local_rank in environ:
             return int(environ[rank]), int(environ[local_rank])
-    raise BadInputError("no engine's rank is in the environment: this is for ranks that mpirun or srun has started")
+    raise BadInputError("no rank number in the environment: --native is for ranks started by mpirun or srun")

@@ -159,11 +159,11 @@ class NodeProcesses:
                 self._worker_ended(int(args[0]), int(args[1]), float(args[2]))
             elif word == "unborn":
                 rank = self._plan.workers[int(args[0])].rank
-                reason = f"rank {rank} cannot be started on {self._plan.host}: {os.strerror(int(args[1]))}"
-                self._listener.unfit(f"{reason} (ulimit -u, or pids.max of the control group)")
+                reason = f"cannot start rank {rank} on {self._plan.host}: {os.strerror(int(args[1]))}"
+                self._listener.unfit(f"{reason} (check ulimit -u, and pids.max of the control group)")
             elif word == "unguarded":
-                reason = f"no process can be started on {self._plan.host}: {os.strerror(int(args[0]))}"
-                self._listener.unfit(f"{reason} (ulimit -u, or pids.max of the control group)")
+                reason = f"cannot start any process on {self._plan.host}: {os.strerror(int(args[0]))}"
+                self._listener.unfit(f"{reason} (check ulimit -u, and pids.max of the control group)")
                 self._end()
             elif word == "lost":
                 self._lost = True

@@ -102,7 +102,7 @@ def run(options: SessionOptions, make_crew: Callable[[Session], Crew]) -> Outcom
     Must be called in the main thread (signals arrive there); handlers are given back at the end.
     """
     if not _in_main_thread():
-        raise BadInputError("a job can be run only by the main thread: it takes the process's signals")
+        raise BadInputError("a job can run only in the main thread: it handles the signals of the process")
     session = Session(options)
     try:
         session.crew = make_crew(session)

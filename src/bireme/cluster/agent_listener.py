@@ -216,4 +216,4 @@ def _listening(addresses: Sequence[str]) -> list[socket.socket]:
                 return sockets
         for listening in sockets:
             listening.close()
-    raise UnfitError(f"there is no port to listen on at {', '.join(addresses)}")
+    raise UnfitError(f"no free port to listen on at {', '.join(addresses)}")

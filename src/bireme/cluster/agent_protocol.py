@@ -100,7 +100,7 @@ class AgentProtocol:
         elif event in NEXT[self.state]:
             self.state = NEXT[self.state][event]
         else:
-            raise ValueError(f"no {event} in the state {self.state}")
+            raise ValueError(f"event {event} is not allowed in state {self.state}")
 
     def start(self, ranks: Iterable[int]) -> None:
         """It is told to start these ranks."""
@@ -122,12 +122,12 @@ class AgentProtocol:
             self._admit_stream(message)
         elif isinstance(message, Up):
             if message.rank not in self._planned:
-                raise ProtocolError(f"it sent the start of rank {message.rank}, which was not due there")
+                raise ProtocolError(f"it reported the start of rank {message.rank}, which it was not told to start")
             self._planned.discard(message.rank)
             self._running.add(message.rank)
         elif isinstance(message, Down):
             if message.end.rank not in self._running:
-                raise ProtocolError(f"it sent the end of rank {message.end.rank}, which does not run there")
+                raise ProtocolError(f"it reported the end of rank {message.end.rank}, which was not running there")
             self._running.discard(message.end.rank)
             self._unseen.discard(message.end.rank)
         elif isinstance(message, (GuardianLost, Unfit)):
@@ -147,4 +147,4 @@ class AgentProtocol:
         """Ranks may be missing only where it has said that its guardian was lost, or that it could not start them."""
         if self._unseen and not self._excused and not message.stuck:
             ranks = ", ".join(map(str, sorted(self._unseen)))
-            raise ProtocolError(f"it sent Over before the end of rank {ranks}")
+            raise ProtocolError(f"it sent Over before it reported the end of rank {ranks}")

@@ -106,9 +106,9 @@ class Bootstrap:
             problems.append(f"Bireme {hello.version} is installed there, {bireme.__version__} here")
         kind = self._cluster_job.epoch.accelerator if self._cluster_job.epoch is not None else ""
         if kind and hello.accelerator not in ("", kind):  # its driver may yet have to be loaded
-            problems.append(f"the job runs on {kind}, and there is {hello.accelerator} now")
+            problems.append(f"the job runs on {kind}, but the node now has {hello.accelerator}")
         if hello.earlier:  # cut off or frozen, it may not yet have ended what it ran
-            self.fail(member, [f"{hello.earlier} processes of an earlier epoch still run there"])
+            self.fail(member, [f"{hello.earlier} processes of an earlier epoch are still running there"])
             return
         if problems and not self._cluster_job.spec.preflight and hello.is_complete:
             for problem in problems:
@@ -148,7 +148,7 @@ class Bootstrap:
                 continue
             try:
                 left = self._cluster_job.resolve({member.name: member.hello.slots})
-                problem = member.hint = "" if left else "the filters leave no slot of it"
+                problem = member.hint = "" if left else "the filters leave no slots on it"
             except BadInputError as error:
                 problem = str(error)
             if problem:
@@ -171,7 +171,7 @@ class Bootstrap:
             if member.channel is not None:
                 member.channel.close()
             self._launcher.end(member.index)
-            epoch.left_out(member.name, (member.problems or [member.hint or "it is not there"])[-1])
+            epoch.left_out(member.name, (member.problems or [member.hint or "it did not answer"])[-1])
         return bad if len(self._members) < epoch.min_nodes else []
 
     def find_address(self) -> None:
@@ -199,11 +199,11 @@ class Bootstrap:
                 self._on_address(address)
                 return
         cut = tuple(other.name for other in others if not other.reachable)
-        who = f"{', '.join(cut)} reach none" if cut else "there is none that all nodes reach"
+        reason = f"{', '.join(cut)} cannot reach any" if cut else "no address is reachable from all nodes"
         addresses = ", ".join(first.hello.addresses) or "none"
-        note = f"no common address of {first.name} for the rendezvous: {who} of {addresses}"
+        note = f"no common address of {first.name} for the rendezvous: {reason} (tried: {addresses})"
         if self._cluster_job.epoch is None:
-            self._session.trouble("unfit", f"{note}\n--master_addr names one", time.monotonic(), cut)
+            self._session.trouble("unfit", f"{note}\nset one with --master_addr", time.monotonic(), cut)
             return
         # Nodes may go: those that reach nothing, but the first if it is reached by nobody, or only in parts.
         at_fault = cut if 0 < len(cut) < len(others) or len(others) == 1 else (first.name,)
@@ -216,7 +216,7 @@ class Bootstrap:
         if not self._one_by_one:  # an engine of all nodes says much: prefer what ssh said about this one
             said = [line for line in said if "ssh: " in line and member.name in line] or said
         lines = [line.removeprefix(f"{member.name}: ") for line in said or noise if line.strip(" -=")]
-        return lines[-8:] or [f"{self._cluster_job.backend.NAME} has ended with exit code {code}"]
+        return lines[-8:] or [f"{self._cluster_job.backend.NAME} ended with exit code {code}"]
 
     def engine_says(self, index: int, line: str) -> None:
         """An engine of all nodes may go on although it could not reach one of them."""

@@ -239,7 +239,7 @@ class ClusterCrew:
         withheld = sorted(name for name in self._cluster_job.exports if is_secret(name))
         if readable not in self._said:  # not once for each of a thousand nodes
             self._said.add(readable)
-            names = f"; exported variables that are withheld as secrets: {', '.join(withheld)}" if withheld else ""
+            names = f"; exported variables withheld as secrets: {', '.join(withheld)}" if withheld else ""
             note = f"the channel to {member.name} (and maybe other nodes) is not encrypted: {readable}{names}"
             self._session.console.say("warning", note)
         return {name: value for name, value in self._cluster_job.exports.items() if name not in withheld}
@@ -249,7 +249,7 @@ class ClusterCrew:
         member = find_agent(self._all, who)
         if member is None:
             os.close(fd)
-            note = f"the launcher has started an agent on {who.get('hostname', '?')}, which is no node of the job"
+            note = f"the launcher started an agent on {who.get('hostname', '?')}, which is not a node of this job"
             self._session.trouble("unfit", note, time.monotonic())
         elif member.channel is not None or member.state != "connecting":
             os.close(fd)

@@ -30,5 +30,5 @@ def _blame_the_silent(session: Session, lost: Sequence[AgentHandle], port: int) 
     """An engine of all nodes takes every agent along when it loses one: the one that is silent is to blame."""
     dead = tuple(member.name for member in lost if not reachable(addresses_of(member.name), port, seconds=1.0))
     if dead:
-        note = f"agent lost on {', '.join(dead)}: the node does not answer any more"
+        note = f"agent lost on {', '.join(dead)}: the node no longer answers"
         session.trouble("agent lost", note, float("-inf"), dead)

@@ -68,8 +68,8 @@ def _refuse_what_needs_an_agent(spec: JobSpec) -> None:
     if spec.output not in ("auto", "raw"):
         given.append(f"--output {spec.output}")
     if given:
-        what = f"{given[0]} has no meaning with --native_ranks, where the engine has the ranks and their output"
-        raise BadInputError(what, hint="leave one of the two out", where=given[0].split()[0])
+        what = f"{given[0]} cannot be used with --native_ranks: the launcher owns the ranks and their output"
+        raise BadInputError(what, hint="use one or the other", where=given[0].split()[0])
 
 
 def command(
@@ -83,8 +83,8 @@ def command(
     _refuse_what_needs_an_agent(spec)
     backend = base.load(launcher)
     if backend.NATIVE is None:
-        hint = "--launcher openmpi, mpich, impi, mvapich or slurm does"
-        raise BadInputError(f"{launcher} does not start ranks itself", hint=hint, where="--native_ranks")
+        hint = "use --launcher openmpi, mpich, impi, mvapich or slurm"
+        raise BadInputError(f"{launcher} cannot start ranks itself", hint=hint, where="--native_ranks")
     world = _world(spec, found)
     names = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd()).variables
     launch = base.LaunchPlan(
@@ -106,8 +106,12 @@ def _world(spec: JobSpec, found: Found) -> Pool:
     for entry in entries:
         declared = slots[entry.name]
         if declared is None:
-            what = f"the slots of {entry.name} are not declared"
-            raise BadInputError(what, hint="add slots=N", where="--native_ranks")
+            what = f"no number of slots declared for {entry.name}"
+            raise BadInputError(
+                what,
+                hint="add slots=N to its line in the hostfile, or :N to its name in --hosts",
+                where="--native_ranks",
+            )
         world[entry.name] = declared
     return world
 

@@ -33,8 +33,8 @@ def node_plans(
     spec, first = cluster_job.spec, members[0]
     active = cluster_job.resolve({member.name: member.hello.slots for member in members})
     if first.name not in active:  # it holds the port, at an address of its own
-        what = f"the filters leave no slot of {first.name}, the first node"
-        raise BadInputError(what, hint=f"leave out the whole node: --exclude {first.name}", where="--exclude")
+        what = f"the filters leave no slots on {first.name}, the first node"
+        raise BadInputError(what, hint=f"exclude the whole node: --exclude {first.name}", where="--exclude")
     accelerator = first.hello.accelerator
     job = JobFacts(
         os.urandom(6).hex(),

@@ -41,7 +41,7 @@ def inventory(members: Sequence[AgentHandle]) -> str:
 
 def complaint(bad: Sequence[AgentHandle], total: int) -> str:
     """Host by host, what is wrong."""
-    lines = [f"{len(bad)} of {total} node{'' if total == 1 else 's'} cannot carry the job:"]
+    lines = [f"{len(bad)} of {total} node{'' if total == 1 else 's'} cannot run the job:"]
     width = max(len(member.name) for member in bad)
     for member in bad:
         said = member.problems or [member.hint]

@@ -74,7 +74,7 @@ class Decoder:
             while len(buffer) - start >= _HEAD.size:
                 kind, length = _HEAD.unpack_from(buffer, start)
                 if length > MAX_FRAME or kind not in (b"J", b"O"):
-                    raise ProtocolError("it sent something that is no frame")
+                    raise ProtocolError("it sent bytes that are not a frame")
                 begin, end = start + _HEAD.size, start + _HEAD.size + length
                 if len(buffer) < end:
                     break
@@ -96,7 +96,7 @@ class Decoder:
         version = bytes(self._buffer[place + len(_GREETING_STEM) : end])
         if version != b"%d" % VERSION:
             other = version.decode(errors="replace")
-            raise NotOursError(f"the other side speaks version {other} of the channel, we {VERSION}")
+            raise NotOursError(f"incompatible versions of the channel protocol: {other} there, {VERSION} here")
         del self._buffer[: end + 2]
         self._greeted = True
         return True
@@ -105,6 +105,6 @@ class Decoder:
         if kind == b"J":
             return from_json(rest, self._vocabulary)
         if len(rest) < _OUTPUT.size:
-            raise ProtocolError("it sent output of no rank")
+            raise ProtocolError("it sent output without a rank")
         rank, number = _OUTPUT.unpack_from(rest)
         return Output(rank, number, rest[_OUTPUT.size :])

@@ -70,7 +70,7 @@ class Ask(Message):
 
     def check(self) -> str:
         """See `Message.check`."""
-        return "" if self.heartbeat > 0 else "a heartbeat of no length"
+        return "" if self.heartbeat > 0 else "a heartbeat that is not positive"
 
 
 class Probe(Message):
@@ -141,7 +141,7 @@ class Credit(Message):
 
     def check(self) -> str:
         """See `Message.check`."""
-        return "" if self.size > 0 else "a credit of nothing"
+        return "" if self.size > 0 else "a credit that is not positive"
 
 
 class Ping(Message):
@@ -201,13 +201,13 @@ class Hello(Message):
         """See `Message.check`. Names and slots stand before each line of a rank's output, so nothing odd is in them."""
         for text in (self.hostname, self.accelerator, *self.slots):
             if not text.isprintable():
-                return "a name with control characters in it"
+                return "control characters in a name"
         if not self.hostname:
-            return "a node without a name"
+            return "an empty hostname"
         if not self.problems and not self.is_complete:
-            return "neither all that was asked for nor a problem"
+            return "neither complete facts nor a problem"
         if self.bound and len(self.bound) != len(self.slots):
-            return "cores for another number of ranks than there are slots"
+            return "core lists for a different number of ranks than slots"
         return _check_port(self.port) if self.port else ""
 
 
@@ -233,7 +233,7 @@ class Down(Message):
 
     def check(self) -> str:
         """See `Message.check`."""
-        return "" if 0 <= self.end.code <= 255 else f"an exit code of {self.end.code}"
+        return "" if 0 <= self.end.code <= 255 else f"the invalid exit code {self.end.code}"
 
 
 class Rested(Message):
@@ -258,7 +258,7 @@ class Say(Message):
 
     def check(self) -> str:
         """See `Message.check`."""
-        return "" if self.level in ("debug", "info", "warning", "error") else "a line of no known level"
+        return "" if self.level in ("debug", "info", "warning", "error") else "an unknown log level"
 
 
 class Unfit(Message):
@@ -304,11 +304,11 @@ class Pong(Message):
 
 
 def _check_port(port: int) -> str:
-    return "" if 0 < port < 65536 else f"port {port}, which there is not"
+    return "" if 0 < port < 65536 else f"the invalid port {port}"
 
 
 def _check_signal(signum: int) -> str:
-    return "" if signum in signal.valid_signals() else f"signal {signum}, which there is not"
+    return "" if signum in signal.valid_signals() else f"the invalid signal {signum}"
 
 
 def _by_name(*classes: type[Message]) -> Mapping[str, type[Message]]:

@@ -16,7 +16,7 @@ _NUMBERED = struct.Struct("!QI")
 _LONGEST = 256 * 1024
 """Bytes of the longest record: what a forged length can have us keep before its MAC is checked."""
 
-ALTERED = "what it carries was altered on the way"
+ALTERED = "its data was altered in transit"
 
 
 class Transport:

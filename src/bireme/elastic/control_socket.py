@@ -104,9 +104,9 @@ def ask(pid: int, **request: object) -> dict[str, Any]:
     with connect(pid) as guest:
         guest.settimeout(_PATIENCE)
         guest.send(json.dumps(request).encode())
-        answer = json.loads(guest.recv(_MOST_BYTES) or b'{"error": "it is not your job, or has just ended"}')
+        answer = json.loads(guest.recv(_MOST_BYTES) or b'{"error": "it is not your job, or it has just ended"}')
     if not isinstance(answer, dict) or not answer.keys() & {"said", "error"}:
-        raise ValueError("it says nothing that could be understood")
+        raise ValueError("its answer cannot be understood")
     return answer
 
 
@@ -129,11 +129,13 @@ def connect(pid: int) -> socket.socket:
             return chosen[0]
         if chosen:
             chosen[0].close()
-            raise OSError("containers have several jobs with this pid: ask from within the job's own")
+            raise OSError(
+                "several containers have a job with this pid: run the command inside the container of the job"
+            )
         if not busy:
-            raise ConnectionRefusedError(f"no elastic job of this user has pid {pid}")
+            raise ConnectionRefusedError(f"you have no elastic job with pid {pid}")
         if time.monotonic() > deadline:
-            raise TimeoutError("it does not take the request")
+            raise TimeoutError("it does not accept the request")
         time.sleep(_PAUSE)
 
 

@@ -91,8 +91,8 @@ class ElasticJob:
         names = self._names(self._found)
         placement.check_node_rank(spec, len(names))
         if len(names) < spec.min_nodes and file.next_look is None:
-            what = f"there are {len(names)} nodes, and at least {spec.min_nodes} are needed"
-            raise BadInputError(what, hint="name more, or fewer are needed", where="--min_elastic_nodes")
+            what = f"{spec.min_nodes} nodes are required, but only {len(names)} given"
+            raise BadInputError(what, hint="add nodes, or require fewer", where="--min_elastic_nodes")
         if spec.output == "auto" and (len(names) > 1 or file.next_look is not None):
             # Also while there is but one rank: the form is the same to the end.
             self._spec = spec = spec.replace(output="prefix")
@@ -222,8 +222,8 @@ class ElasticJob:
 
     def _whom(self) -> str:
         roster = self._roster
-        missing = f", not {roster.missing()}" if roster.missing() else ""
-        return f"{len(roster.present)} of {roster.min_nodes} nodes are there{missing}"
+        missing = f"; missing: {roster.missing()}" if roster.missing() else ""
+        return f"{len(roster.present)} of {roster.min_nodes} required nodes are available{missing}"
 
     def _time_left(self) -> float | None:
         limit = self._spec.time_limit
@@ -235,7 +235,7 @@ class ElasticJob:
         if signum and outcome.cause in ("membership", "agent lost", "unfit"):  # without it the job would have gone on
             outcome = outcome.replace(cause="signal", signum=signum, exit_code=128 + signum, note="")
         elif outcome.cause == "membership":
-            note = f"{self._fruitless} times in a row no rank could be started, at last: {outcome.note}"
+            note = f"no rank could be started {self._fruitless} times in a row; the last time: {outcome.note}"
             outcome = outcome.replace(cause="unfit", exit_code=UNFIT, note=note)
         if outcome.cause == "time limit" and self._spec.time_limit is not None:
             outcome = outcome.replace(note=session.limit_note(self._spec.time_limit))
@@ -266,7 +266,7 @@ class ElasticJob:
         self._roster.lose((name,), why, time.monotonic())
         spare = [other for other in self._roster.invited() if other not in self._invited]
         if spare:
-            self._monitor.rearrange(f"{spare[0]} takes the place of {name}")
+            self._monitor.rearrange(f"{spare[0]} replaces {name}")
         self._monitor.plan_look()
 
     def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
@@ -293,7 +293,7 @@ class ElasticJob:
         if outcome.cause == "membership":
             return outcome.note
         if outcome.cause == "too few nodes" and not self._roster.lacking:
-            return "at the last moment there are enough nodes"
+            return "enough nodes became available at the last moment"
         if outcome.cause == "rank failed":
             if not self._budget.spend(now):
                 return ""

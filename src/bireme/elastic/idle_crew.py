@@ -38,7 +38,7 @@ class IdleCrew:
 
     def start(self) -> None:
         """Wait."""
-        self._session.console.say("warning", f"waiting, at most {self._seconds:.0f} s: {self._note()}")
+        self._session.console.say("warning", f"waiting up to {self._seconds:.0f} s for nodes: {self._note()}")
         self._session.loop.after(self._seconds, self._give_up)
         self._attach(self._session)
 

@@ -158,10 +158,10 @@ class MembershipMonitor:
         try:
             helper = Helper(node_probe.words(), self._environ)
         except OSError as error:
-            self._complain(f"cannot look for nodes: {error.strerror}")
+            self._complain(f"cannot probe nodes: {error.strerror}")
             self._roster.missed(name, now)
             return
-        too_long = {"error": "a look took too long"}
+        too_long = {"error": "a probe took too long"}
         self._looks[name] = helper, session.loop.after(_LOOK_LIMIT, lambda: self._seen(name, too_long))
         helper.tell(**node_probe.request(self._spec, self._pool(), name, self._accelerator(), self._exports))
         helper.when_answered(session.loop, lambda answer: self._seen(name, answer))
@@ -171,7 +171,7 @@ class MembershipMonitor:
         try:
             new = self._roster.add(self._read_pool(), now)
         except BiremeError as error:
-            self._complain(f"the hostfile has changed, and cannot be used: {error}")
+            self._complain(f"the hostfile has changed but cannot be used: {error}")
             return
         if new:
             self._say("info", f"new in the hostfile: {listed(new)}")
@@ -181,13 +181,13 @@ class MembershipMonitor:
         helper.close()
         limit.cancel()
         if "error" in answer:
-            self._complain(f"cannot look for nodes: {answer['error']}")
+            self._complain(f"cannot probe nodes: {answer['error']}")
         why = str(answer.get("why", ""))
         ending = self._session is None or (self._runs and self._session.ending)
         if answer.get("there") and not ending:
             self._found.append(name)
         elif self._roster.missed(name, time.monotonic(), why):
-            self._say("info", f"{name} is not taken in: {why}")
+            self._say("info", f"{name} is not admitted: {why}")
         if why and self._is_over(why) and self._session is not None and not ending:
             self._session.trouble("agent lost", f"the allocation is gone: {why}", time.monotonic())
         if not self._looks:
@@ -208,9 +208,9 @@ class MembershipMonitor:
         there = [name for name in self._found if name in self._roster.present]
         self._found.clear()
         if there and not self._roster.lacking:
-            self.rearrange(f"{listed(there)} {'is' if len(there) == 1 else 'are'} there")
+            self.rearrange(f"{listed(there)} {'is' if len(there) == 1 else 'are'} available")
         elif there:
-            self._say("info", f"{listed(there)}: there; still missing: {self._roster.missing()}")
+            self._say("info", f"{listed(there)}: available; still missing: {self._roster.missing()}")
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -218,24 +218,24 @@ class MembershipMonitor:
         """Drain a node, or call it back; return what to answer."""
         name = str(request.get("node", ""))
         if name not in self._roster.names:
-            return {"error": f"{name} is no node of the job: it has {listed(self._roster.names)}"}
+            return {"error": f"{name} is not a node of the job (nodes: {listed(self._roster.names)})"}
         if request.get("back"):
             if not self._roster.call_back(name, time.monotonic()):
                 return {"error": f"{name} is not drained"}
             self.plan_look()
-            return {"said": f"{name} is looked for again"}
+            return {"said": f"{name} may be used again once it answers"}
         return self._drain(name)
 
     def _drain(self, name: str) -> dict[str, object]:
         if self._runs and self._session is not None and self._session.ending:
-            return {"error": "what runs is just ending: try again"}
+            return {"error": "the current run is just ending: try again"}
         worked = self._runs and name in self._roster.invited()
         if not self._roster.drain(name):
-            return {"error": f"{name} is drained already"}
+            return {"error": f"{name} is already drained"}
         if not worked:
             return {"said": f"{name} is drained"}
         self.rearrange(f"{name} is drained")
-        waits = f"; the job waits, for it needs {self._roster.min_nodes}" if self._roster.lacking else ""
+        waits = f"; the job waits until {self._roster.min_nodes} nodes are available" if self._roster.lacking else ""
         return {"said": f"{name} is drained: its ranks are being stopped{waits}"}
 
     def rearrange(self, why: str) -> None:

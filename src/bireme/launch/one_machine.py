@@ -99,8 +99,8 @@ def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node
     """
     if not 0 <= node_rank < len(world):
         raise BadInputError(
-            f"there is no node {node_rank}: the world has {len(world)}",
-            hint=f"0 to {len(world) - 1}",
+            f"no such node: {node_rank} (the job has {len(world)})",
+            hint=f"expected 0 to {len(world) - 1}",
             where="--node_rank",
         )
     _check_working_directory()
@@ -145,7 +145,7 @@ def _check_working_directory() -> None:
     try:
         os.getcwd()
     except OSError:
-        raise BadInputError("the working directory is gone", hint="change to one that exists") from None
+        raise BadInputError("the working directory no longer exists", hint="change to one that exists") from None
 
 
 def run(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> Outcome:

@@ -65,8 +65,8 @@ def plan(spec: JobSpec, environ: Mapping[str, str]) -> Sketch:
 def check_node_rank(spec: JobSpec, nodes: int) -> None:
     """Typed on every node, as torchrun wants it, each would start the whole job."""
     if spec.node_rank not in (None, -1) and not spec.by_hand and (nodes > 1 or spec.node_rank != 0):
-        hint = "one command reaches all nodes; to type it on each, add --no_ssh"
-        raise BadInputError("which node this one is matters only with --no_ssh", hint=hint, where="--node_rank")
+        hint = "one command starts all nodes; to run it on each node yourself, add --no_ssh"
+        raise BadInputError("has an effect only with --no_ssh", hint=hint, where="--node_rank")
 
 
 def engine_commands(spec: JobSpec, environ: Mapping[str, str]) -> EngineCommands | None:
@@ -102,13 +102,13 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
     if found is None:
         if spec.num_nodes is not None and spec.num_nodes > 1:
             raise BadInputError(
-                f"{spec.num_nodes} nodes are asked for, there is only this machine",
-                hint="--hostfile or --hosts name others",
+                f"{spec.num_nodes} nodes requested, but only this machine is known",
+                hint="name the others with --hostfile or --hosts",
                 where="--num_nodes",
             )
         if spec.by_hand or spec.native_ranks:
             option = "--no_ssh" if spec.by_hand else "--native_ranks"
-            raise BadInputError(f"{option} needs the nodes", hint="--hostfile or --hosts names them")
+            raise BadInputError(f"{option} requires a list of nodes", hint="give it with --hostfile or --hosts")
     return found
 
 
@@ -133,10 +133,12 @@ def _run_by_hand(spec: JobSpec, environ: Mapping[str, str], found: Found) -> Out
     for entry in entries:
         declared = slots[entry.name]
         if declared is None:
-            raise BadInputError(f"the slots of {entry.name} are not declared", hint="--no_ssh cannot ask: add slots=N")
+            raise BadInputError(
+                f"no number of slots declared for {entry.name}", hint="add slots=N: --no_ssh cannot ask it"
+            )
         world[entry.name] = declared
     if spec.node_rank is None:
-        raise BadInputError("--no_ssh needs --node_rank K: which node this one is")
+        raise BadInputError("--no_ssh requires --node_rank K, the number of this node")
     addressed = spec if spec.master_addr else spec.replace(master_addr=entries[0].name)
     if spec.elastic:
         addressed = addressed.replace(run_id=spec.run_id or environ.get("ELASTIC_RUN_ID", "bireme"))

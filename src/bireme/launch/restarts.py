@@ -48,7 +48,7 @@ def run(
             if last is None:
                 raise
             note = f"{last.note}\n" if last.note else ""
-            return last.replace(note=f"{note}it cannot be started again: {error}")
+            return last.replace(note=f"{note}cannot restart it: {error}")
         last = outcome
         again = _next_attempt(spec, outcome, budget)
         if again is None:

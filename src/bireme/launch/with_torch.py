@@ -34,6 +34,6 @@ def interpreter_with_torch(spec: JobSpec, environ: Mapping[str, str]) -> str:
     except OSError as error:
         raise BadInputError(f"cannot start {interpreter}: {error.strerror}") from None
     if status:
-        what = f"elastic training with --no_ssh needs PyTorch, and {interpreter} has none"
-        raise BadInputError(what, hint="pip install torch, or leave out --no_ssh")
+        what = f"elastic training with --no_ssh requires PyTorch, which {interpreter} does not have"
+        raise BadInputError(what, hint="install torch, or leave out --no_ssh")
     return interpreter

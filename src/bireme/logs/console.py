@@ -131,7 +131,7 @@ class Console:
         if is_gone(error):
             self._on_gone()
         else:
-            self.say("error", f"cannot write to stdout: {error.strerror}; the job goes on without it")
+            self.say("error", f"cannot write to stdout: {error.strerror}; the job continues without it")
 
     def close(self) -> None:
         """Free what the sinks have opened."""

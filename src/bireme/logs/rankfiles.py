@@ -28,9 +28,9 @@ def prepare(directory: str, where: str = "--enable_each_rank_log") -> str:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise BadInputError(f"cannot make the directory {directory}: {error.strerror}", where=where) from None
+        raise BadInputError(f"cannot create the directory {directory}: {error.strerror}", where=where) from None
     if not os.access(path, os.W_OK | os.X_OK):
-        raise BadInputError(f"cannot write into the directory {directory}", where=where)
+        raise BadInputError(f"cannot write to the directory {directory}", where=where)
     return path
 
 
@@ -82,7 +82,7 @@ class RankFiles:
         fd = self._fds.pop(rank, None)
         if fd is not None:
             os.close(fd)
-        self._on_trouble(f"cannot write the log {self.paths[rank]}: {error.strerror}; rank {rank} goes on without it")
+        self._on_trouble(f"cannot write the log {self.paths[rank]}: {error.strerror}; rank {rank} continues without it")
 
     def close(self) -> None:
         """Close the files."""

@@ -34,20 +34,22 @@ def interpreter(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, Mapping
     if script is None:
         return sys.executable, environ
     if not os.path.isfile(script) or not os.access(script, os.R_OK):
-        raise BadInputError(f"cannot read {script}", hint="it is the file that activates the environment", where=_WHERE)
+        raise BadInputError(
+            f"cannot read {script}", hint="expected the script that activates the environment", where=_WHERE
+        )
     environ = _sourced(os.path.abspath(script), environ)
     for name in ("python", "python3"):
         path = find_executable(name, environ)
         if path:
             return path, environ
-    raise BadInputError(f"no python on PATH after {script}", where=_WHERE)
+    raise BadInputError(f"no python on PATH after sourcing {script}", where=_WHERE)
 
 
 def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
     """The environment after ``source script`` in bash."""
     bash = find_executable("bash", environ)
     if not bash:
-        raise BadInputError(f"there is no bash to read {script}", where=_WHERE)
+        raise BadInputError(f"cannot source {script}: no bash on PATH", where=_WHERE)
     import tempfile  # only here: it costs 9 ms
 
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull, "rb") as nothing:
@@ -59,7 +61,7 @@ def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
         found, said = out.read(), err.read().decode(errors="replace").strip().splitlines()
     if status != 0 or not found:  # it may also have left the shell with 0
         raise BadInputError(
-            f"{script} ended with exit code {exit_code(status)} instead of setting an environment",
+            f"{script} exited with code {exit_code(status)} instead of setting up an environment",
             hint=said[-1] if said else "",
             where=_WHERE,
         )

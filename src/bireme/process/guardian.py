@@ -115,7 +115,7 @@ def start(
         pid = os.fork()
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        raise UnfitError(f"cannot start a process: {error.strerror}", hint=_FORK_MEND) from None
+        raise UnfitError(f"cannot start a process: {error.strerror}", hint=_FORK_HINT) from None
     if pid == 0:
         try:
             shared = Shared(command_read, event_write, tuple(keep), at_loss, farewell)
@@ -131,7 +131,7 @@ def start(
     return Handle(pid, command_write, event_read)
 
 
-_FORK_MEND = "the limit may be that of the user (ulimit -u) or of the control group (pids.max)"
+_FORK_HINT = "check the limit of the user (ulimit -u) and of the control group (pids.max)"
 _CATCHABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 

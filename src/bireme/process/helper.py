@@ -72,7 +72,7 @@ class Helper:
             answer = None
         if isinstance(answer, dict):
             return answer
-        return {"error": f"{self._name} has ended without an answer"}
+        return {"error": f"{self._name} ended without an answer"}
 
     def close(self) -> None:
         """End it."""

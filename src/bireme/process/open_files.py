@@ -25,7 +25,7 @@ def allow_files(count: int) -> tuple[int, int] | None:
         return None
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise UnfitError(
-            f"{needed} open files are needed, {hard} are allowed", hint="raise the hard limit (ulimit -Hn)"
+            f"{needed} open files are needed, but only {hard} are allowed", hint="raise the hard limit (ulimit -Hn)"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     return soft, hard

@@ -36,7 +36,9 @@ class PidFile:
         self.path = os.path.join(DIRECTORY, f"{main_pid}.deepspeed") if main_pid is not None else None
         self._launcher = os.getpid()
         if self.path is not None and _belongs_to_a_stranger(self.path):
-            complain(f"{self.path} is another user's: no pid file is written; the launcher's pid is {self._launcher}")
+            complain(
+                f"{self.path} belongs to another user: no pid file is written; the launcher's pid is {self._launcher}"
+            )
             self.path = None
         if self.path is not None:
             _check(self.path)
@@ -66,7 +68,7 @@ def _check(path: str) -> None:
     """One that a dead process has left will be replaced."""
     where = "--save_pid"
     if _belongs_to_the_living(path):
-        raise BadInputError(f"{path} belongs to a launcher that is running", where=where)
+        raise BadInputError(f"{path} belongs to a running launcher", where=where)
     if not os.access(DIRECTORY, os.W_OK | os.X_OK):
         raise BadInputError(f"cannot write {path}", where=where)
 

@@ -16,13 +16,13 @@ def summary(outcome: Outcome) -> str:
     first = outcome.first
     if first is not None:
         if first.out_of_memory:
-            lines.append("  the kernel's out-of-memory killer ended it: the node has too little memory for the job")
+            lines.append("  killed by the kernel's out-of-memory killer: the node has too little memory for the job")
         lines += [f"  | {line}" for line in first.detail.splitlines()]
     lines += _others(outcome)
     if outcome.cause == "rank failed" and outcome.note:
         lines.append(f"  {outcome.note}")
     if outcome.stuck:
-        lines.append(f"  held by the kernel, even after SIGKILL, and left behind: {', '.join(outcome.stuck)}")
+        lines.append(f"  still alive after SIGKILL (held by the kernel) and left behind: {', '.join(outcome.stuck)}")
     if lines and outcome.logs:
         lines.append(f"  logs: {_shorten(outcome.logs)}")
     return "\n".join(lines)
@@ -35,8 +35,8 @@ def headline(outcome: Outcome) -> str:
 
 def story(history: tuple[str, ...], most: int = 20) -> str:
     """The epochs of an elastic job, a line for each that has ended."""
-    head = f"{len(history)} change{'' if len(history) == 1 else 's'} on the way:"
-    earlier = [f"  … {len(history) - most} earlier ones"] if len(history) > most else []
+    head = f"{len(history)} change{'' if len(history) == 1 else 's'} during the job:"
+    earlier = [f"  … {len(history) - most} earlier changes"] if len(history) > most else []
     return "\n".join((head, *earlier, *(f"  {line}" for line in history[-most:])))
 
 
@@ -48,10 +48,10 @@ def _headline(outcome: Outcome) -> list[str]:
     if outcome.cause == "signal":
         return [f"stopped by {signal_name(outcome.signum)} after {duration(outcome.seconds)}"]
     if outcome.cause == "reader gone":
-        return ["stopped, since the reader of our output went away"]
+        return ["stopped because the reader of its output went away"]
     if outcome.cause in ("agent lost", "unfit", "time limit", "membership", "too few nodes"):
         return [outcome.note]
-    return ["some processes could not be ended"] if outcome.stuck else []
+    return ["some processes could not be killed"] if outcome.stuck else []
 
 
 def _who(end: RankEnd) -> str:

@@ -97,7 +97,7 @@ class Verdict:
         """The job's end, as far as it is known now."""
         unseen = [str(rank) for rank in self._planned if rank not in self._ends]
         if unseen and not self.stopping:
-            self.blame("agent lost", float("-inf"), note=f"nobody saw how rank {', '.join(unseen)} ended")
+            self.blame("agent lost", float("-inf"), note=f"the end of rank {', '.join(unseen)} was not seen")
         first = self.first
         code = first.code if first is not None else self._own_code()
         ends = tuple(self._ends[rank] for rank in sorted(self._ends))
