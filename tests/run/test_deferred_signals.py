@@ -7,11 +7,11 @@ import sys
 
 PROGRAM = """
 import os, signal
-from bireme.elastic.deferred_signals import Remembered
+from bireme.elastic.deferred_signals import DeferredSignals
 
 before = signal.getsignal(signal.SIGTERM)
 signal.signal(signal.SIGQUIT, signal.SIG_IGN)
-with Remembered() as between:
+with DeferredSignals() as between:
     for signum in (signal.SIGUSR1, signal.SIGQUIT, signal.SIGTERM, signal.SIGINT):
         os.kill(os.getpid(), signum)
     assert between.signum == signal.SIGTERM, "the first that asks for the end"

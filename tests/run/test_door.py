@@ -20,9 +20,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no ab
 RUNNER = """
 import os, sys
 from bireme.loop import Loop
-from bireme.elastic.control_socket import Door
+from bireme.elastic.control_socket import ControlSocket
 loop = Loop()
-door = Door()
+door = ControlSocket()
 door.listen(loop, lambda request: {"said": f"{request['node']} of {os.getuid()}" + eval(sys.argv[1])})
 loop.watch(0, loop.stop)
 print("ready", flush=True)
