@@ -121,7 +121,7 @@ def test_over_with_what_cannot_be_killed() -> None:
 
 
 def test_no_such_event() -> None:
-    with pytest.raises(ValueError, match="no start in the state waiting"):
+    with pytest.raises(ValueError, match="event start is not allowed in state waiting"):
         AgentProtocol().start([0])
 
 

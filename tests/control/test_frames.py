@@ -101,7 +101,7 @@ def test_what_is_no_frame(data: bytes, cuts: list[int]) -> None:
         except ProtocolError:
             pass
     else:
-        with pytest.raises(ProtocolError, match="no frame"):
+        with pytest.raises(ProtocolError, match="not a frame"):
             fed(decoder, data, cuts)
 
 

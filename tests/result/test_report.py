@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from bireme.result.outcome import Outcome, RankEnd
-from bireme.result.report import last_words, summary
+from bireme.result.report import last_lines, summary
 
 
 def end(rank=1, code=1, **more):
@@ -93,7 +93,7 @@ def stderr_of(program):
 
 
 def words(stderr, recorded="", *, by_signal=False):
-    return last_words(stderr, recorded, by_signal=by_signal)
+    return last_lines(stderr, recorded, by_signal=by_signal)
 
 
 def test_from_the_traceback_on():

@@ -14,7 +14,7 @@ from bireme.logs.console import ERR, OUT, Console
 from bireme.logs.output import JobOutput, Style
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.result.outcome import WORDS_OF
-from bireme.result.report import last_traceback, last_words
+from bireme.result.report import last_lines, last_traceback
 from bireme.result.verdict import Verdict
 from bireme.value import Value
 
@@ -289,7 +289,7 @@ class Session:
     def _quote(self, output: JobOutput) -> None:
         """Keep what those ranks said last that know why the job has failed."""
         for end in self.verdict.failed[:WORDS_OF]:
-            words = last_words(output.tail(end.rank), end.recorded, by_signal=end.by_signal)
+            words = last_lines(output.tail(end.rank), end.recorded, by_signal=end.by_signal)
             self.verdict.detail(end.rank, words)
         quoted = 0
         for end in self.verdict.swept_along:

@@ -1,4 +1,4 @@
-"""What runs a job's programs: the interpreter, in the environment that ``--venv_script`` makes of ours."""
+"""Finds the interpreter of the ranks, and their environment after sourcing ``--venv_script``."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _WHERE = "--venv_script"
 
 
 def interpreter(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-    """The Python for the ranks, and the environment that it runs in.
+    """Find the Python for the ranks, and the environment that it runs in.
 
-    With ``--venv_script`` the environment is what that script makes of ours, and Python is the first one on
-    its ``PATH``; else it is the interpreter that runs us.
+    With ``--venv_script``, the environment is the result of sourcing that script, and Python is the first on its
+    ``PATH``. Otherwise both are those of this process.
 
     Raises:
-        BadInputError: the activation script is missing, fails, or leads to no Python.
+        BadInputError: the script is missing or fails, or there is no Python after it.
     """
     script = spec.venv_script
     if script is None:
@@ -59,7 +59,7 @@ def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
         out.seek(0)
         err.seek(0)
         found, said = out.read(), err.read().decode(errors="replace").strip().splitlines()
-    if status != 0 or not found:  # it may also have left the shell with 0
+    if status != 0 or not found:  # the script may also have called "exit 0"
         raise BadInputError(
             f"{script} exited with code {exit_code(status)} instead of setting up an environment",
             hint=said[-1] if said else "",
@@ -70,7 +70,7 @@ def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _run(start: WorkerStart) -> int:
-    """The wait status of a program, of which nothing is left, even if we are killed meanwhile."""
+    """Run a program under a guardian, so that nothing is left of it even if we are killed; return its wait status."""
     handle = guardian.start([start], at_loss=lambda: None)
     status = signal.SIGKILL.value
     try:
@@ -78,7 +78,7 @@ def _run(start: WorkerStart) -> int:
             for word, *args in events:
                 if word == "down":
                     status = int(args[1])
-                    handle.tell("kill")  # what the script has left in the background
+                    handle.tell("kill")  # what the script left in the background
     finally:
         handle.close()
         os.waitpid(handle.pid, 0)
