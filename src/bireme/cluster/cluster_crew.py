@@ -75,7 +75,7 @@ class ClusterCrew:
         self._all = tuple(AgentHandle(index, host, slots) for index, (host, slots) in enumerate(pairs))
         self.members = list(self._all)
         """The agents that take part."""
-        self._stopping = self._started = self._leaving = False
+        self._started = self._leaving = False
         self._allocates = bool(cluster_job.backend.CANCEL) and "SLURM_JOB_ID" not in cluster_job.environ
         """Whether the launcher makes an allocation for this job."""
         self._handlers: Mapping[type[Message], Callable[[AgentHandle, Any], None]] = {
@@ -157,7 +157,6 @@ class ClusterCrew:
 
     def stop(self, signum: int) -> None:
         """End all ranks by each node's stop ladder; before there are any, end the launcher."""
-        self._stopping = True
         if not self._started:
             self._leave()
             return

@@ -101,7 +101,7 @@ def start(
         keep: descriptors to hold as long as any process lives (the port's lock).
         at_start: called in the guardian before it forks. What it creates, ``at_loss`` must be able to remove.
         at_loss: called after the processes were killed, in the guardian if the agent was lost, else in the watcher.
-        at_once: how many to start at first; the others wait for ``fork``. ``empty`` is sent only after all were started.
+        at_once: how many to start at first; the others wait for ``fork``. ``empty`` comes only after all were started.
         files_limit: the (soft, hard) limit of open files for the workers; ``None``: as in this process.
         farewell: seconds between SIGTERM and SIGKILL if the agent is lost. 0 for ranks; ``srun`` needs time to give
             back an allocation.
