@@ -4,8 +4,7 @@
 
     BiremeError                 125  Bireme itself failed
     ├── BadInputError             2  the user's mistake: one or two lines, nothing was started
-    ├── UnfitError               69  a host cannot be reached or is not fit
-    └── LostError                75  a node or an agent was lost
+    └── UnfitError               69  a host cannot be reached or is not fit
 
 A job's own exit code is that of its first failure: what the program gave, or 128 + n for signal n.
 The codes below are Bireme's own (``docs/exit-codes.md`` shows the same table).
@@ -73,9 +72,3 @@ class UnfitError(BiremeError):
     """A host cannot be reached, or cannot carry the job."""
 
     code = UNFIT
-
-
-class LostError(BiremeError):
-    """A node or an agent was lost while the job ran."""
-
-    code = LOST

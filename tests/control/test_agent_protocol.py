@@ -87,11 +87,11 @@ def test_a_life() -> None:
 @pytest.mark.parametrize(
     ("before", "message", "wrong"),
     [
-        ((), OVER, "Over before the end of rank 0, 1"),
-        ((up(0), up(1), down(0)), OVER, "Over before the end of rank 1"),
+        ((), OVER, "Over before it reported the end of rank 0, 1"),
+        ((up(0), up(1), down(0)), OVER, "Over before it reported the end of rank 1"),
         ((up(0),), up(0), "the start of rank 0"),
         ((), up(2), "the start of rank 2"),
-        ((), down(0), "the end of rank 0, which does not run there"),
+        ((), down(0), "the end of rank 0, which was not running there"),
         ((up(0), down(0)), down(0), "the end of rank 0"),
         ((up(0), down(0)), up(0), "the start of rank 0"),
         ((), Output(5, 1, b"x"), "Output of rank 5, stream 1, which is not open"),
@@ -121,7 +121,7 @@ def test_over_with_what_cannot_be_killed() -> None:
 
 
 def test_no_such_event() -> None:
-    with pytest.raises(ValueError, match="no start in the state waiting"):
+    with pytest.raises(ValueError, match="event start is not allowed in state waiting"):
         AgentProtocol().start([0])
 
 

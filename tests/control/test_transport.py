@@ -79,7 +79,7 @@ def test_moved_repeated_or_left_out(pair, order: tuple[int, ...]) -> None:
     here, there = pair()
     sealed = records(here, 3)
     taken = b""
-    with pytest.raises(ProtocolError, match="altered on the way"):
+    with pytest.raises(ProtocolError, match="altered in transit"):
         for place in order:
             taken += there.decode(sealed[place])
     assert taken in (b"", b"record 0", b"record 0record 1")

@@ -147,7 +147,7 @@ def test_the_wrong_token(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bireme.agent.connect._TRY_FOR", 0.5)
     door.agent(environ={VARIABLE: "0" * 64})
     door.wait(lambda: door.made)
-    assert isinstance(door.made[0], UnfitError) and "cannot reach the runner" in str(door.made[0])
+    assert isinstance(door.made[0], UnfitError) and "cannot connect to the runner" in str(door.made[0])
     assert not door.agents
 
 

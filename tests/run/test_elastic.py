@@ -66,7 +66,7 @@ def test_workers_are_started_again(job, tmp_path, stage):
     assert len({words[4] for words in here}) == 1
     assert re.findall(r"^bireme: (restart .*)$", stderr, re.MULTILINE) == ["restart 1 of 3", "restart 2 of 3"]
     assert "ValueError: no luck 0" in stderr and "ValueError: no luck 1" in stderr
-    assert "bireme: 2 changes on the way:" in stderr
+    assert "bireme: 2 changes during the job:" in stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert len(set(report["logs"])) == 6 and sorted(report["logs"]) == sorted(map(str, (tmp_path / "logs").iterdir()))
     assert not Path(f"/tmp/{process.pid}.deepspeed").exists()
@@ -82,14 +82,14 @@ def test_ended_while_it_waits(job, stage, tmp_path, signum):
     read_lines(process, 2, "here 0")
     assert drain("localhost", str(process.pid))[0] == 0
     err = process.stderr
-    while b"waiting, at most 600 s" not in (line := err.readline()):
+    while b"waiting up to 600 s" not in (line := err.readline()):
         assert line
     for nonsense in (b"[" * 4000, b"[1]", b"\xff", b"{}"):  # harms nobody
         with control_socket.connect(process.pid) as guest:
             guest.setblocking(True)
             guest.send(nonsense)
             guest.recv(4096)
-    assert drain("localhost", str(process.pid)) == (2, "bireme: localhost is drained already\n")
+    assert drain("localhost", str(process.pid)) == (2, "bireme: localhost is already drained\n")
     process.send_signal(signum)
     assert process.wait(30) == (130 if signum == signal.SIGINT else -9)
     assert stage.left(within=30) == {}
@@ -179,7 +179,7 @@ def test_by_hand_without_torch_nothing_is_started(job, stage, tmp_path):
     words = ("--no_ssh", "--node_rank", "0", "--hosts", "localhost:2", "--venv_script", bare_interpreter(tmp_path))
     done = stage.run(*job(*words), cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == ""
-    assert "needs PyTorch, and " in done.stderr and "venv/bin/python has none" in done.stderr
+    assert "requires PyTorch, which " in done.stderr and "venv/bin/python does not have" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,10 @@ def test_by_hand_without_torch_nothing_is_started(job, stage, tmp_path):
         (("--elastic_training", "--restart_window", "0"), "--restart_window: with 0 every failure is forgiven"),
         (("--elastic_training", "--max_restarts", "-1"), "-1 is not a number of restarts"),
         (("--elastic_training", "--launcher", "pdsh", "--hosts", "a,b"), "pdsh"),
-        (("--elastic_training", "--hosts", "a,b", "--min_elastic_nodes", "3"), "there are 2 nodes, and at least 3"),
+        (
+            ("--elastic_training", "--hosts", "a,b", "--min_elastic_nodes", "3"),
+            "3 nodes are required, but only 2 given",
+        ),
     ],
 )
 def test_bad_input(stage, tmp_path, words, message):

@@ -260,7 +260,7 @@ def test_when_the_only_host_has_failed_it_says_when_it_is_tried_again(stage, tmp
     process = stage.start(*words, cwd=tmp_path)
     assert process.stdout.readline() == b"z0_gas1_tmbspg4 starts on nobody.invalid:0\n"
     line = process.stdout.readline().decode()
-    assert line.startswith("z0_gas1_tmbspg4: infrastructure: 1 of 1 node cannot carry the job: nobody.invalid ssh: ")
+    assert line.startswith("z0_gas1_tmbspg4: infrastructure: 1 of 1 node cannot run the job: nobody.invalid ssh: ")
     assert re.search(r"; it is started again in 1[45]\.\d s \(", line), line
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=FAILSAFE)

@@ -1,6 +1,6 @@
-"""``python -m bireme.agent``: one node's launcher, started by hand, or by a runner over a channel."""
+"""``python -m bireme.agent``: an agent started by a launcher, the shim of a native rank, or a node started by hand."""
 
-# nothing is imported here: `command` has to see to where modules are looked for first
+# Nothing is imported here: `command` must first protect the module search path.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from bireme.cluster.many_nodes import EngineCommands
+    from bireme.cluster.many_nodes import LauncherCommands
     from bireme.planning.start import NodePlan, Sketch
 
 
-def as_text(sketch: Sketch, commands: EngineCommands | None = None) -> str:
+def as_text(sketch: Sketch, commands: LauncherCommands | None = None) -> str:
     """The plan, several lines; of many nodes the first and the last ones in full.
 
     Args:
@@ -75,7 +75,7 @@ def _command(command: Sequence[str]) -> str:
     return f"  $ {shlex.join(words)}"
 
 
-def as_json(sketch: Sketch, commands: EngineCommands | None = None) -> Iterator[str]:
+def as_json(sketch: Sketch, commands: LauncherCommands | None = None) -> Iterator[str]:
     """The plan for a machine: the fields of :class:`bireme.planning.start.StartPlan`, and ``launch``, the commands.
 
     It comes in pieces, so that all of it never has to be in memory.

@@ -116,9 +116,9 @@ def report(outcome: Outcome, *, hasty: bool = False) -> None:
 def _dry_run(spec: JobSpec, *, as_json: bool) -> int:
     from bireme.api import sketch
     from bireme.cli import dry_run
-    from bireme.launch.placement import engine_commands
+    from bireme.launch.placement import launcher_commands
 
-    found, commands = sketch(spec), engine_commands(spec, os.environ)
+    found, commands = sketch(spec), launcher_commands(spec, os.environ)
     for piece in dry_run.as_json(found, commands) if as_json else (dry_run.as_text(found, commands),):
         show(piece)
     return OK

@@ -1,7 +1,7 @@
-"""How the bytes of a channel are protected on their way. Pure: bytes in, bytes out.
+"""Transports: protect the bytes of a channel on the network. Pure: bytes in, bytes out.
 
-:class:`Transport` leaves them as they are, for a way that is protected already; :class:`MacTransport` is what remains
-where TLS cannot be had; TLS itself is :mod:`bireme.control.tls`.
+:class:`Transport` leaves them as they are, for a connection that is protected already. :class:`MacTransport` only
+authenticates them, where TLS is not available. TLS itself is in :mod:`bireme.control.tls`.
 """
 
 from __future__ import annotations
@@ -14,43 +14,44 @@ from bireme.control.messages import ProtocolError
 _HEAD = struct.Struct("!I32s")
 _NUMBERED = struct.Struct("!QI")
 _LONGEST = 256 * 1024
-"""Bytes of the longest record: what a forged length can have us keep before its MAC is checked."""
+"""Bytes of the longest record: with a forged length, at most so many are buffered before the MAC is checked."""
 
-ALTERED = "what it carries was altered on the way"
+ALTERED = "its data was altered in transit"
 
 
 class Transport:
-    """Passes bytes on as they are: over ssh, which encrypts and authenticates them itself."""
+    """Passes bytes on unchanged; for ssh, which encrypts and authenticates them itself."""
 
     readable = ""
-    """Why others on the way can read what is sent; empty where they cannot."""
+    """Why others on the network can read what is sent; "": they cannot."""
 
     def encode(self, data: bytes) -> bytes:
-        """What to send for these bytes."""
+        """Protect bytes; return what to send."""
         return data
 
     def decode(self, data: bytes) -> bytes:
-        """The other side's bytes, as far as what has come holds them.
+        """Take received data; return the other side's bytes that it completes.
 
         Raises:
-            ProtocolError: somebody on the way has altered what was sent.
+            ProtocolError: the data was altered on the network.
         """
         return data
 
     def owed(self) -> bytes:
-        """What is to be sent although nobody has given any bytes: the transport's own handshake."""
+        """What the transport itself has to send, for its handshake."""
         return b""
 
 
 class MacTransport(Transport):
-    """Records of up to 256 KiB, each with a MAC over its number, its length and its bytes. Nothing is encrypted.
+    """Sends records of up to 256 KiB, each with a MAC over its number, length and bytes. Nothing is encrypted.
 
-    A record that was altered, left out, repeated or moved does not have the MAC of the number that is expected, and is
-    refused before anything in it is looked at.
+    A record that was altered, dropped, repeated or reordered has the wrong MAC for its place, and is refused before its
+    content is used.
 
     Args:
-        send_key, receive_key: different ones, so that nothing can be sent back to its author.
-        readable: why there is no TLS.
+        send_key: the key for records that we send.
+        receive_key: the key for those of the other side; different, so that a record cannot be sent back to its sender.
+        readable: why TLS is not used.
     """
 
     def __init__(self, send_key: bytes, receive_key: bytes, readable: str) -> None:
@@ -59,7 +60,7 @@ class MacTransport(Transport):
         self._buffer = bytearray()
 
     def encode(self, data: bytes) -> bytes:
-        """Seal the bytes in records."""
+        """Wrap the bytes in records."""
         records: list[bytes] = []
         for start in range(0, len(data), _LONGEST):
             piece = data[start : start + _LONGEST]
@@ -68,7 +69,7 @@ class MacTransport(Transport):
         return b"".join(records)
 
     def decode(self, data: bytes) -> bytes:
-        """Check the records that are complete."""
+        """Check the complete records; return their bytes."""
         self._buffer += data
         pieces: list[bytes] = []
         start, buffer = 0, self._buffer
