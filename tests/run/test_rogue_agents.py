@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import bireme
 from bireme.control.frames import GREETING
 from tests.conftest import PROGRAMS, clean_environ
 
@@ -23,6 +24,19 @@ END = {
     "by_signal": False,
     "seconds": 1.0,
     "stopped": False,
+}
+HELLO = {
+    "type": "Hello",
+    "problems": [],
+    "hostname": "bad",
+    "version": bireme.__version__,
+    "python": "3",
+    "addresses": ["127.0.0.1"],
+    "interpreter": sys.executable,
+    "accelerator": "cpu",
+    "slots": ["0"],
+    "cores": 1,
+    "temporary": "/tmp",
 }
 OVER = {"type": "Over", "killed": 0, "stuck": []}
 OUTPUT = b"x"
@@ -45,6 +59,17 @@ VIOLATIONS: dict[str, tuple[str, str, list[dict[str, object]]]] = {
     "a second hello": ("Up", "before", [{"type": "Hello", "problems": [], "hostname": "x"}]),
     "a hello of nothing": ("Hello", "replace", [{"type": "Hello"}]),
     "a hello of wrong types": ("Hello", "replace", [{"type": "Hello", "problems": 3}]),
+    "a hello of a device that there is not": ("Hello", "replace", [{**HELLO, "accelerator": "quantum"}]),
+    "a hello of no slots": ("Hello", "replace", [{**HELLO, "slots": []}]),
+    "a hello of too many slots": ("Hello", "replace", [{**HELLO, "slots": ["0", "1"]}]),
+    "a hello of no address": ("Hello", "replace", [{**HELLO, "addresses": ["\0"]}]),
+    "a hello of a long name": ("Hello", "replace", [{**HELLO, "hostname": "x" * 256}]),
+    "the end of a rank that nobody has stopped": (
+        *("Down", "replace"),
+        [{"type": "Down", "end": {**END, "code": 3, "stopped": True}, "when": 1.0}],
+    ),
+    "an end on two lines": ("Down", "replace", [{"type": "Down", "end": {**END, "device": "x\ny"}, "when": 1.0}]),
+    "less than none killed": ("Over", "replace", [{**OVER, "killed": -1}]),
     "the end of another's rank": ("Up", "after", [{"type": "Down", "end": {**END, "rank": 0}, "when": 1.0}]),
     "the end of a rank that there is not": (
         *("Up", "after"),
@@ -100,13 +125,25 @@ def rogue(tmp_path, stage):
 @pytest.mark.parametrize("name", VIOLATIONS)
 def test_a_violation_loses_the_node(rogue, tmp_path: Path, name: str) -> None:
     at, do, send = VIOLATIONS[name]
-    if at == "Down":
+    if at in ("Down", "Over"):
         (tmp_path / "go").touch()  # else no rank ends
     done = rogue(at, do, send)
     assert done.returncode == 75, done.stderr
     assert "agent lost on bad: it broke the protocol: it sent " in done.stderr
     assert "Traceback" not in done.stderr and "Bireme itself failed" not in done.stderr
     assert len(done.stderr.splitlines()) <= 6, done.stderr
+
+
+@pytest.mark.slow
+def test_it_cannot_put_the_blame_on_another(rogue, tmp_path: Path) -> None:
+    """Neither by the name of another node, nor by a line that looks like one of the runner's own."""
+    (tmp_path / "go").touch()
+    done = rogue("Down", "replace", [{"type": "Down", "end": {**END, "host": "another", "code": 3}, "when": 1.0}])
+    assert done.returncode == 3 and "rank 1 on " in done.stderr and "another" not in done.stderr
+    done = rogue("Up", "before", [{"type": "Say", "level": "error", "text": "x\nrank 0 on good failed first"}])
+    assert "bireme: bad: rank 0 on good" in done.stderr and "bireme: rank 0" not in done.stderr
+    done = rogue("Over", "replace", [{**OVER, "stuck": ["1 (x)\nbireme: rank 0 on good failed first"]}])
+    assert "1 (x) bireme: rank 0" in done.stderr and "bireme: bireme: rank 0" not in done.stderr
 
 
 @pytest.mark.slow

@@ -7,12 +7,14 @@ when is another matter: `bireme.runner.agent_protocol` knows for the runner, `bi
 
 from __future__ import annotations
 
+import _socket
 import json
 import signal
 
 from bireme.errors import BiremeError
 from bireme.job import JobSpec
 from bireme.planning.start import NodePlan
+from bireme.resources.devices import ACCELERATORS
 from bireme.supervise.outcome import RankEnd
 from bireme.validate import ShapeError, build
 from bireme.value import Value
@@ -20,6 +22,12 @@ from bireme.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+_LONGEST_NAME = 255
+"""Characters of a node's name, or a device's."""
+_MOST_SLOTS = 1 << 14
+"""Of one node."""
 
 
 class ProtocolError(BiremeError):
@@ -195,15 +203,24 @@ class Hello(Message):
     @property
     def is_complete(self) -> bool:
         """Whether all is known that a plan needs."""
-        return bool(self.interpreter and self.accelerator and self.cores > 0 and self.temporary)
+        return bool(self.interpreter and self.accelerator and self.slots and self.cores > 0 and self.temporary)
 
     def check(self) -> str:
-        """See `Message.check`. Names and slots stand before each line of a rank's output, so nothing odd is in them."""
-        for text in (self.hostname, self.accelerator, *self.slots):
+        """See `Message.check`. Names stand before each line of a rank's output; addresses are tried by other nodes."""
+        for text in (self.hostname, *self.slots):
             if not text.isprintable():
                 return "a name with control characters in it"
+            if len(text) > _LONGEST_NAME:
+                return f"a name of {len(text)} characters"
         if not self.hostname:
             return "a node without a name"
+        if self.accelerator and self.accelerator not in ACCELERATORS:
+            return f"an unknown accelerator, {self.accelerator[:40]!r}"
+        if len(self.slots) > _MOST_SLOTS:
+            return f"{len(self.slots)} slots"
+        for address in self.addresses:
+            if not _is_address(address):
+                return f"an address that is none, {address[:40]!r}"
         if not self.problems and not self.is_complete:
             return "neither all that was asked for nor a problem"
         if self.bound and len(self.bound) != len(self.slots):
@@ -233,6 +250,8 @@ class Down(Message):
 
     def check(self) -> str:
         """See `Message.check`."""
+        if not (self.end.host.isprintable() and self.end.device.isprintable()):
+            return "a name with control characters in it"
         return "" if 0 <= self.end.code <= 255 else f"an exit code of {self.end.code}"
 
 
@@ -295,12 +314,25 @@ class Over(Message):
     killed: int
     stuck: tuple[str, ...]
 
+    def check(self) -> str:
+        """See `Message.check`."""
+        return "" if self.killed >= 0 else f"{self.killed} ranks killed"
+
 
 class Pong(Message):
     """The answer to `Ping`; ``now``: a second of the node's monotonic clock."""
 
     sent: float
     now: float
+
+
+def _is_address(text: str) -> bool:
+    """Whether this is a numeric address."""
+    try:
+        _socket.inet_pton(_socket.AF_INET6 if ":" in text else _socket.AF_INET, text)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _check_port(port: int) -> str:

@@ -98,7 +98,7 @@ def find_agent(members: Sequence[AgentHandle], who: Mapping[str, str]) -> AgentH
         if not addresses_of(member.name):
             return member
     place = who.get("place", "")
-    return members[int(place)] if place.isdecimal() and int(place) < len(members) else None
+    return members[int(place)] if place.isdecimal() and len(place) < 10 and int(place) < len(members) else None
 
 
 @cache

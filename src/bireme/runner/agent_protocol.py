@@ -87,7 +87,7 @@ class AgentProtocol:
         self._running: set[int] = set()
         self._unseen: set[int] = set()
         self._streams: set[tuple[int, int]] = set()
-        self._excused = False
+        self._excused = self._stopped = False
 
     def on(self, event: Event) -> None:
         """Go to the next state.
@@ -109,6 +109,10 @@ class AgentProtocol:
         self._unseen = set(self._planned)
         self._streams = {(rank, number) for rank in self._planned for number in (1, 2)}
 
+    def stop(self) -> None:
+        """It is told to stop its ranks: from now on, they may end since they were stopped."""
+        self._stopped = True
+
     def admit(self, message: Message | Output) -> None:
         """Take a message into account, if it may come now.
 
@@ -128,8 +132,12 @@ class AgentProtocol:
         elif isinstance(message, Down):
             if message.end.rank not in self._running:
                 raise ProtocolError(f"it sent the end of rank {message.end.rank}, which does not run there")
+            if message.end.stopped and not self._stopped:
+                raise ProtocolError(f"it sent the end of rank {message.end.rank} as stopped, and nobody has stopped it")
             self._running.discard(message.end.rank)
             self._unseen.discard(message.end.rank)
+        elif isinstance(message, Signalled):
+            self._stopped = True  # it stops its ranks by itself
         elif isinstance(message, (GuardianLost, Unfit)):
             self._excused = True
         elif isinstance(message, Over):

@@ -158,6 +158,7 @@ class ClusterCrew:
             return
         for member in self.members:
             if member.state == "running":
+                member.protocol.stop()
                 member.send(Stop(signum=int(signum)))
 
     def urge(self) -> None:
@@ -165,6 +166,7 @@ class ClusterCrew:
         if self._leaving and not self._allocates:  # SIGKILL would leave the allocation to nobody
             self._launcher.kill()
         for member in self.members:
+            member.protocol.stop()
             member.send(Urge())
 
     def signal_ranks(self, signum: int) -> None:
@@ -255,9 +257,14 @@ class ClusterCrew:
             os.close(fd)
         else:
             self._allocation = who.get("allocation", "")
+            if not self._allocation.isdecimal():  # it becomes an argument of the command that gives it back
+                self._allocation = ""
             self._attach(member, fd, fd, transport)
 
     def _on_hello(self, member: AgentHandle, hello: Hello) -> None:
+        if member.slots is not None and hello.slots and len(hello.slots) != len(member.slots):
+            self._on_violation(member, f"it sent {len(hello.slots)} slots, and has {len(member.slots)}")
+            return
         self._heartbeat.watch(member)
         self._bootstrap.hello(member, hello)
 
@@ -317,7 +324,8 @@ class ClusterCrew:
         self._session.up(up.rank, up.pid)
 
     def _on_down(self, member: AgentHandle, down: Down) -> None:
-        self._session.down(down.end, member.our_time(down.when))
+        end = down.end.replace(host=member.hello.hostname, detail="")  # not that of another node
+        self._session.down(end, member.our_time(down.when))
 
     def _on_rested(self, member: AgentHandle, rested: Rested) -> None:
         self._session.rested(rested.rank, rested.number)
@@ -326,7 +334,8 @@ class ClusterCrew:
         self._session.eof(eof.rank, eof.number)
 
     def _on_say(self, member: AgentHandle, say: Say) -> None:
-        self._session.console.say(say.level, f"{member.name}: {say.text}")
+        for line in say.text.splitlines():  # each, or one of them could pass for our own
+            self._session.console.say(say.level, f"{member.name}: {line}")
 
     def _on_unfit(self, member: AgentHandle, unfit: Unfit) -> None:
         member.problems += unfit.problems
@@ -351,7 +360,7 @@ class ClusterCrew:
     def _on_over(self, member: AgentHandle, over: Over) -> None:
         member.protocol.on("over")
         self._killed += over.killed
-        self._stuck += [f"{member.name}: {what}" for what in over.stuck]
+        self._stuck += [f"{member.name}: {' '.join(what.splitlines())}" for what in over.stuck]
         self._maybe_leave()
 
     def _on_pong(self, member: AgentHandle, pong: Pong) -> None:

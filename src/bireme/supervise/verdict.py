@@ -95,15 +95,25 @@ class Verdict:
         self, *, seconds: float, killed: int, stuck: tuple[str, ...] = (), logs: tuple[str, ...] = ()
     ) -> Outcome:
         """The job's end, as far as it is known now."""
-        unseen = [str(rank) for rank in self._planned if rank not in self._ends]
-        if unseen and not self.stopping:
-            self.blame("agent lost", float("-inf"), note=f"nobody saw how rank {', '.join(unseen)} ended")
+        if not self.stopping:
+            self._blame_the_unseen()
         first = self.first
         code = first.code if first is not None else self._own_code()
         ends = tuple(self._ends[rank] for rank in sorted(self._ends))
         return Outcome(
             code, self.cause, seconds, ends, first, self.signum, killed, stuck, logs, self.note, hosts=self.hosts
         )
+
+    def _blame_the_unseen(self) -> None:
+        """Without a cause, the job is a success: only if each planned rank was seen to end with 0."""
+        ends = {rank: self._ends.get(rank) for rank in self._planned}
+        unseen = ", ".join(str(rank) for rank, end in ends.items() if end is None)
+        failed = ", ".join(str(rank) for rank, end in ends.items() if end is not None and end.code != OK)
+        if unseen:
+            self.blame("agent lost", float("-inf"), note=f"nobody saw how rank {unseen} ended")
+        elif failed:
+            note = f"rank {failed} ended as if it was stopped, and nobody had stopped it"
+            self.blame("agent lost", float("-inf"), note=note)
 
     def _own_code(self) -> int:
         """The code of a cause that is not a rank's end."""
