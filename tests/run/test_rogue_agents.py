@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import bireme
-from bireme.control.frames import GREETING
+from bireme.control.frames import GREETING, MAX_FROM_AGENT
 from tests.conftest import PROGRAMS, clean_environ
+from tests.run.conftest import state_of, wait_for
 
 END = {
     "rank": 1,
@@ -46,10 +47,15 @@ def output(rank: int, number: int) -> dict[str, str]:
     return {"raw": (b"O" + struct.pack("!I", 5 + len(OUTPUT)) + struct.pack("!IB", rank, number) + OUTPUT).hex()}
 
 
-def nested(depth: int) -> dict[str, str]:
-    text = b"[" * depth
+def framed(text: bytes) -> dict[str, str]:
     return {"raw": (b"J" + struct.pack("!I", len(text)) + text).hex()}
 
+
+def nested(depth: int) -> dict[str, str]:
+    return framed(b"[" * depth)
+
+
+LISTS = framed(b'{"type":[' + b"[]," * (MAX_FROM_AGENT // 3 - 10) + b"[]]}")
 
 VIOLATIONS: dict[str, tuple[str, str, list[dict[str, object]]]] = {
     "over early": ("Up", "after", [OVER]),
@@ -69,6 +75,9 @@ VIOLATIONS: dict[str, tuple[str, str, list[dict[str, object]]]] = {
         [{"type": "Down", "end": {**END, "code": 3, "stopped": True}, "when": 1.0}],
     ),
     "an end on two lines": ("Down", "replace", [{"type": "Down", "end": {**END, "device": "x\ny"}, "when": 1.0}]),
+    "a list of lists": ("Up", "after", [LISTS]),
+    "a frame that is too long": ("Up", "after", [{"raw": (b"J" + struct.pack("!I", MAX_FROM_AGENT + 1)).hex()}]),
+    "words without end": ("Up", "after", [{"type": "Say", "level": "debug", "text": "x" * 1000}] * 1100),
     "less than none killed": ("Over", "replace", [{**OVER, "killed": -1}]),
     "the end of another's rank": ("Up", "after", [{"type": "Down", "end": {**END, "rank": 0}, "when": 1.0}]),
     "the end of a rank that there is not": (
@@ -111,12 +120,14 @@ def rogue(tmp_path, stage):
     ssh.chmod(0o755)
     (tmp_path / "rank.py").write_text(RANK)
 
-    def start(at: str, do: str, send: list[dict[str, object]], *words: str, **kwargs: object):
+    def start(at: str, do: str, send: list[dict[str, object]], *words: str, wait: bool = True, **kwargs: object):
         (tmp_path / "plan.json").write_text(json.dumps({"at": at, "do": do, "send": send}))
         path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
         env = clean_environ(PATH=path, BIREME_ROGUE=str(tmp_path / "plan.json"))
         options = ("--hosts", "good:1,bad:1", "--accelerator", "cpu", "--grace", "1", *words)
-        return stage.run("run", *options, tmp_path / "rank.py", cwd=tmp_path, env=env, **kwargs)
+        return (stage.run if wait else stage.start)(
+            "run", *options, tmp_path / "rank.py", cwd=tmp_path, env=env, **kwargs
+        )
 
     return start
 
@@ -144,6 +155,21 @@ def test_it_cannot_put_the_blame_on_another(rogue, tmp_path: Path) -> None:
     assert "bireme: bad: rank 0 on good" in done.stderr and "bireme: rank 0" not in done.stderr
     done = rogue("Over", "replace", [{**OVER, "stuck": ["1 (x)\nbireme: rank 0 on good failed first"]}])
     assert "1 (x) bireme: rank 0" in done.stderr and "bireme: bireme: rank 0" not in done.stderr
+
+
+@pytest.mark.slow
+def test_output_without_credit(rogue, tmp_path: Path) -> None:
+    """An agent that goes on sending although nobody reads loses its node; all that it sends would have to be kept."""
+    text = struct.pack("!IB", 1, 1) + b"x" * 500_000
+    data: dict[str, object] = {"raw": (b"O" + struct.pack("!I", len(text)) + text).hex()}
+    first = "import os\nopen(os.environ['RANK'], 'w').write(str(os.getpid()))\n"
+    (tmp_path / "rank.py").write_text(first + RANK)
+    job = rogue("Up", "after", [data] * 20, wait=False)
+    wait_for((tmp_path / "0").exists, "the other node's rank")
+    pid = int(wait_for((tmp_path / "0").read_text, "its pid"))
+    wait_for(lambda: not state_of(pid), "its end, although nobody reads")
+    err = job.communicate(timeout=60)[1].decode()
+    assert job.returncode == 75 and "it broke the protocol: it sent more output than" in err
 
 
 @pytest.mark.slow

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _CONNECT_WAIT = 5.0
 """Seconds for each of the runner's addresses, and for each of its answers."""
+_PROOF_WAIT = 10.0
+"""Seconds for all its answers together, were they to come byte by byte."""
 _TRY_FOR = 10.0
 """Seconds in which a runner that has hung up is tried again: many may be at its door at once."""
 _PAUSE = 0.4
@@ -95,9 +97,12 @@ def _prove(connection: socket.socket, handshake: Agent) -> bool:
     Raises:
         OSError: it has hung up, or does not answer.
     """
+    deadline = time.monotonic() + _PROOF_WAIT
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.sendall(handshake.first())
     while not handshake.welcome:
+        if time.monotonic() > deadline:
+            raise TimeoutError("it takes too long")
         data = connection.recv(65536)
         if not data:
             raise ConnectionResetError("it hung up")

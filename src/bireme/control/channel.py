@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 
-from bireme.control.frames import GREETING, Decoder, NotOursError, encode_message
+from bireme.control.frames import GREETING, MAX_FRAME, Decoder, NotOursError, encode_message
 from bireme.control.messages import ProtocolError
 from bireme.control.transport import Transport
 
@@ -31,6 +31,7 @@ class Channel:
         greeted: do not expect one.
         transport: protects what is sent; none where the descriptors are protected already.
         early: what the transport has decoded before it came here.
+        longest: bytes of the longest frame that is taken.
         on_frame: called with each frame.
         on_end: called once, when the other side is gone or is not ours, with a reason in words.
         on_violation: called once instead, when it breaks the protocol, with what it did.
@@ -50,11 +51,12 @@ class Channel:
         greeted: bool = False,
         transport: Transport | None = None,
         early: bytes = b"",
+        longest: int = MAX_FRAME,
     ) -> None:
         self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
         self._transport = transport if transport is not None else Transport()
         self._on_frame, self._on_end, self._on_violation = on_frame, on_end, on_violation
-        self._decoder = Decoder(vocabulary, greeted=greeted)
+        self._decoder = Decoder(vocabulary, greeted=greeted, longest=longest)
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self.open = True

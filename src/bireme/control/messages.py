@@ -378,7 +378,8 @@ def from_json(text: bytes, vocabulary: Mapping[str, type[Message]]) -> Message:
     name = plain.pop("type", None)
     cls = vocabulary.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise ProtocolError(f"it sent an unknown message: {str(name)[:40]!r}")
+        what = repr(name[:40]) if isinstance(name, str) else "its type is no string"
+        raise ProtocolError(f"it sent an unknown message: {what}")
     try:
         message = build(cls, plain)
     except ShapeError as error:

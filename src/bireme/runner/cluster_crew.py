@@ -7,6 +7,7 @@ import signal
 import time
 
 from bireme.control.channel import Channel
+from bireme.control.frames import MAX_FROM_AGENT
 from bireme.control.messages import (
     FROM_AGENT,
     Ask,
@@ -220,6 +221,7 @@ class ClusterCrew:
             on_end=lambda reason: self._on_end(member, reason),
             transport=transport,
             on_violation=lambda what: self._on_violation(member, what),
+            longest=MAX_FROM_AGENT,
         )
         member.send(
             Ask(
@@ -338,6 +340,8 @@ class ClusterCrew:
             self._session.console.say(say.level, f"{member.name}: {line}")
 
     def _on_unfit(self, member: AgentHandle, unfit: Unfit) -> None:
+        if self._session.verdict.stopping:
+            return
         member.problems += unfit.problems
         note = preflight_report.complaint([member], len(self.members))
         self._session.trouble("unfit", note, time.monotonic(), (member.name,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bireme.control.messages import Credit
+from bireme.control.messages import Credit, ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ WINDOW = 1024 * 1024
 """Bytes of output that an agent may send before we have taken what it sent."""
 _CREDIT = 128 * 1024
 """Bytes that are taken before the agent is told so."""
+_IN_A_PIPE = 1024 * 1024
+"""More than an agent can still have read from one pipe when it stops reading."""
 
 
 class FlowControl:
@@ -29,7 +31,13 @@ class FlowControl:
         """Where it is written as well."""
 
     def take(self, member: AgentHandle, frame: Output) -> None:
-        """A piece of what a rank has written."""
+        """A piece of what a rank has written.
+
+        Raises:
+            ProtocolError: it is more than the agent may send before it is given credit.
+        """
+        if member.unpaid > WINDOW + _IN_A_PIPE * member.protocol.pipes:
+            raise ProtocolError("it sent more output than it was given credit for")
         if self.files is not None:
             self.files.write(frame.rank, frame.data)
         self._session.chunk(frame.rank, frame.number, frame.data)
