@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 
 from bireme.planning.environment import MARK
@@ -292,11 +293,20 @@ def _names(pids: Sequence[int]) -> tuple[str, ...]:
 
 
 def _read_text(path: str) -> str:
+    """What a rank has left in a file; "" where there is none, or a named pipe, which would let us wait for ever."""
     try:
-        with open(path, errors="replace") as file:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        with open(fd, errors="replace", closefd=False) as file:
             return file.read(1 << 20)
     except OSError:
         return ""
+    finally:
+        os.close(fd)
 
 
 def remove_files(paths: Sequence[str]) -> None:
@@ -309,9 +319,16 @@ def remove_files(paths: Sequence[str]) -> None:
 
 
 def remove_flat_directory(path: str) -> None:
-    """Remove a directory of ours that holds nothing but files (``shutil`` costs 10 ms)."""
+    """Remove a directory of ours that holds nothing but files (``shutil`` costs 10 ms); what a link leads to stays."""
     try:
-        remove_files([os.path.join(path, name) for name in os.listdir(path)])
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        for name in os.listdir(fd):
+            os.unlink(name, dir_fd=fd)
         os.rmdir(path)
     except OSError:
         pass
+    finally:
+        os.close(fd)
