@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -233,3 +234,13 @@ def test_a_rogue_runner(tmp_path: Path, name: str) -> None:
     assert done.stdout == GREETING
     assert done.stderr.decode().startswith("bireme: the runner broke the protocol: it sent ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken_is_no_fault_of_the_other_node(rogue) -> None:
+    """Passed over by --no_ssh_check, it leaves nothing to try; the other node is not asked to, and not blamed."""
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = rogue("none", "after", [], "--no_ssh_check", "--master_port", str(port))
+    assert done.returncode == 69 and "good holds no port at which the ranks could meet" in done.stderr
+    assert "bad" not in done.stderr

@@ -36,7 +36,7 @@ from bireme.control.messages import (
 from bireme.logs.rankfiles import RankFiles
 from bireme.planning.masking import is_secret
 from bireme.runner import preflight_report
-from bireme.runner.agent_handle import AgentHandle, find_agent
+from bireme.runner.agent_handle import AgentHandle, allocation_of, find_agent
 from bireme.runner.bootstrap import AT_ONCE, Bootstrap
 from bireme.runner.fault_attribution import attribute_losses
 from bireme.runner.flow_control import WINDOW, FlowControl
@@ -258,9 +258,7 @@ class ClusterCrew:
         elif member.channel is not None or member.state != "connecting":
             os.close(fd)
         else:
-            self._allocation = who.get("allocation", "")
-            if not self._allocation.isdecimal():  # it becomes an argument of the command that gives it back
-                self._allocation = ""
+            self._allocation = allocation_of(who)
             self._attach(member, fd, fd, transport)
 
     def _on_hello(self, member: AgentHandle, hello: Hello) -> None:
