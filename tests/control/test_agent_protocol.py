@@ -17,6 +17,7 @@ from bireme.control.messages import (
     Over,
     ProtocolError,
     Rested,
+    Signalled,
     Unfit,
     Up,
 )
@@ -145,3 +146,20 @@ def test_whatever_comes(state: str, messages: list[Message | Output]) -> None:
         excused |= isinstance(message, (GuardianLost, Unfit)) or (isinstance(message, Over) and bool(message.stuck))
         if isinstance(message, Over) and not excused:
             assert ended == {0, 1}
+
+
+def test_a_rank_ends_as_stopped_only_after_somebody_has_stopped_it() -> None:
+    stopped = Down(end=examples.end(0, 143).replace(stopped=True), when=2.0)
+    for tell in (
+        lambda protocol: protocol.stop(),
+        lambda protocol: protocol.admit(Signalled(signum=15, when=1.0)),
+        None,
+    ):
+        protocol = running(0)
+        protocol.admit(up(0))
+        if tell is not None:
+            tell(protocol)
+            protocol.admit(stopped)
+            continue
+        with pytest.raises(ProtocolError, match="was not told to stop it"):
+            protocol.admit(stopped)

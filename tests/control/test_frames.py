@@ -9,7 +9,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bireme.control.frames import GREETING, MAX_FRAME, VERSION, Decoder, NotOursError, encode_message, encode_output
+from bireme.control.frames import (
+    GREETING,
+    MAX_FRAME,
+    MAX_FROM_AGENT,
+    VERSION,
+    Decoder,
+    NotOursError,
+    encode_message,
+    encode_output,
+)
 from bireme.control.messages import FROM_AGENT, Message, Output, Over, ProtocolError, Say
 from tests.control import examples
 
@@ -73,6 +82,21 @@ def test_much_noise(size: int, piece: int) -> None:
     decoder = Decoder(FROM_AGENT)
     assert fed(decoder, data, list(range(0, len(data), piece))) == [OVER]
     assert decoder.noise == text[-4096:]
+
+
+def test_a_greeting_has_an_end() -> None:
+    """What goes on for ever after its beginning is of another version, and is not kept."""
+    decoder = Decoder(FROM_AGENT)
+    with pytest.raises(NotOursError, match=r"incompatible versions of the channel protocol: 2x{19} there"):
+        fed(decoder, GREETING[:-2] + b"x" * 100, list(range(130)))
+
+
+def test_a_frame_of_an_agent_is_shorter() -> None:
+    """As JSON, a frame of 64 MiB could take gigabytes."""
+    head = struct.pack("!cI", b"J", MAX_FROM_AGENT + 1)
+    assert not list(Decoder(FROM_AGENT, greeted=True).feed(head))
+    with pytest.raises(ProtocolError, match="bytes that are not a frame"):
+        list(Decoder(FROM_AGENT, greeted=True, longest=MAX_FROM_AGENT).feed(head))
 
 
 def test_noise_without_a_greeting_is_bounded() -> None:

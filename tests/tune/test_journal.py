@@ -8,6 +8,7 @@ import json
 import os
 import random
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -553,3 +554,24 @@ def test_a_disk_that_is_really_full(tmp_path):
     kept, numbers, note, said = json.loads(done.stdout)
     assert kept > 10 and numbers == list(range(kept)) and not note
     assert "cannot be written: No space left on device\n  make room" in said
+
+
+@pytest.mark.slow
+def test_a_pipe_in_place_of_the_name_of_who_writes_it(tmp_path):
+    """It would let whoever opens it wait for ever: the one that writes it, and the one that reads it."""
+    os.mkfifo(tmp_path / "journal.owner")
+    program = f"""
+        from bireme.tune.journal import Journal
+        journal = Journal.open({str(tmp_path / "journal")!r})
+        print("open", flush=True)
+        input()
+        """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert select.select([first.stdout], [], [], 20)[0]
+        second = subprocess.run(["timeout", "20", *command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert second.returncode == 1 and "another tuner is at work here: its name is not known" in second.stderr
+    finally:
+        first.kill()
+        first.communicate()

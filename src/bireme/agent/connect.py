@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _CONNECT_WAIT = 5.0
 """Seconds to connect to each address, and to wait for each answer."""
+_PROOF_WAIT = 10.0
+"""Seconds for all answers together, even if they come byte by byte."""
 _TRY_FOR = 10.0
 """Seconds for which to try again when the runner closes the connection, as it does with too many at a time."""
 _PAUSE = 0.4
@@ -102,9 +104,12 @@ def _prove(connection: socket.socket, handshake: Agent) -> bool:
     Raises:
         OSError: the connection was closed, or nothing answers.
     """
+    deadline = time.monotonic() + _PROOF_WAIT
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.sendall(handshake.first())
     while not handshake.welcome:
+        if time.monotonic() > deadline:
+            raise TimeoutError("it takes too long")
         data = connection.recv(65536)
         if not data:
             raise ConnectionResetError("it closed the connection")

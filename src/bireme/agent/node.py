@@ -319,9 +319,16 @@ def remove_files(paths: Sequence[str]) -> None:
 
 
 def remove_flat_directory(path: str) -> None:
-    """Remove a directory that holds only files, without importing ``shutil``, which costs 10 ms."""
+    """Remove a directory that holds only files; symbolic links are not followed (``shutil`` costs 10 ms to import)."""
     try:
-        remove_files([os.path.join(path, name) for name in os.listdir(path)])
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        for name in os.listdir(fd):
+            os.unlink(name, dir_fd=fd)
         os.rmdir(path)
     except OSError:
         pass
+    finally:
+        os.close(fd)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 
-from bireme.cluster.agent_handle import find_agent
+from bireme.cluster.agent_handle import allocation_of, find_agent
 from bireme.control.channel import Channel
+from bireme.control.frames import MAX_FROM_AGENT
 from bireme.control.messages import FROM_AGENT, Ask
 from bireme.planning.masking import is_secret
 
@@ -82,6 +83,7 @@ class AgentConnector:
             on_end=lambda reason: self._on_end(agent, reason),
             transport=transport,
             on_violation=lambda what: self._on_violation(agent, what),
+            longest=MAX_FROM_AGENT,
         )
         agent.send(
             Ask(
@@ -118,5 +120,5 @@ class AgentConnector:
         elif agent.channel is not None or agent.state != "connecting":
             os.close(fd)
         else:
-            self.allocation = who.get("allocation", "")
+            self.allocation = allocation_of(who)
             self._attach(agent, fd, fd, transport)

@@ -112,7 +112,16 @@ def find_agent(members: Sequence[AgentHandle], who: Mapping[str, str]) -> AgentH
         if not addresses_of(member.name):
             return member
     place = who.get("place", "")
-    return members[int(place)] if place.isdecimal() and int(place) < len(members) else None
+    return members[int(place)] if place.isdecimal() and len(place) < 10 and int(place) < len(members) else None
+
+
+def allocation_of(who: Mapping[str, str]) -> str:
+    """The number of the allocation in which an agent says that it runs; "" for what is none.
+
+    It becomes an argument of the command that gives the allocation back, to which other words would be options.
+    """
+    number = who.get("allocation", "")
+    return number if number.isascii() and number.isdecimal() else ""
 
 
 @cache

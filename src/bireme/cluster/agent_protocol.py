@@ -74,20 +74,27 @@ NEXT: Mapping[State, Mapping[Event, State]] = {
 """State and event to the next state; ``fail`` and ``lose`` lead from everywhere to failed and lost."""
 
 
+_MOST_WORDS = 1 << 20
+"""Characters that an agent may have for the screen, in all: it has something to say when a log cannot be written."""
+
+
 class AgentProtocol:
     """The state of one agent, and which of its ranks and streams are open.
 
     Attributes:
         state: see the table above.
+        pipes: how many its ranks write to, from their start on.
     """
 
     def __init__(self) -> None:
         self.state: State = "waiting"
+        self.pipes = 0
         self._planned: set[int] = set()
         self._running: set[int] = set()
         self._unseen: set[int] = set()
         self._streams: set[tuple[int, int]] = set()
-        self._excused = False
+        self._excused = self._stopped = False
+        self._words = 0
 
     def on(self, event: Event) -> None:
         """Go to the next state.
@@ -108,6 +115,11 @@ class AgentProtocol:
         self._planned = set(ranks)
         self._unseen = set(self._planned)
         self._streams = {(rank, number) for rank in self._planned for number in (1, 2)}
+        self.pipes = len(self._streams)
+
+    def stop(self) -> None:
+        """It is told to stop its ranks: from now on, they may end since they were stopped."""
+        self._stopped = True
 
     def admit(self, message: Message | Output) -> None:
         """Check that a message may come now, and update the state by it.
@@ -118,7 +130,11 @@ class AgentProtocol:
         name = type(message).__name__
         if type(message) not in MAY_SAY[self.state]:
             raise ProtocolError(f"it sent {name} while it was {self.state}")
-        if isinstance(message, (Output, Rested, Eof)):
+        if isinstance(message, Say):
+            self._words += 1 + len(message.text)
+            if self._words > _MOST_WORDS:
+                raise ProtocolError("it sent more words for the screen than anybody could read")
+        elif isinstance(message, (Output, Rested, Eof)):
             self._admit_stream(message)
         elif isinstance(message, Up):
             if message.rank not in self._planned:
@@ -128,8 +144,12 @@ class AgentProtocol:
         elif isinstance(message, Down):
             if message.end.rank not in self._running:
                 raise ProtocolError(f"it reported the end of rank {message.end.rank}, which was not running there")
+            if message.end.stopped and not self._stopped:
+                raise ProtocolError(f"it reported rank {message.end.rank} as stopped, but was not told to stop it")
             self._running.discard(message.end.rank)
             self._unseen.discard(message.end.rank)
+        elif isinstance(message, Signalled):
+            self._stopped = True  # it stops its ranks by itself
         elif isinstance(message, (GuardianLost, Unfit)):
             self._excused = True
         elif isinstance(message, Over):

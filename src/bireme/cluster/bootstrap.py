@@ -189,6 +189,10 @@ class Bootstrap:
         if named or not others:
             self._on_address(named or "127.0.0.1")
             return
+        if not first.hello.port:  # taken, and passed over by --no_ssh_check: there is nothing to try
+            note = f"{first.name} holds no port at which the ranks could meet"
+            self._session.trouble("unfit", note, time.monotonic(), (first.name,))
+            return
         first.protocol.on("probed")
         for member in others:
             member.send(Probe(addresses=first.hello.addresses, port=first.hello.port))

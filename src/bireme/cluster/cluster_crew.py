@@ -82,10 +82,10 @@ class ClusterCrew:
             Hello: self._on_hello,
             Probed: self._on_probed,
             Up: lambda _, up: session.up(up.rank, up.pid),
-            Down: lambda member, down: session.down(down.end, member.our_time(down.when)),
+            Down: self._on_down,
             Rested: lambda _, rested: session.rested(rested.rank, rested.number),
             Eof: lambda _, eof: session.eof(eof.rank, eof.number),
-            Say: lambda member, say: session.console.say(say.level, f"{member.name}: {say.text}"),
+            Say: self._on_say,
             Unfit: self._on_unfit,
             GuardianLost: self._on_guardian_lost,
             Signalled: self._on_signalled,
@@ -162,6 +162,7 @@ class ClusterCrew:
             return
         for member in self.members:
             if member.state == "running":
+                member.protocol.stop()
                 member.send(Stop(signum=int(signum)))
 
     def urge(self) -> None:
@@ -169,6 +170,7 @@ class ClusterCrew:
         if self._leaving and not self._allocates:  # after SIGKILL nothing would give back the allocation
             self._launcher.kill()
         for member in self.members:
+            member.protocol.stop()
             member.send(Urge())
 
     def signal_ranks(self, signum: int) -> None:
@@ -207,6 +209,9 @@ class ClusterCrew:
     # -- connecting ------------------------------------------------------------------------------
 
     def _on_hello(self, member: AgentHandle, hello: Hello) -> None:
+        if member.slots is not None and hello.slots and len(hello.slots) != len(member.slots):
+            self._on_violation(member, f"it sent {len(hello.slots)} slots, and has {len(member.slots)}")
+            return
         self._heartbeat.watch(member)
         self._bootstrap.hello(member, hello)
 
@@ -254,7 +259,17 @@ class ClusterCrew:
         else:
             self._handlers[type(frame)](member, frame)
 
+    def _on_down(self, member: AgentHandle, down: Down) -> None:
+        end = down.end.replace(host=member.hello.hostname, detail="")  # an agent cannot speak for another node
+        self._session.down(end, member.our_time(down.when))
+
+    def _on_say(self, member: AgentHandle, say: Say) -> None:
+        for line in say.text.splitlines():  # a line without the node's name could pass for one of ours
+            self._session.console.say(say.level, f"{member.name}: {line}")
+
     def _on_unfit(self, member: AgentHandle, unfit: Unfit) -> None:
+        if self._session.verdict.stopping:
+            return
         member.problems += unfit.problems
         note = preflight_report.complaint([member], len(self.members))
         self._session.trouble("unfit", note, time.monotonic(), (member.name,))
@@ -277,7 +292,7 @@ class ClusterCrew:
     def _on_over(self, member: AgentHandle, over: Over) -> None:
         member.protocol.on("over")
         self._killed += over.killed
-        self._stuck += [f"{member.name}: {what}" for what in over.stuck]
+        self._stuck += [f"{member.name}: {' '.join(what.splitlines())}" for what in over.stuck]
         self._maybe_leave()
 
     # -- losses ----------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bireme.control.messages import Credit
+from bireme.control.messages import Credit, ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ WINDOW = 1024 * 1024
 """Bytes of output that an agent may send before the runner has taken them."""
 _CREDIT = 128 * 1024
 """Bytes taken before the agent is granted as many again."""
+_IN_A_PIPE = 1024 * 1024
+"""Bytes that an agent may have read from one pipe when it stops reading, at most."""
 
 
 class FlowControl:
@@ -29,7 +31,13 @@ class FlowControl:
         """The log files that output is written to as well, if any."""
 
     def take(self, member: AgentHandle, frame: Output) -> None:
-        """Take a chunk of a rank's output."""
+        """Take a chunk of a rank's output.
+
+        Raises:
+            ProtocolError: the agent sent more than it was given credit for.
+        """
+        if member.ungranted > WINDOW + _IN_A_PIPE * member.protocol.pipes:
+            raise ProtocolError("it sent more output than it was given credit for")
         if self.files is not None:
             self.files.write(frame.rank, frame.data)
         self._session.chunk(frame.rank, frame.number, frame.data)

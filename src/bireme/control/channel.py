@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 
-from bireme.control.frames import GREETING, Decoder, NotOursError, encode_message
+from bireme.control.frames import GREETING, MAX_FRAME, Decoder, NotOursError, encode_message
 from bireme.control.messages import ProtocolError
 from bireme.control.transport import Transport
 
@@ -33,6 +33,7 @@ class Channel:
         greet: whether to send the greeting first (the agent does).
         greeted: whether to expect no greeting.
         transport: protects what is sent; ``None``: the descriptors are protected already.
+        longest: the longest frame that is accepted, in bytes.
         early: bytes of the channel that were received already, decoded.
 
     Attributes:
@@ -53,11 +54,12 @@ class Channel:
         greeted: bool = False,
         transport: Transport | None = None,
         early: bytes = b"",
+        longest: int = MAX_FRAME,
     ) -> None:
         self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
         self._transport = transport if transport is not None else Transport()
         self._on_frame, self._on_end, self._on_violation = on_frame, on_end, on_violation
-        self._decoder = Decoder(vocabulary, greeted=greeted)
+        self._decoder = Decoder(vocabulary, greeted=greeted, longest=longest)
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self.open = True

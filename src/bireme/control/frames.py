@@ -26,6 +26,12 @@ _GREETING_STEM = GREETING[: GREETING.index(b" ") + 1]
 MAX_FRAME = 64 * 1024 * 1024
 """Bytes of the longest frame; a longer one can only be noise."""
 
+MAX_FROM_AGENT = 16 * 1024 * 1024
+"""The same from an agent. What is the longest that it has to say, a rank's error file, is a quarter less as JSON."""
+
+_LONGEST_VERSION = 20
+"""Digits of a version in a greeting."""
+
 _HEAD = struct.Struct("!cI")
 _OUTPUT = struct.Struct("!IB")
 
@@ -51,11 +57,14 @@ class Decoder:
     Args:
         vocabulary: the messages that are accepted, by name.
         greeted: whether no greeting is expected.
+        longest: the longest frame that is accepted, in bytes.
     """
 
-    def __init__(self, vocabulary: Mapping[str, type[Message]], *, greeted: bool = False) -> None:
+    def __init__(
+        self, vocabulary: Mapping[str, type[Message]], *, greeted: bool = False, longest: int = MAX_FRAME
+    ) -> None:
         self._buffer = bytearray()
-        self._vocabulary, self._greeted = vocabulary, greeted
+        self._vocabulary, self._greeted, self._longest = vocabulary, greeted, longest
         self.noise = b""
         """What came before the greeting, at most its last 4 KiB: it may explain why there is no greeting."""
 
@@ -73,7 +82,7 @@ class Decoder:
         try:
             while len(buffer) - start >= _HEAD.size:
                 kind, length = _HEAD.unpack_from(buffer, start)
-                if length > MAX_FRAME or kind not in (b"J", b"O"):
+                if length > self._longest or kind not in (b"J", b"O"):
                     raise ProtocolError("it sent bytes that are not a frame")
                 begin, end = start + _HEAD.size, start + _HEAD.size + length
                 if len(buffer) < end:
@@ -89,11 +98,12 @@ class Decoder:
             self.noise = bytes(self._buffer[-4096:])
             del self._buffer[:-65536]  # what is kept may be the beginning of the greeting
             return False
-        end = self._buffer.find(b"\x01\n", place + len(_GREETING_STEM))
-        if end < 0:
+        begin = place + len(_GREETING_STEM)
+        end = self._buffer.find(b"\x01\n", begin, begin + _LONGEST_VERSION + 2)
+        if end < 0 and len(self._buffer) < begin + _LONGEST_VERSION + 2:
             return False
         self.noise = bytes(self._buffer[:place])[-4096:]
-        version = bytes(self._buffer[place + len(_GREETING_STEM) : end])
+        version = bytes(self._buffer[begin : end if end >= 0 else begin + _LONGEST_VERSION])
         if version != b"%d" % VERSION:
             other = version.decode(errors="replace")
             raise NotOursError(f"incompatible versions of the channel protocol: {other} there, {VERSION} here")

@@ -7,12 +7,14 @@ is decided by `bireme.cluster.agent_protocol` for the runner and `bireme.agent.r
 
 from __future__ import annotations
 
+import _socket
 import json
 import signal
 
 from bireme.errors import BiremeError
 from bireme.job import JobSpec
 from bireme.planning.start import NodePlan
+from bireme.resources.devices import ACCELERATORS
 from bireme.result.outcome import RankEnd
 from bireme.validate import ShapeError, build
 from bireme.value import Value
@@ -20,6 +22,12 @@ from bireme.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+_LONGEST_NAME = 255
+"""Characters of a node's name, or a device's."""
+_MOST_SLOTS = 1 << 14
+"""Of one node."""
 
 
 class ProtocolError(BiremeError):
@@ -197,15 +205,24 @@ class Hello(Message):
     @property
     def is_complete(self) -> bool:
         """Whether all facts that a plan needs are known."""
-        return bool(self.interpreter and self.accelerator and self.cores > 0 and self.temporary)
+        return bool(self.interpreter and self.accelerator and self.slots and self.cores > 0 and self.temporary)
 
     def check(self) -> str:
-        """See `Message.check`. Names and slots are shown before each line of output, so they must be printable."""
-        for text in (self.hostname, self.accelerator, *self.slots):
+        """See `Message.check`. Names are shown before each line of output; other nodes try the addresses."""
+        for text in (self.hostname, *self.slots):
             if not text.isprintable():
                 return "control characters in a name"
+            if len(text) > _LONGEST_NAME:
+                return f"a name of {len(text)} characters"
         if not self.hostname:
             return "an empty hostname"
+        if self.accelerator and self.accelerator not in ACCELERATORS:
+            return f"the unknown accelerator {self.accelerator[:40]!r}"
+        if len(self.slots) > _MOST_SLOTS:
+            return f"{len(self.slots)} slots"
+        for address in self.addresses:
+            if not _is_address(address):
+                return f"the invalid address {address[:40]!r}"
         if not self.problems and not self.is_complete:
             return "neither complete facts nor a problem"
         if self.bound and len(self.bound) != len(self.slots):
@@ -235,6 +252,8 @@ class Down(Message):
 
     def check(self) -> str:
         """See `Message.check`."""
+        if not (self.end.host.isprintable() and self.end.device.isprintable()):
+            return "control characters in a name"
         return "" if 0 <= self.end.code <= 255 else f"the invalid exit code {self.end.code}"
 
 
@@ -297,12 +316,25 @@ class Over(Message):
     killed: int
     stuck: tuple[str, ...]
 
+    def check(self) -> str:
+        """See `Message.check`."""
+        return "" if self.killed >= 0 else f"{self.killed} ranks killed"
+
 
 class Pong(Message):
     """The answer to `Ping`; ``now``: the time on the node's monotonic clock."""
 
     sent: float
     now: float
+
+
+def _is_address(text: str) -> bool:
+    """Whether this is a numeric address."""
+    try:
+        _socket.inet_pton(_socket.AF_INET6 if ":" in text else _socket.AF_INET, text)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _check_port(port: int) -> str:
@@ -348,7 +380,8 @@ def from_json(text: bytes, vocabulary: Mapping[str, type[Message]]) -> Message:
     name = plain.pop("type", None)
     cls = vocabulary.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise ProtocolError(f"it sent an unknown message: {str(name)[:40]!r}")
+        what = repr(name[:40]) if isinstance(name, str) else "its type is no string"
+        raise ProtocolError(f"it sent an unknown message: {what}")
     try:
         message = build(cls, plain)
     except ShapeError as error:

@@ -20,7 +20,7 @@ _SECRET = re.compile(
     | token (?! iz | s(?![a-z]) )                          # not a tokenizer, and not a number of tokens
     | secret | passw | passphrase | credential | bearer | authorization
     | (?:pass|key) $                                       # whatever ends so: mypass, SSH_KEY, apikey
-    | (?<![a-z]) (?:auth|pw|pwd|pat) $                     # as a word of its own: --db_pw, --auth
+    | (?<![a-z]) (?:auth|oauth|pw|psw|pwd|pat|jwt|otp|sig|cookie|creds) $  # as a word of its own: --db_pw, --auth
     """,
     re.IGNORECASE | re.VERBOSE,
 )
@@ -31,6 +31,9 @@ _NAMES_NEXT = frozenset({"-genv", "-env", "--genv", "--env"})  # of mpirun: NAME
 _EXPORTS = ("--export=", "--exports=")
 _PLURAL = re.compile(r"(?<!s)s$", re.IGNORECASE)
 _PORT = re.compile(r"\d{1,5}[/?#]")
+_FIELD = re.compile(r"[\w.-]+$")
+_LONGEST_NAME = 100
+"""Characters of a field's name that are looked at."""
 _PATH = re.compile(r"[/?#]")
 
 
@@ -78,7 +81,7 @@ def _has_secret_value(word: str, before: str) -> bool:
 
 
 def _masked_word(word: str, before: str) -> str:
-    """One word: what stands in it after the name of a secret and ``=``, and the passwords of its URLs."""
+    """One word: what stands in it after the name of a secret and ``=`` or ``:``, and the passwords of its URLs."""
     for option in _EXPORTS:  # ours and srun's: names alone
         if word.startswith(option):
             name, equals, _ = word[len(option) :].partition("=")
@@ -89,7 +92,17 @@ def _masked_word(word: str, before: str) -> str:
     for place, name in enumerate(parts[:-1]):
         if name == "-p" or is_secret(name):
             return "=".join((*parts[: place + 1], MASK))
-    return _masked_url(word)
+    return _masked_url(_masked_field(word))
+
+
+def _masked_field(word: str) -> str:
+    """A field of JSON, YAML or a header hidden, and all that follows it: ``{"api_key": …``, ``Authorization: …``."""
+    parts = word.split(":")
+    for place, before in enumerate(parts[:-1]):
+        name = _FIELD.search(before[-_LONGEST_NAME:].rstrip(" \t\"'"))
+        if name is not None and is_secret(name[0]) and not parts[place + 1].startswith("//"):
+            return ":".join((*parts[: place + 1], f" {MASK}" if parts[place + 1][:1] == " " else MASK))
+    return word
 
 
 def _masked_url(text: str) -> str:

@@ -113,15 +113,25 @@ class Verdict:
             stuck: processes that could not be killed.
             logs: paths of log files.
         """
-        unseen = [str(rank) for rank in self._planned if rank not in self._ends]
-        if unseen and not self.stopping:
-            self.blame("agent lost", float("-inf"), note=f"the end of rank {', '.join(unseen)} was not seen")
+        if not self.stopping:
+            self._blame_the_unseen()
         first = self.first
         code = first.code if first is not None else self._own_code()
         ends = tuple(self._ends[rank] for rank in sorted(self._ends))
         return Outcome(
             code, self.cause, seconds, ends, first, self.signum, killed, stuck, logs, self.note, hosts=self.hosts
         )
+
+    def _blame_the_unseen(self) -> None:
+        """Without a cause, the job is a success: only if each planned rank was seen to end with 0."""
+        ends = {rank: self._ends.get(rank) for rank in self._planned}
+        unseen = ", ".join(str(rank) for rank, end in ends.items() if end is None)
+        failed = ", ".join(str(rank) for rank, end in ends.items() if end is not None and end.code != OK)
+        if unseen:
+            self.blame("agent lost", float("-inf"), note=f"the end of rank {unseen} was not seen")
+        elif failed:
+            note = f"rank {failed} was reported as stopped, but nothing had stopped it"
+            self.blame("agent lost", float("-inf"), note=note)
 
     def _own_code(self) -> int:
         """The exit code for a cause other than a rank's failure."""

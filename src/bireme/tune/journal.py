@@ -186,7 +186,7 @@ def _lock(fd: int, path: str) -> None:
         raise _cannot(path, "locked", error) from None
     _OURS.add(_identity(fd))
     try:
-        owner = os.open(_owner(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, _PRIVATE)
+        owner = os.open(_owner(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, _PRIVATE)
         with open(owner, "w") as file:
             file.write(f"pid {os.getpid()} on {socket.gethostname()}")
     except OSError:
@@ -213,10 +213,16 @@ def _owner(path: str) -> str:
 
 def _in_use(path: str) -> BadInputError:
     try:
-        with open(_owner(path), errors="replace") as file:
-            who = file.read(200)
+        fd = os.open(_owner(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        fd = -1
+    try:
+        who = os.read(fd, 200).decode(errors="replace")
     except OSError:
         who = ""
+    finally:
+        if fd >= 0:
+            os.close(fd)
     return BadInputError(
         f"another tuner is at work here: {who or 'its name is not known'}",
         hint=f"wait for its end, or {_ELSEWHERE}",
