@@ -65,7 +65,7 @@ def what_is_wrong(value: object, *, finite: bool = False) -> str:
 
 
 _INFINITE = float("inf")
-_NO_VALUE = " is no value in JSON"
+_NO_VALUE = " is not a JSON value"
 
 
 def _refuse(word: str) -> NoReturn:

@@ -95,7 +95,7 @@ def load(name: str) -> Backend:
     """
     if name not in NAMES:
         known = ", ".join(NAMES)
-        raise BadInputError(f"there is no launcher {name!r}", hint=f"it is auto or one of {known}", where="--launcher")
+        raise BadInputError(f"unknown launcher: {name!r}", hint=f"expected auto or one of {known}", where="--launcher")
     module: Backend = importlib.import_module(f"bireme.backends.{name}")
     return module
 
@@ -107,8 +107,8 @@ def one_by_one(backend: Backend) -> Callable[[LaunchPlan, Mapping[str, str]], tu
         BadInputError: it cannot.
     """
     if backend.ONE_BY_ONE is None:
-        what = f"{backend.NAME} loses all nodes when it loses one, and takes none in"
-        raise BadInputError(what, hint="elastic training needs --launcher ssh or slurm", where="--launcher")
+        what = f"{backend.NAME} cannot add or lose single nodes"
+        raise BadInputError(what, hint="use --launcher ssh or slurm for elastic training", where="--launcher")
     return backend.ONE_BY_ONE
 
 
@@ -120,10 +120,10 @@ def refuse(plan: LaunchPlan, name: str, *, users: bool = False) -> None:
     """
     for host in plan.hosts:
         if host.port is not None or ":" in host.name or (users and host.user):
-            what = "a host's own port" if host.port is not None else "IPv6 addresses"
+            what = "a port for each host" if host.port is not None else "IPv6 addresses"
             what = "another user" if users and host.user else what
-            reason = f"{name} cannot reach {host.target}: it does not know {what}"
-            raise BadInputError(reason, hint="--launcher ssh does", where="--launcher")
+            reason = f"{name} cannot reach {host.target}: it does not support {what}"
+            raise BadInputError(reason, hint="use --launcher ssh", where="--launcher")
 
 
 _ONE_ARGUMENT = 32 * os.sysconf("SC_PAGE_SIZE") - 1 if sys.platform == "linux" else sys.maxsize
@@ -156,7 +156,7 @@ def check_length(name: str, commands: Iterable[tuple[str, ...]], environ: Mappin
         what = f"{total} bytes with the environment, and the system takes {most}"
         if longest > _ONE_ARGUMENT + 1:
             what = f"an argument of {longest - 1} bytes, and the system takes {_ONE_ARGUMENT}"
-        hint = "fewer nodes, or --launcher ssh, which has a command for each" if name != "ssh" else ""
+        hint = "use fewer nodes, or --launcher ssh, which runs one command per node" if name != "ssh" else ""
         raise BadInputError(f"the command line of {name} is too long: {what}", hint=hint, where="--launcher")
 
 
@@ -190,4 +190,4 @@ def find_program(backend: Backend, environ: Mapping[str, str]) -> str:
             if os.path.isfile(path) and os.access(path, os.X_OK):
                 return path
     names = " or ".join(backend.PROGRAMS)
-    raise BadInputError(f"launcher {backend.NAME!r} is not installed: there is no {names} on PATH", where="--launcher")
+    raise BadInputError(f"launcher {backend.NAME!r} is not installed: {names} not found on PATH", where="--launcher")

@@ -20,9 +20,9 @@ USAGE = """\
 usage: bireme COMMAND …
 
   bireme run [options] script.py [script arguments]    launch a distributed job
-  bireme run --help                                    all its options, with examples
-  bireme tune [options] script.py [script arguments]   find the configuration in which it is fastest
-  bireme check [options] [script.py]                   are the nodes fit for a job?
+  bireme run --help                                    show all options, with examples
+  bireme tune [options] script.py [script arguments]   find its fastest configuration
+  bireme check [options] [script.py]                   check that the nodes can run a job
   bireme drain NODE JOB                                take a node out of an elastic job
   bireme --version
 """
@@ -100,11 +100,8 @@ def _dispatch(argv: list[str]) -> int:
     }
     if word in commands:
         return commands[word](rest)
-    complain(
-        f"there is no command {word!r}\n  for a job: bireme run {word} …"
-        if word.endswith(".py")
-        else f"there is no command {word!r}"
-    )
+    hint = f"\n  to run a job: bireme run {word} …" if word.endswith(".py") else ""
+    complain(f"unknown command: {word!r}{hint}")
     sys.stderr.write(USAGE)
     return BAD_INPUT
 

@@ -217,7 +217,7 @@ def _in(seconds: float) -> str:
 def _end_line(tuning: Tuning, name: str, ending: TrialResult, *, again: float | None) -> str:
     if again is not None:
         elsewhere = " elsewhere" if ending.hosts else ""  # they rest now
-        return f"{name}: {ending.cause}: {ending.reason}; it is started again{_in(again) or elsewhere}"
+        return f"{name}: {ending.cause}: {ending.reason}; retrying{_in(again) or elsewhere}"
     if ending.cause != "ok":
         return f"{name}: {ending.cause}{f': {ending.reason}' if ending.reason else ''}"
     row = next((row for row in tuning.rows if row.trial.name == name), None)

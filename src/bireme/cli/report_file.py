@@ -26,7 +26,11 @@ def prepare(path: str) -> str:
     place = os.path.abspath(os.path.expanduser(path))
     try:
         if not stat.S_ISREG(os.lstat(place).st_mode):  # the file takes its place: not that of a device, or of a link
-            raise BadInputError(f"{path} is no regular file", hint="the report is a file of its own", where=_WHERE)
+            raise BadInputError(
+                f"{path} is not a regular file",
+                hint="name a file that does not exist yet, or a regular one",
+                where=_WHERE,
+            )
     except OSError:
         pass  # whatever is wrong with the folder shows when we write there
     try:

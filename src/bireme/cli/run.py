@@ -41,7 +41,7 @@ def carry_out(parsed: Parsed) -> int:
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
     spec = job_spec(parsed)
     if parsed.options["json"] and not parsed.options["dry_run"]:
-        raise BadInputError("--json says how --dry_run prints", hint="add --dry_run")
+        raise BadInputError("--json only works with --dry_run", hint="add --dry_run")
     if parsed.options["dry_run"]:
         return _dry_run(spec, as_json=parsed.options["json"])
     return _run_and_record(spec, place) if place else _run(spec)

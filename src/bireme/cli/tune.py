@@ -95,12 +95,12 @@ def _say_end(result: Result) -> None:
     from bireme.tune.deepspeed.files import BEST_COMMAND
 
     if result.conclusion.signum:
-        print("interrupted: the same command goes on where it was")
+        print("interrupted: the same command resumes the search")
     if result.best:
         shown = masked_words(result.best)
         also = f"{result.files.results_dir}/{BEST_COMMAND}"
-        also += "" if shown == list(result.best) else ", with the values that are hidden here"
-        print(f"the real job, with the best configuration (also in {also}):")
+        also += "" if shown == list(result.best) else ", including the values hidden here"
+        print(f"to run the job with the best configuration (also in {also}):")
         print(f"  {shlex.join(shown)}", flush=True)
 
 
@@ -117,9 +117,11 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     parsed = parsed.replace(options=options)
     for name in ("no_ssh", "dry_run", "json"):
         if options[name]:
-            raise BadInputError(f"--{name} is for one job, and tuning runs many", where="--autotuning")
+            raise BadInputError(f"cannot be used with --{name}", where="--autotuning")
     if options["experiment_limit"] == 0:
-        raise BadInputError("every experiment would time out", hint="seconds, above 0", where="--experiment_limit")
+        raise BadInputError(
+            "every experiment would time out", hint="give a number of seconds above 0", where="--experiment_limit"
+        )
     nodes, slots = tuning_width(options)
     spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
     find_config(spec.program.args)  # before anything is looked up in the world

@@ -134,12 +134,11 @@ class Exports(Value):
     def notes(self) -> Iterator[tuple[str, str]]:
         """What is to be said of them before anything starts, each with its level."""
         for file in self.distrusted:
-            how = f"mend that, or name the file by {REFERENCE_ENV_FILE_VARIABLE}"
-            yield "warning", f"{file}, so it is passed over ({how})"
+            yield "warning", f"ignoring {file} (fix that, or name the file in {REFERENCE_ENV_FILE_VARIABLE})"
         if self.passed_over:
-            yield "warning", f"set by Bireme itself, so passed over: {', '.join(self.passed_over)}"
+            yield "warning", f"ignoring variables that Bireme sets itself: {', '.join(self.passed_over)}"
         if self.loading:
-            yield "info", f"these make programs load code, and travel: {', '.join(self.loading)}"
+            yield "info", f"exporting variables that make programs load code: {', '.join(self.loading)}"
 
     def __repr__(self) -> str:
         names = ", ".join(f"{name} from {origin}" for name, origin in sorted(self.origins.items()))
@@ -212,7 +211,7 @@ def parse_env_file(text: str, path: str) -> Iterator[tuple[str, str, int]]:
         name = words[-1] if words else ""
         where = f"{path}:{number}"
         if not equals or words[:-1] not in ([], ["export"]) or not _is_name(name) or "\0" in value:
-            raise BadInputError("this is not NAME=VALUE", hint="a comment begins with '#'", where=where)
+            raise BadInputError("expected NAME=VALUE", hint="start a comment with '#'", where=where)
         yield name, _unquoted(value.strip(), where), number
 
 
@@ -232,7 +231,7 @@ def _requested(request: str, here: Mapping[str, str]) -> list[tuple[str, str]]:
             raise BadInputError(f"the value of {name} has a zero byte", where=_WHERE)
         return [(name, value)]
     if name not in here:
-        raise BadInputError(f"{name} is not set", hint=f"--export {name}=VALUE gives it a value", where=_WHERE)
+        raise BadInputError(f"{name} is not set", hint=f"set it with --export {name}=VALUE", where=_WHERE)
     return [(name, here[name])]
 
 
@@ -308,5 +307,5 @@ def _is_name(text: str) -> bool:
 
 
 def _no_request(name: str) -> BadInputError:
-    hint = "NAME, 'PREFIX*' or NAME=VALUE, once for each"
-    return BadInputError(f"{quoted(name)} is not the name of a variable", hint=hint, where=_WHERE)
+    hint = "expected NAME, 'PREFIX*' or NAME=VALUE; repeat the option for more"
+    return BadInputError(f"not a variable name: {quoted(name)}", hint=hint, where=_WHERE)

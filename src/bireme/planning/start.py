@@ -143,8 +143,8 @@ def _world_size(spec: JobSpec, active: Pool) -> int:
     for rank in spec.wrap_ranks if not spec.elastic else ():  # there it may come yet
         if not 0 <= rank < world_size:
             raise BadInputError(
-                f"there is no rank {rank}: the job has {world_size}",
-                hint=f"0 to {world_size - 1}",
+                f"no such rank: {rank} (the job has {world_size})",
+                hint=f"use 0 to {world_size - 1}",
                 where="--wrap_ranks",
             )
     return world_size

@@ -73,6 +73,6 @@ def _refuse_what_it_cannot(spec: JobSpec, node: NodePlan) -> None:
     for what, wanted in refused.items():
         if wanted:
             raise BadInputError(
-                f"{what} cannot be used here: PyTorch's elastic agent starts the ranks",
-                hint="with a runner it can: leave out --no_ssh",
+                f"{what} cannot be used with --no_ssh: PyTorch's elastic agent starts the ranks",
+                hint="leave out --no_ssh, or the option",
             )

@@ -28,9 +28,9 @@ def reason_to_pass_over(path: str, fd: int = -1) -> str:
         if owner not in (0, os.geteuid()):
             return f"{what} belongs to {name_of(owner)}"
     if found.st_mode & stat.S_IWOTH:
-        return "everyone may write it"
+        return "everyone can write to it"
     if found.st_mode & stat.S_IWGRP and not _is_private(found):
-        return "its group may write it"
+        return "its group can write to it"
     return ""
 
 

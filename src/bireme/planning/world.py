@@ -32,10 +32,10 @@ def decode_world_info(text: str) -> Pool:
     except ValueError:
         raise BadInputError("not the URL-safe base64 of a JSON object", where=where) from None
     if not isinstance(world, dict) or not world:
-        raise BadInputError("not an object of host: [slots]", where=where)
+        raise BadInputError('not an object such as {"host": [0, 1]}', where=where)
     for host, slots in world.items():
         if not _is_word(host):
-            raise BadInputError(f"{host!r} is not the name of a host", where=where)
+            raise BadInputError(f"not a host name: {host!r}", where=where)
         words = isinstance(slots, list) and all(type(slot) in (int, str) and _is_word(str(slot)) for slot in slots)
         if not words or not slots:
             raise BadInputError(f"the slots of {host} are not a list of ids", where=where)

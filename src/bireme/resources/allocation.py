@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _NUMBERS_OF_DEVICES = tuple(f"SLURM_GPUS{end}" for end in ("", "_ON_NODE", "_PER_NODE", "_PER_TASK", "_PER_SOCKET"))
 _LISTS_OF_DEVICES = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 _LAUNCH_HOSTS = ("batch", "launch", "login")
-_MEND = "--hostfile or --hosts name the hosts instead"
+_MEND = "name the hosts with --hostfile or --hosts instead"
 
 
 class Allocation(Value):
@@ -170,7 +170,7 @@ def _counted(path: str, variable: str) -> Counts:
             count, first = counts.get(name, (0, number))
             counts[name] = count + 1, first
     if not counts:
-        raise BadInputError(f"{path} lists no host", hint=_MEND, where=variable)
+        raise BadInputError(f"{path} lists no hosts", hint=_MEND, where=variable)
     return counts
 
 
@@ -248,8 +248,8 @@ def _check_host(name: str, where: str, place: str = "") -> None:
 
 
 def _malformed(text: str, where: str) -> BadInputError:
-    return BadInputError(f"{quoted(text)} is not understood", hint=_MEND, where=where)
+    return BadInputError(f"cannot parse {quoted(text)}", hint=_MEND, where=where)
 
 
 def _too_many(where: str) -> BadInputError:
-    return BadInputError(f"these are more than {MOST_HOSTS} hosts", hint=_MEND, where=where)
+    return BadInputError(f"more than {MOST_HOSTS} hosts", hint=_MEND, where=where)

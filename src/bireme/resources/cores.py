@@ -22,7 +22,7 @@ def allowed_cores() -> set[int]:
         BadInputError: the system cannot bind processes to cores (macOS).
     """
     if not hasattr(os, "sched_getaffinity"):
-        raise BadInputError("this system cannot bind a process to cores", hint="leave this option out", where=_BIND)
+        raise BadInputError("this system cannot bind processes to cores", hint="leave out this option", where=_BIND)
     return os.sched_getaffinity(0)
 
 
@@ -58,16 +58,16 @@ def parse_core_list(text: str, allowed: Collection[int] | None = None) -> tuple[
         first, dash, last = (part.strip() for part in word.partition("-"))
         low, high = _number(first), _number(last if dash else first)
         if low is None or high is None:
-            raise BadInputError(f"{word[:40]!r} is not a core or a range of cores", hint="as in: 0,2-5", where=_LIST)
+            raise BadInputError(
+                f"{word[:40]!r} is not a core or a range of cores", hint="expected e.g. 0,2-5", where=_LIST
+            )
         if low > high:
-            raise BadInputError(f"{word.strip()!r} runs backwards", hint=f"write {high}-{low}", where=_LIST)
+            raise BadInputError(f"the range {word.strip()!r} is reversed", hint=f"write {high}-{low}", where=_LIST)
         for core in range(low, high + 1):
             if core not in allowed:  # also what stops at the first core of an absurdly long range
-                raise BadInputError(
-                    f"core {core} may not be used", hint=f"those that may: {_ranges(allowed)}", where=_LIST
-                )
+                raise BadInputError(f"core {core} is not available", hint=f"available: {_ranges(allowed)}", where=_LIST)
             if core in cores:
-                raise BadInputError(f"core {core} stands there twice", where=_LIST)
+                raise BadInputError(f"core {core} is listed twice", where=_LIST)
             cores.append(core)
     return tuple(cores)
 
@@ -112,9 +112,7 @@ def split_cores(cores: tuple[int, ...], ranks: int, *, where: str = _BIND) -> tu
         BadInputError: there are fewer cores than ranks.
     """
     if len(cores) < ranks:
-        raise BadInputError(
-            f"{ranks} ranks cannot each have a core of their own: {len(cores)} may be used", where=where
-        )
+        raise BadInputError(f"{ranks} ranks need a core each, {len(cores)} available", where=where)
     each = len(cores) // ranks
     return tuple(cores[rank * each : (rank + 1) * each] for rank in range(ranks))
 

@@ -114,8 +114,8 @@ def discover(accelerator: str, environ: Mapping[str, str], root: str = "/") -> D
     asked = accelerator != "auto"
     if asked and accelerator not in ACCELERATORS:
         raise BadInputError(
-            f"{accelerator!r} is not an accelerator",
-            hint=f"it is auto or one of {', '.join(ACCELERATORS)}",
+            f"unknown accelerator: {accelerator!r}",
+            hint=f"expected auto or one of {', '.join(ACCELERATORS)}",
             where=_OPTION,
         )
     for kind in (accelerator,) if asked else ACCELERATORS:
@@ -153,7 +153,7 @@ def local_slots(
             hides all devices of an accelerator that was asked for, or names one that is not there.
     """
     if num_gpus is not None and num_gpus < 1:
-        raise BadInputError(f"{num_gpus} is too few: at least 1 is needed", where="--num_gpus")
+        raise BadInputError(f"must be at least 1, not {num_gpus}", where="--num_gpus")
     if devices.accelerator == "cpu":
         return _cpu_slots(devices, num_gpus, filtered)
     chosen = filtered or num_gpus is not None
@@ -165,12 +165,13 @@ def local_slots(
         _check_visible(devices, devices.visible)
         return devices.visible, ()
     if num_gpus is not None and num_gpus > len(devices.ids):
-        there = "is 1" if len(devices.ids) == 1 else f"are {len(devices.ids)}"
-        raise BadInputError(f"{num_gpus} GPUs are asked for, there {there}", hint=_USE_CPU, where="--num_gpus")
+        raise BadInputError(
+            f"{num_gpus} GPUs requested, {len(devices.ids)} available", hint=_USE_CPU, where="--num_gpus"
+        )
     notes: tuple[str, ...] = ()
     if devices.visible is not None and devices.visible != devices.ids:
         value = f"{devices.variable}={','.join(devices.visible)}"
-        notes = (f"{value} is ignored: the command line says which devices to use",)
+        notes = (f"ignoring {value}: the command line says which devices to use",)
     return devices.ids[:num_gpus], notes
 
 
@@ -202,7 +203,7 @@ def remote_slots(
         elif slot in offered:
             slots.append(slot)
         else:
-            raise BadInputError(f"there is no device {slot}: there are {', '.join(offered) or 'none'}")
+            raise BadInputError(f"no such device: {slot} (available: {', '.join(offered) or 'none'})")
     return tuple(slots)
 
 
@@ -219,7 +220,9 @@ def _cpu_slots(devices: Devices, num_gpus: int | None, filtered: bool) -> tuple[
     why = f"{devices.reason}: " if devices.reason else ""
     if num_gpus is not None:
         if num_gpus > _MOST_ON_CPU:
-            raise BadInputError(f"{num_gpus} ranks are too many for one CPU", where="--num_gpus")
+            raise BadInputError(
+                f"{num_gpus} ranks are too many for the CPU (at most {_MOST_ON_CPU})", where="--num_gpus"
+            )
         ranks = "one rank" if num_gpus == 1 else f"{num_gpus} ranks"
         return _numbered(num_gpus), (f"{why}{ranks} on the CPU",) if why else ()
     if filtered:
@@ -231,12 +234,12 @@ def _check_visible(devices: Devices, visible: tuple[str, ...]) -> None:
     """Refuse what the runtime would take for fewer devices than ranks, or for none."""
     for place, word in enumerate(visible):
         if word in visible[:place]:
-            raise BadInputError(f"device {word[:60]} stands there twice", where=devices.variable)
+            raise BadInputError(f"device {word[:60]} is listed twice", where=devices.variable)
         # Only an index into indices can be judged: UUIDs may be shortened, XPU tiles be "0.1".
         indices = devices.ids == _numbered(len(devices.ids))
         if indices and word.isdecimal() and word not in devices.ids and devices.accelerator != "xpu":
             raise BadInputError(
-                f"there is no device {word[:20]}", hint=f"they are 0 to {len(devices.ids) - 1}", where=devices.variable
+                f"no such device: {word[:20]}", hint=f"available: 0 to {len(devices.ids) - 1}", where=devices.variable
             )
 
 

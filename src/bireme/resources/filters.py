@@ -80,7 +80,7 @@ def apply_filters(
             nothing is left.
     """
     if include and exclude:
-        raise BadInputError("--include and --exclude cannot be given together")
+        raise BadInputError("--include and --exclude cannot be used together", hint="use one or the other")
     text, where = (include, "--include") if include else (exclude, "--exclude")
     named: dict[str, set[str]] = {}
     for node in parse_filter(text, where=where) if text else ():
@@ -94,9 +94,7 @@ def apply_filters(
         if kept := tuple(slot for slot in slots_there if (slot in mine) == bool(include)):
             left[host] = kept
     if not left and not may_be_empty:
-        raise BadInputError(
-            "no slot is left to run on", hint=f"there are: {_summary(pool)}", where=where if text else ""
-        )
+        raise BadInputError("no slots left to run on", hint=f"available: {_summary(pool)}", where=where if text else "")
     return left
 
 
@@ -110,16 +108,16 @@ def take(pool: Mapping[str, tuple[str, ...]], num_nodes: int | None = None, num_
         _at_least_one(num_nodes, "--num_nodes")
         if num_nodes > len(pool):
             raise BadInputError(
-                f"{num_nodes} nodes are asked for, there {_are(len(pool))}", hint=listed(pool), where="--num_nodes"
+                f"{num_nodes} nodes requested, {len(pool)} available",
+                hint=f"nodes: {listed(pool)}",
+                where="--num_nodes",
             )
     if num_gpus is not None:
         _at_least_one(num_gpus, "--num_gpus")
     taken = dict(list(pool.items())[:num_nodes])
     for host, slots in taken.items():
         if num_gpus is not None and num_gpus > len(slots):
-            raise BadInputError(
-                f"{num_gpus} slots are asked for on each node, {host} has {len(slots)}", where="--num_gpus"
-            )
+            raise BadInputError(f"{num_gpus} slots per node requested, {host} has {len(slots)}", where="--num_gpus")
     return {host: slots[:num_gpus] for host, slots in taken.items()}
 
 
@@ -138,23 +136,23 @@ def _node(text: str, where: str) -> NodeFilter:
         address, percent, zone = host.partition("%")
         well_formed = ":" in address and _IN_IPV6.issuperset(address) and (not percent or _is_word(zone))
         if not (bracket and well_formed):
-            raise _malformed(text, "brackets stand only around an IPv6 address, as in [fe80::1]:0,2", where)
+            raise _malformed(text, "expected an IPv6 address in the brackets, as in [fe80::1]:0,2", where)
         colon, slots = rest[:1], rest[1:]
         if colon not in ("", ":"):
-            raise _malformed(text, "after ']' comes ':' and the slots, or nothing", where)
+            raise _malformed(text, "expected ':' and slots after ']', or nothing", where)
     else:
         host, colon, slots = text.partition(":")
         host = host.strip()
         # A dash at the beginning would be read as an option by ssh and its kin.
         if not _is_word(host.translate(_NO_BRACKETS)) or host.startswith("-"):
-            raise _malformed(text, "it must be NODE or NODE:SLOT,SLOT; nodes are separated by '@'", where)
+            raise _malformed(text, "expected NODE or NODE:SLOT,SLOT; separate nodes by '@'", where)
         if ":" in slots:
-            raise _malformed(text, "after ':' come slots and commas; IPv6 stands in brackets: [fe80::1]:0,2", where)
+            raise _malformed(text, "write an IPv6 address in brackets, as in [fe80::1]:0,2", where)
     if not colon:
         return NodeFilter(host)
     words = tuple(slot.strip() for slot in slots.split(","))
     if not all(map(_is_word, words)):
-        raise _malformed(text, "after ':' come the slots, separated by commas, as in worker-0:0,2", where)
+        raise _malformed(text, "expected slots after ':', separated by commas, as in worker-0:0,2", where)
     return NodeFilter(host, words)
 
 
@@ -164,7 +162,7 @@ def _expanded(node: NodeFilter, where: str) -> tuple[NodeFilter, ...]:
         return (node,)
     from bireme.resources.hostfile import node_set
 
-    names = node_set(node.host, where, "it must be NODE or NODE:SLOT,SLOT; a set is node[01-16]")
+    names = node_set(node.host, where, "expected NODE or NODE:SLOT,SLOT; write a set as node[01-16]")
     return tuple(node.replace(host=name) for name in names)
 
 
@@ -173,14 +171,14 @@ def _is_word(text: str) -> bool:
 
 
 def _malformed(text: str, hint: str, where: str) -> BadInputError:
-    return BadInputError(f"{_quoted(text)} is not a node and its slots", hint=hint, where=where)
+    return BadInputError(f"not a node and its slots: {_quoted(text)}", hint=hint, where=where)
 
 
 def _known_host(pool: Mapping[str, tuple[str, ...]], host: str, aliases: Mapping[str, str], where: str) -> str:
     for name in (host, aliases.get(host, host)):
         if name in pool:
             return name
-    raise BadInputError(f"there is no node {_quoted(host)}", hint=f"there are: {listed(pool)}", where=where)
+    raise BadInputError(f"no such node in the pool: {_quoted(host)}", hint=f"nodes: {listed(pool)}", where=where)
 
 
 def _known_slot(
@@ -191,21 +189,17 @@ def _known_slot(
         if name in pool[host]:
             return name
     raise BadInputError(
-        f"node {host} has no slot {_quoted(slot)}", hint=f"its slots are: {listed(pool[host])}", where=where
+        f"node {host} has no slot {_quoted(slot)}", hint=f"its slots: {listed(pool[host])}", where=where
     )
 
 
 def _at_least_one(number: int, where: str) -> None:
     if number < 1:
-        raise BadInputError(f"{number} is too few: at least 1 is needed", where=where)
+        raise BadInputError(f"must be at least 1, not {number}", where=where)
 
 
 def _summary(pool: Mapping[str, tuple[str, ...]]) -> str:
     return listed((f"{host}:{','.join(slots)}" for host, slots in pool.items()), most=4)
-
-
-def _are(number: int) -> str:
-    return "is 1" if number == 1 else f"are {number}"
 
 
 def _quoted(text: str) -> str:

@@ -41,7 +41,7 @@ _IN_HOSTS = frozenset("._-")
 _IN_USERS = frozenset("._-+\\")
 _IN_SETS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-[],/!&^@:*")
 _SET_SIGNS = frozenset("[],!&^@*")
-_ON_LINE = "a line is: HOST slots=N"
+_ON_LINE = "expected a line such as: HOST slots=N"
 
 
 class HostEntry(Value):
@@ -98,7 +98,7 @@ def parse_hostfile(text: str, path: str) -> tuple[HostEntry, ...]:
             if len(entries) > MOST_HOSTS:
                 raise _too_many(f"{path}:{number}")
     if not entries:
-        raise BadInputError("no host stands in it", hint=_ON_LINE, where=path)
+        raise BadInputError("the hostfile names no hosts", hint=_ON_LINE, where=path)
     _refuse_doubles(entries, path)
     return tuple(entries)
 
@@ -159,7 +159,7 @@ def read_text(path: str, variable: str = "", fd: int | None = None) -> str:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BadInputError(f"{of}cannot be read: {reason}", where=variable or path) from None
     if len(data) > _MOST_BYTES:
-        raise BadInputError(f"{of}is too long: more than {_MOST_BYTES >> 20} MiB", where=variable or path)
+        raise BadInputError(f"{of}is too large: more than {_MOST_BYTES >> 20} MiB", where=variable or path)
     data = data.removeprefix(_BOM)
     zero = data.find(b"\0")
     try:
@@ -168,7 +168,7 @@ def read_text(path: str, variable: str = "", fd: int | None = None) -> str:
     except UnicodeDecodeError as error:
         zero = error.start
     line = data.count(b"\n", 0, zero) + 1
-    raise BadInputError(f"{of}is not text in UTF-8", where=variable or f"{path}:{line}")
+    raise BadInputError(f"{of}is not UTF-8 text", where=variable or f"{path}:{line}")
 
 
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -190,9 +190,9 @@ def _on_line(words: list[str], line: int, where: str) -> Iterable[HostEntry]:
         if not equals:
             raise BadInputError(f"{quoted(word)} is not slots=N or port=N", hint=_ON_LINE, where=where)
         if key not in _MOST_OF_KEY:
-            raise BadInputError(f"{quoted(key)} is not a key of a host", hint=_nearest(key), where=where)
+            raise BadInputError(f"unknown key: {quoted(key)}", hint=_nearest(key), where=where)
         if key in given:
-            raise BadInputError(f"{key}= stands there twice", where=where)
+            raise BadInputError(f"{key}= is given twice", where=where)
         given[key] = _number(key, value, where)
     return [HostEntry(name, user, given.get("port"), given.get("slots"), line) for name in names]
 
@@ -205,7 +205,7 @@ def _and_slots(piece: str, where: str) -> tuple[str, int | None]:
     if piece.startswith("@") and not number.isdecimal():
         return piece, None
     if ":" in host and not host.endswith("]") and not host.startswith("@"):
-        raise _malformed(piece, "an IPv6 address goes in brackets, as in [fe80::1]:4", where)
+        raise _malformed(piece, "write an IPv6 address in brackets, as in [fe80::1]:4", where)
     return host, _number("slots", number, where)
 
 
@@ -260,10 +260,10 @@ def node_set(text: str, where: str, hint: str) -> tuple[str, ...]:
         reason = " ".join(str(error).split())
         raise BadInputError(f"{quoted(text)} is not a set of hosts", hint=reason[:160], where=where) from None
     if not names:
-        raise BadInputError(f"{quoted(text)} stands for no host", hint="`nodeset --groups` lists groups", where=where)
+        raise BadInputError(f"{quoted(text)} names no hosts", hint="`nodeset --groups` lists the groups", where=where)
     for name in names:
         if not is_host(name):
-            raise _malformed(name, f"{quoted(text)} stands for it", where)
+            raise _malformed(name, f"it comes from {quoted(text)}", where)
     return names
 
 
@@ -303,10 +303,10 @@ def _number(key: str, value: str, where: str) -> int:
     if not (digits.isascii() and digits.isdecimal()):
         raise BadInputError(f"{key}: {quoted(value)} is not a number", where=where)
     if value != digits or not digits.strip("0"):
-        raise BadInputError(f"{key}: {quoted(value)} is too few: at least 1 is needed", where=where)
+        raise BadInputError(f"{key}: must be at least 1, not {quoted(value)}", where=where)
     digits = digits.lstrip("0")
     if len(digits) > len(str(most)) or int(digits) > most:
-        raise BadInputError(f"{key}: {quoted(value)} is too much: at most {most}", where=where)
+        raise BadInputError(f"{key}: must be at most {most}, not {quoted(value)}", where=where)
     return int(digits)
 
 
@@ -318,7 +318,7 @@ def _nearest(key: str) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(key, list(_MOST_OF_KEY), n=1)
-    return f"did you mean {near[0]}=?" if near else "there are slots= and port="
+    return f"did you mean {near[0]}=?" if near else "the keys are slots= and port="
 
 
 def _malformed(text: str, hint: str, where: str) -> BadInputError:
@@ -326,4 +326,4 @@ def _malformed(text: str, hint: str, where: str) -> BadInputError:
 
 
 def _too_many(where: str) -> BadInputError:
-    return BadInputError(f"these are more than {MOST_HOSTS} hosts", where=where)
+    return BadInputError(f"more than {MOST_HOSTS} hosts", where=where)

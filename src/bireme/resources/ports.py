@@ -106,7 +106,7 @@ def lease_port(default: int = DEFAULT_PORT) -> tuple[PortLease, str]:
         probe.close()
         if fds is not None:
             return PortLease(port, fds), f"ports {default} to {last} are taken: using {port}"
-    raise UnfitError("no free port was found for the rendezvous")
+    raise UnfitError("no free port found for the rendezvous")
 
 
 def lease_named_port(port: int) -> PortLease:
@@ -118,8 +118,8 @@ def lease_named_port(port: int) -> PortLease:
     """
     where = "--master_port"
     if not 1 <= port <= _LAST:
-        raise BadInputError(f"{port} is not a port: they go from 1 to {_LAST}", where=where)
-    hint = "leave the option out, and a free port is chosen"
+        raise BadInputError(f"not a port: {port} (expected 1 to {_LAST})", where=where)
+    hint = "leave out the option to use a free port"
     fds = _lock(port)
     if fds is None:
         uid = _holder_of(_name(port))

@@ -50,8 +50,8 @@ def _read_script(path: str) -> bytes:
             raise BadInputError(f"{path[:-12]} is a directory, not a script", hint="name the Python file to run")
     if not os.path.exists(path):
         raise BadInputError(
-            f"there is no script {path}",
-            hint="options of bireme stand before the script; --no_python runs a command, -m a module",
+            f"no such script: {path}",
+            hint="put options of bireme before the script; use --no_python to run a command, -m to run a module",
         )
     try:
         return _read(path)
@@ -71,7 +71,7 @@ def _read_module(program: Program, environ: Mapping[str, str]) -> bytes:
     if found is None:
         if top in sys.builtin_module_names:
             return b""
-        raise BadInputError(f"there is no module {top}", hint="is its package installed, or PYTHONPATH set?")
+        raise BadInputError(f"no such module: {top}", hint="install its package, or set PYTHONPATH")
     path = found.origin or ""
     for place in found.submodule_search_locations or () if rest or found.submodule_search_locations else ():
         base = os.path.join(place, *rest.split(".")) if rest else place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bireme.errors import LOST, UNFIT, BiremeError
+from bireme.errors import UNFIT, BiremeError
 from bireme.result.outcome import Outcome, RankEnd
 
 TYPE_CHECKING = False
@@ -29,8 +29,7 @@ def of_error(error: Exception, seconds: float) -> dict[str, Any]:
     """The same for a job that an error of ours has ended."""
     if not isinstance(error, BiremeError):
         return of_outcome(Outcome(BiremeError.code, "internal error", seconds, note=f"{type(error).__name__}: {error}"))
-    causes: dict[int, Cause] = {UNFIT: "unfit", LOST: "agent lost"}
-    cause = causes.get(error.code, "internal error")
+    cause: Cause = "unfit" if error.code == UNFIT else "internal error"
     return of_outcome(Outcome(error.code, cause, seconds, note=str(error), hosts=error.hosts))
 
 
