@@ -69,7 +69,7 @@ def test_unknown() -> None:
 
 @EVERYWHERE
 def test_not_installed(name: str, tmp_path) -> None:
-    with pytest.raises(BadInputError, match="is not installed: .* not found on PATH"):
+    with pytest.raises(BadInputError, match=r"is not installed: .* not found on PATH"):
         base.find_program(backend(name), {"PATH": str(tmp_path)})
 
 

@@ -223,10 +223,7 @@ def test_infrastructure(outcome: Outcome | int, reason: str, hosts: tuple[str, .
 
 
 def test_a_port_that_was_given_and_is_taken() -> None:
-    found = ending(
-        2,
-        stderr="bireme: --master_port: port 29501 is taken by another program\n  leave out the option to use a free port\n",
-    )
+    found = ending(2, stderr="bireme: --master_port: port 29501 is taken by another program\n  leave the option out\n")
     assert (found.cause, found.reason) == ("infrastructure", "--master_port: port 29501 is taken by another program")
 
 

@@ -1,4 +1,4 @@
-"""From the words of the command line to the job."""
+"""Makes the job from the parsed options, and refuses options that cannot be used together."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _ABSENT: dict[str, Any] = {
     **{option.dest: option.default for option in NODES},
     "export": (),
 }
-"""Options that a node whose world is given does not have."""
+"""Values of the options that ``python -m bireme.agent`` does not have."""
 
 
 def job_spec(parsed: Parsed) -> JobSpec:
     """The job that a command line describes.
 
     Raises:
-        BadInputError: options that exclude each other, or no script.
+        BadInputError: a value is invalid, options cannot be used together, or no script is given.
     """
     options = {**_ABSENT, **parsed.options}
     program = _program(parsed)
@@ -97,7 +97,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
 
 
 def _elastic(options: dict[str, Any]) -> tuple[bool, int, int | None]:
-    """(is it an elastic job, its fewest nodes, its most)."""
+    """(whether the job is elastic, its minimum and its maximum number of nodes)."""
     least, most = (_bound(options, name) for name in ("min_elastic_nodes", "max_elastic_nodes"))
     ranged = isinstance(options["num_nodes"], tuple)
     if not (options["elastic_training"] or ranged):
@@ -147,7 +147,7 @@ def _restarts(options: dict[str, Any], elastic: bool) -> int:
 
 
 def nodes_spec(parsed: Parsed) -> JobSpec:
-    """What ``bireme check`` looks at: the nodes, and a program only if one is named."""
+    """The job that ``bireme check`` checks: the nodes, and the program if one is given."""
     options = {**_ABSENT, **parsed.options}
     num_gpus, accelerator = _slots(options)
     target, *args = parsed.command or ("",)
@@ -170,10 +170,10 @@ def nodes_spec(parsed: Parsed) -> JobSpec:
 
 
 def tuning_width(options: dict[str, Any]) -> tuple[int | None, int | None]:
-    """(nodes, slots on each) of an experiment, where ``--num_nodes`` and ``--num_gpus`` say so.
+    """(nodes, slots per node) of an experiment, as given by ``--num_nodes`` and ``--num_gpus``; ``None``: not given.
 
     Raises:
-        BadInputError: a number is none, or too small.
+        BadInputError: a number is malformed or too small.
     """
     return _nodes(options), _slots(options)[0]
 
@@ -236,7 +236,7 @@ def _program(parsed: Parsed) -> Program:
 
 
 def _slots(options: dict[str, Any]) -> tuple[int | None, str]:
-    """(slots per node, accelerator); torchrun's words ``gpu``, ``cpu`` and ``auto`` stand for all there are."""
+    """(slots per node, accelerator). The words of torchrun, ``gpu``, ``cpu`` and ``auto``, mean all of the kind."""
     text, accelerator = options["num_gpus"], options["accelerator"]
     if text in (None, "-1", "auto", "gpu"):  # -1 is DeepSpeed's default
         return None, accelerator
@@ -269,7 +269,7 @@ def _endpoint(options: dict[str, Any]) -> tuple[str | None, int | None]:
 
 
 def _split_endpoint(endpoint: str) -> tuple[str, int | None]:
-    """``ADDR``, ``ADDR:PORT`` or ``[IPV6]:PORT``; port 0 lets the launcher choose, as under torchrun."""
+    """``ADDR``, ``ADDR:PORT`` or ``[IPV6]:PORT``; port 0 lets Bireme choose a port, as torchrun does."""
     where = "--rdzv_endpoint"
     if endpoint.startswith("["):
         addr, bracket, rest = endpoint[1:].partition("]")
