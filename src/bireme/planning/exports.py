@@ -30,7 +30,8 @@ import os
 from bireme.errors import BadInputError
 from bireme.planning.trust import reason_to_pass_over
 from bireme.resources.devices import ACCELERATORS, visible_variables
-from bireme.resources.hostfile import numbered_lines, quoted, read_text
+from bireme.resources.hostfile import numbered_lines, read_text
+from bireme.resources.pool import quoted
 from bireme.value import Value
 
 TYPE_CHECKING = False

@@ -14,6 +14,11 @@ A pool is never changed: every step makes a new one.
 """
 
 
+def quoted(text: str) -> str:
+    """The user's text for a message: on one line, and at most 60 characters of it."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
 def listed(words: Iterable[str], most: int = 16) -> str:
     """Join words by commas for a message; of more than ``most`` words, the rest is only counted."""
     words = list(words)
