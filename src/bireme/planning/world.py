@@ -1,4 +1,4 @@
-"""World info: host → slot ids as one word for a command line, DeepSpeed's format."""
+"""Encodes and decodes world info, DeepSpeed's format of hosts and their slots in one word."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def encode_world_info(world_info: Mapping[str, Sequence[int | str]]) -> str:
-    """``{"host": [slot, …], …}`` as URL-safe base64 of its JSON; the order of hosts is kept."""
+    """Encode ``{"host": [slot, …], …}`` as URL-safe base64 of its JSON, keeping the order of hosts."""
     return base64.urlsafe_b64encode(json.dumps(world_info).encode()).decode()
 
 
 def decode_world_info(text: str) -> Pool:
-    """The inverse, with slots as words.
+    """Decode world info; the slots become words.
 
     Raises:
-        BadInputError: it is not base64, not JSON, or not a mapping of hosts to lists of slots.
+        BadInputError: the text is not base64, not JSON, or not a mapping of hosts to lists of slots.
     """
     where = "--world_info"
     try:
@@ -43,5 +43,5 @@ def decode_world_info(text: str) -> Pool:
 
 
 def _is_word(text: str) -> bool:
-    """Whether it can be a name in a command line and in an environment."""
+    """Whether a text is safe as a name in a command line and an environment."""
     return text != "" and text.isprintable() and " " not in text

@@ -9,10 +9,10 @@ A hostfile has the style of MPI and DeepSpeed: one host per line, and ``#`` star
     fd00::7 slots=4                     # brackets around IPv6 are optional
     worker-9                            # without slots, the host is asked for its devices
 
-``--hosts`` says the same in one word, without ports: ``node[01-16]:8,alice@other:2,[fd00::7]:4``.
+``--hosts`` gives such a list in one word, without ports: ``node[01-16]:8,alice@other:2,[fd00::7]:4``.
 
-Brackets and groups are read by ClusterShell's NodeSet. It costs a tenth of a second to import, so that happens only
-where such a name occurs. The hosts of one set come in NodeSet's order (``n[3,1]`` is ``n1``, ``n3``), the sets in ours.
+ClusterShell's NodeSet expands brackets and groups. Importing it takes 0.1 s, so it is imported only if such a name
+occurs. The hosts of one set have NodeSet's order (``n[3,1]`` is ``n1``, ``n3``); the sets keep the order of the list.
 """
 
 from __future__ import annotations
