@@ -1,6 +1,6 @@
-"""``python -m bireme`` and the console script ``bireme``: the same command."""
+"""The entry point of ``python -m bireme`` and of the console script ``bireme``."""
 
-# nothing is imported here: `command` has to see to where modules are looked for first
+# nothing is imported here: `command` first has to protect the search path of modules
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn

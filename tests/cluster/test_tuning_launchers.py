@@ -150,5 +150,5 @@ def test_a_tuner_in_an_allocation_is_stopped(slurm_cluster: Testbed, shared_dir:
     (tuner,) = [pid for pid in pids if parent(pid) not in pids]  # the others are guardians of its
     os.kill(tuner, signum)
     out, err = process.communicate(timeout=60)
-    assert b"interrupted: the same command goes on where it was" in out, err
+    assert b"interrupted: the same command resumes the search" in out, err
     assert ranks(slurm_cluster) == 0

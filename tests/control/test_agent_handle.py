@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from bireme.cluster.agent_handle import AgentHandle, allocation_of, find_agent
 
 from bireme.backends.base import HostLaunch
+from bireme.cluster.agent_handle import AgentHandle, allocation_of, find_agent
 
 MEMBERS = [AgentHandle(index, HostLaunch(f"192.0.2.{index + 1}", None, None, local=False), None) for index in range(3)]
 

@@ -165,7 +165,7 @@ def test_what_is_secret_in_the_command_is_neither_printed_nor_written_where_othe
     finally:
         os.umask(before)
     assert "hunter2" not in done.stdout + done.stderr
-    assert "--export=PLAIN=" in done.stdout and "with the values that are hidden here" in done.stdout
+    assert "--export=PLAIN=" in done.stdout and "including the values hidden here" in done.stdout
     files = [path for path in desk.folder.rglob("*") if path.is_file()]
     holders = {path.name: path.stat().st_mode & 0o777 for path in files if "hunter2" in path.read_text()}
     assert holders.keys() == {"journal", "cmd.txt", "cmd_optimal.txt"}
@@ -243,7 +243,7 @@ def test_interrupted_it_keeps_what_it_has_and_goes_on(desk, signum):
     process.send_signal(signum)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signum, err
-    assert b"interrupted: the same command goes on where it was" in out
+    assert b"interrupted: the same command resumes the search" in out
     assert desk.stage.left() == {}
     (desk.folder / "go").touch()
     assert "measured" in desk.run("--until", "go").stdout

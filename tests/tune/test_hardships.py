@@ -248,7 +248,7 @@ def test_what_carries_an_experiment_is_killed(desk, depth):
     (desk.folder / "go").touch()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert b"infrastructure: " in out and b"it is started again" in out
+    assert b"infrastructure: " in out and b"retrying" in out
     assert ends(desk) == {"z0_gas1_tmbspg4": "ok"}
     assert desk.stage.left() == {}
 
@@ -264,7 +264,7 @@ def test_a_port_that_is_taken_in_between_is_not_held_against_the_configuration(d
         (desk.folder / "go").touch()
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert out.count(f"port {port} is taken by another program; it is started again".encode()) == 3, out
+    assert out.count(f"port {port} is taken by another program; retrying".encode()) == 3, out
     assert ends(desk) == dict.fromkeys(NAMES, "ok")
     assert f"--master_port {port + 1} " in (desk.results / "z0_gas1_tmbspg8" / "cmd.txt").read_text()
 

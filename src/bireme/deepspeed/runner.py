@@ -75,7 +75,7 @@ DLTS_HOSTFILE = DEFAULT_HOSTFILE
 EXPORT_ENVS = list(exports.PREFIXES)
 """A variable travels when its name begins with one of these. To be read: changing it changes nothing."""
 
-DEEPSPEED_ENVIRONMENT_NAME = os.environ.get(exports.REFERENCE_ENV_FILE_VARIABLE, exports.REFERENCE_ENV_FILE)
+DEEPSPEED_ENVIRONMENT_NAME = os.environ.get(exports.DEEPSPEED_ENV_FILE_VARIABLE, exports.DEEPSPEED_ENV_FILE)
 """The file with further variables that travel."""
 
 DEEPSPEED_ENVIRONMENT_PATHS = [os.path.expanduser("~"), "."]
