@@ -141,7 +141,7 @@ class Executor:
 
     def _queue(self, attempt: _Attempt) -> None:
         self._attempts[attempt.key] = attempt
-        self._scheduler.submit(attempt.task(), time.monotonic())
+        self._scheduler.submit(attempt.task())
 
     def withdraw(self) -> tuple[str, ...]:
         """Take back whatever is queued for the first time; return the names.
@@ -214,7 +214,7 @@ class Executor:
         if settling:
             self._loop.after(settling, lambda: self._settled(attempt.key))
         else:
-            self._scheduler.ended(attempt.key, time.monotonic())
+            self._scheduler.ended(attempt.key)
         ending = self._client.judge(attempt.job.name, end)
         again = False
         if ending.cause == "infrastructure":
@@ -225,7 +225,7 @@ class Executor:
         self.start_ready()
 
     def _settled(self, key: str) -> None:
-        self._scheduler.ended(key, time.monotonic())
+        self._scheduler.ended(key)
         self._more_room()
 
     def _more_room(self) -> None:
@@ -266,7 +266,7 @@ class Executor:
     def _suspect(self, host: str, settling: float) -> None:
         """Give a host that has failed a rest, until nothing is left there of what it ran."""
         try:
-            self._scheduler.lost(host, time.monotonic())
+            self._scheduler.lost(host)
         except KeyError:  # not of the pool: known under another name here
             return
         resting = self._resting.get(host)
@@ -280,5 +280,5 @@ class Executor:
 
     def _forgive(self, host: str) -> None:
         del self._resting[host]
-        self._scheduler.back(host, time.monotonic())
+        self._scheduler.back(host)
         self._more_room()

@@ -42,15 +42,12 @@ class ModelBased(Search):
         space: the points.
         direction: ``maximise`` or ``minimise`` the value.
         seed: any number.
-        spread: how many points to spread before the model is asked; None: by the number of dimensions.
     """
 
-    def __init__(
-        self, space: Points, direction: Direction = "maximise", seed: int = 0, spread: int | None = None
-    ) -> None:
+    def __init__(self, space: Points, direction: Direction = "maximise", seed: int = 0) -> None:
         super().__init__(space, direction, seed)
         self._axes = tuple(_Axis(dimension) for dimension in space.dimensions if len(dimension.choices) > 1)
-        self._spread = spread if spread is not None else min(8, 2 + len(self._axes))
+        self._spread = min(8, 2 + len(self._axes))
 
     def _candidates(self) -> Iterator[dict[str, object]]:
         known = [*(told.point for told in self.told.values()), *self.pending.values()]

@@ -98,11 +98,6 @@ class Search(ABC):
         return key not in self.told and key not in self.pending and not self.ruled_out(point)
 
     @property
-    def done(self) -> bool:
-        """Whether nothing is pending and nothing is left."""
-        return not self.pending and not any(self.open(point) for point in self.space.points())
-
-    @property
     def promising(self) -> bool:
         """Whether what is left may be worth a run, as far as the search can tell."""
         return True

@@ -68,15 +68,6 @@ class Space(Value):
 
     dimensions: tuple[Dimension, ...]
 
-    def check(self) -> None:
-        """Raises BadInputError: a dimension is empty, or two have the same name."""
-        names = [dimension.name for dimension in self.dimensions]
-        for name in names:
-            if names.count(name) > 1:
-                raise BadInputError(f"two dimensions are called {name!r}")
-        for dimension in self.dimensions:
-            dimension.check()
-
     @property
     def size(self) -> int:
         """How many points there are."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 from bireme.value import Value
 
 Cause = Literal["ok", "out of memory", "failed", "timed out", "no metric", "stopped", "infrastructure"]
-
-CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 NOT_THE_CONFIGURATION = ("stopped", "infrastructure")
 """Ends that say nothing of the configuration: its experiment has to be run again."""

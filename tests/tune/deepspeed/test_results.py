@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -82,12 +81,6 @@ def test_the_run_ended_early(tmp_path):
     value, reason = value_of(read_metrics(str(tmp_path / "metrics.json")), "throughput")
     assert value is None
     assert "without writing metrics.json" in reason
-
-
-def test_left_by_an_earlier_run(path):
-    os.utime(path, (1000, 1000))
-    assert "earlier run" in read_metrics(path, since=1001).reason
-    assert read_metrics(path, since=999).values
 
 
 def test_not_readable(tmp_path):

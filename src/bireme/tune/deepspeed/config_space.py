@@ -17,7 +17,7 @@ from bireme.errors import BadInputError
 from bireme.tune.deepspeed.batch import GAS, MICRO, TRAIN, Batch, read_batch
 from bireme.tune.deepspeed.config import SECTION, Config
 from bireme.tune.deepspeed.names import name_of
-from bireme.tune.space import Dimension, Point, Space, Union
+from bireme.tune.space import Dimension, Point, Space
 from bireme.value import Value
 
 ZERO = "zero_optimization"
@@ -96,15 +96,6 @@ class TuningSpace(Value):
             others = tuple(dimension.replace(choices=dimension.choices[:1]) for dimension in others)
         gas = (Dimension(GAS, self.batch.gas),) if self.batch.gas else ()
         return Space((Dimension(STAGE, (stage,)), *others, *gas, Dimension(MICRO, tuple(micro))))
-
-    def space(self, found: Mapping[int, Sequence[int]] | None = None) -> Union:
-        """All points.
-
-        Args:
-            found: micro-batches by stage, where they were to be found; stages without any are left out.
-        """
-        sizes = dict.fromkeys(self.stages, self.micro or ()) if found is None else found
-        return Union(tuple(self.part(stage, sizes[stage]) for stage in self.stages if sizes.get(stage)))
 
     def impossible(self, point: Point) -> str:
         """Why the batch-size identity or a limit forbids this point, or ""."""

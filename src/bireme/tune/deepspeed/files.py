@@ -42,10 +42,9 @@ class StudyFiles(Value):
     exps_dir: str
 
     @classmethod
-    def at(cls, results_dir: str, exps_dir: str, base: str = "") -> StudyFiles:
-        """Relative folders are below ``base`` (the working directory); ``~`` is the user's own."""
-        base = base or os.getcwd()
-        return cls(*(os.path.join(base, os.path.expanduser(folder)) for folder in (results_dir, exps_dir)))
+    def at(cls, results_dir: str, exps_dir: str) -> StudyFiles:
+        """Relative folders are below the working directory; ``~`` is the user's own."""
+        return cls(*(os.path.join(os.getcwd(), os.path.expanduser(folder)) for folder in (results_dir, exps_dir)))
 
     # -- places --------------------------------------------------------------------------------------
 

@@ -18,6 +18,9 @@ from math import ceil
 
 from bireme.value import Value
 
+TOLERANCE = 0.1
+"""The limit is known well enough when the open interval is this part of what fits, or less."""
+
 
 class Stage(Value):
     """What is known of a stage beforehand, in bytes per GPU; None: not known.
@@ -45,7 +48,6 @@ class Boundary:
         most: the largest.
         capacity: memory of a GPU in bytes; None: not known.
         activation: memory of one sample's activations in bytes; None: not known.
-        tolerance: how near to the wall is near enough, as a part of what fits.
     """
 
     def __init__(
@@ -56,10 +58,9 @@ class Boundary:
         *,
         capacity: int | None = None,
         activation: int | None = None,
-        tolerance: float = 0.1,
     ) -> None:
         self.stages, self.least, self.most = dict(stages), least, most
-        self.capacity, self.activation, self.tolerance = capacity, activation, tolerance
+        self.capacity, self.activation = capacity, activation
         self._fits: dict[int, set[int]] = {stage: set() for stage in stages}
         self._breaks: dict[int, set[int]] = {stage: set() for stage in stages}
 
@@ -106,10 +107,6 @@ class Boundary:
 
     # -- what to try ---------------------------------------------------------------------------------
 
-    def found(self, stage: int) -> bool:
-        """Whether the wall is known well enough, or nothing is left to try."""
-        return not self.propose(stage)
-
     def propose(self, stage: int, count: int = 1, pending: Collection[int] = ()) -> tuple[int, ...]:
         """What to try next: never what is known, ruled out or pending.
 
@@ -124,7 +121,7 @@ class Boundary:
         wall = self.wall(stage)
         if wall.breaks is None:
             wanted = self._climb(stage, wall.fits, count + len(pending))
-        elif wall.breaks - wall.fits <= max(1, int(self.tolerance * wall.fits)):
+        elif wall.breaks - wall.fits <= max(1, int(TOLERANCE * wall.fits)):
             wanted = []
         else:
             wanted = _between(max(wall.fits, self.least - 1), wall.breaks, count + len(pending))
@@ -163,7 +160,7 @@ class Boundary:
         if self.capacity is None or not self.activation or here >= self.capacity:
             return ()
         likely = (self.capacity - here) // self.activation
-        return self._within(likely), self._within(likely + max(1, int(self.tolerance * likely)))
+        return self._within(likely), self._within(likely + max(1, int(TOLERANCE * likely)))
 
     def _own_wall(self, stage: int) -> bool:
         return bool(self._fits[stage]) and bool(self._breaks[stage])

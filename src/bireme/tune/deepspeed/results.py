@@ -69,14 +69,9 @@ class ModelInfo(Value):
     reason: str = ""
 
 
-def read_metrics(path: str, *, since: float | None = None) -> Metrics:
-    """The figures that a run wrote.
-
-    Args:
-        path: its ``metrics.json``.
-        since: when the run began, in seconds since the epoch; a file from before is not its own.
-    """
-    data, reason = _read(path, since)
+def read_metrics(path: str) -> Metrics:
+    """Read the figures that a run wrote to its ``metrics.json``."""
+    data, reason = _read(path)
     if reason:
         return Metrics({}, reason)
     values = {key: figure for key, value in data.items() if (figure := _figure(value)) is not None}
@@ -95,9 +90,9 @@ def value_of(metrics: Metrics, name: str) -> tuple[float | None, str]:
     return value, ""
 
 
-def read_model_info(path: str, *, since: float | None = None) -> ModelInfo:
-    """What the profiling run wrote, as `read_metrics`."""
-    data, reason = _read(path, since)
+def read_model_info(path: str) -> ModelInfo:
+    """Read what the profiling run wrote to ``model_info.json``."""
+    data, reason = _read(path)
     if reason:
         return ModelInfo(reason=reason)
     return model_info(data)
@@ -114,17 +109,15 @@ def model_info(data: dict[str, object]) -> ModelInfo:
     )
 
 
-def _read(path: str, since: float | None) -> tuple[dict[str, object], str]:
+def _read(path: str) -> tuple[dict[str, object], str]:
     name = os.path.basename(path)
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            written, text = os.fstat(file.fileno()).st_mtime, file.read()
+            text = file.read()
     except FileNotFoundError:
         return {}, f"the run ended without writing {name} (too few steps, or too little data for them?)"
     except OSError as error:
         return {}, f"{name} cannot be read: {error.strerror}"
-    if since is not None and written < since:
-        return {}, f"{name} is from an earlier run"
     if not text.strip():
         return {}, f"{name} is empty"
     try:

@@ -72,17 +72,14 @@ class Round:
         kind: what its trials are for.
         points: what may be tried.
         config: the configuration, with its section.
-        seed: for searches that draw.
         rows: what has ended already, this round's own rows among it, in the order of ends.
         spent: trials that came before and count against ``tuner_num_trials``.
     """
 
-    def __init__(
-        self, kind: Kind, points: Points, config: Config, seed: int, rows: Iterable[Row] = (), spent: int = 0
-    ) -> None:
+    def __init__(self, kind: Kind, points: Points, config: Config, rows: Iterable[Row] = (), spent: int = 0) -> None:
         self.kind, self.points = kind, points
         self._section, self._given = config.autotuning, _given(config)
-        self.search: Search = make(self._section.tuner_type, points, METRICS[self._section.metric].direction, seed)
+        self.search: Search = make(self._section.tuner_type, points, METRICS[self._section.metric].direction)
         self._before: float | None = None
         self._spent = spent
         self._own: list[float | None] = []
@@ -114,11 +111,6 @@ class Round:
         if not reason and self._stops_itself and not self.search.promising:
             return f"nothing that is left is expected to be better by {NEGLIGIBLE:.0%} (model_based)"
         return reason
-
-    @property
-    def tried(self) -> int:
-        """How many trials of it have ended."""
-        return len(self._own)
 
     @property
     def left(self) -> int | None:

@@ -17,14 +17,13 @@ from collections.abc import Iterable, Iterator
 
 from bireme.tune.deepspeed.batch import TRAIN
 from bireme.tune.deepspeed.config_space import STAGE, TuningSpace
+from bireme.tune.deepspeed.files import PROFILE
 from bireme.tune.deepspeed.memory_groups import Families
 from bireme.tune.deepspeed.memory_limits import Walls
 from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, model_info, value_of
 from bireme.tune.deepspeed.rounds import Kind, Past, Round, Row, Trial
 from bireme.tune.space import Point, Points, Union, key_of
 from bireme.tune.trial_result import TrialResult
-
-PROFILE = "profile_model_info"
 
 __all__ = ["PROFILE", "Kind", "Past", "Row", "Trial", "Tuning"]
 
@@ -36,12 +35,11 @@ class Tuning:
         space: what may be tried.
         world: ranks of an experiment.
         capacity: memory of a GPU in bytes; None: not known, or there is none.
-        seed: for searches that draw.
         past: what has ended already, in that order.
     """
 
     def __init__(
-        self, space: TuningSpace, world: int, *, capacity: int | None = None, seed: int = 0, past: Iterable[Past] = ()
+        self, space: TuningSpace, world: int, *, capacity: int | None = None, past: Iterable[Past] = ()
     ) -> None:
         self.space, self.section = space, space.config.autotuning
         self.metric = METRICS[self.section.metric]
@@ -49,7 +47,6 @@ class Tuning:
         self._pending: dict[str, Trial] = {}
         self._given_up: dict[str, Trial] = {}
         self._over = ""
-        self._seed = seed
         self._notes: list[str] = []
         self._families = Families(space, world)
         self._walls = Walls(space, self._families, capacity, _given_info(space))
@@ -130,7 +127,7 @@ class Tuning:
         rows = [row for row in self._rows.values() if row.trial.kind in before]
         counting = [row.trial for row in rows if row.trial.kind in ("search", "rest")]
         spent = sum(trial.kind != kind or trial.point not in points for trial in counting)
-        made = Round(kind, points, self.space.config, self._seed, rows, spent)
+        made = Round(kind, points, self.space.config, rows, spent)
         made.search.rule_out(lambda point: bool(self.space.impossible(point)))
         made.search.rule_out(self._walls.ruled_out)
         for trial in self._given_up.values():
