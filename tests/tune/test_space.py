@@ -73,10 +73,10 @@ def test_a_union_is_one_space_after_the_other():
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ((), "nothing to choose from for 'size'"),
-        ((1, 2, 1), "1 stands twice"),
-        (({"a": 1}, {"a": 1}), "stands twice"),
-        ((500000000, 5e8), "500000000.0 stands twice"),
+        ((), "no choices for 'size'"),
+        ((1, 2, 1), "1 is listed twice"),
+        (({"a": 1}, {"a": 1}), "is listed twice"),
+        ((500000000, 5e8), "500000000.0 is listed twice"),
     ],
 )
 def test_impossible_dimensions(choices, said):

@@ -153,7 +153,7 @@ def _or_exit(read: Callable[[], Parsed], help_page: Callable[[], str]) -> Parsed
             sys.stdout.write(help_page())
             raise SystemExit(0)
         if not parsed.command:
-            raise BadInputError("no script is named")
+            raise BadInputError("no script given")
     except BadInputError as error:
         sys.stderr.write(f"bireme: {error}\n")
         raise SystemExit(error.code) from None

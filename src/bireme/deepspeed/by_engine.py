@@ -207,11 +207,11 @@ class MVAPICHRunner(_EngineRunner):
     def backend_exists(self) -> bool:
         """Whether ``mpiname`` says that the MPI here is MVAPICH; warns of what is there instead."""
         if not which("mpiname"):
-            warnings.warn("there is no mpiname on PATH: MVAPICH is not installed", stacklevel=2)
+            warnings.warn("mpiname not found on PATH: MVAPICH is not installed", stacklevel=2)
             return False
         found = subprocess.check_output(["mpiname"]).decode(errors="replace").strip()
         if "MVAPICH" not in found:
-            warnings.warn(f"mpiname should say MVAPICH2-GDR or another MVAPICH, but says {found}", stacklevel=2)
+            warnings.warn(f"mpiname should report MVAPICH2-GDR or another MVAPICH, but reports {found}", stacklevel=2)
         return "MVAPICH" in found
 
     def get_cmd(self, environment: Environment, active_resources: Resources) -> list[str]:

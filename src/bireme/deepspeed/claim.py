@@ -36,7 +36,7 @@ class Claim:
             opened.callback(Journal.open(os.path.join(files.results_dir, JOURNAL)).close)
             self._lock = opened.enter_context(ExperimentsLock(os.path.join(files.results_dir, LOCK)))
             if not self._lock.taken():
-                complain("waiting for what an earlier tuner has left to end")
+                complain("waiting for experiments of an earlier tuner to end")
                 self._lock.wait()
             sweep(files)
             self.loop = Loop()

@@ -67,12 +67,14 @@ def read_experiment(path: str, results_dir: str, pool: Pool, taken: Collection[s
     for key, kind in (("name", str), ("ds_config", dict), ("num_gpus", int), ("num_nodes", int)):
         if not isinstance(exp.get(key), kind):
             raise BadInputError(
-                f"an experiment needs {key!r}", hint=f"of type {kind.__name__}", where=document.where(key)
+                f"missing or not of type {kind.__name__}: {key!r}",
+                hint="every experiment needs it",
+                where=document.where(key),
             )
     if exp["name"] in taken:
         raise BadInputError(
-            f"there is an experiment {exp['name']} already",
-            hint="the name is that of its folder: give each its own",
+            f"duplicate experiment name: {exp['name']}",
+            hint="it becomes the name of a folder: give each experiment its own",
             where=document.where("name"),
         )
     if reason := why_impossible(pool, Shape(exp["num_nodes"], exp["num_gpus"])):

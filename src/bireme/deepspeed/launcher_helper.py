@@ -33,7 +33,7 @@ __all__ = ["env_mapping", "main", "parse_args"]
 
 _OPTIONS: dict[str, tuple[Option, ...]] = {
     "helper": (
-        Option(("--launcher",), "the engine that has started this rank", "choice", "NAME", "mpich", ("mpich",)),
+        Option(("--launcher",), "the MPI that started this rank", "choice", "NAME", "mpich", ("mpich",)),
         Option(("--module",), "the script is a Python module"),
         Option(("--no_python",), "the script is a program of its own"),
     )
@@ -50,7 +50,7 @@ def parse_args(args: Sequence[str] | None = None) -> Namespace:
     """
     parsed = parse(_OPTIONS, sys.argv[1:] if args is None else args)
     if not parsed.command:
-        raise BadInputError("no script is named")
+        raise BadInputError("no script given")
     return Namespace(**parsed.options, user_script=parsed.command[0], user_args=list(parsed.command[1:]))
 
 
@@ -68,7 +68,7 @@ def env_mapping(
         values = {env[name] for name in names if name in env}
         if len(values) != 1:
             what = "differ" if values else "are not in the environment"
-            raise OSError(f"cannot tell {ours}: {' and '.join(names)} {what}")
+            raise OSError(f"cannot determine {ours}: {' and '.join(names)} {what}")
         env[ours] = values.pop()
     return env
 
@@ -79,7 +79,7 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         environ = dict(env_mapping(os.environ.copy()))
     except OSError as error:
-        raise BadInputError(str(error), hint="this is for ranks that mpirun has started") from None
+        raise BadInputError(str(error), hint="this helper is for ranks that mpirun started") from None
     kind: ProgramKind = "exec" if parsed.no_python else "module" if parsed.module else "script"
     program = Program(parsed.user_script, tuple(parsed.user_args), kind)
     argv = worker_argv(program, sys.executable)

@@ -109,7 +109,7 @@ def fetch_hostfile(hostfile_path: str) -> OrderedDict[str, int] | None:
         ValueError: as :func:`_parse_hostfile`.
     """
     if not os.path.isfile(hostfile_path):
-        complain(f"there is no hostfile {hostfile_path}: only this machine is used")
+        complain(f"no hostfile {hostfile_path}: using only this machine")
         return None
     return _numbers(parse_hostfile(read_text(hostfile_path), hostfile_path), hostfile_path)
 

@@ -144,34 +144,34 @@ def test_what_the_identity_forbids_is_not_tried(space):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({MICRO: 0}, "whole number above 0"),
-        ({MICRO: "4"}, "whole number above 0"),
-        ({MICRO: True}, "whole number above 0"),
-        ({MICRO: [4, "auto"]}, "whole number above 0"),
+        ({MICRO: 0}, "a positive integer"),
+        ({MICRO: "4"}, "a positive integer"),
+        ({MICRO: True}, "a positive integer"),
+        ({MICRO: [4, "auto"]}, "a positive integer"),
         ({MICRO: []}, "empty list"),
         ({MICRO: [4, 4]}, "twice"),
-        ({GAS: 1.5}, "whole number above 0"),
+        ({GAS: 1.5}, "a positive integer"),
         ({"train_batch_size": [8, 16]}, "cannot be a list"),
-        ({"train_batch_size": 7}, "7 cannot be shared by 2 ranks"),
-        ({"train_batch_size": 8, MICRO: 3}, "micro-batch 3 on 2 ranks does not make up train_batch_size 8"),
-        ({"train_batch_size": 8, MICRO: 4, GAS: 2}, "does not make up"),
-        ({"autotuning": {"mp_size": 3}}, "2 ranks cannot be divided by mp_size 3"),
-        ({"autotuning": {"mp_size": 4}}, "2 ranks cannot be divided by mp_size 4"),
+        ({"train_batch_size": 7}, "7 cannot be divided among 2 ranks"),
+        ({"train_batch_size": 8, MICRO: 3}, "micro-batch 3 on 2 ranks cannot make up train_batch_size 8"),
+        ({"train_batch_size": 8, MICRO: 4, GAS: 2}, "cannot make up"),
+        ({"autotuning": {"mp_size": 3}}, "2 ranks are not divisible by mp_size 3"),
+        ({"autotuning": {"mp_size": 4}}, "2 ranks are not divisible by mp_size 4"),
         ({"autotuning": {"max_train_batch_size": 1}}, "no micro-batch is possible"),
         ({MICRO: [64], "autotuning": {"max_train_batch_size": 32}}, "above max_train_batch_size 32"),
         ({MICRO: 1, "autotuning": {"min_train_batch_size": 4}}, "below min_train_batch_size 4"),
-        ({"autotuning": {"min_train_batch_size": 100000}}, "makes train_batch_size 2048, below min_train_batch_size"),
+        ({"autotuning": {"min_train_batch_size": 100000}}, "gives train_batch_size 2048, below min_train_batch_size"),
         (
             {GAS: 2, "autotuning": {"min_train_batch_size": 300, "max_train_micro_batch_size_per_gpu": 16}},
-            "micro-batch 16 on 2 ranks makes train_batch_size 64, below min_train_batch_size 300",
+            "micro-batch 16 on 2 ranks gives train_batch_size 64, below min_train_batch_size 300",
         ),
         (
             {GAS: [3, 4], "autotuning": {"max_train_batch_size": 5}},
-            "micro-batch 1 on 2 ranks makes train_batch_size 6, above max_train_batch_size 5",
+            "micro-batch 1 on 2 ranks gives train_batch_size 6, above max_train_batch_size 5",
         ),
         (
             {"autotuning": {"min_train_batch_size": 5, "max_train_batch_size": 5}},
-            "on 2 ranks makes train_batch_size 4, below min_train_batch_size 5",
+            "on 2 ranks gives train_batch_size 4, below min_train_batch_size 5",
         ),
     ],
 )
@@ -189,13 +189,13 @@ def test_impossible(space, given, said):
             {"train_batch_size": 64, MICRO: [4, 6, 8]},
             (4, 8),
             (),
-            ("micro-batch 6 on 2 ranks does not make up train_batch_size 64",),
+            ("micro-batch 6 on 2 ranks cannot make up train_batch_size 64",),
         ),
         (
             {MICRO: [4, 8], GAS: [1, 4, 9], "autotuning": {"max_train_batch_size": 40}},
             (4, 8),
             (1, 4),
-            ("gradient_accumulation_steps 9: micro-batch 4 on 2 ranks makes train_batch_size 72",),
+            ("gradient_accumulation_steps 9: micro-batch 4 on 2 ranks gives train_batch_size 72",),
         ),
         ({GAS: [1, 2], "autotuning": {"min_train_batch_size": 4096}}, None, (2,), ("gradient_accumulation_steps 1: ",)),
         ({MICRO: [4, 8]}, (4, 8), (), ()),
@@ -264,7 +264,7 @@ def test_lists_of_lists_are_choices_there_too(space):
     assert len(set(names(tuning))) == 2
 
 
-@pytest.mark.parametrize(("values", "said"), [([], "nothing to choose from"), ([1, 1], "1 stands twice")])
+@pytest.mark.parametrize(("values", "said"), [([], "no choices"), ([1, 1], "1 is listed twice")])
 def test_choices_that_are_none(space, values, said):
     with pytest.raises(BadInputError, match=said) as caught:
         space(gradient_clipping=values)

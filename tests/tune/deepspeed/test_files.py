@@ -34,9 +34,9 @@ def test_the_users_own_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\0b"])
 def test_names_that_lead_elsewhere(files, name):
-    with pytest.raises(BadInputError, match="no name for an experiment"):
+    with pytest.raises(BadInputError, match="not a name for an experiment"):
         files.result(name)
-    with pytest.raises(BadInputError, match="no name for an experiment"):
+    with pytest.raises(BadInputError, match="not a name for an experiment"):
         files.experiment(name)
 
 

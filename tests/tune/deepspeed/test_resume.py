@@ -74,8 +74,8 @@ def test_what_the_circumstances_may_have_changed_is_run_again(folder, now, again
     folder.leave({"study": STUDY}, *(end(cause, cause) for cause in causes))
     past, notes = folder.take_up(now)
     assert past == [cause for cause in causes if cause not in again]
-    assert notes[0] == f"taken up where it was: {len(past)} of its experiments have ended"
-    assert any(note.startswith("run again, for ") for note in notes) == bool(again)
+    assert notes[0] == f"resuming the study: {len(past)} of its experiments have ended"
+    assert any(note.startswith("running again, because ") for note in notes) == bool(again)
     assert any("1 of them failed and are not run again; remove " in note for note in notes) == ("failed" in past)
 
 
@@ -130,7 +130,7 @@ def test_an_unfinished_study_is_never_cleared_away(folder, other, said, overwrit
 def test_of_one_in_which_nothing_has_ended_nothing_is_lost(folder, overwrite):
     folder.leave({"study": STUDY}, {"start": "a", "on": "localhost:0"})
     past, notes = folder.take_up(args=[], overwrite=overwrite)
-    assert past == [] and "of which nothing had ended" in notes[0]
+    assert past == [] and "of which no experiment had ended" in notes[0]
 
 
 def test_a_finished_study_is_overwritten_and_that_is_said(folder):

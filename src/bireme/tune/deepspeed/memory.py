@@ -118,7 +118,7 @@ def cannot_fit(model: ModelInfo, layout: Layout, capacity: int) -> str:
         return ""
     return (
         f"stage {layout.stage} needs {needed.total / GIB:.1f} GiB for the model's states alone"
-        f", and a GPU has {capacity / GIB:.1f} GiB"
+        f", but a GPU has {capacity / GIB:.1f} GiB"
     )
 
 

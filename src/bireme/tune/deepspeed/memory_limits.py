@@ -125,7 +125,7 @@ class Walls:
         if wall.breaks is not None:
             return f"micro-batches of {wall.breaks} and more run out of memory"
         if self._space.micro is None and self._flat(number):
-            return f"micro-batches above {max(self._speeds[number])} bring nothing more"
+            return f"micro-batches above {max(self._speeds[number])} no longer help"
         return ""
 
     def _limit_reason(self, number: int) -> str:
@@ -133,7 +133,7 @@ class Walls:
         if not told:
             return ""
         micro = min(told)
-        return f"micro-batch {micro}: {told[micro]}; so no larger one was tried"
+        return f"micro-batch {micro}: {told[micro]}; no larger one was tried"
 
     # -- what to try ---------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Walls:
             return ""
         family, plain = self._families.all[number], self._plain()
         if family.offloads and plain[family.stage] != number and self._flat(plain[family.stage]):
-            return "without offloading memory is no limit, so that it could only cost speed"
+            return "memory is not the limit without offloading, which could only cost speed"
         breaks = self._boundary.wall(number).breaks
         largest = {} if breaks is None else {family.stage: breaks - 1}
         return pruning.cannot_win(family.stage, {stage: self._speeds[n] for stage, n in plain.items()}, largest)

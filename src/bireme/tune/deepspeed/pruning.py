@@ -40,7 +40,7 @@ def cannot_win(stage: int, speeds: Costs, largest: Mapping[int, int]) -> str:
         if limit is not None and limit < best:
             return f"stage {other} is fastest at micro-batch {best}, and stage {stage} holds at most {limit}"
     if len(below) >= 2 and _slower(speeds[below[-1]], speeds[below[-2]]) and flat(speeds[below[-2]]):
-        return f"stage {below[-1]} was slower than stage {below[-2]}, and larger micro-batches bring nothing more"
+        return f"stage {below[-1]} was slower than stage {below[-2]}, and larger micro-batches no longer help"
     return ""
 
 

@@ -102,7 +102,7 @@ def _text(path: str) -> str:
 
 def _must_be_object(path: str, data: object) -> None:
     if not isinstance(data, dict):
-        raise BadInputError("a configuration is an object: {...}", where=path)
+        raise BadInputError("not an object: a configuration is {...}", where=path)
 
 
 # -- JSON --------------------------------------------------------------------------------------------
@@ -116,8 +116,8 @@ def _key_lines(path: str, text: str) -> dict[Path, int]:
         if keys in lines:
             column = start - text.rfind("\n", 0, start)
             raise BadInputError(
-                f"{'.'.join(keys)!r} stands here for the second time",
-                hint=f"the first is on line {lines[keys]}: keep one",
+                f"duplicate key: {'.'.join(keys)!r}",
+                hint=f"it is first set on line {lines[keys]}: keep one of the two",
                 where=f"{path}:{line}:{column}",
             )
         lines[keys] = line
@@ -174,7 +174,7 @@ def _once(path: str, text: str) -> Callable[[list[tuple[str, object]]], dict[str
         seen: dict[str, object] = {}
         for key, value in pairs:
             if key in seen:
-                raise BadInputError(f"{key!r} stands twice in one object", where=_second(path, text, key))
+                raise BadInputError(f"duplicate key: {key!r}", where=_second(path, text, key))
             seen[key] = value
         return seen
 

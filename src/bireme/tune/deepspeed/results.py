@@ -75,7 +75,7 @@ def read_metrics(path: str) -> Metrics:
     if reason:
         return Metrics({}, reason)
     values = {key: figure for key, value in data.items() if (figure := _figure(value)) is not None}
-    return Metrics(values, "" if values else f"{path} holds no figures")
+    return Metrics(values, "" if values else f"{path} contains no figures")
 
 
 def value_of(metrics: Metrics, name: str) -> tuple[float | None, str]:
@@ -83,7 +83,7 @@ def value_of(metrics: Metrics, name: str) -> tuple[float | None, str]:
     key = METRICS[name].key
     value = metrics.values.get(key)
     if value is None:
-        return None, metrics.reason or f"the run measured no {key!r}"
+        return None, metrics.reason or f"the run did not measure {key!r}"
     if value <= 0:
         # Zero means not measured (the flops profiler or a timer did not run), and would win where less is better.
         return None, f"{key!r} is {value:g}"
@@ -105,7 +105,7 @@ def model_info(data: dict[str, object]) -> ModelInfo:
         params=params,
         trainable=_positive(data.get("trainable_num_params")),
         activation=_positive(data.get("activation_mem_per_gpu")),
-        reason="" if params else "the number of parameters is not in it",
+        reason="" if params else "it does not contain the number of parameters",
     )
 
 
@@ -124,7 +124,7 @@ def _read(path: str) -> tuple[dict[str, object], str]:
         data = jsontext.loads(text)
     except ValueError:
         return {}, f"{name} is broken or half-written"
-    return (data, "") if isinstance(data, dict) else ({}, f"{name} is no object")
+    return (data, "") if isinstance(data, dict) else ({}, f"{name} is not a JSON object")
 
 
 def _figure(value: object) -> float | None:

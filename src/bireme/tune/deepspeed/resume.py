@@ -94,7 +94,7 @@ def take_up(
     note = ""
     if begun is not None:
         _must_not_be_in_the_way(begun, identity, len(ends), files, finished, overwrite)
-        note = _overwritten(files) if finished else "an unfinished study, of which nothing had ended, was cleared away"
+        note = _overwritten(files) if finished else "removed an unfinished study, of which no experiment had ended"
         files.clear()
     elif overwrite:
         files.clear_results()  # another tuner's, which would be taken for ours where nothing works
@@ -129,12 +129,12 @@ def _resumed(
 ) -> tuple[tuple[Past, ...], tuple[str, ...]]:
     again = {name: reason for name, record in ends.items() if (reason := now.changed(record))}
     kept = [record for name, record in ends.items() if name not in again]
-    notes = [f"taken up where it was: {len(kept)} of its experiments have ended"] if ends else []
+    notes = [f"resuming the study: {len(kept)} of its experiments have ended"] if ends else []
     for reason in dict.fromkeys(again.values()):
-        notes.append(f"run again, for {reason}: {few([name for name in again if again[name] == reason])}")
+        notes.append(f"running again, because {reason}: {few([name for name in again if again[name] == reason])}")
     failed = sum(record["ending"]["cause"] == "failed" for record in kept)
     if failed:
-        notes.append(f"{failed} of them failed and are not run again; remove {files.results_dir} to begin afresh")
+        notes.append(f"{failed} of them failed and are not run again; remove {files.results_dir} to start afresh")
     return tuple(past_of(record) for record in kept), tuple(notes)
 
 
@@ -150,7 +150,7 @@ def _must_not_be_in_the_way(
         what = f"an unfinished study with another {other}: {ended} of its experiments have ended"
         raise BadInputError(
             f"{files.results_dir} holds {what}",
-            hint=f"go on with the {other} of before, set autotuning.results_dir to another folder, or remove this one",
+            hint=f"use the {other} of that study, set autotuning.results_dir to another folder, or remove this one",
         )
     if finished and not overwrite:
         raise BadInputError(

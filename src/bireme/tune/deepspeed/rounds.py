@@ -109,7 +109,7 @@ class Round:
         reason = SearchBudget(budget.trials).spent([*self._own, *pending])
         reason = reason or SearchBudget(None, budget.patience).spent([*before, *self._own])
         if not reason and self._stops_itself and not self.search.promising:
-            return f"nothing that is left is expected to be better by {NEGLIGIBLE:.0%} (model_based)"
+            return f"no remaining configuration is expected to be better by {NEGLIGIBLE:.0%} (model_based)"
         return reason
 
     @property

@@ -30,7 +30,7 @@ def summary(tuning: Tuning, why: str, seconds: float) -> str:
         parts.append(_listed("What was not tried:", tuning.skipped))
     if tuning.given_up:
         names = ", ".join(tuning.given_up)
-        parts.append(_wrapped(f"Could not be run, and will be when the same command is typed again: {names}", ""))
+        parts.append(_wrapped(f"Could not be run (run the same command again to retry): {names}", ""))
     experiments = "1 experiment" if len(tuning.rows) == 1 else f"{len(tuning.rows)} experiments"
     parts.append(_wrapped(f"Tuning took {duration(seconds)}; {experiments}. It ended: {why}.", ""))
     return "\n\n".join(parts) + "\n"

@@ -41,9 +41,9 @@ def find_config(args: Sequence[str]) -> ConfigWord:
         if found and found[-1]:
             return ConfigWord(flag, found[-1])
     if CONFIG_FLAG in args[: _end(args)]:
-        raise BadInputError(f"no file follows {CONFIG_FLAG}", where=CONFIG_FLAG)
+        raise BadInputError("no file given", where=CONFIG_FLAG)
     raise BadInputError(
-        "the script is given no DeepSpeed configuration, so there is nothing to tune",
+        "no DeepSpeed configuration in the script's arguments, so there is nothing to tune",
         hint=f"add {CONFIG_FLAG} FILE after the script (or {HUGGING_FACE_FLAG} FILE for a Hugging Face trainer)",
     )
 

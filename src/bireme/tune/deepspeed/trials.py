@@ -125,7 +125,7 @@ class Trials:
             figures, reason = {"throughput": samples}, ""
         if reason:
             return TrialResult(
-                "no metric", f"{reason}; it went on past end_profile_step and was ended", seconds=end.seconds
+                "no metric", f"{reason}; it continued past end_profile_step and was ended", seconds=end.seconds
             )
         return TrialResult("ok", seconds=end.seconds, metrics=dict(figures), samples=samples)
 

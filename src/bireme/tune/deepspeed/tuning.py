@@ -141,7 +141,7 @@ class Tuning:
         if any(row.value is not None for row in self.rows):
             self._over = reason or "every configuration was measured"
         elif causes <= {"out of memory"} and (causes or self._walls.skipped):
-            self._over = "no configuration fits into memory"
+            self._over = "no configuration fits in memory"
         else:
             self._over = "no configuration worked" if causes else "there is nothing to try"
 
@@ -176,7 +176,7 @@ class Tuning:
             self._walls.not_even_one()
         elif not known:
             reason = ending.reason or (info.reason if info else "") or ending.cause
-            self._notes.append(f"{PROFILE}: {reason}; so what memory a stage needs was not estimated")
+            self._notes.append(f"{PROFILE}: {reason}; the memory that each stage needs was not estimated")
 
     def _row(self, trial: Trial, ending: TrialResult) -> Row:
         if trial.profile or ending.cause != "ok":
