@@ -1,7 +1,7 @@
-"""The names of ``deepspeed.launcher.launcher_helper``: between MPICH and a rank, tells it its numbers.
+"""The public names of ``deepspeed.launcher.launcher_helper``: sets a rank's numbers when MPICH starts it.
 
 ``python -m bireme.deepspeed.launcher_helper --launcher mpich [--module | --no_python] SCRIPT …`` sets ``RANK`` and
-``LOCAL_RANK`` and executes the program in its own place, so that signals and exit codes are the program's.
+``LOCAL_RANK`` and replaces itself by the program, so that signals and exit codes are those of the program.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _LOCAL_RANKS = ("PALS_LOCAL_RANKID", "MPI_LOCALRANKID")
 
 
 def parse_args(args: Sequence[str] | None = None) -> Namespace:
-    """The command line, with ``user_script`` and ``user_args``.
+    """Parse the command line; adds ``user_script`` and ``user_args``.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: the command line is invalid.
     """
     parsed = parse(_OPTIONS, sys.argv[1:] if args is None else args)
     if not parsed.command:
@@ -59,10 +59,15 @@ def env_mapping(
     rank_name_list: Sequence[str] = _RANKS,
     local_rank_name_list: Sequence[str] = _LOCAL_RANKS,
 ) -> MutableMapping[str, str]:
-    """Set ``RANK`` and ``LOCAL_RANK`` from the engine's variables, in place; return the environment.
+    """Set ``RANK`` and ``LOCAL_RANK`` from the variables of the MPI, in place; return the environment.
+
+    Args:
+        env: the environment, which is changed.
+        rank_name_list: variables that may contain the rank.
+        local_rank_name_list: variables that may contain the local rank.
 
     Raises:
-        OSError: none of the variables is there, or they differ.
+        OSError: none of the variables is set, or they differ.
     """
     for ours, names in (("RANK", rank_name_list), ("LOCAL_RANK", local_rank_name_list)):
         values = {env[name] for name in names if name in env}
@@ -74,7 +79,7 @@ def env_mapping(
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Execute the program; does not return, unless it cannot be executed."""
+    """Replace this process by the program; returns an exit code only if that fails."""
     parsed = parse_args(args)
     try:
         environ = dict(env_mapping(os.environ.copy()))
@@ -91,7 +96,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def command() -> NoReturn:
-    """Execute the program that this process's command line names."""
+    """Execute the program of this process's command line."""
     guarded(main, sys.argv[1:])
 
 

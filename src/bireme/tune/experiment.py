@@ -107,7 +107,12 @@ class Experiment:
             _new(order.stderr) as stderr,
         ):
             worker = WorkerStart(
-                order.argv, dict(order.env), order.cwd, null.fileno(), stdout.fileno(), stderr.fileno()
+                argv=order.argv,
+                env=dict(order.env),
+                cwd=order.cwd,
+                stdin=null.fileno(),
+                stdout=stdout.fileno(),
+                stderr=stderr.fileno(),
             )
             return guardian.start(
                 (worker,),
@@ -172,9 +177,15 @@ class Experiment:
         os.waitpid(handle.pid, 0)
         if self._last_resort is not None:
             self._last_resort.cancel()
-        seconds = time.monotonic() - self._begin
-        report = read_report(self._order.report)
-        self._on_end(End(self._code, report, self._began, seconds, self._stopped, self._enough and not self._stopped))
+        end = End(
+            exit_code=self._code,
+            report=read_report(self._order.report),
+            began=self._began,
+            seconds=time.monotonic() - self._begin,
+            stopped=self._stopped,
+            enough=self._enough and not self._stopped,
+        )
+        self._on_end(end)
 
 
 def read_report(path: str) -> Mapping[str, object] | None:

@@ -98,8 +98,16 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
 
 
 def _manner(request: Request, config: Config, now: Circumstances) -> TrialOptions:
-    mappings, by_file = config.autotuning.arg_mappings or {}, request.by_file
-    return TrialOptions(request.shape, request.args, mappings, request.environ, by_file, request.limit, now.record())
+    mappings = config.autotuning.arg_mappings or {}
+    return TrialOptions(
+        shape=request.shape,
+        args=request.args,
+        mappings=mappings,
+        environ=request.environ,
+        by_file=request.by_file,
+        limit=request.limit,
+        circumstances=now.record(),
+    )
 
 
 def _identity(config: Config, request: Request) -> dict[str, object]:

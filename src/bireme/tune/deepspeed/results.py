@@ -1,7 +1,7 @@
-"""What the engine leaves behind: ``metrics.json`` and ``model_info.json``.
+"""Reads what DeepSpeed writes: the figures in ``metrics.json``, and the model's size in ``model_info.json``.
 
-Rank 0 writes them in one go and without renaming, so they may be found half-written after a kill; and
-they may be left from an earlier run. Neither is ever taken for a result.
+Rank 0 writes these files without renaming, so they may be incomplete after a kill; an incomplete file is never taken
+for a result. (Files of an earlier run are removed before an experiment starts.)
 
 Units (``deepspeed.runtime.engine``): ``latency``, ``fwd``, ``bwd`` and ``step`` in microseconds,
 ``throughput`` in samples per second, ``FLOPS_per_gpu`` in operations per second.
@@ -18,9 +18,9 @@ from bireme.value import Value
 
 
 class Metric(Value):
-    """A figure: its key in ``metrics.json``, whether more or less of it is better, and how it is shown.
+    """A metric: its key in ``metrics.json``, whether more or less is better, and how it is shown.
 
-    Shown in ``unit``, after division by ``scale``.
+    Values are shown in ``unit`` after division by ``scale``.
     """
 
     key: str
@@ -29,7 +29,7 @@ class Metric(Value):
     scale: float = 1.0
 
     def show(self, value: float) -> str:
-        """The figure in words: ``153.2 samples/s``."""
+        """The value with its unit: ``153.2 samples/s``."""
         shown = value / self.scale
         return f"{shown:.0f} {self.unit}" if abs(shown) >= 1000 else f"{shown:.4g} {self.unit}"
 
@@ -47,20 +47,21 @@ METRICS = {
     "bwd": Metric("bwd", "minimise", "ms", 1e3),
     "step": Metric("step", "minimise", "ms", 1e3),
 }
-"""The words for ``autotuning.metric``: those of the contract, and those that the engine writes."""
+"""The values of ``autotuning.metric``: documented names, and the keys that DeepSpeed writes."""
 
 
 class Metrics(Value):
-    """The figures of one run by the engine's names, or the reason why there are none."""
+    """The figures of one run by DeepSpeed's names, or the reason why there are none."""
 
     values: dict[str, float]
     reason: str = ""
 
 
 class ModelInfo(Value):
-    """What the profiling run found out; None where it did not say.
+    """What the profiling run found; None where unknown.
 
-    ``activation``: bytes that one micro-batch of the profiling run took in the forward pass.
+    ``params``, ``trainable``: numbers of parameters. ``activation``: bytes that one micro-batch of the profiling run
+    took in the forward pass. ``reason``: why something is missing.
     """
 
     params: int | None = None
@@ -79,13 +80,13 @@ def read_metrics(path: str) -> Metrics:
 
 
 def value_of(metrics: Metrics, name: str) -> tuple[float | None, str]:
-    """(figure, "") or (None, why there is none) for a word of `METRICS`."""
+    """(value, "") of a metric of `METRICS`, or (None, reason why it is missing)."""
     key = METRICS[name].key
     value = metrics.values.get(key)
     if value is None:
         return None, metrics.reason or f"the run did not measure {key!r}"
     if value <= 0:
-        # Zero means not measured (the flops profiler or a timer did not run), and would win where less is better.
+        # Zero means not measured (the flops profiler or a timer did not run). It would win where less is better.
         return None, f"{key!r} is {value:g}"
     return value, ""
 
@@ -99,7 +100,7 @@ def read_model_info(path: str) -> ModelInfo:
 
 
 def model_info(data: dict[str, object]) -> ModelInfo:
-    """The same from an object, as ``autotuning.model_info`` is one."""
+    """Interpret the object of ``model_info.json`` or ``autotuning.model_info``."""
     params = _positive(data.get("num_params"))
     return ModelInfo(
         params=params,
