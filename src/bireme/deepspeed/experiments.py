@@ -209,7 +209,7 @@ class Experiments:
         )
 
     def started(self, name: str, reservation: SlotReservation) -> None:
-        """Do nothing: nobody watches."""
+        """Do nothing: no watcher shows the start."""
 
     # -- after ---------------------------------------------------------------------------------------
 

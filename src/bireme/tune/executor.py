@@ -44,7 +44,13 @@ class Client(Protocol):
     """The executor's caller, which knows what an experiment is."""
 
     def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
-        """What to start. ``place``: a low number that no other running experiment has, another one at each attempt."""
+        """Return what to start.
+
+        Args:
+            name: the experiment's name.
+            reservation: its slots.
+            place: a low number that no other running experiment has, another one at each attempt.
+        """
 
     def judge(self, name: str, end: End) -> TrialResult:
         """The result of a run that has ended."""
@@ -56,7 +62,13 @@ class Client(Protocol):
         """Called when an experiment has started."""
 
     def ended(self, name: str, ending: TrialResult, *, again: bool) -> None:
-        """Called when an experiment has ended. ``again``: it was queued for another attempt."""
+        """Called when an experiment has ended.
+
+        Args:
+            name: its name.
+            ending: its result.
+            again: whether it was queued for another attempt.
+        """
 
 
 class _Attempt(Value):

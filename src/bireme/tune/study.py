@@ -63,7 +63,13 @@ class Watcher(Protocol):
         """An experiment has started."""
 
     def ended(self, name: str, ending: TrialResult, *, again: float | None) -> None:
-        """An experiment has ended. ``again``: seconds until it is started again; None if it is not."""
+        """Show that an experiment has ended.
+
+        Args:
+            name: its name.
+            ending: its result.
+            again: seconds until it is started again; None if it is not.
+        """
 
     def note(self, text: str) -> None:
         """Show a message."""

@@ -69,7 +69,13 @@ class Boundary:
         self._breaks: dict[int, set[int]] = {stage: set() for stage in stages}
 
     def tell(self, stage: int, micro: int, fits: bool) -> None:
-        """Report whether a micro-batch fitted in this stage or ran out of memory."""
+        """Report a trial.
+
+        Args:
+            stage: the stage.
+            micro: the micro-batch.
+            fits: whether it fitted; else it ran out of memory.
+        """
         (self._fits if fits else self._breaks)[stage].add(micro)
 
     # -- what is known -------------------------------------------------------------------------------
@@ -187,7 +193,13 @@ def _between(fits: int, breaks: int, count: int) -> list[int]:
 
 
 def rounded(number: int, above: int, below: int) -> int:
-    """The number, rounded to a multiple of a large power of two in the interval: kernels are faster with such sizes."""
+    """Round to a multiple of a large power of two, since kernels are faster with such sizes.
+
+    Args:
+        number: the number to round.
+        above: the result is larger than this.
+        below: the result is smaller than this.
+    """
     number = max(number, above + 1)
     step = 1
     while 8 * step <= number:

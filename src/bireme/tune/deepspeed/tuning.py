@@ -127,7 +127,7 @@ class Tuning:
         rows = [row for row in self._rows.values() if row.trial.kind in before]
         counting = [row.trial for row in rows if row.trial.kind in ("search", "rest")]
         spent = sum(trial.kind != kind or trial.point not in points for trial in counting)
-        made = Round(kind, points, self.space.config, rows, spent)
+        made = Round(kind, points, self.space.config, rows=rows, spent=spent)
         made.search.rule_out(lambda point: bool(self.space.impossible(point)))
         made.search.rule_out(self._walls.ruled_out)
         for trial in self._given_up.values():
