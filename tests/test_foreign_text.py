@@ -175,7 +175,7 @@ def test_any_figures(tmp_path, data):
 
 @pytest.mark.parametrize("case", HARD)
 def test_a_hard_file_is_no_experiment(tmp_path, case):
-    files = StudyFiles.at("results", "exps", str(tmp_path))
+    files = StudyFiles(f"{tmp_path}/results", f"{tmp_path}/exps")
     files.prepare()
     files.write_experiment("good", {})
     Path(files.experiment("bad")).write_text(HARD[case])

@@ -161,4 +161,4 @@ def test_bad_hostfile(text: str, what: str, tmp_path) -> None:
 
 def test_no_hostfile(tmp_path, capfd) -> None:
     assert runner.fetch_hostfile(str(tmp_path / "absent")) is None
-    assert "there is no hostfile" in capfd.readouterr().err
+    assert "no hostfile" in capfd.readouterr().err

@@ -141,7 +141,7 @@ def test_ctrl_c_twice_does_not_wait_for_ranks_that_do_not_end(terminal, stage, t
     while not (tmp_path / "stubborn.0").exists():
         time.sleep(0.01)
     it.type(CTRL_C)
-    it.until("stopping; what has ended is kept")
+    it.until("stopping; the results of finished experiments are kept")
     it.type(CTRL_C)
     assert it.end() == 130 and it.cursor
     assert stage.left() == {}
@@ -183,7 +183,7 @@ def test_ctrl_c_while_it_waits_for_what_another_has_left(terminal, stage, tmp_pa
     first.process.kill()
     first.process.wait()
     second = terminal("--do", "0/4=stubborn")
-    second.until("waiting for what an earlier tuner has left to end")
+    second.until("waiting for experiments of an earlier tuner to end")
     second.type(CTRL_C)
     assert second.end() == 130 and second.cursor
     assert stage.left(within=60) == {}, "the guardian of the first ends it by itself"

@@ -226,7 +226,7 @@ def test_a_tuner_that_dies_takes_stubborn_experiments_with_it(desk, alone, signu
     lines = read_lines(second, 1, "z0_gas1_tmbspg8 starts on")
     second.send_signal(signal.SIGINT)
     out, err = second.communicate(timeout=60)
-    assert "taken up where it was: 1 of its experiments have ended\n" in lines, err
+    assert "resuming the study: 1 of its experiments have ended\n" in lines, err
     assert b"is still here" not in out and desk.stage.left() == {}
 
 
@@ -342,5 +342,5 @@ def test_a_study_is_over_when_its_results_are_written_and_not_before(desk):
     assert f"{desk.results}/summary.txt cannot be written: Is a directory" in done.stderr
     (desk.results / "summary.txt").rmdir()
     done = desk.run(options=("--num_gpus", "1"))
-    assert "taken up where it was: 4 of its experiments have ended" in done.stdout
+    assert "resuming the study: 4 of its experiments have ended" in done.stdout
     assert " starts on " not in done.stdout and (desk.results / "cmd_optimal.txt").exists()
