@@ -76,7 +76,7 @@ def _refuse_what_needs_an_agent(spec: JobSpec) -> None:
         given.append(f"--output {spec.output}")
     if given:
         what = f"{given[0]} cannot be used with --native_ranks: the launcher owns the ranks and their output"
-        raise BadInputError(what, hint="use one or the other", where=given[0].split()[0])
+        raise BadInputError(what, hint="use one or the other")
 
 
 def command(
