@@ -12,7 +12,7 @@ It consists of lines of ASCII words. MAC is an HMAC, keyed by the token, over th
 
 Then the channel begins, as over a pipe. The mode is ``tls`` if both sides support it: the agent continues only if the
 other side of the TLS connection has the certificate with that fingerprint. Otherwise it is ``mac``
-(:class:`bireme.control.transport.MacTransport`), with keys derived from the token and both nonces. ``who`` says what
+(:class:`bireme.control.mac.MacTransport`), with keys derived from the token and both nonces. ``who`` says what
 the agent supports and is covered by every MAC, so that nobody on the network can influence the mode.
 """
 
@@ -24,8 +24,9 @@ import json
 import os
 
 from bireme.control.frames import VERSION
+from bireme.control.mac import MacTransport
 from bireme.control.messages import ProtocolError
-from bireme.control.transport import MacTransport, Transport
+from bireme.control.transport import Transport
 from bireme.value import Value
 
 TYPE_CHECKING = False
