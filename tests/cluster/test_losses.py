@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,11 @@ def end(jobs: Jobs, process: subprocess.Popen[bytes], code: int) -> str:
 def found(host: Host, *words: str) -> list[int]:
     """Processes of a host with all these words in their arguments."""
     return [pid for pid, process in host.ps().items() if all(word in " ".join(process.argv) for word in words)]
+
+
+def ranks_of(host: Host, program: Path) -> list[int]:
+    """The ranks of a host that run this program: not what has its name in its arguments, and no path decides."""
+    return [pid for pid, process in host.ps().items() if process.argv[1:3] == ["-u", str(program)]]
 
 
 def agent_of(host: Host) -> int:
