@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.cluster.basics import children, read, wait_until
-from tests.cluster.host import Host, Process
+from tests.cluster.host import Host
 from tests.cluster.test_scenes import parent
 from tests.cluster.test_world import Jobs, far
 from tests.conftest import PROGRAMS, TIMES, read_lines
@@ -24,10 +24,6 @@ ROLES = ("command", "its guardian", "agent", "the node's guardian", "ssh", "sshd
 PAIRS = tuple(itertools.combinations(ROLES, 2))
 SOON = 20.0
 """Seconds in which a command that does not hang has ended, also on a busy machine."""
-
-
-def words_of(process: Process) -> str:
-    return " ".join(process.argv)
 
 
 def guardian_below(pid: int) -> int | None:
@@ -43,7 +39,7 @@ def guardian_below(pid: int) -> int | None:
 
 def agent_of(host: Host) -> int | None:
     """The agent of a node, which is above its watcher and its guardian."""
-    pids = {pid for pid, process in host.ps().items() if "-m bireme.agent --channel" in words_of(process)}
+    pids = host.agents()
     agents = [pid for pid in pids if parent(pid) not in pids and read(f"/proc/{pid}/comm").startswith("python")]
     return agents[0] if agents else None
 
