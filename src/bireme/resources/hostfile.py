@@ -258,13 +258,19 @@ def node_set(text: str, where: str, mend: str) -> tuple[str, ...]:
         names = tuple(NodeSet(text))
     except Exception as error:  # its errors have no base in common; those of a group's source may be anything
         reason = " ".join(str(error).split())
-        raise BadInputError(f"{quoted(text)} is not a set of hosts", mend=reason[:160], where=where) from None
+        if reason != _NO_GROUPS:
+            raise BadInputError(f"{quoted(text)} is not a set of hosts", mend=reason[:160], where=where) from None
+        names = ()
     if not names:
         raise BadInputError(f"{quoted(text)} stands for no host", mend="`nodeset --groups` lists groups", where=where)
     for name in names:
         if not is_host(name):
             raise _malformed(name, f"{quoted(text)} stands for it", where)
     return names
+
+
+_NO_GROUPS = "<default>"
+"""All that ClusterShell says of a group where no groups are configured: the name of the source that it has not found."""
 
 
 def _spread(text: str) -> int:
