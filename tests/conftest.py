@@ -19,6 +19,8 @@ from hypothesis import settings
 
 from bireme.errors import BadInputError
 from bireme.resources.ports import lease_named_port
+from tests import needs
+from tests.needs import pytest_runtest_setup as pytest_runtest_setup  # a hook
 
 settings.register_profile("ours", deadline=None)  # a busy machine may take long for anything
 settings.load_profile("ours")
@@ -69,7 +71,7 @@ def as_nobody() -> list[str]:
     try:
         done = subprocess.run([*words, *bireme("--version")], capture_output=True, text=True, check=False, cwd="/")
     except OSError as error:
-        pytest.skip(f"setpriv: {error.strerror}")
+        needs.missing(f"setpriv: {error.strerror}")
     if done.returncode:
         pytest.skip(f"nothing can be run as another user here: {done.stderr}")
     return words

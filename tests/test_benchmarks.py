@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.conftest import clean_environ
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -117,7 +117,7 @@ def test_launching_costs_little_more_than_a_bare_loop(benchmark, ranks, most):
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(not all(map(find_spec, ("deepspeed", "tabulate"))), reason="not installed: deepspeed[autotuning]")
+@needs.modules("torch", "deepspeed", "tabulate")
 def test_tune(benchmark):
     # Ours alone: the reference takes a minute for this.
     table, measured = benchmark("tune", "--stages", "1", "--micro", "8", only="bireme")

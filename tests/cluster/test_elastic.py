@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.cluster.basics import wait_until
 from tests.cluster.host import Host
 from tests.cluster.test_losses import command_of, found, guards
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow,
     pytest.mark.timeout(900),  # Slurm's nodes alone may need some minutes until they are idle again
-    pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="PyTorch is not installed"),
+    needs.modules("torch", "sklearn"),
 ]
 
 DIGITS = Path(__file__).parents[2] / "examples/elastic_digits.py"

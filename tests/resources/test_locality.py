@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import needs
 
 from bireme.resources.locality import find_this_machine, is_this_machine, own_addresses
 
@@ -42,14 +42,12 @@ mount --bind "$1" /etc/resolv.conf; mount --bind "$2" /etc/hosts; mount --bind "
 
 def in_network(tmp_path: Path, setup: str, code: str) -> object:
     """The value of an expression, in a machine with this network and nothing else."""
-    unshare = shutil.which("unshare")
-    if not unshare or not shutil.which("ip"):
-        pytest.skip("needs unshare and ip")
+    unshare, _ = needs.program("unshare"), needs.program("ip")
     able = subprocess.run(
         [unshare, "-rnm", "ip", "link", "add", "d0", "type", "veth"], capture_output=True, check=False
     )
     if able.returncode:
-        pytest.skip(f"no network of our own: {able.stderr.decode()}")
+        needs.missing(f"no network of our own: {able.stderr.decode()}")
     program = f"from bireme.resources.locality import *\nprint(repr({code}))"
     files = [str(tmp_path / name) for name in ("resolv", "hosts", "nsswitch")]
     argv = [unshare, "-rnm", "sh", "-c", f'{setup}\nexec "{sys.executable}" -c "$4"', "sh", *files, program]
