@@ -1,6 +1,6 @@
 """``python -m bireme.agent``: one node's launcher, started by hand, or by a runner over a channel."""
 
-# nothing is imported here: `command` has to see to where modules are looked for first
+# nothing is imported here: `command` has to see to Ctrl+C first, and to where modules are looked for
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -8,15 +8,15 @@ if TYPE_CHECKING:
 
 def command() -> "NoReturn":
     """Run the command line of this process and exit with its code."""
+    from bireme.interrupt import exit_quietly_on_interrupt
+
+    exit_quietly_on_interrupt()
     from bireme.isolated import protect_path
 
     protect_path()
     import os
     import sys
 
-    from bireme.interrupt import exit_quietly_on_interrupt
-
-    exit_quietly_on_interrupt()
     if sys.argv[1:2] == ["--channel"]:
         from bireme.agent import remote
 

@@ -270,7 +270,7 @@ def node_set(text: str, where: str, mend: str) -> tuple[str, ...]:
 
 
 _NO_GROUPS = "<default>"
-"""All that ClusterShell says of a group where no groups are configured: the name of the source that it has not found."""
+"""All that ClusterShell says of a group where no groups are configured: the source that it has not found."""
 
 
 def _spread(text: str) -> int:
