@@ -131,7 +131,9 @@ def test_engine_is_lost_while_it_connects(request: pytest.FixtureRequest, backen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP], ids=lambda signum: signum.name)
+@pytest.mark.parametrize(
+    "signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT], ids=lambda signum: signum.name
+)
 @pytest.mark.parametrize("backend", backends("ssh", "slurm"))
 def test_agent_is_signalled(request: pytest.FixtureRequest, backend: str, signum: signal.Signals) -> None:
     jobs = Jobs.on(request, backend)
