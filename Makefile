@@ -36,12 +36,14 @@ DEB_PACKAGES := $(strip \
 DEB_SERVICES := $(strip \
 	$(call lacks,sshd,openssh-server) $(call lacks,munged,munge) $(call lacks,srun,slurm-wlm))
 
+# Two runs of pip in one environment would get into each other's way under `make -j`.
+.NOTPARALLEL:
 .PHONY: engines help demo test test-fast lint format bench clean deb-packages
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.dev $(VENV)/.torch ## train on two CPU processes: a first job
+demo: $(VENV)/.base $(VENV)/.torch ## train on two CPU processes: a first job
 	$(BIN)/bireme run --accelerator cpu --num_gpus 2 examples/digits_ddp.py
 
 test: lint deb-packages engines $(VENV)/.deepspeed ## all checks and all tests
@@ -111,10 +113,15 @@ $(VENV)/.pip:
 	fi
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml $(VENV)/.pip
-	@echo "Installing Bireme and its development tools into $(VENV)"
-	@$(PIP) install --editable '.[dev]'
+$(VENV)/.base: pyproject.toml $(VENV)/.pip
+	@echo "Installing Bireme into $(VENV)"
+	@$(PIP) install --editable .
 	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.pip
+	@echo "Installing Bireme, what its tuner needs, and its development tools into $(VENV)"
+	@$(PIP) install --editable '.[dev]'
+	@touch $(VENV)/.base $@
 
 # Message-passing engines that Debian does not have, or only older: each in a directory of its own, since they overwrite
 # each other's mpiexec. Where one cannot be had, its tests skip and say so.
@@ -125,8 +132,7 @@ $(VENV)-%/.done: $(VENV)/.pip
 	if $(PIP) install --ignore-installed --no-warn-script-location --prefix $(@D) "$$package"; then touch $@; \
 	else echo "$$package cannot be installed: its tests skip" >&2; fi
 
-# After .dev only so that two runs of pip do not meet under `make -j`.
-$(VENV)/.torch: $(VENV)/.pip | $(VENV)/.dev
+$(VENV)/.torch: $(VENV)/.pip
 	@echo "Installing PyTorch and scikit-learn into $(VENV) (this takes a while, once)"
 	@$(PIP) install $(TORCH)
 	@$(PIP) install numpy scikit-learn

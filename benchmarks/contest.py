@@ -1,8 +1,8 @@
-"""What the benchmarks share: contestants that take turns, and the processes of a command.
+"""Shared by the benchmarks: runs contestants in turn, prints tables, and finds the processes of a command.
 
-A machine is never quiet and its speed drifts. So contestants take turns (A B C A B C …), each run is divided by the
-bare loop's of the same round, and the median of these ratios counts. The minimum stands beside it: noise only adds.
-Linux only: processes are found in ``/proc``.
+The speed of a machine drifts, and other processes disturb it. So contestants take turns (A B C A B C …), each run is
+divided by the bare loop's run of the same round, and the median of these ratios counts. Tables also show the minimum,
+because noise only adds time. This works only on Linux, because processes are found in ``/proc``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
 FEWEST = 3
-"""Rounds that even the slowest contestant takes part in."""
+"""The number of rounds that even the slowest contestant runs."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -34,12 +34,12 @@ PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher's command line: head, options, count, number of ranks, (an interpreter,) program."""
+    """The parts of a launcher's command line: head, options, count, number of ranks, interpreter if needed, program."""
 
     name: str
     head: tuple[str, ...]
     count: tuple[str, ...]
-    no_python: tuple[str, ...] | None = None  # None: it always runs what it is given
+    no_python: tuple[str, ...] | None = None  # None: the launcher always runs executables
     env: dict[str, str] = field(default_factory=dict)
 
     def script(self, ranks: int, *words: str, options: Iterable[str] = ()) -> list[str]:
@@ -58,14 +58,14 @@ def program(name: str) -> str:
 
 
 def _known(found: Callable[[str], str | None]) -> dict[str, Launcher | None]:
-    """Every launcher by its name, ``None`` where it is not installed."""
+    """Every launcher by its name; ``None`` if it is not installed."""
 
     def peer(name: str, executable: str, *head: str, **more: object) -> Launcher | None:
         path = found(executable)
         return Launcher(name, (path, *head), **more) if path else None  # type: ignore[arg-type]
 
     bare = Launcher("bare", (sys.executable, program("bare.py")), ())
-    # Ranks on the CPU for everybody, wherever the benchmark runs.
+    # All launchers run ranks on the CPU, even on a machine with GPUs.
     return {
         "bare": bare,
         "bireme": peer(
@@ -88,33 +88,35 @@ def _known(found: Callable[[str], str | None]) -> dict[str, Launcher | None]:
 
 
 def arguments(doc: str, *, rounds: int) -> argparse.ArgumentParser:
-    """The options that all benchmarks have."""
+    """The options that the benchmarks of one machine share."""
     parser = argparse.ArgumentParser(description=doc.strip().split("\n")[0])
     parser.add_argument("--rounds", type=int, default=rounds, help="how often each contestant runs (%(default)s)")
-    parser.add_argument("--peers", action="append", default=[], metavar="DIR", help="find launchers here too")
-    parser.add_argument("--only", default="", metavar="NAME,…", help="only these: " + ", ".join(_known(lambda _: "")))
+    parser.add_argument("--peers", action="append", default=[], metavar="DIR", help="also look for launchers in DIR")
+    parser.add_argument(
+        "--only", default="", metavar="NAME,…", help="run only these: " + ", ".join(_known(lambda _: ""))
+    )
     parser.add_argument("--json", metavar="FILE", help="write every single measurement into this file")
     return parser
 
 
 def contestants(parser: argparse.ArgumentParser, args: argparse.Namespace) -> dict[str, Launcher]:
-    """The launchers that are asked for and installed; says which are not. Also readies this process."""
+    """Return the selected launchers that are installed, and print the missing ones. Makes this process a subreaper."""
     places = os.pathsep.join([*args.peers, os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     known = _known(lambda name: shutil.which(name, path=places))
     wanted = args.only.split(",") if args.only else list(known)
     if strange := [name for name in wanted if name not in known]:
-        parser.error(f"--only: there is no {strange[0]!r}, only {', '.join(known)}")
+        parser.error(f"--only: unknown name: {strange[0]!r} (expected: {', '.join(known)})")
     missing = [name for name in wanted if known[name] is None]
     if "bireme" in missing:
         parser.error("bireme is not installed beside this interpreter: pip install --editable .")
     if missing:
-        print(f"left out, since neither on PATH nor in a --peers directory: {', '.join(missing)}")
+        print(f"left out, because neither on PATH nor in a --peers directory: {', '.join(missing)}")
     adopt_orphans()
     return {name: launcher for name in known if name in wanted and (launcher := known[name])}
 
 
 def environ(launcher: Launcher, **more: str) -> dict[str, str]:
-    """The environment of every contestant: no word to the interpreter from ours."""
+    """A contestant's environment, without the variables that would change how its interpreter runs."""
     drop = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
     return {**{name: value for name, value in os.environ.items() if name not in drop}, **launcher.env, **more}
 
@@ -123,7 +125,7 @@ def environ(launcher: Launcher, **more: str) -> dict[str, str]:
 
 
 def start(launcher: Launcher, command: Sequence[str], **kwargs: object) -> subprocess.Popen[bytes]:
-    """Start a contestant's command in a session of its own, quietly."""
+    """Start a contestant's command in its own session, with stdin and output at ``/dev/null`` unless given."""
     for stream in ("stdin", "stdout", "stderr"):
         kwargs.setdefault(stream, subprocess.DEVNULL)
     kwargs.setdefault("cwd", tempfile.gettempdir())
@@ -131,13 +133,26 @@ def start(launcher: Launcher, command: Sequence[str], **kwargs: object) -> subpr
 
 
 def seconds(launcher: Launcher, command: Sequence[str], *, limit: float = 600, **kwargs: object) -> float:
-    """Run a contestant's command to its end; how long it took. Ends the benchmark where it fails."""
+    """Run a contestant's command to its end.
+
+    Args:
+        launcher: the contestant; its environment applies.
+        command: the command line.
+        limit: the longest time it may take, in seconds.
+        kwargs: passed to ``Popen``.
+
+    Returns:
+        How long it took, in seconds.
+
+    Raises:
+        SystemExit: the command failed or reached the limit. This ends the benchmark.
+    """
     with tempfile.TemporaryFile() as err:
         begin = time.perf_counter()
         process = start(launcher, command, stderr=err, **kwargs)
         try:
             ended = wait(process, limit)
-        except BaseException:  # interrupted: it has a session of its own, and would go on
+        except BaseException:  # interrupted: the command has its own session and would run on
             sweep(process)
             raise
         took = time.perf_counter() - begin
@@ -151,7 +166,10 @@ def seconds(launcher: Launcher, command: Sequence[str], *, limit: float = 600, *
 
 
 def wait(process: subprocess.Popen[bytes], limit: float) -> bool:
-    """Wait for the end without polling (``Popen.wait`` with a limit sleeps up to 50 ms); whether it came."""
+    """Wait up to ``limit`` seconds for the end, and return whether it came.
+
+    ``Popen.wait`` with a limit polls at intervals of up to 50 ms, which would distort the measurement.
+    """
     fd = os.pidfd_open(process.pid)
     try:
         return bool(select.select([fd], [], [], limit)[0])
@@ -162,14 +180,17 @@ def wait(process: subprocess.Popen[bytes], limit: float) -> bool:
 def take_turns(
     runs: dict[str, Callable[[], float]], rounds: int, *, patience: float = 30.0
 ) -> dict[str, list[float | None]]:
-    """Run all in turn; the figures of each by round, ``None`` where it sat out.
+    """Run all contestants in turn.
 
-    First comes a round that does not count: it fills caches and compiles bytecode.
+    The first round does not count: it fills caches and compiles bytecode.
 
     Args:
-        runs: by name, a function that runs the contestant once and gives its figure in seconds.
-        rounds: how often.
-        patience: who has used so many seconds sits out the rest, after :data:`FEWEST` rounds.
+        runs: by name, a function that runs the contestant once and returns its time in seconds.
+        rounds: the number of rounds.
+        patience: a contestant that has used this many seconds skips the rest, after :data:`FEWEST` rounds.
+
+    Returns:
+        The times of each contestant by round, in seconds; ``None`` for a round that it skipped.
     """
     for name, run in runs.items():
         progress(f"warming up: {name}")
@@ -185,7 +206,7 @@ def take_turns(
 
 
 def progress(text: str) -> None:
-    """Show on a terminal what is being done."""
+    """Show on a terminal what runs now."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()
@@ -195,7 +216,7 @@ def progress(text: str) -> None:
 
 
 def median(figures: Iterable[float | None]) -> float | None:
-    """The median of those that are there."""
+    """The median of the figures that are not ``None``."""
     there = [figure for figure in figures if figure is not None]
     return statistics.median(there) if there else None
 
@@ -227,7 +248,7 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> N
 
 
 def write_json(path: str | None, **results: object) -> None:
-    """Keep every measurement, with what is needed to judge it."""
+    """Write every measurement into a file, with facts about the machine that are needed to judge it."""
     if path is None:
         return
     load = os.getloadavg()[0]
@@ -241,7 +262,7 @@ def write_json(path: str | None, **results: object) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become a subreaper: whatever a command leaves behind becomes a child of ours, so that none is overlooked."""
+    """Become a subreaper, so that whatever a command leaves behind becomes a child of ours and is found."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
@@ -253,7 +274,7 @@ def children(pid: int) -> list[int]:
             with open(f"/proc/{pid}/task/{thread}/children") as file:
                 found.extend(map(int, file.read().split()))
     except OSError:
-        pass  # it has just ended
+        pass  # the process has just ended
     return found
 
 
@@ -268,7 +289,7 @@ def descendants() -> set[int]:
 
 
 def stat(pid: int) -> tuple[str, int]:
-    """(state, parent) of a process; state ``X`` when there is none."""
+    """Return (state, parent) of a process; state ``X`` if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -278,7 +299,7 @@ def stat(pid: int) -> tuple[str, int]:
 
 
 def status_kib(pid: int, name: str) -> int:
-    """A size in KiB from ``/proc/PID/status``, such as ``VmHWM``; 0 when the process is gone."""
+    """A size in KiB from ``/proc/PID/status``, such as ``VmHWM``; 0 if the process is gone."""
     try:
         with open(f"/proc/{pid}/status") as file:
             return next((int(line.split()[1]) for line in file if line.startswith(name + ":")), 0)
@@ -287,12 +308,12 @@ def status_kib(pid: int, name: str) -> int:
 
 
 def unshared_kib(pid: int) -> int:
-    """What would be free without this process."""
+    """The memory in KiB that would be free without this process."""
     return _memory_kib(pid, "Private_Clean:", "Private_Dirty:")
 
 
 def rss_kib(pid: int) -> int:
-    """The resident memory of a process now, exact (``VmRSS`` is not, with several threads)."""
+    """The resident memory of a process in KiB; exact, unlike ``VmRSS`` of a process with several threads."""
     return _memory_kib(pid, "Rss:")
 
 
@@ -307,7 +328,21 @@ def _memory_kib(pid: int, *names: str) -> int:
 def start_scene(
     launcher: Launcher, ranks: int, part: str, folder: str, *, options: Iterable[str] = ()
 ) -> tuple[subprocess.Popen[bytes], list[int]]:
-    """Start ``scene.py`` and wait until all its ranks are there; the command, and the ranks' pids."""
+    """Start ``scene.py`` and wait until all its ranks have started.
+
+    Args:
+        launcher: the contestant.
+        ranks: the number of ranks.
+        part: what rank 1 does, see ``scene.py``.
+        folder: an empty folder for the files of the scene.
+        options: more options for the launcher.
+
+    Returns:
+        The command's process, and the pids of the ranks.
+
+    Raises:
+        SystemExit: the ranks did not start.
+    """
     command = launcher.script(ranks, program("scene.py"), part, folder, options=options)
     with open(os.path.join(folder, "stderr"), "wb") as err:
         process = start(launcher, command, stderr=err)
@@ -328,7 +363,7 @@ def _await_ranks(process: subprocess.Popen[bytes], folder: str, ranks: int, limi
             code = process.returncode
             with open(os.path.join(folder, "stderr"), errors="replace") as file:
                 words = file.read()[-2000:]
-            raise SystemExit(f"{process.args}: {len(names)} of {ranks} ranks came up; exit code {code}:\n{words}")
+            raise SystemExit(f"{process.args}: {len(names)} of {ranks} ranks started; exit code {code}:\n{words}")
         time.sleep(0.005)
 
 

@@ -1,8 +1,8 @@
-"""How long a job of two ranks takes to be gone when something of it dies, with which exit code, and what is left of it.
+"""Measures how long a job of two ranks takes to end when a part of it dies, its exit code, and what is left of it.
 
-The clock starts where the death is: in the dying rank right before it, or before the signal is sent. It stops when the
-last process of the job has ended, the command and whatever ranks have started included. Exit codes are as a shell
-shows them (128 + n for signal n). What is still there after the bound is counted, and killed.
+The clock starts right before the death: in the dying rank, or before the signal is sent. It stops when the last process
+of the job has ended, including the command and whatever ranks have started. Exit codes are as a shell shows them
+(128 + n for signal n). Processes that are still there at the time limit are counted and killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from contest import Launcher
 
 @dataclass(frozen=True)
 class Scene:
-    """``part`` is what rank 1 does; otherwise ``signum`` goes to the command, or to the process above the ranks."""
+    """Rank 1 does ``part``; or, if ``signum`` is given, the command or the process above the ranks gets that signal."""
 
     title: str
     part: str = "wait"
@@ -48,7 +48,10 @@ STUBBORN_GRACE = {"bireme": ("--grace", "1")}
 
 @dataclass(frozen=True)
 class Ending:
-    """How a scene went: seconds until all was gone (or not), the command's exit code (or none yet), processes left."""
+    """Seconds until all processes were gone, the command's exit code, and the number of processes left.
+
+    ``seconds`` is ``None`` if processes were left, ``code`` is ``None`` if the command still ran.
+    """
 
     seconds: float | None
     code: int | None
@@ -56,12 +59,18 @@ class Ending:
 
 
 def play(scene: Scene, launcher: Launcher, bound: float) -> Ending:
-    """Play a scene once."""
+    """Play a scene once.
+
+    Args:
+        scene: what dies.
+        launcher: the contestant.
+        bound: how long to wait for the end, in seconds.
+    """
     with tempfile.TemporaryDirectory() as folder:
         options = STUBBORN_GRACE.get(launcher.name, ()) if scene.part == "stubborn" else ()
         process, ranks = contest.start_scene(launcher, 2, scene.part, folder, options=options)
         try:
-            time.sleep(0.1)  # let the launcher settle too
+            time.sleep(0.1)  # the launcher may still be starting
             above = contest.stat(ranks[1])[1]
             job = Watch()
             death = time.monotonic_ns()
@@ -80,7 +89,7 @@ def play(scene: Scene, launcher: Launcher, bound: float) -> Ending:
 
 
 class Watch:
-    """All processes below this one, each by a descriptor that tells of its end at once."""
+    """Watches all processes below this one, each through a pidfd, which reports its end at once."""
 
     def __init__(self) -> None:
         self.poll = select.poll()
@@ -98,7 +107,7 @@ class Watch:
             self.poll.register(fd, select.POLLIN)
 
     def await_end(self, deadline: float) -> int | None:
-        """Wait until nothing is left; the monotonic nanosecond of the last end, or ``None`` at the deadline."""
+        """Wait until no process is left; return the monotonic time of the last end in ns, ``None`` at the deadline."""
         while self.open:
             ready = self.poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
             now = time.monotonic_ns()
@@ -112,18 +121,18 @@ class Watch:
                     os.close(fd)
                 return None
             if not self.open:
-                self._look()  # what was started after the first look
+                self._look()  # processes that started after the first look
         return self.last
 
 
 def exit_code(process: subprocess.Popen[bytes]) -> int | None:
-    """As a shell shows it; ``None`` while the command still runs."""
+    """The exit code as a shell shows it; ``None`` while the command still runs."""
     code = process.poll()
     return 128 - code if code is not None and code < 0 else code
 
 
 def cell(endings: list[Ending], bound: float) -> str:
-    """The endings of one scene in a few words: milliseconds, exit code, what was left."""
+    """A table cell for the endings of one scene: milliseconds, exit code, number of processes left."""
     worst = max(endings, key=lambda ending: ending.left)
     if worst.left:
         ended = "running" if worst.code is None else f"exit {worst.code}"
@@ -134,15 +143,17 @@ def cell(endings: list[Ending], bound: float) -> str:
 
 
 def enough(endings: list[Ending]) -> bool:
-    """Whether a launcher need not play a scene again: it left something, or takes long."""
+    """Whether a launcher need not play a scene again, because it left processes or takes long."""
     times = [ending.seconds for ending in endings]
     return None in times or (len(times) >= contest.FEWEST and max(times) > 1)
 
 
 def main() -> int:
     parser = contest.arguments(__doc__, rounds=7)
-    parser.add_argument("--bound", type=float, default=15, metavar="SECONDS", help="wait for so long (%(default)s)")
-    parser.add_argument("--scenes", default=",".join(SCENES), metavar="NAME,…", help="only these of: %(default)s")
+    parser.add_argument(
+        "--bound", type=float, default=15, metavar="SECONDS", help="wait this long for the end (%(default)s)"
+    )
+    parser.add_argument("--scenes", default=",".join(SCENES), metavar="NAME,…", help="play only these (%(default)s)")
     args = parser.parse_args()
     launchers = {name: it for name, it in contest.contestants(parser, args).items() if name != "bare"}
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # as ``nohup`` and a shell's ``&`` leave them

@@ -1,7 +1,7 @@
-"""Starting a job on many hosts: the whole command, beside ``pdsh`` running a bare Popen loop on the same hosts.
+"""Measures how long a job on many hosts takes to start and end, compared with ``pdsh`` running a bare Popen loop.
 
-The hosts are namespaces of this machine (``tests/cluster``), so that all share its cores: ratios count, times do not.
-``python benchmarks/fanout.py [--hosts 3,64] [--ranks 2,1] [--rounds 5]``, as root or where user namespaces are allowed.
+The hosts are namespaces of this machine (``tests/cluster``) and share its cores, so only the ratios are meaningful.
+Run it as ``python benchmarks/fanout.py [--hosts 3,64] [--ranks 2,1] [--rounds 5]``, as root or with user namespaces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EMPTY = ROOT / "benchmarks" / "programs" / "empty.py"
 
 
 def timed(testbed: Testbed, command: list[str]) -> float:
-    """Seconds of the whole command on the login host, which must end well."""
+    """Run a command on the login host and return its time in seconds. Raises an error if the command fails."""
     begin = time.perf_counter()
     testbed["login"].run(command, timeout=300)
     return time.perf_counter() - begin
@@ -38,7 +38,7 @@ def contest(hosts: int, ranks: int, rounds: int) -> None:
         pdsh = ["pdsh", "-R", "ssh", "-S", "-f", str(hosts), "-w", names, bare]
         pool = ",".join(f"node{number}:{ranks}" for number in range(1, hosts + 1))
         ours = [sys.executable, "-m", "bireme", "run", "-q", "--hosts", pool, str(EMPTY)]
-        timed(testbed, pdsh)  # warm: bytecode, caches
+        timed(testbed, pdsh)  # warm up: compile bytecode, fill caches
         timed(testbed, ours)
         pairs = [(timed(testbed, pdsh), timed(testbed, ours)) for _ in range(rounds)]
     base = statistics.median(first for first, _ in pairs)
@@ -50,13 +50,13 @@ def contest(hosts: int, ranks: int, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", default="3,64")
-    parser.add_argument("--ranks", default="2,1")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--hosts", default="3,64", metavar="N,…", help="numbers of hosts (%(default)s)")
+    parser.add_argument("--ranks", default="2,1", metavar="N,…", help="ranks on each host (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="the number of rounds (%(default)s)")
     options = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if why := unavailable("pdsh"):
-        sys.exit(f"no cluster here: {why}")
+        sys.exit(f"cannot create a test cluster: {why}")
     for hosts, ranks in zip(options.hosts.split(","), options.ranks.split(","), strict=True):
         contest(int(hosts), int(ranks), options.rounds)
 

@@ -1,8 +1,8 @@
-"""How long it takes to run an empty script, from the command to its end, and how much memory the launcher holds.
+"""Measures how long a launcher takes to run an empty script, and how much memory it holds.
 
-The bare loop (``programs/bare.py``) is what any launcher in Python has to pay for: one interpreter, and ``Popen`` for
-each rank. Memory is that of all processes of the command that are not ranks, while the ranks sleep: what the largest
-of them has, and what each of the others has for itself. Forks of one process share most of theirs.
+The bare loop (``programs/bare.py``) is the least that a launcher in Python costs: one interpreter, and ``Popen`` for
+each rank. Memory is measured while the ranks sleep, over all processes of the command that are not ranks. It is the
+resident memory of the largest, plus the unshared memory of the others, because forks of one process share most pages.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from contest import Launcher, decimals, milliseconds
 
 
 def held_mib(launcher: Launcher, ranks: int) -> float:
-    """The memory of the launcher while its ranks sleep."""
+    """The memory of the launcher in MiB while its ranks sleep."""
     with tempfile.TemporaryDirectory() as folder:
         process, pids = contest.start_scene(launcher, ranks, "wait", folder)
         try:
-            time.sleep(0.3)  # let it settle
+            time.sleep(0.3)  # the launcher may still be starting
             launching = contest.descendants() - set(pids)
             largest = max(launching, key=contest.rss_kib)
             return (contest.rss_kib(largest) + sum(map(contest.unshared_kib, launching - {largest}))) / 1024

@@ -1,12 +1,12 @@
-"""How fast a launcher passes its ranks' output on, and whether every line arrives whole.
+"""Measures how fast a launcher passes on its ranks' output, and checks that every line arrives whole.
 
-a  Two Python writers, a million lines of 100 bytes each, into one file; ``bare`` is the same without a launcher.
-b  One writer in C, 500 MB in lines of 100 bytes, into a file and into /dev/null.
-c  64 writers in C, 100 MB each without a single newline: time, and the launcher's memory at its peak.
-d  As (a), with Python's own print, and ``-u`` for all where Bireme gives it: for information.
+a  Two Python writers write a million lines of 100 bytes each into one file; ``bare`` does so without a launcher.
+b  One writer in C writes 500 MB in lines of 100 bytes into a file and into /dev/null.
+c  64 writers in C write 100 MB each without a newline; measures time and the launcher's peak memory.
+d  As (a), with Python's own print, and with ``-u`` for all contestants, because Bireme adds it; for information.
 
-Each run of (a), (b, file) and (d) is read back: a line is *torn* when it is not one rank's line with that rank's label,
-*lost* when no whole copy of it arrived, *late* when it came after a later one of its rank.
+The output of (a), (b, file) and (d) is read back. A line is *torn* if it is not one rank's line with that rank's label,
+*lost* if no whole copy of it arrived, and *late* if it came after a later line of its rank.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ WORDS = re.compile(rb"\[20\d\d-(?!.*xxxx)")  # what deepspeed itself says on std
 
 @dataclass(frozen=True)
 class Way:
-    """A launcher with the options that make it label lines; ``{}`` in ``label`` is the rank, empty: it labels none."""
+    """A launcher with the options that make it label lines.
+
+    ``{}`` in ``label`` stands for the rank; an empty ``label`` means that lines are not labelled.
+    """
 
     launcher: Launcher
     options: tuple[str, ...] = ()
@@ -45,7 +48,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Reading:
-    """What was found in the file."""
+    """How many lines the file contains, and how many of the written lines are torn, lost or late."""
 
     lines: int
     torn: int
@@ -54,7 +57,7 @@ class Reading:
 
 
 def ways(launchers: dict[str, Launcher], folder: str) -> dict[str, Way]:
-    """Every launcher's ways to pass output on."""
+    """Every way of passing output on, for the launchers that are installed."""
     host = os.uname().nodename.partition(".")[0]
     known = {
         "bare": ("bare", (), ""),
@@ -73,12 +76,19 @@ def ways(launchers: dict[str, Launcher], folder: str) -> dict[str, Way]:
 
 
 def of(ways: dict[str, Way], *names: str) -> dict[str, Way]:
-    """Those of some launchers."""
+    """Select the ways of some launchers."""
     return {name: way for name, way in ways.items() if way.launcher.name in names}
 
 
 def read_back(file: BinaryIO, ranks: int, count: int, label: str) -> Reading:
-    """Look at every line."""
+    """Check every line of a file.
+
+    Args:
+        file: what the ranks wrote.
+        ranks: the number of ranks.
+        count: the number of lines that each rank wrote.
+        label: the label before each line, with ``{}`` for the rank.
+    """
     texts = [f"{label.format(rank)}rank {rank} line ".encode() + b"%09d " + b"x" * 77 + b"\n" for rank in range(ranks)]
     whole = [re.compile(re.escape(text).replace(rb"%09d", rb"(\d{9})")) for text in texts]
     where = len(label.format(0)) + 5  # the rank's digit
@@ -109,9 +119,19 @@ def read_back(file: BinaryIO, ranks: int, count: int, label: str) -> Reading:
 def write_once(
     launcher: Launcher, command: list[str], path: str, check: Callable[[BinaryIO], Reading] | None = None
 ) -> tuple[float, Reading | None]:
-    """Run a command with its stdout into a file; how long it took, and what was in it."""
+    """Run a command with its stdout in a file, check the file, and remove it.
+
+    Args:
+        launcher: the contestant.
+        command: the command line.
+        path: the file.
+        check: reads the file; ``None`` if it is not to be read.
+
+    Returns:
+        The time in seconds, and what ``check`` has found.
+    """
     try:
-        with open(path, "ab") as out:  # appending: ranks that inherit the file do not write over one another
+        with open(path, "ab") as out:  # append mode: ranks that inherit the file do not overwrite each other
             took = contest.seconds(launcher, command, stdout=out)
         if check is None:
             return took, None
@@ -136,14 +156,23 @@ def part_d(ways: dict[str, Way], args: Namespace, folder: str) -> Results:
 def two_writers(
     title: str, ways: dict[str, Way], rounds: int, folder: str, count: int, *, print_: bool = False
 ) -> Results:
-    """Run the contest of two Python writers, and print its table."""
+    """Run the contest of two Python writers and print its table.
+
+    Args:
+        title: the title of the table.
+        ways: the contestants.
+        rounds: the number of rounds.
+        folder: where the output goes.
+        count: the number of lines that each writer writes.
+        print_: write with Python's print, not through a buffer.
+    """
     readings: dict[str, list[Reading]] = {name: [] for name in ways}
 
     def run(name: str) -> float:
         way = ways[name]
         words = [contest.program("writer.py"), str(count), "print" if print_ else "buffer"]
         command = way.launcher.script(2, *words, options=way.options)
-        if print_ and way.launcher.no_python is None:  # the interpreter is ours
+        if print_ and way.launcher.no_python is None:  # we choose the interpreter's options
             command.insert(command.index(words[0]), "-u")
         path = os.path.join(folder, "output")
         took, reading = write_once(way.launcher, command, path, lambda file: read_back(file, 2, count, way.label))
@@ -176,7 +205,7 @@ def part_b(ways: dict[str, Way], args: Namespace, folder: str) -> Results:
     def run(name: str, path: str) -> float:
         way = some[name]
         command = writer if name == "bare" else way.launcher.program(1, *writer, options=way.options)
-        if path == os.devnull or name in readings:  # reading back takes longer than writing: once
+        if path == os.devnull or name in readings:  # read back only once, because it takes longer than writing
             return write_once(way.launcher, command, path)[0]
         took, readings[name] = write_once(way.launcher, command, path, lambda it: read_back(it, 1, count, way.label))
         return took
@@ -222,7 +251,7 @@ def part_c(ways: dict[str, Way], args: Namespace, folder: str) -> Results:
 
 
 def peak_mib(process: subprocess.Popen[bytes], writer: str) -> float:
-    """Wait for the command's end; the sum of the peaks of all its processes that are not writers."""
+    """Wait for the command's end; return the sum of the peaks in MiB of all its processes that are not writers."""
     peaks: dict[int, int] = {}
     writers: set[int] = set()
     while not contest.wait(process, 0.05):
@@ -232,14 +261,14 @@ def peak_mib(process: subprocess.Popen[bytes], writer: str) -> float:
             except OSError:
                 continue
             if running == writer:
-                writers.add(pid)  # what it was before its exec does not count either
+                writers.add(pid)  # its memory before the exec does not count either
             else:
                 peaks[pid] = max(peaks.get(pid, 0), contest.status_kib(pid, "VmHWM"))
     return sum(peak for pid, peak in peaks.items() if pid not in writers) / 1024
 
 
 def compiled(folder: str) -> str:
-    """The writer in C, compiled when first asked for."""
+    """The path of the writer in C, which is compiled at the first call."""
     path = os.path.realpath(os.path.join(folder, "writer"))
     if not os.path.exists(path):
         subprocess.run(["cc", "-O2", "-o", path, contest.program("writer.c")], check=True)
@@ -251,18 +280,24 @@ PARTS = {"a": part_a, "b": part_b, "c": part_c, "d": part_d}
 
 def main() -> int:
     parser = contest.arguments(__doc__, rounds=5)
-    parser.add_argument("--part", default="a,b,c,d", metavar="LETTER,…", help="only these parts (%(default)s)")
-    parser.add_argument("--dir", metavar="DIR", help="write files here, on a disk (the temporary directory)")
-    parser.add_argument("--lines", type=int, default=1_000_000, metavar="N", help="(a) lines of a rank (%(default)s)")
+    parser.add_argument("--part", default="a,b,c,d", metavar="LETTER,…", help="run only these parts (%(default)s)")
+    parser.add_argument(
+        "--dir", metavar="DIR", help="write files into DIR, on a disk (default: the temporary directory)"
+    )
+    parser.add_argument(
+        "--lines", type=int, default=1_000_000, metavar="N", help="(a) lines of each rank (%(default)s)"
+    )
     parser.add_argument("--c_lines", type=int, default=5_000_000, metavar="N", help="(b) lines (%(default)s)")
     parser.add_argument("--flood_ranks", type=int, default=64, metavar="N", help="(c) ranks (%(default)s)")
-    parser.add_argument("--flood_mb", type=int, default=100, metavar="MB", help="(c) megabytes a rank (%(default)s)")
+    parser.add_argument(
+        "--flood_mb", type=int, default=100, metavar="MB", help="(c) megabytes of each rank (%(default)s)"
+    )
     parser.add_argument("--print_lines", type=int, default=300_000, metavar="N", help="(d) lines (%(default)s)")
     args = parser.parse_args()
     launchers = contest.contestants(parser, args)
     parts = args.part.split(",")
     if {"b", "c"} & {*parts} and not shutil.which("cc"):
-        print("left out, for want of a C compiler (cc): parts b and c")
+        print("left out, because there is no C compiler (cc): parts b and c")
         parts = [part for part in parts if part not in "bc"]
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
         results = {part: PARTS[part](ways(launchers, folder), args, folder) for part in parts}

@@ -1,10 +1,10 @@
-"""The tuner's scheduler alone, under a virtual clock: how well it packs a cluster, and what its decisions cost.
+"""Measures under a virtual clock how well the tuner's scheduler packs a cluster, and what its decisions cost.
 
-Experiments of mixed widths (1x1 to 4x8) and durations (1 to 10 minutes) on 1,000 nodes of 8 slots. ``makespan`` is
-divided by what no schedule can beat: all work spread over all slots, or the longest experiment. Of few experiments the
-last ones leave most of the cluster idle, whoever schedules. ``slowest ms`` is the longest that a single decision took,
-``peak MiB`` what the process has grown by; each run has a process of its own.
-``python benchmarks/schedule.py [--tasks 1000,3000,10000] [--rounds 1]``.
+It schedules experiments of mixed widths (1x1 to 4x8) and durations (1 to 10 minutes) on 1,000 nodes of 8 slots.
+``makespan`` is relative to a lower bound: all work spread over all slots, or the longest experiment. With few
+experiments, the last ones leave most of the cluster idle under any schedule. ``slowest ms`` is the longest time of a
+single decision, ``peak MiB`` the growth of the process; each run has its own process.
+Run it as ``python benchmarks/schedule.py [--tasks 1000,3000,10000] [--rounds 1]``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.tune.simulation import bound, cluster, makespan, mixed_load  # noqa: E402
 
-from bireme.tune.scheduler import Order, Scheduler, Start  # noqa: E402
+from bireme.tune.scheduler import Order, Scheduler, StartTask  # noqa: E402
 
 WAYS: dict[str, tuple[Order, bool]] = {
     "fifo": ("fifo", False),
@@ -34,11 +34,11 @@ WAYS: dict[str, tuple[Order, bool]] = {
 
 
 class Timed(Scheduler):
-    """Knows how long its slowest decision took."""
+    """A scheduler that records the time of its slowest decision."""
 
     slowest = 0.0
 
-    def decide(self, now: float) -> tuple[Start, ...]:
+    def decide(self, now: float) -> tuple[StartTask, ...]:
         begin = time.process_time()
         starts = super().decide(now)
         self.slowest = max(self.slowest, time.process_time() - begin)
@@ -46,7 +46,17 @@ class Timed(Scheduler):
 
 
 def measure(way: str, number: int, nodes: int, slots: int) -> dict[str, float]:
-    """One run to its end: the ratio, CPU seconds (clock and load included), the slowest decision, MiB."""
+    """Run one schedule to its end.
+
+    Args:
+        way: a key of :data:`WAYS`.
+        number: the number of experiments.
+        nodes: the number of nodes.
+        slots: the number of slots of each node.
+
+    Returns:
+        The relative makespan, CPU seconds (including the simulation), seconds of the slowest decision, MiB of growth.
+    """
     before = contest.status_kib(os.getpid(), "VmHWM")
     begin = time.process_time()
     tasks = mixed_load(number)
@@ -60,17 +70,21 @@ def measure(way: str, number: int, nodes: int, slots: int) -> dict[str, float]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--tasks", default="1000,3000,10000", metavar="N,…", help="how many (%(default)s)")
-    parser.add_argument("--nodes", type=int, default=1000, help="nodes of the cluster (%(default)s)")
-    parser.add_argument("--slots", type=int, default=8, help="slots of each, at least 8 (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=1, help="how often each runs; the least counts (%(default)s)")
-    parser.add_argument("--only", default=",".join(WAYS), metavar="NAME,…", help="only these (%(default)s)")
+    parser.add_argument(
+        "--tasks", default="1000,3000,10000", metavar="N,…", help="numbers of experiments (%(default)s)"
+    )
+    parser.add_argument("--nodes", type=int, default=1000, help="the number of nodes (%(default)s)")
+    parser.add_argument("--slots", type=int, default=8, help="slots of each node, at least 8 (%(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="the number of runs, of which the minimum counts (%(default)s)"
+    )
+    parser.add_argument("--only", default=",".join(WAYS), metavar="NAME,…", help="run only these (%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write every single measurement into this file")
     options = parser.parse_args()
     if strange := [name for name in options.only.split(",") if name not in WAYS]:
-        parser.error(f"--only: there is no {strange[0]!r}, only {', '.join(WAYS)}")
+        parser.error(f"--only: unknown name: {strange[0]!r} (expected: {', '.join(WAYS)})")
     if options.nodes < 4 or options.slots < 8:
-        parser.error("the widest experiments need 4 nodes of 8 slots")
+        parser.error("--nodes, --slots: the widest experiments need 4 nodes of 8 slots")
     return options
 
 
@@ -81,7 +95,7 @@ def main() -> int:
         rows = []
         for way in options.only.split(","):
             contest.progress(f"{number} experiments: {way}")
-            # A fresh process for every run: the memory of the last one would hide that of the next.
+            # Each run needs a new process: the memory of the last run would hide that of the next.
             with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
                 call = (way, number, options.nodes, options.slots)
                 runs = [pool.apply(measure, call) for _ in range(options.rounds)]

@@ -1,9 +1,9 @@
-"""Output of ranks on three nodes, gathered by one command: how fast, and what the command's machine pays for it.
+"""Measures how fast one command collects the output of ranks on three nodes, and what CPU time that costs it.
 
-Two ranks a node write lines of 100 bytes. ``cpu`` is that of all processes on the machine of the command: the runner
-and its ssh clients, or the engine. The nodes are namespaces of this machine (``tests/cluster``), so that writers, sshd
-and runner share its cores: the writers alone, into /dev/null, are ``bare``, and ratios count.
-``python benchmarks/streams.py [--lines 300000] [--rounds 3]``, as root or where user namespaces are allowed.
+Two ranks on each node write lines of 100 bytes. ``cpu`` is the time of all processes on the machine of the command: the
+runner and its ssh clients, or the launcher. The nodes are namespaces of this machine (``tests/cluster``), so writers,
+sshd and runner share its cores, and only ratios are meaningful. ``bare`` is the writers alone, into /dev/null.
+Run it as ``python benchmarks/streams.py [--lines 300000] [--rounds 3]``, as root or with user namespaces.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LINE = 100
 
 
 def ways(count: int) -> dict[str, list[str]]:
-    """Each contestant's command on the login host; all label their lines, but for ``bare``."""
+    """Each contestant's command on the login host. All except ``bare`` label their lines."""
     writer = [sys.executable, contest.program("writer.py"), str(count), "buffer"]
     names = ",".join(HOSTS)
     slots = ",".join(f"{host}:{RANKS}" for host in HOSTS)
@@ -50,7 +50,19 @@ def ways(count: int) -> dict[str, list[str]]:
 
 
 def run(testbed: Testbed, command: list[str], path: str) -> tuple[float, float, int]:
-    """(seconds, CPU seconds on the command's machine, whole lines that have arrived)."""
+    """Run a command on the login host, with its output in a file.
+
+    Args:
+        testbed: the cluster.
+        command: the command line.
+        path: the file.
+
+    Returns:
+        Seconds, CPU seconds on the command's machine, and the number of whole lines that arrived.
+
+    Raises:
+        SystemExit: the command failed.
+    """
     with open(path, "wb") as out:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         begin = time.perf_counter()
@@ -69,14 +81,14 @@ def run(testbed: Testbed, command: list[str], path: str) -> tuple[float, float, 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--lines", type=int, default=300_000, help="lines of a rank (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each runs (%(default)s)")
+    parser.add_argument("--lines", type=int, default=300_000, help="lines of each rank (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each contestant runs (%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write every single measurement into this file")
     options = parser.parse_args()
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
         os.environ.pop(name, None)
     if why := unavailable("pdsh", "mpirun.openmpi", "mpiexec.mpich"):
-        sys.exit(f"no cluster here: {why}")
+        sys.exit(f"cannot create a test cluster: {why}")
     found: dict[str, list[tuple[float, float, int]]] = {}
 
     def once(testbed: Testbed, name: str, command: list[str], folder: str) -> Callable[[], float]:
@@ -97,7 +109,13 @@ def main() -> int:
 
 
 def report(times: dict[str, list[float | None]], found: dict[str, list[tuple[float, float, int]]], count: int) -> None:
-    """Print the table. Each contestant's first run has filled caches and does not count."""
+    """Print the table.
+
+    Args:
+        times: the times of each contestant in seconds, without the first run, which has filled caches.
+        found: the results of each contestant, including the first run.
+        count: the number of lines of each rank.
+    """
     total = count * RANKS * len(HOSTS)
     rows = []
     for name, figures in times.items():

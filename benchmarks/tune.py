@@ -1,18 +1,22 @@
-"""Finding the fastest configuration of one DeepSpeed script: DeepSpeed's own autotuner and ``bireme tune``.
+"""Compares ``bireme tune`` with DeepSpeed's own autotuner: time, and the configuration that each finds.
 
-Two CPU ranks, ZeRO stages x micro-batches, the same script and the same configuration for everybody, one after the
-other. ``seconds`` is the whole command, ``ratio`` that divided by the seconds of DeepSpeed's autotuner in the same
-round. ``figure`` is what a contestant has measured for its winner, ``in NAME`` what NAME has measured for it, divided
-by the best that NAME has measured. The engine's figure differs from run to run, by as much as is said below the tables;
-so ``of best`` is the mean of all that was ever measured for the winner, divided by the best such mean.
+All contestants tune the same script, one after the other, with two CPU ranks over the same ZeRO stages and
+micro-batches.
 
-Every rank has as many threads as there are cores for it, as ``bireme`` sees to by itself: under DeepSpeed's launcher it
-would have as many as there are cores at all, and no two figures could be compared.
+- ``seconds`` is the time of the whole command, ``ratio`` that time divided by the time of DeepSpeed's autotuner in the
+  same round.
+- ``figure`` is what a contestant has measured for its winner.
+- ``in NAME`` is what NAME has measured for that winner, divided by the best figure that NAME has measured.
+- ``of best`` is the mean of all measurements of the winner, divided by the best such mean. DeepSpeed's figure differs
+  from run to run; the line below the tables says by how much.
 
-DeepSpeed's autotuner wants ``pdsh`` and ssh to this machine, even where it is the only one, to clean up after each
-experiment: ``pkill -f NAME``, which ends whatever has the name in its command, whoever started it. Here a stand-in for
-``pdsh`` does the same at once, which costs less, and keeps to the session of the benchmarked command.
-``python benchmarks/tune.py [--stages 0,1,2] [--micro 4,8,16,32] [--end 5] [--rounds 1]``.
+Every rank has as many threads as its share of the cores, as under ``bireme``. DeepSpeed's launcher would give every
+rank as many threads as there are cores, and the figures could not be compared.
+
+DeepSpeed's autotuner needs ``pdsh`` and ssh to this machine, even without other nodes, to clean up after each
+experiment by ``pkill -f NAME``. That ends every process with the name in its command line. Here a stand-in for ``pdsh``
+does the same without ssh, which costs less, and only in the session of the benchmarked command.
+Run it as ``python benchmarks/tune.py [--stages 0,1,2] [--micro 4,8,16,32] [--end 5] [--rounds 1]``.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ from typing import NamedTuple
 import contest
 
 RANKS = 2
-REFERENCE = "deepspeed"
+DEEPSPEED = "deepspeed"
 PDSH = '#!/bin/sh\n# pdsh -f FAN_OUT -w HOSTS pkill -f NAME\nexec pkill -s 0 -f "$7"\n'
 NAME = re.compile(r"z(\d)_gas(\d+)_tmbspg(\d+)$")
 
@@ -54,7 +58,7 @@ class Configuration(NamedTuple):
 
 @dataclass(frozen=True)
 class Tuner:
-    """A contestant: the beginning of its command, its ``tuner_type``, and what its environment needs."""
+    """A contestant: the beginning of its command, its ``tuner_type``, and additional environment variables."""
 
     head: tuple[str, ...]
     kind: str
@@ -63,7 +67,7 @@ class Tuner:
 
 @dataclass
 class Found:
-    """What a contestant has found, in so many seconds."""
+    """What a contestant has measured and chosen, and how many seconds it took."""
 
     seconds: float
     throughput: dict[Configuration, float]
@@ -76,7 +80,7 @@ class Found:
 
 
 Round = Mapping[str, Found]
-"""By the contestant's name."""
+"""The results of one round, by the contestant's name."""
 
 
 # -- contestants -------------------------------------------------------------------------------------------------------
@@ -87,19 +91,19 @@ def executable(name: str) -> str:
 
 
 def tuners() -> dict[str, Tuner]:
-    """All contestants. On the CPU the reference counts as many slots as LOCAL_SIZE says."""
+    """All contestants. On the CPU, DeepSpeed takes the number of slots from LOCAL_SIZE."""
     ours = (executable("bireme"), "tune", "--accelerator", "cpu", "--num_gpus", str(RANKS))
-    # It never looks whether a port is free; each experiment takes the next one.
-    reference = (executable("deepspeed"), "--autotuning", "tune", "--master_port", str(free_ports(64)))
+    # DeepSpeed never checks whether a port is free; each experiment takes the next one.
+    deepspeed = (executable("deepspeed"), "--autotuning", "tune", "--master_port", str(free_ports(64)))
     return {
-        REFERENCE: Tuner(reference, "gridsearch", {"DS_ACCELERATOR": "cpu", "LOCAL_SIZE": str(RANKS)}),
+        DEEPSPEED: Tuner(deepspeed, "gridsearch", {"DS_ACCELERATOR": "cpu", "LOCAL_SIZE": str(RANKS)}),
         "bireme": Tuner(ours, "gridsearch"),
         "bireme-model": Tuner(ours, "model_based"),
     }
 
 
 def free_ports(number: int) -> int:
-    """The first of so many ports in a row that are free, below those that the kernel gives away."""
+    """The first of ``number`` consecutive free ports below the kernel's ephemeral range."""
     while True:
         first = random.randrange(20_000, 30_000)
         if all(is_free(port) for port in range(first, first + number)):
@@ -117,12 +121,19 @@ def is_free(port: int) -> bool:
 
 
 def threads() -> str:
-    """Threads of each rank."""
+    """The number of threads of each rank."""
     return str(max(1, len(os.sched_getaffinity(0)) // RANKS))
 
 
 def run(name: str, folder: Path, config: Mapping[str, object], options: argparse.Namespace) -> Found:
-    """Tune once, in a folder of its own."""
+    """Tune once, in a new folder.
+
+    Args:
+        name: the contestant.
+        folder: where to create the folder.
+        config: the DeepSpeed configuration, without the section ``autotuning``.
+        options: the options of the benchmark.
+    """
     tuner = tuners()[name]
     here = folder / name
     shutil.rmtree(here, ignore_errors=True)
@@ -130,7 +141,7 @@ def run(name: str, folder: Path, config: Mapping[str, object], options: argparse
     shutil.copy(contest.program("tuned.py"), here / "train.py")
     section = {"enabled": True, "tuner_type": tuner.kind, "end_profile_step": options.end}
     (here / "ds.json").write_text(json.dumps({**config, "autotuning": section}))
-    path = f"{folder}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"  # there lies the stand-in for pdsh
+    path = f"{folder}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"  # the stand-in for pdsh is there
     launcher = contest.Launcher(name, tuner.head, (), env={**tuner.env, "OMP_NUM_THREADS": threads(), "PATH": path})
     command = [*tuner.head, "train.py", "--deepspeed_config", "ds.json"]
     seconds = contest.seconds(launcher, command, limit=options.limit, cwd=here)
@@ -138,7 +149,7 @@ def run(name: str, folder: Path, config: Mapping[str, object], options: argparse
 
 
 def read(results: Path, seconds: float) -> Found:
-    """What lies in the folder of results."""
+    """Read the folder of results."""
     throughput = {}
     for metrics in results.glob("z*/metrics.json"):
         if name := NAME.match(metrics.parent.name):
@@ -154,7 +165,13 @@ def read(results: Path, seconds: float) -> Found:
 
 
 def warm_up(folder: Path, config: Mapping[str, object], names: Iterable[str]) -> None:
-    """Fill caches and compile bytecode, so that the first does not pay for it."""
+    """Fill caches and compile bytecode, so that this does not slow the first contestant.
+
+    Args:
+        folder: where to write the configuration.
+        config: the DeepSpeed configuration.
+        names: the contestants.
+    """
     path = folder / "warm.json"
     path.write_text(json.dumps({**config, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}))
     launcher = contest.Launcher("warming up", (), (), env={"DS_ACCELERATOR": "cpu"})
@@ -170,14 +187,14 @@ def warm_up(folder: Path, config: Mapping[str, object], names: Iterable[str]) ->
 
 
 def means(rounds: Sequence[Round]) -> dict[Configuration, float]:
-    """The mean of all that was measured for a configuration."""
+    """The mean of all figures of each configuration."""
     found = [one for each in rounds for one in each.values()]
     known = sorted({configuration for one in found for configuration in one.throughput})
     return {each: statistics.mean(one.throughput[each] for one in found if each in one.throughput) for each in known}
 
 
 def differences(rounds: Sequence[Round]) -> list[float]:
-    """By how much two contestants have measured one configuration differently in a round, as a part of their mean."""
+    """The differences between two contestants' figures for one configuration in a round, relative to their mean."""
     found = []
     for each in rounds:
         for one, other in combinations([contestant.throughput for contestant in each.values()], 2):
@@ -187,20 +204,26 @@ def differences(rounds: Sequence[Round]) -> list[float]:
 
 
 def part(winner: Configuration | None, figures: Mapping[Configuration, float]) -> str:
-    """What is known for it, divided by the best."""
+    """The winner's figure divided by the best figure."""
     if winner is None or winner not in figures:
         return ""
     return contest.decimals(figures[winner] / max(figures.values()))
 
 
 def show_round(title: str, found: Round, mean: Mapping[Configuration, float]) -> None:
-    """The table of a round."""
-    reference = found.get(REFERENCE)
+    """Print the table of one round.
+
+    Args:
+        title: the title of the table.
+        found: the results of the round.
+        mean: the mean figure of each configuration over all rounds.
+    """
+    deepspeed = found.get(DEEPSPEED)
     rows = [
         (
             name,
             contest.decimals(one.seconds, 1),
-            contest.decimals(one.seconds / reference.seconds if reference else None),
+            contest.decimals(one.seconds / deepspeed.seconds if deepspeed else None),
             str(one.launched),
             str(len(one.throughput)),
             str(one.winner or "none"),
@@ -216,7 +239,13 @@ def show_round(title: str, found: Round, mean: Mapping[Configuration, float]) ->
 
 
 def show_figures(rounds: Sequence[Round], names: Sequence[str], mean: Mapping[Configuration, float]) -> None:
-    """The table of all configurations, and how far its figures can be trusted."""
+    """Print the table of all configurations, and how much the figures differ.
+
+    Args:
+        rounds: all rounds.
+        names: the contestants.
+        mean: the mean figure of each configuration.
+    """
     by_name = {name: means([{name: each[name]} for each in rounds if name in each]) for name in names}
     rows = [
         (str(each), *(contest.decimals(by_name[name].get(each), 0) for name in names), contest.decimals(mean[each], 0))
@@ -230,13 +259,13 @@ def show_figures(rounds: Sequence[Round], names: Sequence[str], mean: Mapping[Co
 
 
 def show_ratios(rounds: Sequence[Round], names: Sequence[str]) -> None:
-    """The table of all rounds together."""
+    """Print the medians over all rounds."""
     seconds = {name: [each[name].seconds if name in each else None for each in rounds] for name in names}
     rows = [
         (
             name,
             contest.decimals(contest.median(mine), 1),
-            contest.decimals(contest.ratio(mine, seconds.get(REFERENCE))),
+            contest.decimals(contest.ratio(mine, seconds.get(DEEPSPEED))),
         )
         for name, mine in seconds.items()
     ]
@@ -244,7 +273,7 @@ def show_ratios(rounds: Sequence[Round], names: Sequence[str]) -> None:
 
 
 def show(rounds: Sequence[Round]) -> None:
-    """All tables."""
+    """Print all tables."""
     mean, names = means(rounds), list(dict.fromkeys(name for each in rounds for name in each))
     for number, each in enumerate(rounds, 1):
         title = "The fastest configuration, found by each"
@@ -262,24 +291,26 @@ def arguments() -> argparse.Namespace:
     known = tuners()
     parser.add_argument("--stages", default="0,1,2", help="ZeRO stages (%(default)s)")
     parser.add_argument("--micro", default="4,8,16,32", help="micro-batches (%(default)s)")
-    # Each figure is that of one step, the one after: more steps make it no steadier, once the first few are over.
+    # Each figure is that of a single step, so more steps do not make it steadier once the first few are over.
     parser.add_argument("--end", type=int, default=5, help="end_profile_step (%(default)s, as DeepSpeed has it)")
     parser.add_argument("--rounds", type=int, default=1, help="how often each contestant runs (%(default)s)")
-    parser.add_argument("--only", default=",".join(known), metavar="NAME,…", help="only these (%(default)s)")
-    parser.add_argument("--limit", type=float, default=1800, help="seconds that one may take (%(default)s)")
+    parser.add_argument("--only", default=",".join(known), metavar="NAME,…", help="run only these (%(default)s)")
+    parser.add_argument(
+        "--limit", type=float, default=1800, help="the longest time of one contestant in seconds (%(default)s)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write every single measurement into this file")
     options = parser.parse_args()
     options.only = options.only.split(",")
     if strange := [name for name in options.only if name not in known]:
-        parser.error(f"--only: there is no {strange[0]!r}, only {', '.join(known)}")
-    for module in ("deepspeed", *(("tabulate",) if REFERENCE in options.only else ())):
+        parser.error(f"--only: unknown name: {strange[0]!r} (expected: {', '.join(known)})")
+    for module in ("deepspeed", *(("tabulate",) if DEEPSPEED in options.only else ())):
         if not find_spec(module):
             parser.error(f"{module} is not installed: pip install 'deepspeed[autotuning]'")
     return options
 
 
 def play(options: argparse.Namespace, config: Mapping[str, object]) -> tuple[list[Round], list[str]]:
-    """All rounds, and the words of those that came to no end of their own."""
+    """Run all rounds; return their results, and the messages of the contestants that failed."""
     rounds: list[Round] = []
     failures = []
     with tempfile.TemporaryDirectory() as name:
@@ -294,7 +325,7 @@ def play(options: argparse.Namespace, config: Mapping[str, object]) -> tuple[lis
                 contest.progress(f"round {number + 1} of {options.rounds}: {name}")
                 try:
                     found[name] = run(name, folder, config, options)
-                except SystemExit as failure:  # what the others have found is too dear to be thrown away
+                except SystemExit as failure:  # keep the results of the others, which took minutes
                     failures.append(str(failure))
             rounds.append(found)
         contest.progress("")
@@ -309,7 +340,7 @@ def main() -> int:
         "optimizer": {"type": "Adam", "params": {"lr": 0.001, "torch_adam": True}},
         "zero_optimization": {"stage": [int(word) for word in options.stages.split(",")]},
     }
-    print(f"DeepSpeed {version('deepspeed')}, PyTorch {version('torch')}; in place of pdsh and ssh, a stand-in")
+    print(f"DeepSpeed {version('deepspeed')}, PyTorch {version('torch')}; a stand-in replaces pdsh and ssh")
     rounds, failures = play(options, config)
     show(rounds)
     results = [

@@ -1,17 +1,17 @@
-"""Handwritten digits, trained with DeepSpeed's ZeRO stage 1: the optimizer's state is divided among the ranks.
+"""Trains on handwritten digits with DeepSpeed's ZeRO stage 1, which divides the optimizer's state among the ranks.
 
-On two CPU ranks, or on every GPU of this machine::
+Run it on two CPU ranks, or on every GPU of this machine::
 
     bireme run --accelerator cpu --num_gpus 2 examples/deepspeed_zero1.py --deepspeed_config examples/ds_config.json
     bireme run examples/deepspeed_zero1.py --deepspeed_config examples/ds_config.json
 
-The ``deepspeed`` launcher and torchrun start it with the same arguments. The data set comes with
-scikit-learn: nothing is downloaded.
+The ``deepspeed`` launcher and torchrun run it with the same arguments. The data set comes with scikit-learn, so nothing
+is downloaded.
 
-No compiler is needed. Left alone, DeepSpeed compiles two extensions when it first needs them: on the
-CPU a faster all-reduce (a minute's work, and an error where there is no C++ compiler), and on a GPU
-its own Adam. The first is turned off below, the second by ``torch_adam`` in ``ds_config.json``. The
-batch there is that of all ranks together, and must be divisible by their number.
+The example needs no compiler. By default DeepSpeed compiles two extensions when it first needs them. On the CPU this is
+a faster all-reduce, which takes a minute and fails without a C++ compiler; it is turned off below. On a GPU it is
+DeepSpeed's own Adam, which ``torch_adam`` in ``ds_config.json`` turns off. The batch size there is that of all ranks
+together, and must be divisible by their number.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ TEST_SIZE = 360  # a fifth of the 1797 images
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--local_rank", type=int, default=-1, help="given by launchers in the manner of DeepSpeed's")
+    parser.add_argument("--local_rank", type=int, default=-1, help="set by the launcher")
     return deepspeed.add_config_arguments(parser).parse_args()
 
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
-    """The images for training and for the test, split in the same way on every rank."""
+    """Images and labels for training and for the test, split in the same way on every rank."""
     digits = load_digits()
     images = torch.tensor(digits.data, dtype=torch.float32) / 16  # a pixel is 0 to 16
     labels = torch.tensor(digits.target)
@@ -52,7 +52,7 @@ def train(engine: deepspeed.DeepSpeedEngine, epochs: int) -> None:
     loader = engine.training_dataloader
     loss_function = nn.CrossEntropyLoss()
     for epoch in range(1, epochs + 1):
-        # As with any distributed sampler: without this, every epoch would go through the same order.
+        # Without this, a distributed sampler would use the same order in every epoch.
         loader.data_sampler.set_epoch(epoch)
         total = torch.zeros((), device=engine.device)
         for images, labels in loader:
@@ -68,7 +68,7 @@ def train(engine: deepspeed.DeepSpeedEngine, epochs: int) -> None:
 
 @torch.no_grad()
 def measure_accuracy(engine: deepspeed.DeepSpeedEngine, data: TensorDataset) -> float:
-    """The share of the images that are recognised; the ranks divide the work."""
+    """The share of the images that the model recognises. The ranks divide the work."""
     images, labels = (part[dist.get_rank() :: dist.get_world_size()].to(engine.device) for part in data.tensors)
     right = (engine(images).argmax(dim=1) == labels).sum()
     dist.all_reduce(right)
@@ -79,7 +79,7 @@ def main() -> None:
     args = parse_args()
     if "RANK" not in os.environ:
         sys.exit("start this with a launcher: bireme run --accelerator cpu --num_gpus 2 examples/deepspeed_zero1.py")
-    # Have gloo do the collectives on the CPU, instead of an extension that must be compiled first.
+    # On the CPU, use gloo for collectives instead of an extension that would have to be compiled.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed()
     torch.manual_seed(SEED)
@@ -92,7 +92,7 @@ def main() -> None:
     accuracy = measure_accuracy(engine, test_data)
     if dist.get_rank() == 0:
         print(f"test accuracy {accuracy:.2f}", flush=True)
-    # Not in a `finally`: a rank that fails should end at once and leave the others to the launcher.
+    # Not in a `finally`: a rank that fails should end at once; the launcher stops the others.
     dist.destroy_process_group()
 
 

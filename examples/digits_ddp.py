@@ -1,13 +1,13 @@
-"""Handwritten digits, trained with PyTorch's DistributedDataParallel: a first job to launch.
+"""Trains on handwritten digits with PyTorch's DistributedDataParallel: a first job to launch.
 
-On two CPU ranks, or on every GPU of this machine::
+Run it on two CPU ranks, or on every GPU of this machine::
 
     bireme run --accelerator cpu --num_gpus 2 examples/digits_ddp.py
     bireme run examples/digits_ddp.py
 
-It reads nothing but the usual environment (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``,
-``MASTER_ADDR`` and so on), so that ``torchrun --nproc-per-node 2 examples/digits_ddp.py`` runs it
-as well. The data set comes with scikit-learn: nothing is downloaded.
+It reads only the usual environment variables (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR`` and so on), so
+``torchrun --nproc-per-node 2 examples/digits_ddp.py`` runs it too. The data set comes with scikit-learn, so nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
-    """The images for training and for the test, split in the same way on every rank."""
+    """Images and labels for training and for the test, split in the same way on every rank."""
     digits = load_digits()
     images = torch.tensor(digits.data, dtype=torch.float32) / 16  # a pixel is 0 to 16
     labels = torch.tensor(digits.target)
@@ -48,7 +48,7 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
 def choose_device() -> torch.device:
     """This rank's own GPU if every rank of the node can have one, else the CPU.
 
-    All ranks must come to the same answer: they choose the backend by it.
+    All ranks must choose the same kind of device, because it determines the backend.
     """
     if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", "1"))):
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -56,9 +56,9 @@ def choose_device() -> torch.device:
 
 
 def train(model: nn.Module, data: TensorDataset, args: argparse.Namespace, device: torch.device) -> None:
-    # Every rank sees its own share of the images, in an order that changes with each epoch.
+    # Every rank gets its own share of the images, in an order that changes with each epoch.
     sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(data, seed=SEED)
-    # The step stays the same whatever the number of ranks, and so does the result, more or less.
+    # A step has the same number of images with any number of ranks, so the result is nearly the same too.
     loader = DataLoader(data, batch_size=max(1, args.batch_size // dist.get_world_size()), sampler=sampler)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     loss_function = nn.CrossEntropyLoss()
@@ -79,7 +79,7 @@ def train(model: nn.Module, data: TensorDataset, args: argparse.Namespace, devic
 
 @torch.no_grad()
 def measure_accuracy(model: nn.Module, data: TensorDataset, device: torch.device) -> float:
-    """The share of the images that are recognised; the ranks divide the work."""
+    """The share of the images that the model recognises. The ranks divide the work."""
     images, labels = (part[dist.get_rank() :: dist.get_world_size()].to(device) for part in data.tensors)
     right = (model(images).argmax(dim=1) == labels).sum()
     dist.all_reduce(right)
@@ -101,7 +101,7 @@ def main() -> None:
     accuracy = measure_accuracy(model, test_data, device)
     if dist.get_rank() == 0:
         print(f"test accuracy {accuracy:.2f}", flush=True)
-    # Not in a `finally`: a rank that fails should end at once and leave the others to the launcher.
+    # Not in a `finally`: a rank that fails should end at once; the launcher stops the others.
     dist.destroy_process_group()
 
 

@@ -1,13 +1,13 @@
-"""Handwritten digits, trained by as many ranks as there are: nodes may come and go, the training goes on.
+"""Trains on handwritten digits with a changing number of ranks: nodes may come and go while the training continues.
 
-On two nodes at least, four at most; or on this machine, to kill a rank and see what happens::
+Run it on two to four nodes, or on this machine to kill a rank and see what happens::
 
     bireme run --elastic_training --hostfile hosts --min_elastic_nodes 2 --max_elastic_nodes 4 \\
         examples/elastic_digits.py --checkpoint /shared/digits.pt
     bireme run --elastic_training --accelerator cpu --num_gpus 2 examples/elastic_digits.py --delay 0.05
 
-Whatever the number of ranks, a step sees the same images and makes the same change, more or less, so that the loss
-goes on where it was. The checkpoint has to lie where the rank 0 of every epoch can read it.
+With any number of ranks, a step uses the same images and makes nearly the same change, so the loss continues where it
+was. The checkpoint must be in a place that the rank 0 of every epoch can read.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=48, help="images per step, over all ranks together")
     parser.add_argument("--lr", type=float, default=1e-2, help="learning rate of Adam")
     parser.add_argument("--checkpoint", default="elastic_digits.pt")
-    parser.add_argument("--every", type=int, default=10, help="steps from one checkpoint to the next")
-    parser.add_argument("--delay", type=float, default=0, help="seconds to sleep in each step: time to pull a plug")
+    parser.add_argument("--every", type=int, default=10, help="steps between two checkpoints")
+    parser.add_argument(
+        "--delay", type=float, default=0, help="seconds to sleep in each step, to have time to cause a failure"
+    )
     return parser.parse_args()
 
 
@@ -50,7 +52,7 @@ def load_data() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 
 def save(path: str, state: dict[str, Any]) -> None:
-    """Atomically: whoever is killed in the middle leaves the checkpoint before it."""
+    """Write the checkpoint atomically: a process that is killed meanwhile leaves the previous checkpoint intact."""
     beside = f"{path}.{os.getpid()}.tmp"
     with open(beside, "wb") as file:
         torch.save(state, file)
@@ -60,7 +62,7 @@ def save(path: str, state: dict[str, Any]) -> None:
 
 
 def load(path: str) -> dict[str, Any] | None:
-    """The last checkpoint, which rank 0 reads for all; None: there is none yet."""
+    """The last checkpoint, which rank 0 reads for all ranks; None if there is none yet."""
     found: list[dict[str, Any] | None] = [None]
     if dist.get_rank() == 0 and os.path.exists(path):
         found[0] = torch.load(path, map_location="cpu", weights_only=True)
@@ -69,7 +71,7 @@ def load(path: str) -> dict[str, Any] | None:
 
 
 def my_share(data: tuple[Tensor, Tensor], step: int, batch_size: int) -> tuple[Tensor, Tensor]:
-    """This rank's part of a step's images: which these are depends on the step alone."""
+    """This rank's share of the images of a step. The images of a step depend only on its number."""
     images, labels = data
     epoch, place = divmod(step, len(labels) // batch_size)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SEED + 1 + epoch))
@@ -95,7 +97,7 @@ def train(model: nn.Module, data: tuple[Tensor, Tensor], args: argparse.Namespac
     parallel = DistributedDataParallel(model)
     for step in range(first, args.steps):
         images, labels = my_share(data, step, args.batch_size)
-        # DistributedDataParallel takes the mean over ranks, which have shares of different sizes.
+        # DistributedDataParallel takes the mean over ranks, although their shares may differ in size.
         loss = nn.functional.cross_entropy(parallel(images), labels, reduction="sum") * world / args.batch_size
         optimizer.zero_grad()
         loss.backward()

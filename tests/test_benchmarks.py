@@ -97,7 +97,7 @@ def test_missing_peers_are_named(tmp_path):
     environ = clean_environ(PATH=str(tmp_path))
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "left out, since neither on PATH nor in a --peers directory: mpich" in done.stdout
+    assert "left out, because neither on PATH nor in a --peers directory: mpich" in done.stdout
 
 
 @pytest.mark.parametrize(("ranks", "rounds", "most"), [(2, 40, 1.6), (16, 20, 1.25)])
@@ -113,7 +113,7 @@ def test_launching_costs_little_more_than_a_bare_loop(benchmark, ranks, rounds, 
 @pytest.mark.torch
 @needs.modules("torch", "deepspeed", "tabulate")
 def test_tune(benchmark):
-    # Ours alone: the reference takes a minute for this.
+    # Ours alone: DeepSpeed takes a minute for this.
     table, measured = benchmark("tune", "--stages", "1", "--micro", "8", only="bireme")
     assert [(each["name"], each["launched"]) for each in measured["results"]] == [("bireme", 1)]
     for each in measured["results"]:

@@ -19,11 +19,11 @@ from bireme.errors import EXIT_CODES, BadInputError
 from bireme.job import JobSpec, Program
 from bireme.planning.exports import NAMES, PREFIXES
 from bireme.planning.start import JobFacts, NodeFacts, start_plan
+from bireme.process.ladder import TABLE
 from bireme.resources.devices import ACCELERATORS, visible_variables
-from bireme.supervise import outcome
-from bireme.supervise.ladder import TABLE
-from bireme.supervise.outcome import Outcome, RankEnd
-from bireme.supervise.record import of_outcome
+from bireme.result import outcome
+from bireme.result.outcome import Outcome, RankEnd
+from bireme.result.report_record import of_outcome
 from tests.test_layers import LAYERS
 
 ROOT = Path(__file__).parent.parent

@@ -19,10 +19,10 @@ from bireme.backends import base
 from bireme.errors import BadInputError
 from bireme.logs.console import printable
 from bireme.planning.world import decode_world_info, encode_world_info
-from bireme.supervise import record
-from bireme.supervise.oom import OomWatch
-from bireme.supervise.outcome import Outcome, RankEnd
-from bireme.supervise.report import last_words, summary
+from bireme.process.oom import OomWatch
+from bireme.result import report_record
+from bireme.result.outcome import Outcome, RankEnd
+from bireme.result.report import last_words, summary
 from bireme.tune import tracebacks
 from bireme.tune.deepspeed.config import read_config
 from bireme.tune.deepspeed.files import StudyFiles
@@ -187,7 +187,7 @@ def test_a_hard_file_is_no_experiment(tmp_path, case):
 
 END = RankEnd(1, "node1", "cuda:0", 77, 1, False, 2.5, False, detail="ValueError: boom")
 REPORTS = tuple(
-    record.of_outcome(outcome)
+    report_record.of_outcome(outcome)
     for outcome in (
         Outcome(1, "rank failed", 3.0, (END, END.replace(rank=2, stopped=True)), END),
         Outcome(143, "signal", 3.0, signum=15),
@@ -199,7 +199,7 @@ REPORTS = tuple(
 @given(st.sampled_from(REPORTS), st.data())
 def test_any_field_of_a_report_may_be_wrong(report, data):
     report = json.loads(json.dumps(report))
-    assert record.is_one(report)
+    assert report_record.is_one(report)
     place = report
     if report["first"] is not None and data.draw(st.booleans()):
         place = data.draw(st.sampled_from([report["first"], *report["ends"]]))

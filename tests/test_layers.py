@@ -17,11 +17,14 @@ LAYERS = (
     {"bireme.cli"},
     {"bireme.api"},
     {"bireme.tune"},
-    {"bireme.runner"},
-    {"bireme.agent"},
     {"bireme.elastic"},
+    {"bireme.launch"},
+    {"bireme.cluster"},
+    {"bireme.agent"},
     {"bireme.control"},
-    {"bireme.backends", "bireme.supervise", "bireme.logs"},
+    {"bireme.backends", "bireme.process"},
+    {"bireme.logs"},
+    {"bireme.result"},
     {"bireme.planning"},
     {"bireme.resources"},
     {"bireme.job"},
@@ -124,20 +127,20 @@ def test_no_module_takes_a_public_name() -> None:
 def test_wrong_arrows_are_found() -> None:
     """The check itself: whatever way an import is written, one that goes up or aside is seen."""
     plan = "bireme.planning.ranks"
-    assert wrong_arrows("import bireme.runner", plan) == [f"{plan}:1 imports bireme.runner, which lies above it"]
+    assert wrong_arrows("import bireme.launch", plan) == [f"{plan}:1 imports bireme.launch, which lies above it"]
     assert wrong_arrows("from bireme import runner", plan)
-    assert wrong_arrows("from bireme.runner.local import start", plan)
-    assert wrong_arrows("def late():\n    from bireme.runner import start", plan)
-    assert wrong_arrows("if TYPE_CHECKING:\n    from bireme.runner import start", plan)
+    assert wrong_arrows("from bireme.launch.one_machine import start", plan)
+    assert wrong_arrows("def late():\n    from bireme.launch import start", plan)
+    assert wrong_arrows("if TYPE_CHECKING:\n    from bireme.launch import start", plan)
     assert wrong_arrows("from ..runner import start", plan)
     assert wrong_arrows("from .. import runner", plan)
     assert wrong_arrows("from ..runner import start", "bireme.planning", is_package=True)
-    assert wrong_arrows("importlib.import_module('bireme.runner')", plan)
+    assert wrong_arrows("importlib.import_module('bireme.launch')", plan)
     assert wrong_arrows("from bireme import run", plan)
     assert wrong_arrows("from bireme.value import Value", "bireme.errors") == [
         "bireme.errors:1 imports its neighbour bireme.value.Value"
     ]
-    assert wrong_arrows("from bireme.logs import sink", "bireme.supervise.group")
+    assert wrong_arrows("from bireme.backends import ssh", "bireme.process.group")
 
 
 def test_right_arrows_pass() -> None:

@@ -1,4 +1,4 @@
-"""The least that a launcher can be: start N processes, each with its rank, and wait. ``bare.py N COMMAND…``"""
+"""The simplest possible launcher: ``bare.py N COMMAND…`` starts N processes, each with its rank, and waits."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A rank of a scene: ``scene.py PART FOLDER``. Says by a file that it is there; the last of two acts when told to."""
+"""A rank of a scene: ``scene.py PART FOLDER``. It reports its start by a file; rank 1 plays PART when told to."""
 
 import os
 import signal

@@ -1,6 +1,6 @@
 """An ordinary DeepSpeed script: a multi-layer perceptron of 2.1 million parameters on random data.
 
-Nothing is compiled, so that no compiler is needed, and nobody pays for what DeepSpeed keeps for the next one.
+It compiles nothing, so it needs no compiler, and no contestant pays for extensions that DeepSpeed caches for the next.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-/* Write as fast as C can: "writer lines N" writes N lines of 100 bytes, "writer flood N" N bytes without a newline. */
+/* Writes as fast as possible: "writer lines N" writes N lines of 100 bytes, "writer flood N" N bytes without a newline. */
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-"""Write lines of 100 bytes that say whose they are: ``writer.py LINES buffer|print``.
+"""Writes lines of 100 bytes with its rank and their number: ``writer.py LINES buffer|print``.
 
-``buffer``: through a buffer of its own, so that interpreter options such as ``-u`` change nothing.
+``buffer`` writes through its own buffer, so that interpreter options such as ``-u`` have no effect.
 """
 
 import os

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from bireme.api import plan, run
     from bireme.errors import BadInputError, BiremeError
     from bireme.job import JobSpec, Program
-    from bireme.supervise.outcome import Outcome
+    from bireme.result.outcome import Outcome
 
 __version__ = "0.1.0"
 __all__ = ["BadInputError", "BiremeError", "JobSpec", "Outcome", "Program", "__version__", "plan", "run"]
@@ -20,7 +20,7 @@ _HOME = {
     "plan": "bireme.api",
     "JobSpec": "bireme.job",
     "Program": "bireme.job",
-    "Outcome": "bireme.supervise.outcome",
+    "Outcome": "bireme.result.outcome",
     "BiremeError": "bireme.errors",
     "BadInputError": "bireme.errors",
 }

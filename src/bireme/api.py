@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from bireme.runner import launch
+from bireme.launch import placement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
     from bireme.planning.start import Sketch, StartPlan
-    from bireme.supervise.outcome import Outcome
+    from bireme.result.outcome import Outcome
 
 
 def run(
@@ -39,12 +39,12 @@ def run(
     """
     environ = _inherited() if environ is None else environ
     if spec.elastic and not spec.by_hand:
-        from bireme.runner import elastic
+        from bireme.elastic import elastic_job
 
-        return elastic.run(spec, environ, on_change)
+        return elastic_job.run(spec, environ, on_change)
     if not spec.restarts or spec.elastic:  # by hand it is PyTorch's agent that starts again
-        return launch.run(spec, environ)
-    from bireme.runner import restarts
+        return placement.run(spec, environ)
+    from bireme.launch import restarts
 
     return restarts.run(spec, environ, on_restart)
 
@@ -67,7 +67,7 @@ def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
     if spec.elastic:  # the address counts only where it is the first node's
         run_id = spec.run_id or "<made at the start>"
         spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
-    return launch.plan(spec, _inherited() if environ is None else environ)
+    return placement.plan(spec, _inherited() if environ is None else environ)
 
 
 def _inherited() -> Mapping[str, str]:

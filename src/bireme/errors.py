@@ -44,7 +44,7 @@ class BiremeError(Exception):
 
     Args:
         what: what is wrong, in one line.
-        mend: what the user can do about it; shown as a second line.
+        hint: what the user can do about it; shown as a second line.
         where: ``file:line`` or the option at fault; stands before ``what``.
 
     Attributes:
@@ -54,13 +54,13 @@ class BiremeError(Exception):
     code = INTERNAL
     hosts: tuple[str, ...] = ()
 
-    def __init__(self, what: str, *, mend: str = "", where: str = "") -> None:
+    def __init__(self, what: str, *, hint: str = "", where: str = "") -> None:
         super().__init__(what)
-        self.what, self.mend, self.where = what, mend, where
+        self.what, self.hint, self.where = what, hint, where
 
     def __str__(self) -> str:
         first = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{first}\n  {self.mend}" if self.mend else first
+        return f"{first}\n  {self.hint}" if self.hint else first
 
 
 class BadInputError(BiremeError, ValueError):

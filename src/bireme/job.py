@@ -23,7 +23,7 @@ DEFAULT_GRACE = 10.0
 """Seconds between the first stop signal and SIGKILL.
 
 Long enough for a handler that writes a small checkpoint, short enough that a hang in a collective
-does not cost minutes on every node. torchrun and the reference wait 30 s.
+does not cost minutes on every node. torchrun and DeepSpeed wait 30 s.
 """
 
 DEFAULT_HEARTBEAT = 10.0

@@ -198,7 +198,7 @@ def by_fair_means(name: str, plan: LaunchPlan) -> str | None:
     try:
         return " ".join(words(name, plan))
     except BadInputError as error:
-        assert error.where == "--launcher" and error.mend
+        assert error.where == "--launcher" and error.hint
         return None
 
 

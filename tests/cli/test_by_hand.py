@@ -54,7 +54,7 @@ def test_ranks_are_counted_through_uneven_nodes(stage, tmp_path):
 
 
 def test_devices_of_the_node_are_those_of_the_world(stage, tmp_path):
-    """As under the reference: the list says which devices, whatever this machine has."""
+    """As under DeepSpeed: the list says which devices, whatever this machine has."""
     env = clean_environ(LOOK_DIR=str(tmp_path))
     options = [f"--world_info={encode_world_info(UNEVEN)}", "--node_rank=1", "-q"]
     start(stage, *options, LOOK, env=env).communicate(timeout=60)

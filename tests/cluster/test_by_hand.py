@@ -30,7 +30,7 @@ def by_hand(jobs: Jobs, *words: object) -> list[list[str]]:
 
 
 def by_agent(jobs: Jobs, *words: object) -> list[list[str]]:
-    """The reference's per-node launcher: what it is given, our module in its place."""
+    """DeepSpeed's per-node launcher: what it is given, our module in its place."""
     from bireme.planning.world import encode_world_info
 
     world = encode_world_info({"node1": [0, 1], "node2": [0, 1, 2], "node3": [0]})

@@ -328,31 +328,37 @@ def agents(elastic: Elastic) -> dict[str, int]:
     return {name: min(pids) for name, pids in each if pids}
 
 
-def begun(elastic: Elastic) -> tuple[subprocess.Popen[bytes], int]:
-    """A job of two nodes, and the pid of an agent that does not answer: it is frozen at its start."""
-    process = elastic.start("--max_elastic_nodes", 2, "rank.py", "go")
-    wait_until("an agent", lambda: "node2" in agents(elastic), 30, 0.005)
-    frozen = agents(elastic)["node2"]
-    os.kill(frozen, signal.SIGSTOP)
-    return process, frozen
+def held_up(elastic: Elastic) -> subprocess.Popen[bytes]:
+    """A job of two nodes, one of which does not answer yet: its agent waits in the environment script."""
+    hold = f"""
+    if [ "$(uname -n)" = node2 ]; then
+        touch {elastic.folder}/held
+        while [ ! -e {elastic.folder}/free ]; do sleep 0.05; done
+    fi
+    PATH={Path(sys.executable).parent}:$PATH
+    """
+    (elastic.folder / "activate").write_text(hold)
+    process = elastic.start("--max_elastic_nodes", 2, "--venv_script", elastic.folder / "activate", "rank.py", "go")
+    wait_until("the agent that waits", (elastic.folder / "held").exists, 30)
+    return process
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_ended_before_the_ranks_start(elastic: Elastic, signum: signal.Signals, code: int) -> None:
-    process, frozen = begun(elastic)
+    process = held_up(elastic)
     wait_until("the other", lambda: "node1" in agents(elastic), 30, 0.005)
     assert "ranks on" not in elastic.text()
     os.kill(elastic.runner(), signum)
     process.wait(60)
-    os.kill(frozen, signal.SIGCONT)
+    (elastic.folder / "free").touch()
     elastic.end(process, code)
 
 
-def test_one_that_is_frozen_before_the_ranks_start(elastic: Elastic) -> None:
+def test_one_that_does_not_answer_before_the_ranks_start(elastic: Elastic) -> None:
     """A spare takes its place."""
-    process, frozen = begun(elastic)
+    process = held_up(elastic)
     elastic.wait(process, r"node2 is left out: no answer within 30 s")
-    os.kill(frozen, signal.SIGCONT)
+    (elastic.folder / "free").touch()
     assert hosts_of(elastic.ranks(process, 2, 2)) == ["node1", "node3"]
     (elastic.folder / "go").touch()
     elastic.end(process)

@@ -1,4 +1,4 @@
-"""The reference's ``ResourceManager`` on nodes of different sizes."""
+"""DeepSpeed's ``ResourceManager`` on nodes of different sizes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from bireme.control.messages import (
 )
 from bireme.job import JobSpec, Program
 from bireme.planning.start import NodePlan, WorkerPlan
-from bireme.supervise.outcome import RankEnd
+from bireme.result.outcome import RankEnd
 
 SPEC = JobSpec(program=Program(target="train.py", args=("--lr", "0.1")), time_limit=3.5, wrap_ranks=(0, 2))
 HELLO = Hello(

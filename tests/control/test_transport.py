@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bireme.cluster.certificate import CertificateMaker
 from bireme.control.messages import ProtocolError
 from bireme.control.tls import TlsTransport, client_context
 from bireme.control.transport import MacTransport, Transport
-from bireme.runner.certificate import CertificateMaker
 
 SECURE = CertificateMaker(os.environ).finish()
 KEYS = (b"a" * 32, b"b" * 32)

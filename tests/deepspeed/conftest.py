@@ -1,4 +1,4 @@
-"""Experiments of the reference's scheduler, on slots of this machine."""
+"""Experiments of DeepSpeed's scheduler, on slots of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference's names that concern one node: code written against it ports by changing an import."""
+"""DeepSpeed's names that concern one node: code written against it ports by changing an import."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_encode_world_info():
 
 
 def run(text, *args):
-    """A program that calls the reference's names."""
+    """A program that calls DeepSpeed's names."""
     return subprocess.run(
         [sys.executable, "-c", text, *map(str, args)], env=clean_environ(), capture_output=True, text=True, timeout=60
     )

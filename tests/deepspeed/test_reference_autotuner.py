@@ -1,4 +1,4 @@
-"""The reference's own autotuner, with our scheduler in the place of its own: by changing an import."""
+"""DeepSpeed's own autotuner, with our scheduler in the place of its own: by changing an import."""
 
 from __future__ import annotations
 

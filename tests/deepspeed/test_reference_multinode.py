@@ -321,7 +321,7 @@ def test_helper_becomes_the_program() -> None:
 
 # -- alone on real hosts -----------------------------------------------------------------------------
 
-# As a program does that has its commands from the reference.
+# As a program does that has its commands from DeepSpeed.
 ALONE = """
 import json, os, subprocess, sys
 from bireme.deepspeed import runner

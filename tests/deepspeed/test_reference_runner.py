@@ -1,4 +1,4 @@
-"""``main`` of the runner, and what it refuses as the reference does."""
+"""``main`` of the runner, and what it refuses as DeepSpeed does."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_slots_4_and_5_are_these_and_not_0_and_1(tune, tmp_path, capfd):
 
 
 def test_run_runs_the_real_job_and_comes_back(tune, tmp_path, capfd):
-    """The reference runs the configuration of the best experiment, which ends after some steps."""
+    """DeepSpeed runs the configuration of the best experiment, which ends after some steps."""
     tune({"localhost": [0, 1]}, mode="run")
     out = capfd.readouterr().out
     assert out.count("real job 0 8") == 1

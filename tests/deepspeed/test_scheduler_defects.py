@@ -1,4 +1,4 @@
-"""What the reference's scheduler does wrong (the numbers are those of its issues), and ours does not."""
+"""What DeepSpeed's scheduler does wrong (the numbers are those of its issues), and ours does not."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_slots_4_and_5_are_these_and_not_0_and_1(make: Made, tmp_path, declared)
 
 
 def test_parallel_experiments_keep_their_own_configuration(make: Made):
-    """In the reference they share one list of arguments: what starts last overwrites what the others run."""
+    """In DeepSpeed they share one list of arguments: what starts last overwrites what the others run."""
     manager = make.manager("--batch", "0", "--nap", 0.3, mappings={"train_micro_batch_size_per_gpu": "--batch"})
     names = [f"m{micro}" for micro in (1, 2, 4, 8)]
     manager.schedule_experiments([make.exp(name, micro=int(name[1:])) for name in names])

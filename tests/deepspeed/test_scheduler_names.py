@@ -1,4 +1,4 @@
-"""The reference's scheduler, by its names: real experiments on slots of this machine."""
+"""DeepSpeed's scheduler, by its names: real experiments on slots of this machine."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_results_folder_that_cannot_be_written_to_is_told(make, tmp_path):
 
 
 def test_the_experiment_tells_where_its_figures_are(make, tmp_path):
-    """The reference's tuners read them there."""
+    """DeepSpeed's tuners read them there."""
     manager = make.manager()
     manager.schedule_experiments([make.exp("one")])
     manager.run()
@@ -142,7 +142,7 @@ def test_the_experiment_tells_where_its_figures_are(make, tmp_path):
 
 
 def test_the_model_is_described_where_it_is_asked_for(make, tmp_path, script):
-    """As the reference's tuner does it: a path of its own, and no figures."""
+    """As DeepSpeed's tuner does it: a path of its own, and no figures."""
     profile = script(
         "import base64, json, sys\n"
         "section = json.loads(base64.urlsafe_b64decode(sys.argv[-1]))['autotuning']\n"

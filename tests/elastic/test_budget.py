@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bireme.elastic.budget import Budget
+from bireme.launch.restart_budget import RestartBudget
 
 
 def test_so_many_and_no_more():
-    budget = Budget(2, window=100)
+    budget = RestartBudget(2, window=100)
     budget.begin(0)
     assert budget.spend(1) and budget.used == 1
     budget.begin(2)
@@ -16,11 +16,11 @@ def test_so_many_and_no_more():
 
 
 def test_none():
-    assert not Budget(0, window=100).spend(1)
+    assert not RestartBudget(0, window=100).spend(1)
 
 
 def test_forgiven_after_a_healthy_time():
-    budget = Budget(1, window=100)
+    budget = RestartBudget(1, window=100)
     budget.begin(0)
     assert budget.spend(1)
     budget.begin(2)
@@ -29,7 +29,7 @@ def test_forgiven_after_a_healthy_time():
 
 def test_the_healthy_time_is_that_without_a_failure():
     """Epochs that end for other reasons do not begin it anew; waiting for the next one is not healthy."""
-    budget = Budget(1, window=100)
+    budget = RestartBudget(1, window=100)
     budget.begin(0)
     budget.begin(50)
     assert budget.spend(100)

@@ -174,7 +174,7 @@ def test_malformed_lists_of_slurm(text: str) -> None:
     with pytest.raises(BadInputError) as caught:
         find_allocation(slurm(text))
     assert caught.value.where == "SLURM_JOB_NODELIST"
-    assert "--hostfile or --hosts" in caught.value.mend
+    assert "--hostfile or --hosts" in caught.value.hint
 
 
 @pytest.mark.parametrize(

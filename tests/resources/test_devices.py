@@ -355,7 +355,7 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path, kind: str) -> None:
     with pytest.raises(BadInputError, match="found on this machine") as caught:
         discover(kind, {}, str(tmp_path))
     assert caught.value.where == "--accelerator"
-    assert "--accelerator cpu" in caught.value.mend
+    assert "--accelerator cpu" in caught.value.hint
 
 
 def test_an_unknown_accelerator(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from bireme.resources.pool import Pool, listed, world_size
 POOL: Pool = {"worker-0": ("0", "1", "2", "3"), "worker-1": ("0", "1", "2", "3")}
 ALL = ("0", "1", "2", "3")
 
-# What the reference answers for the pool above; the pairs were checked against it.
+# What DeepSpeed answers for the pool above; the pairs were checked against it.
 GOLDEN_INCLUDE = [
     ("worker-0", {"worker-0": ALL}),
     ("worker-1:2", {"worker-1": ("2",)}),

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from bireme.agent.connect import Connection, connect
+from bireme.cluster import agent_listener
+from bireme.cluster.agent_listener import AgentListener
 from bireme.control.channel import Channel
 from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.control.transport import Transport
 from bireme.errors import UnfitError
 from bireme.loop import Loop
 from bireme.resources.locality import own_addresses
-from bireme.runner import agent_listener
-from bireme.runner.agent_listener import AgentListener
 from tests.control import examples
 
 VARIABLE = "BIREME_TOKEN"
@@ -153,7 +153,7 @@ def test_the_wrong_token(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_stranger_who_says_nothing_is_sent_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_listener, "_HANDSHAKE_WAIT", 0.2)
-    strangers = [door.stranger(words) for words in (b"", b"bireme-dial 1 ")]
+    strangers = [door.stranger(words) for words in (b"", b"bireme-dial 2 ")]
     door.wait(lambda: all(map(hung_up, strangers)))
     for stranger in strangers:
         stranger.close()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bireme.cluster.certificate import _ARGUMENTS, NO_CERTIFICATE, CertificateMaker, _by_cryptography
 from bireme.control.handshake import Security
 from bireme.control.tls import TlsTransport, client_context, loaded, server_context
-from bireme.runner.certificate import _ARGUMENTS, NO_CERTIFICATE, CertificateMaker, _by_cryptography
 from tests import needs
 
 

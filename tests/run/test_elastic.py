@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bireme.deepspeed.runner import encode_world_info
-from bireme.runner import door
+from bireme.elastic import control_socket
 from tests import needs
 from tests.conftest import bireme, clean_environ, free_ports, read_lines
 
@@ -83,7 +83,7 @@ def test_ended_while_it_waits(job, stage, tmp_path, signum):
     while b"waiting, at most 600 s" not in (line := err.readline()):
         assert line
     for nonsense in (b"[" * 4000, b"[1]", b"\xff", b"{}"):  # harms nobody
-        with door.connect(process.pid) as guest:
+        with control_socket.connect(process.pid) as guest:
             guest.setblocking(True)
             guest.send(nonsense)
             guest.recv(4096)
@@ -136,7 +136,7 @@ def test_epochs_leave_nothing_in_the_command(job, stage, tmp_path):
 @pytest.mark.torch
 @pytest.mark.slow
 def test_one_node_by_hand(stage, tmp_path, script):
-    """The reference's per-node launcher: PyTorch's own agent, with our guardian above it."""
+    """DeepSpeed's per-node launcher: PyTorch's own agent, with our guardian above it."""
     world = encode_world_info({"here": [0, 1]})
     bounds = ("--enable_elastic_training", "--min_elastic_nodes", "1", "--max_elastic_nodes", "1")
     where = ("--master_port", str(free_ports()), "--accelerator", "cpu")

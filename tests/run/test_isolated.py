@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from bireme import isolated
+from bireme.cluster.node_selection import Found
+from bireme.elastic import node_probe
 from bireme.job import JobSpec, Program
 from bireme.planning.exports import Exports
 from bireme.planning.world import encode_world_info
 from bireme.resources.hostfile import HostEntry
-from bireme.runner import look
-from bireme.runner.pool import Found
 from tests import needs
 from tests.conftest import PROGRAMS, clean_environ
 from tests.traps import NAMES, Traps
@@ -105,9 +105,9 @@ def test_looking_for_a_node(traps: Traps, tmp_path: Path) -> None:
     ssh.chmod(0o755)
     spec = JobSpec(Program("rank.py"), min_nodes=1, max_nodes=2)
     found = Found((HostEntry("far", 1),), "--hosts")
-    request = look.request(spec, found, "far", "cpu", Exports({}, {}))
+    request = node_probe.request(spec, found, "far", "cpu", Exports({}, {}))
     process_of = {**request, "parent": os.getpid()}
-    done = run(traps, look.words(), json.dumps(process_of) + "\n", PATH=f"{ssh.parent}:{os.environ['PATH']}")
+    done = run(traps, node_probe.words(), json.dumps(process_of) + "\n", PATH=f"{ssh.parent}:{os.environ['PATH']}")
     assert "it is away" in json.loads(done.stdout)["why"], done
     assert traps.sprung() == []
 

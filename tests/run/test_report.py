@@ -163,6 +163,13 @@ def test_a_broken_record_is_survived(stage, script):
         assert report[1] == "  | plain"
 
 
+@pytest.mark.parametrize("make", ["os.mkfifo(path)", "os.symlink('/dev/zero', path)", "os.mkdir(path)"])
+def test_what_is_no_file_in_its_place_is_not_read(stage, script, make):
+    """A pipe would keep the command from ever ending, a device would fill its memory."""
+    done, report, _ = fail(stage, script, f"path = os.environ['TORCHELASTIC_ERROR_FILE']\n{make}\nsys.exit('plain')\n")
+    assert done.returncode == 1 and report[1] == "  | plain"
+
+
 @pytest.mark.parametrize("end", ["sys.exit(0)", "sys.exit(3)", "os.kill(os.getpid(), 9)"])
 def test_the_directory_of_records_is_gone_afterwards(stage, script, tmp_path, end):
     (tmp_path / "tmp").mkdir()

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 
-from bireme.tune.scheduler import Scheduler, Start, Task
+from bireme.tune.scheduler import Scheduler, StartTask, Task
 from bireme.tune.slots import Shape
 
 SHAPES = {Shape(1, 1): 30, Shape(1, 2): 20, Shape(1, 4): 20, Shape(1, 8): 15, Shape(2, 8): 10, Shape(4, 8): 5}
@@ -43,7 +43,7 @@ def simulate(
     *,
     now: float = 0.0,
     seconds: Mapping[str, float] | None = None,
-) -> Iterator[tuple[float, Start]]:
+) -> Iterator[tuple[float, StartTask]]:
     """Run what the scheduler has to the end, and what comes to it; every start with its time.
 
     Args:

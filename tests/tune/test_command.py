@@ -84,7 +84,7 @@ def test_a_study_from_its_beginning_to_the_real_job(desk):
 
 
 def test_the_command_at_the_end_runs_the_real_job(desk):
-    """The reference hands back the profiling configuration, with which the job ends after six steps."""
+    """DeepSpeed hands back the profiling configuration, with which the job ends after six steps."""
     desk.run("--batch", "17")
     command = shlex.split((desk.results / "cmd_optimal.txt").read_text())
     assert command[:2] == ["bireme", "run"] and "--autotuning" not in command

@@ -39,24 +39,24 @@ def ran(desk: Desk) -> Counter[str]:
     return Counter((desk.folder / "ran").read_text().split())
 
 
-# -- the reference's defects ---------------------------------------------------------------------------
+# -- DeepSpeed's defects ---------------------------------------------------------------------------
 
 
 def test_it_goes_on_after_an_experiments_error(desk):
-    """The reference hangs (issue 4100)."""
+    """DeepSpeed hangs (issue 4100)."""
     done = desk.run("--fail", "0/4", options=ONE)
     assert re.search(r"z0_gas2_tmbspg4: failed: rank 0 on \S+: ValueError: no luck with stage 0", done.stdout)
     assert best(desk)["train_micro_batch_size_per_gpu"] == 8
 
 
 def test_the_reason_in_the_table_is_the_exception(desk):
-    """The reference's is "(" (issues 7269, 4759)."""
+    """DeepSpeed's is "(" (issues 7269, 4759)."""
     desk.run("--fail", "0/4", options=ONE)
     assert "ValueError: no luck with stage 0" in (desk.results / "summary.txt").read_text()
 
 
 def test_one_machine_needs_neither_pdsh_nor_ssh(desk):
-    """The reference needs both, to localhost (issue 5709)."""
+    """DeepSpeed needs both, to localhost (issue 5709)."""
     env = clean_environ(PATH="/nonexistent")
     words = desk.words(options=("--hosts", "localhost:2", "--num_gpus", "1"))
     assert desk.stage.run("tune", *words, cwd=desk.folder, env=env).returncode == 0
@@ -66,7 +66,7 @@ def test_one_machine_needs_neither_pdsh_nor_ssh(desk):
 @pytest.mark.parametrize("kind", ["gridsearch", "random", pytest.param("model_based", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("micro", [[4, 8], "auto"])
 def test_all_out_of_memory_is_an_end_like_others(desk, kind, micro):
-    """The reference crashes (issue 3475)."""
+    """DeepSpeed crashes (issue 3475)."""
     desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": micro}, tuner_type=kind)
     done = desk.run("--do", "*/1=oom", "--ran", "ran", options=ONE, code=1)
     assert "out of memory" in done.stdout and "It ended: no configuration fits into memory." in done.stdout
@@ -90,7 +90,7 @@ def test_other_metrics(desk, metric):
 
 
 def test_fast_false_tries_the_default_choices(desk):
-    """The reference raises KeyError."""
+    """DeepSpeed raises KeyError."""
     desk.configure(
         {**CONFIG, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 1}},
         fast=False,
@@ -114,7 +114,7 @@ def test_the_word_error_is_no_failure(desk, stream):
 
 
 def test_names_that_begin_alike_do_not_meet(desk):
-    """The reference ends ``…tmbspg16`` with ``…tmbspg1``."""
+    """DeepSpeed ends ``…tmbspg16`` with ``…tmbspg1``."""
     desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": [16, 1], "zero_optimization": {"stage": 0}})
     script = desk.folder / "waits.py"
     script.write_text(CONTRACT.read_text().replace("while args.until and", "while args.until and micro != 1 and"))

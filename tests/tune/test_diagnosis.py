@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bireme.supervise.outcome import Outcome, RankEnd
-from bireme.supervise.record import of_outcome
+from bireme.result.outcome import Outcome, RankEnd
+from bireme.result.report_record import of_outcome
 from bireme.tune.diagnosis import diagnose
-from bireme.tune.ending import Ending
 from bireme.tune.experiment import End, read_report
+from bireme.tune.trial_result import TrialResult
 from tests import needs
 from tests.conftest import PROGRAMS, Stage, read_lines
 
@@ -45,7 +45,7 @@ def failed(first: RankEnd, *others: RankEnd) -> Outcome:
 
 def ending(
     outcome: Outcome | int, *, reason: str = NONE, stderr: str = "", stopped: bool = False, seconds: float = 10.0
-) -> Ending:
+) -> TrialResult:
     """The diagnosis of a run with this outcome; of one that left nothing but its exit code."""
     code, report = outcome if isinstance(outcome, int) else outcome.exit_code, None
     if isinstance(outcome, Outcome):
@@ -57,7 +57,7 @@ def ending(
 
 
 def test_ok() -> None:
-    assert ending(Outcome(0, "ok", 9.0), reason="") == Ending("ok", seconds=10.0, metrics=FIGURES)
+    assert ending(Outcome(0, "ok", 9.0), reason="") == TrialResult("ok", seconds=10.0, metrics=FIGURES)
 
 
 def test_ok_although_its_report_could_not_be_written() -> None:
@@ -69,12 +69,14 @@ def test_ok_although_we_wanted_to_stop_it() -> None:
 
 
 def test_no_metric() -> None:
-    assert ending(Outcome(0, "ok", 9.0)) == Ending("no metric", NONE, seconds=10.0)
+    assert ending(Outcome(0, "ok", 9.0)) == TrialResult("no metric", NONE, seconds=10.0)
 
 
 def test_who_has_died_cannot_vouch_for_its_figures() -> None:
     found = ending(failed(rank(1, 139), swept(0)), reason="")
-    assert found == Ending("failed", "rank 1 on node1: SIGSEGV (exit code 139) (after it had measured)", seconds=10.0)
+    assert found == TrialResult(
+        "failed", "rank 1 on node1: SIGSEGV (exit code 139) (after it had measured)", seconds=10.0
+    )
 
 
 # -- memory ------------------------------------------------------------------------------------------
@@ -103,7 +105,7 @@ def test_the_kernel_says_so() -> None:
 
 
 def test_a_kill_of_which_the_kernel_knows_nothing() -> None:
-    assert ending(failed(rank(0, 137, "step 3"))) == Ending(
+    assert ending(failed(rank(0, 137, "step 3"))) == TrialResult(
         "failed", "rank 0 on node0: SIGKILL (exit code 137)", "step 3", 10.0
     )
 
@@ -228,14 +230,14 @@ def test_a_port_that_was_given_and_is_taken() -> None:
 
 # -- real runs ---------------------------------------------------------------------------------------
 
-Run = Callable[..., Ending]
+Run = Callable[..., TrialResult]
 
 
 @pytest.fixture
 def run(stage: Stage, tmp_path: Path) -> Run:
     """Run a job as the tuner does, and say how it ended."""
 
-    def start(*words: object, ranks: int = 2, act: Callable[[Any], object] = lambda process: None) -> Ending:
+    def start(*words: object, ranks: int = 2, act: Callable[[Any], object] = lambda process: None) -> TrialResult:
         report = tmp_path / "outcome.json"
         begin = time.monotonic()
         process = stage.start("run", "--num_gpus", str(ranks), "--report", report, *words)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from bireme.cli.options import RUN, Option, parse
 from bireme.cli.tune import NOT_SHARED, make_request, words_of
 from bireme.resources import device_memory, devices
 from bireme.tune.launching import Ground, Launch
-from bireme.tune.slots import Reservation
+from bireme.tune.slots import SlotReservation
 from tests.conftest import clean_environ
 
 OPTIONS = [option for group in RUN.values() for option in group]
@@ -109,7 +109,7 @@ def test_the_accelerator_that_torchrun_names_by_a_number_stays(request_of):
 
 
 LAUNCH = Launch(Ground({"localhost": ("0",), "a.invalid": ("0",)}), (), "train.py", 65534)
-HERE, THERE = Reservation((("localhost", ("0",)),)), Reservation((("a.invalid", ("0",)),))
+HERE, THERE = SlotReservation((("localhost", ("0",)),)), SlotReservation((("a.invalid", ("0",)),))
 
 
 @pytest.mark.parametrize(

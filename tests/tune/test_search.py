@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from bireme.errors import BadInputError
-from bireme.tune.search import KINDS, Budget, Grid, make, shuffled
+from bireme.tune.search import KINDS, Grid, SearchBudget, make, shuffled
 from bireme.tune.space import Dimension, Space, Union, key_of
 
 SPACE = Union(tuple(Space((Dimension("stage", (stage,)), Dimension("micro", (4, 8, 16, 32)))) for stage in (0, 1, 2)))
@@ -305,9 +305,9 @@ def test_optuna_is_imported_by_the_model_only():
     ],
 )
 def test_budget(costs, over):
-    reason = Budget(trials=5, patience=2).spent(costs)
+    reason = SearchBudget(trials=5, patience=2).spent(costs)
     assert over in reason and bool(over) == bool(reason)
 
 
 def test_a_budget_without_end():
-    assert Budget().spent([1.0] * 1000) == ""
+    assert SearchBudget().spent([1.0] * 1000) == ""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bireme.resources.filters import apply_filters
-from bireme.tune.slots import FreeSlots, Reservation, Shape, why_impossible
+from bireme.tune.slots import FreeSlots, Shape, SlotReservation, why_impossible
 
 POOL = {"a": ("0", "1"), "b": ("0", "1", "2", "3"), "c": ("GPU-1", "GPU-2", "GPU-3"), "d": ()}
 
@@ -22,7 +22,7 @@ def named(free: FreeSlots, places) -> tuple:
 
 
 def test_a_reservation_is_what_include_wants():
-    reservation = Reservation((("node1", ("0", "1")), ("fe80::1", ("3",))))
+    reservation = SlotReservation((("node1", ("0", "1")), ("fe80::1", ("3",))))
     assert reservation.include() == "node1:0,1@[fe80::1]:3"
     assert reservation.size == 3
     pool = {"node1": ("0", "1", "2"), "node2": ("0",), "fe80::1": ("2", "3")}

@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 
 from bireme.errors import UnfitError
-from bireme.tune.ending import Ending
 from bireme.tune.executor import Job
 from bireme.tune.journal import Journal
 from bireme.tune.lock import ExperimentsLock
 from bireme.tune.scheduler import Scheduler
 from bireme.tune.slots import Shape
 from bireme.tune.study import Conclusion, Study
+from bireme.tune.trial_result import TrialResult
 from tests.tune.toys import Client
 
 
 class Counting:
     """The simplest thing to tune: so many experiments, each of which appends its name to a file when it is done."""
 
-    def __init__(self, client: Client, names: list[str], past: dict[str, Ending]):
+    def __init__(self, client: Client, names: list[str], past: dict[str, TrialResult]):
         self.client, self.past = client, past
         self.to_do = [name for name in names if name not in past]
         self.pending: list[str] = []
@@ -43,7 +43,7 @@ class Counting:
         self.pending.append(self.to_do.pop(0))
         return Job(self.pending[-1], Shape(1, 1))
 
-    def tell(self, name: str, ending: Ending) -> dict[str, object]:
+    def tell(self, name: str, ending: TrialResult) -> dict[str, object]:
         self.pending.remove(name)
         self.past[name] = ending
         return {"fact": name.upper()}
@@ -87,7 +87,7 @@ POOL = {"a": ("0", "1")}
 
 def run_study(folder: Path, names: list[str], nap: float = 0.0) -> tuple[Conclusion, Counting, Watching]:
     journal = Journal.open(str(folder / "journal"))
-    past = {str(r["end"]): Ending.from_record(r["ending"]) for r in journal.records if "end" in r}
+    past = {str(r["end"]): TrialResult.from_record(r["ending"]) for r in journal.records if "end" in r}
     programs = {name: DONE.replace("{name}", name).replace("{nap}", str(nap)) for name in names}
     adapter, watcher = Counting(Client(folder, programs), names, past), Watching()
     with ExperimentsLock(str(folder / "lock")) as lock:
@@ -137,7 +137,7 @@ def test_the_journal_keeps_facts_beside_the_ending(tmp_path):
     (record,) = [record for record in journal.records if "end" in record]
     journal.close()
     assert record["fact"] == "E0"
-    assert Ending.from_record(record["ending"]).cause == "ok"
+    assert TrialResult.from_record(record["ending"]).cause == "ok"
 
 
 def in_a_process(folder: Path, count: int, nap: float) -> subprocess.Popen[bytes]:
@@ -224,7 +224,7 @@ def test_a_signal_during_the_last_event_is_not_lost(tmp_path):
     """Else ``--autotuning run`` would go on with the real job."""
 
     class Interrupting(Counting):
-        def tell(self, name: str, ending: Ending) -> dict[str, object]:
+        def tell(self, name: str, ending: TrialResult) -> dict[str, object]:
             os.kill(os.getpid(), signal.SIGINT)
             return super().tell(name, ending)
 
@@ -282,7 +282,7 @@ class Unfit(Client):
     def judge(self, name, end):
         if end.exit_code != 69:
             return super().judge(name, end)
-        return Ending("infrastructure", "no python there", hosts=tuple(end.report["hosts"]))
+        return TrialResult("infrastructure", "no python there", hosts=tuple(end.report["hosts"]))
 
 
 UNFIT = """

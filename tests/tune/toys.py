@@ -7,19 +7,21 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bireme.tune.ending import Ending
 from bireme.tune.experiment import End, Order
-from bireme.tune.slots import Reservation
+from bireme.tune.slots import SlotReservation
+from bireme.tune.trial_result import TrialResult
 
 
-def ending_of(end: End) -> Ending:
+def ending_of(end: End) -> TrialResult:
     """By the exit code alone: 75 is the infrastructure's fault, and its stdout names the hosts."""
     if end.exit_code == 75:
-        return Ending("infrastructure", "a node was lost", hosts=tuple(map(str, (end.report or {}).get("hosts", ()))))
+        return TrialResult(
+            "infrastructure", "a node was lost", hosts=tuple(map(str, (end.report or {}).get("hosts", ())))
+        )
     if end.stopped:
-        return Ending("stopped", seconds=end.seconds)
+        return TrialResult("stopped", seconds=end.seconds)
     cause = "ok" if end.exit_code == 0 else "failed"
-    return Ending(cause, seconds=end.seconds)  # type: ignore[arg-type]
+    return TrialResult(cause, seconds=end.seconds)  # type: ignore[arg-type]
 
 
 class Client:
@@ -37,22 +39,22 @@ class Client:
         self.places: dict[str, list[int]] = {}
         self.settle = 0.0
 
-    def order(self, name: str, reservation: Reservation, place: int) -> Order:
+    def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
         self.places.setdefault(name, []).append(place)
         source = self.programs[name].replace("{slots}", reservation.include())
         files = [str(self.folder / f"{name}.{suffix}") for suffix in ("out", "err", "report")]
         return Order((sys.executable, "-c", source), dict(os.environ), str(self.folder), *files, grace=1.0)
 
-    def judge(self, name: str, end: End) -> Ending:
+    def judge(self, name: str, end: End) -> TrialResult:
         return ending_of(end)
 
-    def settling(self, reservation: Reservation, end: End) -> float:
+    def settling(self, reservation: SlotReservation, end: End) -> float:
         return self.settle
 
-    def started(self, name: str, reservation: Reservation) -> None:
+    def started(self, name: str, reservation: SlotReservation) -> None:
         self.told.append(("started", name, reservation.include()))
 
-    def ended(self, name: str, ending: Ending, *, again: bool) -> None:
+    def ended(self, name: str, ending: TrialResult, *, again: bool) -> None:
         self.told.append(("again" if again else "ended", name, ending.cause))
         self.when_ended()
 

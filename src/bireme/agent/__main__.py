@@ -26,11 +26,11 @@ def command() -> "NoReturn":
 
         os._exit(remote.over_dial(sys.argv[2:], os.environ))
     elif sys.argv[1:2] == ["--native"]:
-        from bireme.agent import native
+        from bireme.agent import native_rank
         from bireme.errors import BiremeError
 
         try:
-            os._exit(native.main(sys.argv[2:], os.environ))
+            os._exit(native_rank.main(sys.argv[2:], os.environ))
         except BiremeError as error:
             sys.stderr.write(f"bireme: {error}\n")
             sys.stderr.flush()

@@ -52,7 +52,7 @@ def connect(
     """
     token = environ.pop(variable, "")
     if not token:
-        raise UnfitError(f"the launcher has not passed on {variable}", mend="--launcher ssh needs no such variable")
+        raise UnfitError(f"the launcher has not passed on {variable}", hint="--launcher ssh needs no such variable")
     who = {
         "name": name,
         "hostname": os.uname().nodename,

@@ -6,11 +6,11 @@ import os
 import signal
 import time
 
-from bireme.agent.node import Listener, Node, remove_flat_directory
+from bireme.agent.node import NodeEvents, NodeProcesses, remove_flat_directory
 from bireme.agent.pipes import Pipes
 from bireme.logs.console import ERR, OUT
 from bireme.logs.rankfiles import RankFiles
-from bireme.supervise import limits
+from bireme.process import open_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class LocalCrew:
         self._over = False
         self._files = self._rank_files(log_dir) if log_dir is not None else None
         self._pipes = Pipes(session.loop, self._chunk, session.rested, session.eof, self._maybe_over, rest=session.rest)
-        listener = Listener(self._up, session.down, self._guardian_lost, self._unfit, self._node_over)
-        self._node = Node(
+        listener = NodeEvents(self._up, session.down, self._guardian_lost, self._unfit, self._node_over)
+        self._node = NodeProcesses(
             session.loop,
             node,
             accelerator=plan.accelerator,
@@ -81,7 +81,7 @@ class LocalCrew:
     def start(self) -> None:
         """Fork the ranks."""
         self._session.planned(self._plan)
-        files_limit = limits.allow_files(4 * len(self._node_plan.workers))
+        files_limit = open_files.allow_files(4 * len(self._node_plan.workers))
         null = os.open(os.devnull, os.O_RDWR)
         pipes = []
         for worker in self._node_plan.workers:

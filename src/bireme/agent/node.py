@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 
 from bireme.planning.environment import MARK
-from bireme.supervise import cgroup, guardian, process
-from bireme.supervise.ladder import KILL_WAIT, Ladder
-from bireme.supervise.oom import OomWatch
-from bireme.supervise.outcome import RankEnd
-from bireme.supervise.status import exit_code
-from bireme.supervise.worker import WorkerStart
+from bireme.process import cgroup, guardian, kernel
+from bireme.process.ladder import KILL_WAIT, Ladder
+from bireme.process.oom import OomWatch
+from bireme.process.worker import WorkerStart
+from bireme.result.exit_status import exit_code
+from bireme.result.outcome import RankEnd
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
     from bireme.loop import Loop, Timer
     from bireme.planning.start import NodePlan
-    from bireme.supervise.guardian import Handle
-    from bireme.supervise.ladder import Event
+    from bireme.process.guardian import Handle
+    from bireme.process.ladder import Event
 
 
-class Listener(Value):
+class NodeEvents(Value):
     """Whom a node tells what happens. Times are seconds of this machine's monotonic clock.
 
     ``up``: rank, pid, when. ``down``: how a rank ended, when. ``guardian_lost``: its pid. ``unfit``: why a rank could
@@ -39,7 +40,7 @@ class Listener(Value):
     over: Callable[[], None]
 
 
-class Node:
+class NodeProcesses:
     """The processes of one node's part of a job, from their start until nothing is left of them.
 
     Args:
@@ -58,7 +59,7 @@ class Node:
         *,
         accelerator: str,
         grace: float,
-        listener: Listener,
+        listener: NodeEvents,
         remove_at_loss: Sequence[str] = (),
     ) -> None:
         self._loop, self._plan, self._listener = loop, plan, listener
@@ -72,7 +73,7 @@ class Node:
         self._spare: frozenset[int] = frozenset()
         self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, since when)
         self._stopped_at: float | None = None
-        self._was_subreaper = process.is_subreaper()
+        self._was_subreaper = kernel.is_subreaper()
         self.killed = 0
         self.stuck: tuple[str, ...] = ()
 
@@ -106,9 +107,9 @@ class Node:
             WorkerStart(worker.argv, {**base, **worker.env}, self._plan.cwd, *fds, worker.cores)
             for worker, fds in zip(self._plan.workers, pipes, strict=True)
         ]
-        self._spare = frozenset(process.children())  # an embedding program's own children
-        self._was_subreaper = process.is_subreaper()
-        process.become_subreaper()
+        self._spare = frozenset(kernel.children())  # an embedding program's own children
+        self._was_subreaper = kernel.is_subreaper()
+        kernel.become_subreaper()
         self._guardian = guardian.start(
             starts, keep=keep, at_start=prepare, at_loss=self._clean_up, files_limit=files_limit
         )
@@ -212,10 +213,10 @@ class Node:
         # The workers have died with their parent, and what they left is ours now.
         group = cgroup.named_by(gone.pid)
         cgroup.kill(group)
-        if not process.LINUX:  # nothing has told them: each leads a group of its own
+        if not kernel.LINUX:  # nothing has told them: each leads a group of its own
             for pid, _ in self._up.values():
-                process.send(-pid, signal.SIGKILL)
-        self.stuck = _names(process.kill_below(self._spare, KILL_WAIT))
+                kernel.send(-pid, signal.SIGKILL)
+        self.stuck = _names(kernel.kill_below(self._spare, KILL_WAIT))
         cgroup.remove(group)
         if not self._lost:
             self._listener.guardian_lost(gone.pid)
@@ -257,14 +258,14 @@ class Node:
         gone, self._guardian = self._guardian, None
         self._loop.unwatch(gone.events)
         gone.close()
-        process.send(gone.pid, signal.SIGKILL)
-        self.stuck = _names(process.kill_below(self._spare, 1.0))
+        kernel.send(gone.pid, signal.SIGKILL)
+        self.stuck = _names(kernel.kill_below(self._spare, 1.0))
 
     def _do_finish(self) -> None:
         if self._stopped_at is not None:
             # Nothing is left below us. Whatever else carries the job's mark has slipped out sideways.
-            for pid in process.marked(MARK, self._plan.env[MARK]):
-                process.send(pid, signal.SIGKILL)
+            for pid in kernel.marked(MARK, self._plan.env[MARK]):
+                kernel.send(pid, signal.SIGKILL)
         self._listener.over()
 
     def _tell(self, *words: object) -> None:
@@ -281,20 +282,21 @@ class Node:
             self._guardian.close()
             if done:
                 os.waitpid(self._guardian.pid, 0)
-        process.become_subreaper(self._was_subreaper)
+        kernel.become_subreaper(self._was_subreaper)
         self._oom.close()
 
 
 def _names(pids: Sequence[int]) -> tuple[str, ...]:
     """``pid (name, state)`` of each process that is still there."""
-    stats = ((pid, process.stat_of(pid)) for pid in pids)
+    stats = ((pid, kernel.stat_of(pid)) for pid in pids)
     return tuple(f"{pid} ({stat[0]}, state {stat[1]})" for pid, stat in stats if stat is not None)
 
 
 def _read_text(path: str) -> str:
+    """What a rank has left in a file; nothing where it has left anything but a file: a pipe would never end."""
     try:
-        with open(path, errors="replace") as file:
-            return file.read(1 << 20)
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), errors="replace") as file:
+            return file.read(1 << 20) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
     except OSError:
         return ""
 

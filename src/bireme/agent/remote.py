@@ -10,11 +10,12 @@ import os
 import sys
 import time
 
-from bireme.agent.examination import Examination
-from bireme.agent.node import Listener, Node, remove_flat_directory
+from bireme.agent.node import NodeEvents, NodeProcesses, remove_flat_directory
 from bireme.agent.pipes import Pipes
+from bireme.agent.preflight import NodePreflight
 from bireme.control.channel import Channel
 from bireme.control.frames import encode_output
+from bireme.control.liveness import LOOKS, Liveness
 from bireme.control.messages import (
     TO_AGENT,
     Ask,
@@ -42,14 +43,13 @@ from bireme.control.messages import (
     Up,
     Urge,
 )
-from bireme.control.silence import LOOKS, Silence
 from bireme.errors import BiremeError
 from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.planning.environment import ELASTIC_MARK, elastic_mark
+from bireme.process import open_files
+from bireme.process.kernel import marked
 from bireme.resources import reach
-from bireme.supervise import limits
-from bireme.supervise.process import marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from bireme.loop import Timer
     from bireme.planning.start import NodePlan
     from bireme.resources import ports
-    from bireme.supervise.outcome import RankEnd
+    from bireme.result.outcome import RankEnd
 
     State: TypeAlias = Literal["new", "asked", "started"]
 
@@ -170,15 +170,15 @@ class RemoteAgent:
         self._loop.on_signals(_SIGNALS, self._on_signal)
         self._spec: JobSpec | None = None
         self._environ_for_ranks: Mapping[str, str] = {}
-        self._listener: ports.Listener | None = None
-        self._node: Node | None = None
+        self._listener: ports.PortListener | None = None
+        self._node: NodeProcesses | None = None
         self._pipes: Pipes | None = None
         self._files: RankFiles | None = None
         self._plan: NodePlan | None = None
         self._over = self._cut = False
         self._window = 0
         self._heartbeat = 0.0
-        self._silence = Silence(time.monotonic())
+        self._liveness = Liveness(time.monotonic())
         self._watchdog: Timer | None = None
 
     def run(self) -> None:
@@ -199,7 +199,7 @@ class RemoteAgent:
     # -- messages --------------------------------------------------------------------------------
 
     def _on_frame(self, frame: Message | Output) -> None:
-        self._silence.broken(time.monotonic())
+        self._liveness.broken(time.monotonic())
         if not isinstance(frame, Message) or type(frame) not in MAY_HEAR[self._state]:
             raise ProtocolError(f"it sent {type(frame).__name__} to an agent that is {self._state}")
         if isinstance(frame, (Ask, Start)):
@@ -219,7 +219,7 @@ class RemoteAgent:
         spec = self._spec = ask.spec
         self._heartbeat = ask.heartbeat
         kept = {name: value for name, value in self._environ.items() if not name.startswith(ask.unset)}
-        examination = Examination(spec, self._environ, {**kept, **ask.exports})
+        examination = NodePreflight(spec, self._environ, {**kept, **ask.exports})
         examination.examine(ask.cwd, ask.slots)
         self._environ_for_ranks = examination.environ
         if ask.first:
@@ -227,7 +227,7 @@ class RemoteAgent:
         if spec.elastic:
             examination.found["earlier"] = len(marked(ELASTIC_MARK, elastic_mark(spec.run_id, ask.name)))
         self._channel.send(examination.hello())
-        self._silence.broken(time.monotonic())  # an environment script may have taken its time
+        self._liveness.broken(time.monotonic())  # an environment script may have taken its time
         self._watch_runner()
 
     def _on_probe(self, probe: Probe) -> None:
@@ -246,9 +246,11 @@ class RemoteAgent:
             ranks = [worker.rank for worker in plan.workers]
             directory = prepare(self._spec.rank_log_dir)
             self._files = RankFiles(directory, ranks, self._complain)
-        listener = Listener(self._up, self._down, self._guardian_lost, self._unfit, self._node_over)
-        self._node = Node(self._loop, plan, accelerator=start.accelerator, grace=start.grace, listener=listener)
-        files_limit = limits.allow_files(4 * len(plan.workers))
+        listener = NodeEvents(self._up, self._down, self._guardian_lost, self._unfit, self._node_over)
+        self._node = NodeProcesses(
+            self._loop, plan, accelerator=start.accelerator, grace=start.grace, listener=listener
+        )
+        files_limit = open_files.allow_files(4 * len(plan.workers))
         null = os.open(os.devnull, os.O_RDWR)
         pipes = [(null, self._pipes.add(w.rank, 1), self._pipes.add(w.rank, 2)) for w in plan.workers]
         self._node.start(self._environ_for_ranks, pipes, keep=keep, files_limit=files_limit)
@@ -298,18 +300,18 @@ class RemoteAgent:
     def _watch_runner(self) -> None:
         if self._watchdog is not None:
             self._watchdog.cancel()
-        left = self._heartbeat - self._silence.lasted(time.monotonic())
+        left = self._heartbeat - self._liveness.lasted(time.monotonic())
         self._watchdog = self._loop.after(max(0.001, min(left, self._heartbeat / LOOKS)), self._beat)
 
     def _beat(self) -> None:
         watchdog = self._watchdog
         assert watchdog is not None
         now = time.monotonic()
-        if self._silence.look(watchdog.due, now) >= self._heartbeat:
+        if self._liveness.look(watchdog.due, now) >= self._heartbeat:
             self._channel.look()  # which may tell that it is gone, or has us suspend
         if self._watchdog is not watchdog or self._cut:
             return
-        if self._silence.lasted(now) >= self._heartbeat:
+        if self._liveness.lasted(now) >= self._heartbeat:
             self._channel.close()
             self._cut_off("the runner is silent")
         else:

@@ -11,11 +11,11 @@ import time
 from bireme.agent.terminal import Terminal
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import ERR, OUT, Console
-from bireme.logs.output import Output, Style
+from bireme.logs.output import JobOutput, Style
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
-from bireme.supervise.outcome import WORDS_OF
-from bireme.supervise.report import last_traceback, last_words
-from bireme.supervise.verdict import Verdict
+from bireme.result.outcome import WORDS_OF
+from bireme.result.report import last_traceback, last_words
+from bireme.result.verdict import Verdict
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec, OutputMode
     from bireme.loop import Timer
     from bireme.planning.start import StartPlan
-    from bireme.supervise.outcome import Cause, Outcome, RankEnd
+    from bireme.result.outcome import Cause, Outcome, RankEnd
 
     class Crew(Protocol):
         """What carries the ranks. It calls the session's methods as things happen, ``gone()`` and ``over()`` last."""
@@ -80,7 +80,7 @@ _LAST_ONES = 60.0
 """Seconds within which the last rank is expected to end after the first."""
 
 
-class Manner(Value):
+class SessionOptions(Value):
     """How a session shows its job, and how long that may take, in seconds. ``notes``: (level, text) to say at first."""
 
     output: OutputMode = "auto"
@@ -91,19 +91,19 @@ class Manner(Value):
     notes: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, spec: JobSpec, notes: Iterable[tuple[str, str]] = ()) -> Manner:
+    def of(cls, spec: JobSpec, notes: Iterable[tuple[str, str]] = ()) -> SessionOptions:
         """As a job's options say."""
         return cls(spec.output, spec.timestamps, spec.fold, spec.log_level, spec.time_limit, tuple(notes))
 
 
-def run(manner: Manner, make_crew: Callable[[Session], Crew]) -> Outcome:
+def run(options: SessionOptions, make_crew: Callable[[Session], Crew]) -> Outcome:
     """Start the crew that ``make_crew`` gives and return when nothing is left of it.
 
     Must be called in the main thread (signals arrive there); handlers are given back at the end.
     """
     if not _in_main_thread():
         raise BadInputError("a job can be run only by the main thread: it takes the process's signals")
-    session = Session(manner)
+    session = Session(options)
     try:
         session.crew = make_crew(session)
         outcome = session.run()
@@ -130,8 +130,8 @@ class Session:
 
     crew: Crew
 
-    def __init__(self, manner: Manner) -> None:
-        self._manner = manner
+    def __init__(self, options: SessionOptions) -> None:
+        self._options = options
         self._begin = time.monotonic()
         self._gone = False
         self._mask: set[int | signal.Signals] | None = None
@@ -147,16 +147,16 @@ class Session:
         self.loop = Loop()
         self.verdict = Verdict()
         self.console = Console(
-            self.loop, manner.log_level, on_gone=self._reader_gone, on_room=lambda: self.crew.release_output()
+            self.loop, options.log_level, on_gone=self._reader_gone, on_room=lambda: self.crew.release_output()
         )
-        self._output: Output | None = None
+        self._output: JobOutput | None = None
 
     def run(self) -> Outcome:
         """From the first fork to the outcome."""
-        for level, text in self._manner.notes:
+        for level, text in self._options.notes:
             self.console.say(level, text)
         self.loop.on_signals((*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGTSTP, signal.SIGCONT), self._on_signal)
-        limit = self._manner.time_limit
+        limit = self._options.time_limit
         if limit is not None:
             note = limit_note(limit)
             self.loop.after(limit, lambda: self.trouble("time limit", note, time.monotonic()))
@@ -171,8 +171,8 @@ class Session:
 
     def planned(self, plan: StartPlan) -> None:
         """These ranks will run: be ready for their output."""
-        style = Style(self._manner.output, self._manner.timestamps, plan.world_size, self._manner.fold)
-        self._output = Output(self.loop, self.console, style)
+        style = Style(self._options.output, self._options.timestamps, plan.world_size, self._options.fold)
+        self._output = JobOutput(self.loop, self.console, style)
         self.verdict.planned(worker.rank for node in plan.nodes for worker in node.workers)
         for node in plan.nodes:
             for worker in node.workers:
@@ -286,7 +286,7 @@ class Session:
         outcome = self.verdict.outcome(seconds=seconds, killed=crew.killed, stuck=crew.stuck, logs=crew.logs)
         return outcome.replace(unread=self._unread, interrupted=self._interrupted)
 
-    def _quote(self, output: Output) -> None:
+    def _quote(self, output: JobOutput) -> None:
         """Keep what those ranks said last that know why the job has failed."""
         for end in self.verdict.failed[:WORDS_OF]:
             words = last_words(output.tail(end.rank), end.recorded, by_signal=end.by_signal)

@@ -95,7 +95,7 @@ def load(name: str) -> Backend:
     """
     if name not in NAMES:
         known = ", ".join(NAMES)
-        raise BadInputError(f"there is no launcher {name!r}", mend=f"it is auto or one of {known}", where="--launcher")
+        raise BadInputError(f"there is no launcher {name!r}", hint=f"it is auto or one of {known}", where="--launcher")
     module: Backend = importlib.import_module(f"bireme.backends.{name}")
     return module
 
@@ -108,7 +108,7 @@ def one_by_one(backend: Backend) -> Callable[[LaunchPlan, Mapping[str, str]], tu
     """
     if backend.ONE_BY_ONE is None:
         what = f"{backend.NAME} loses all nodes when it loses one, and takes none in"
-        raise BadInputError(what, mend="elastic training needs --launcher ssh or slurm", where="--launcher")
+        raise BadInputError(what, hint="elastic training needs --launcher ssh or slurm", where="--launcher")
     return backend.ONE_BY_ONE
 
 
@@ -123,7 +123,7 @@ def refuse(plan: LaunchPlan, name: str, *, users: bool = False) -> None:
             what = "a host's own port" if host.port is not None else "IPv6 addresses"
             what = "another user" if users and host.user else what
             reason = f"{name} cannot reach {host.target}: it does not know {what}"
-            raise BadInputError(reason, mend="--launcher ssh does", where="--launcher")
+            raise BadInputError(reason, hint="--launcher ssh does", where="--launcher")
 
 
 _ONE_ARGUMENT = 32 * os.sysconf("SC_PAGE_SIZE") - 1 if sys.platform == "linux" else sys.maxsize
@@ -156,8 +156,8 @@ def check_length(name: str, commands: Iterable[tuple[str, ...]], environ: Mappin
         what = f"{total} bytes with the environment, and the system takes {most}"
         if longest > _ONE_ARGUMENT + 1:
             what = f"an argument of {longest - 1} bytes, and the system takes {_ONE_ARGUMENT}"
-        mend = "fewer nodes, or --launcher ssh, which has a command for each" if name != "ssh" else ""
-        raise BadInputError(f"the command line of {name} is too long: {what}", mend=mend, where="--launcher")
+        hint = "fewer nodes, or --launcher ssh, which has a command for each" if name != "ssh" else ""
+        raise BadInputError(f"the command line of {name} is too long: {what}", hint=hint, where="--launcher")
 
 
 def _size(word: str) -> int:

@@ -80,6 +80,6 @@ def _head(plan: LaunchPlan, processes: int) -> tuple[str, ...]:
 def _hosts(plan: LaunchPlan) -> tuple[str, ...]:
     refuse(plan, NAME)
     if plan.ssh_port:
-        mend = "a Port line in ~/.ssh/config, or --launcher ssh"
-        raise BadInputError("mpirun_rsh cannot be told the port of sshd", mend=mend, where="--launcher")
+        hint = "a Port line in ~/.ssh/config, or --launcher ssh"
+        raise BadInputError("mpirun_rsh cannot be told the port of sshd", hint=hint, where="--launcher")
     return tuple(host.target for host in plan.hosts)

@@ -52,7 +52,7 @@ def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> 
     refuse(plan, NAME, users=True)
     if len(set(ranks)) > 1:
         what = "srun starts the same number of ranks on every node"
-        raise BadInputError(what, mend="--num_gpus N, or filters", where="--native_ranks")
+        raise BadInputError(what, hint="--num_gpus N, or filters", where="--native_ranks")
     nodes = _listed(plan.hosts)
     head = (plan.program or "srun", f"--nodes={len(plan.hosts)}", f"--ntasks={sum(ranks)}")
     shape = (f"--ntasks-per-node={ranks[0]}", f"--nodelist={nodes}", "--distribution=block")
@@ -84,8 +84,8 @@ def one_by_one(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str,
     """
     refuse(plan, NAME, users=True)
     if "SLURM_JOB_ID" not in environ:
-        mend = "salloc --no-kill --nodes=N bireme run …, or the same with sbatch"
-        raise BadInputError("elastic training needs an allocation that outlives its nodes", mend=mend, where=NAME)
+        hint = "salloc --no-kill --nodes=N bireme run …, or the same with sbatch"
+        raise BadInputError("elastic training needs an allocation that outlives its nodes", hint=hint, where=NAME)
     steps = ((*_step(plan, (host,)), "--no-kill", *plan.extra, *plan.agent, host.name) for host in plan.hosts)
     return tuple(steps)
 

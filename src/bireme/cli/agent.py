@@ -1,4 +1,4 @@
-"""``python -m bireme.agent``: the reference's per-node launcher, with our supervision."""
+"""``python -m bireme.agent``: DeepSpeed's per-node launcher, with our supervision."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def main(argv: list[str]) -> int:
         show(agent_help())
         return OK
     if not options["world_info"]:
-        raise BadInputError("--world_info is missing", mend="python -m bireme.agent --help shows the options")
+        raise BadInputError("--world_info is missing", hint="python -m bireme.agent --help shows the options")
+    from bireme.launch import one_machine
     from bireme.planning.world import decode_world_info
-    from bireme.runner import local
 
     world = decode_world_info(options["world_info"])
     spec = job_spec(parsed)
     if spec.restarts and not spec.elastic:
-        raise BadInputError("one node cannot start the whole job again", mend="bireme run does", where="--restarts")
-    if spec.elastic:  # the variable is the reference's
+        raise BadInputError("one node cannot start the whole job again", hint="bireme run does", where="--restarts")
+    if spec.elastic:  # the variable is DeepSpeed's
         first = next(iter(world)) if len(world) > 1 else None
         spec = spec.replace(run_id=os.environ.get("ELASTIC_RUN_ID", "bireme"), master_addr=spec.master_addr or first)
-    outcome = local.run_by_hand(spec, os.environ, world, options["node_rank"], options["save_pid"] or None)
+    outcome = one_machine.run_by_hand(spec, os.environ, world, options["node_rank"], options["save_pid"] or None)
     report(outcome)
     return outcome.exit_code

@@ -33,14 +33,14 @@ def main(argv: list[str]) -> int:
         show(check_help(CHECK))
         return OK
     spec = nodes_spec(parsed)
-    from bireme.runner import launch
+    from bireme.launch import placement
 
-    found = launch.find(spec, os.environ)
+    found = placement.find(spec, os.environ)
     if found is None:
         return _check_here(spec)
-    from bireme.runner import many, preflight
+    from bireme.cluster import many_nodes, preflight_report
 
-    outcome = many.run(spec, os.environ, found, checked=preflight.inventory)
+    outcome = many_nodes.run(spec, os.environ, found, checked=preflight_report.inventory)
     report(outcome)
     return OK if outcome.exit_code == OK else 1
 
@@ -48,8 +48,8 @@ def main(argv: list[str]) -> int:
 def _check_here(spec: JobSpec) -> int:
     """This machine alone: whatever is wrong is raised."""
     from bireme.errors import BadInputError
+    from bireme.process import activation
     from bireme.resources import cores, devices, program
-    from bireme.supervise import activation
 
     try:
         found = devices.discover(spec.accelerator, os.environ)

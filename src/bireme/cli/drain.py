@@ -26,17 +26,17 @@ def main(argv: list[str]) -> int:
         show(drain_help(DRAIN))
         return OK
     if len(parsed.command) != 2:
-        raise BadInputError("two words are needed: a node and a job", mend="bireme drain NODE JOB")
+        raise BadInputError("two words are needed: a node and a job", hint="bireme drain NODE JOB")
     node, job = parsed.command
     pid = whole(job, "JOB")
-    from bireme.runner import door
+    from bireme.elastic import control_socket
 
     try:
-        answer = door.ask(pid, node=node, back=parsed.options["back"])
+        answer = control_socket.ask(pid, node=node, back=parsed.options["back"])
     except ConnectionRefusedError:
-        mend = "its pid is what it says at its start: elastic job PID"
+        hint = "its pid is what it says at its start: elastic job PID"
         whose = "no elastic job" if os.geteuid() == 0 else "no elastic job of yours"
-        raise BadInputError(f"{whose} with pid {pid} runs on this machine", mend=mend, where="JOB") from None
+        raise BadInputError(f"{whose} with pid {pid} runs on this machine", hint=hint, where="JOB") from None
     except (OSError, ValueError) as error:
         complain(f"the job does not answer: {error}")
         return LOST

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
+    from bireme.cluster.many_nodes import EngineCommands
     from bireme.planning.start import NodePlan, Sketch
-    from bireme.runner.many import EngineCommands
 
 
 def as_text(sketch: Sketch, commands: EngineCommands | None = None) -> str:

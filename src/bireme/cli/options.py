@@ -244,7 +244,7 @@ def parse(groups: dict[str, tuple[Option, ...]], argv: Sequence[str]) -> Parsed:
         name, equals, value = _split(word, table)
         option = table.get(name)
         if option is None:
-            raise BadInputError(f"there is no option {word.partition('=')[0]}", mend=_nearest(name, table))
+            raise BadInputError(f"there is no option {word.partition('=')[0]}", hint=_nearest(name, table))
         if option.kind == "flag":
             if equals:
                 raise BadInputError(f"{name} takes no value", where=word)

@@ -9,7 +9,7 @@ import time
 from contextlib import contextmanager
 
 from bireme.logs.console import complain, printable
-from bireme.supervise.report import duration
+from bireme.result.report import duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rich.live import Live as RichLive
 
     from bireme.tune.deepspeed.tuning import Tuning
-    from bireme.tune.ending import Ending
-    from bireme.tune.slots import Reservation
+    from bireme.tune.slots import SlotReservation
     from bireme.tune.study import Watcher
+    from bireme.tune.trial_result import TrialResult
 
 
 def watcher(tuning: Tuning, *, quiet: bool = False) -> Watcher:
@@ -37,10 +37,10 @@ class Silent:
 
     interval = 0.0
 
-    def started(self, name: str, reservation: Reservation) -> None:
+    def started(self, name: str, reservation: SlotReservation) -> None:
         """As `Watcher`."""
 
-    def ended(self, name: str, ending: Ending, *, again: float | None) -> None:
+    def ended(self, name: str, ending: TrialResult, *, again: float | None) -> None:
         """As `Watcher`."""
 
     def note(self, text: str) -> None:
@@ -60,17 +60,17 @@ class Pace:
 
     def __init__(self, tuning: Tuning) -> None:
         self.tuning = tuning
-        self.running: dict[str, tuple[float, Reservation]] = {}
+        self.running: dict[str, tuple[float, SlotReservation]] = {}
         self._seconds: list[float] = []
         self._begin = time.monotonic()
         self._widest = 1
 
-    def started(self, name: str, reservation: Reservation) -> None:
+    def started(self, name: str, reservation: SlotReservation) -> None:
         """An experiment has started."""
         self.running[name] = (time.monotonic(), reservation)
         self._widest = max(self._widest, len(self.running))
 
-    def ended(self, name: str, ending: Ending) -> None:
+    def ended(self, name: str, ending: TrialResult) -> None:
         """One has ended."""
         self.running.pop(name, None)
         self._seconds.append(ending.seconds)
@@ -101,12 +101,12 @@ class Lines:
     def __init__(self, tuning: Tuning) -> None:
         self._pace = Pace(tuning)
 
-    def started(self, name: str, reservation: Reservation) -> None:
+    def started(self, name: str, reservation: SlotReservation) -> None:
         """As `Watcher`."""
         self._pace.started(name, reservation)
         _print(f"{name} starts on {reservation.include()}")
 
-    def ended(self, name: str, ending: Ending, *, again: float | None) -> None:
+    def ended(self, name: str, ending: TrialResult, *, again: float | None) -> None:
         """As `Watcher`."""
         self._pace.ended(name, ending)
         left = self._pace.left
@@ -139,12 +139,12 @@ class Live:
         self._console = Console(highlight=False)
         self._live: RichLive | None = None
 
-    def started(self, name: str, reservation: Reservation) -> None:
+    def started(self, name: str, reservation: SlotReservation) -> None:
         """As `Watcher`."""
         self._pace.started(name, reservation)
         self.tick()
 
-    def ended(self, name: str, ending: Ending, *, again: float | None) -> None:
+    def ended(self, name: str, ending: TrialResult, *, again: float | None) -> None:
         """As `Watcher`."""
         self._pace.ended(name, ending)
         self._line(_end_line(self._pace.tuning, name, ending, again=again), "" if ending.cause == "ok" else "yellow")
@@ -214,7 +214,7 @@ def _in(seconds: float) -> str:
     return f" in {duration(seconds)}" if seconds else ""
 
 
-def _end_line(tuning: Tuning, name: str, ending: Ending, *, again: float | None) -> str:
+def _end_line(tuning: Tuning, name: str, ending: TrialResult, *, again: float | None) -> str:
     if again is not None:
         elsewhere = " elsewhere" if ending.hosts else ""  # they rest now
         return f"{name}: {ending.cause}: {ending.reason}; it is started again{_in(again) or elsewhere}"

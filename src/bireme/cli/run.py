@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from bireme.cli.options import Parsed
     from bireme.job import JobSpec
-    from bireme.supervise.outcome import Outcome
+    from bireme.result.outcome import Outcome
 
 
 _PATIENCE = 2.0
@@ -41,7 +41,7 @@ def carry_out(parsed: Parsed) -> int:
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
     spec = job_spec(parsed)
     if parsed.options["json"] and not parsed.options["dry_run"]:
-        raise BadInputError("--json says how --dry_run prints", mend="add --dry_run")
+        raise BadInputError("--json says how --dry_run prints", hint="add --dry_run")
     if parsed.options["dry_run"]:
         return _dry_run(spec, as_json=parsed.options["json"])
     return _run_and_record(spec, place) if place else _run(spec)
@@ -51,9 +51,9 @@ def _report_place(path: str | None) -> str:
     """Where the report is to be written; "" if none is. One of an earlier job is gone from now on."""
     if path is None:
         return ""
-    from bireme.cli import reportfile
+    from bireme.cli import report_file
 
-    return reportfile.prepare(path)
+    return report_file.prepare(path)
 
 
 def _run(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None) -> int:
@@ -63,7 +63,7 @@ def _run(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None
     at_end(outcome)  # first, for the reader of our stderr may not read
     report(outcome)
     if outcome.history:
-        from bireme.supervise.report import story
+        from bireme.result.report import story
 
         complain(story(outcome.history), every_line=True, patience=_PATIENCE)
     return outcome.exit_code
@@ -73,16 +73,16 @@ def _run_and_record(spec: JobSpec, place: str) -> int:
     """The same with ``--report``: whatever ends the job is written there, but for bad input, when there was none."""
     import time
 
-    from bireme.cli import reportfile
-    from bireme.supervise import record
+    from bireme.cli import report_file
+    from bireme.result import report_record
 
     begin = time.monotonic()
     try:
-        return _run(spec, lambda outcome: reportfile.write(place, record.of_outcome(outcome)))
+        return _run(spec, lambda outcome: report_file.write(place, report_record.of_outcome(outcome)))
     except BadInputError:
         raise
     except Exception as error:
-        reportfile.write(place, record.of_error(error, time.monotonic() - begin))
+        report_file.write(place, report_record.of_error(error, time.monotonic() - begin))
         raise
 
 
@@ -106,7 +106,7 @@ def report(outcome: Outcome, *, hasty: bool = False) -> None:
     """Say on stderr how it ended, if it did not end well. ``hasty``: do not wait for a reader that does not read."""
     if outcome.exit_code == OK and not outcome.stuck:
         return
-    from bireme.supervise.report import summary
+    from bireme.result.report import summary
 
     # Who has stopped the job does not want to wait for him either.
     hasty = hasty or outcome.unread or outcome.cause == "signal"
@@ -116,7 +116,7 @@ def report(outcome: Outcome, *, hasty: bool = False) -> None:
 def _dry_run(spec: JobSpec, *, as_json: bool) -> int:
     from bireme.api import sketch
     from bireme.cli import dry_run
-    from bireme.runner.launch import engine_commands
+    from bireme.launch.placement import engine_commands
 
     found, commands = sketch(spec), engine_commands(spec, os.environ)
     for piece in dry_run.as_json(found, commands) if as_json else (dry_run.as_text(found, commands),):

@@ -48,7 +48,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
     num_gpus, accelerator = _slots(options)
     if num_gpus is not None and (options["include"] or options["exclude"]):
         raise BadInputError(
-            "--num_gpus cannot be used with --include or --exclude", mend="name the slots, or their number"
+            "--num_gpus cannot be used with --include or --exclude", hint="name the slots, or their number"
         )
     addr, port = _endpoint(options)
     elastic, min_nodes, max_nodes = _elastic(options)
@@ -107,12 +107,12 @@ def _elastic(options: dict[str, Any]) -> tuple[bool, int, int | None]:
             if bound is not None:
                 where = f"--{name}_elastic_nodes"
                 raise BadInputError(
-                    "it says how many nodes elastic training has", mend="add --elastic_training", where=where
+                    "it says how many nodes elastic training has", hint="add --elastic_training", where=where
                 )
         return False, 1, None
     if options["native_ranks"]:
         raise BadInputError(
-            "--elastic_training cannot be used with --native_ranks", mend="the engine starts those ranks"
+            "--elastic_training cannot be used with --native_ranks", hint="the engine starts those ranks"
         )
     if ranged:
         if least is not None or most is not None:
@@ -122,18 +122,18 @@ def _elastic(options: dict[str, Any]) -> tuple[bool, int, int | None]:
         least, most = options["num_nodes"]
     elif _num_nodes(options) is not None:
         if most is not None:
-            raise BadInputError("--num_nodes says the same as --max_elastic_nodes", mend="use one of them")
+            raise BadInputError("--num_nodes says the same as --max_elastic_nodes", hint="use one of them")
         most = _num_nodes(options)
     least = 1 if least is None else least
     if least < 1 or (most is not None and most < least):
         what = f"{least} to {'any number of' if most is None else most} nodes is no range"
-        raise BadInputError(what, mend="1 <= MIN <= MAX", where="--num_nodes" if ranged else "--min_elastic_nodes")
+        raise BadInputError(what, hint="1 <= MIN <= MAX", where="--num_nodes" if ranged else "--min_elastic_nodes")
     return True, least, most
 
 
 def _bound(options: dict[str, Any], name: str) -> int | None:
     number = options[name]
-    return None if number in (None, -1) else int(number)  # -1 is the reference's default
+    return None if number in (None, -1) else int(number)  # -1 is DeepSpeed's default
 
 
 def _restarts(options: dict[str, Any], elastic: bool) -> int:
@@ -144,7 +144,7 @@ def _restarts(options: dict[str, Any], elastic: bool) -> int:
     if number < 0:
         raise BadInputError(f"{number} is not a number of restarts", where="--restarts")
     if number and options["native_ranks"]:
-        raise BadInputError("--restarts cannot be used with --native_ranks", mend="the engine starts those ranks")
+        raise BadInputError("--restarts cannot be used with --native_ranks", hint="the engine starts those ranks")
     return number
 
 
@@ -183,7 +183,7 @@ def tuning_width(options: dict[str, Any]) -> tuple[int | None, int | None]:
 def _num_nodes(options: dict[str, Any]) -> int | None:
     number = _nodes(options)
     if number is not None and (options["include"] or options["exclude"]):
-        raise BadInputError("--num_nodes cannot be used with --include or --exclude", mend="the filter names the nodes")
+        raise BadInputError("--num_nodes cannot be used with --include or --exclude", hint="the filter names the nodes")
     return number
 
 
@@ -191,7 +191,7 @@ def _nodes(options: dict[str, Any]) -> int | None:
     number = options["num_nodes"]
     if isinstance(number, tuple):
         raise BadInputError("a range is for elastic training, of bireme run", where="--num_nodes")
-    if number in (None, -1):  # -1 is the reference's default
+    if number in (None, -1):  # -1 is DeepSpeed's default
         return None
     if number < 1:
         raise BadInputError(f"{number} is too few: at least 1 is needed", where="--num_nodes")
@@ -201,13 +201,13 @@ def _nodes(options: dict[str, Any]) -> int | None:
 def _restart_window(seconds: float) -> float:
     if seconds == 0:
         what = "with 0 every failure is forgiven at once, and the job starts again for ever"
-        raise BadInputError(what, mend="name the seconds of a healthy run", where="--restart_window")
+        raise BadInputError(what, hint="name the seconds of a healthy run", where="--restart_window")
     return seconds
 
 
 def _heartbeat(seconds: float) -> float:
     if not 0.5 <= seconds <= 3600:
-        raise BadInputError(f"{seconds:g} s is no useful bound", mend="0.5 to 3600", where="--heartbeat")
+        raise BadInputError(f"{seconds:g} s is no useful bound", hint="0.5 to 3600", where="--heartbeat")
     return seconds
 
 
@@ -224,7 +224,7 @@ def _words(text: str, where: str) -> tuple[str, ...]:
 
 def _program(parsed: Parsed) -> Program:
     if not parsed.command:
-        raise BadInputError("no script is named", mend="it stands after the options, before its own arguments")
+        raise BadInputError("no script is named", hint="it stands after the options, before its own arguments")
     if parsed.options["module"] and parsed.options["no_python"]:
         raise BadInputError("--module and --no_python exclude each other")
     target, *args = parsed.command
@@ -238,7 +238,7 @@ def _program(parsed: Parsed) -> Program:
 def _slots(options: dict[str, Any]) -> tuple[int | None, str]:
     """(slots per node, accelerator); torchrun's words ``gpu``, ``cpu`` and ``auto`` stand for all there are."""
     text, accelerator = options["num_gpus"], options["accelerator"]
-    if text in (None, "-1", "auto", "gpu"):  # -1 is the reference's default
+    if text in (None, "-1", "auto", "gpu"):  # -1 is DeepSpeed's default
         return None, accelerator
     if text == "cpu":
         import os
@@ -272,10 +272,10 @@ def _split_endpoint(endpoint: str) -> tuple[str, int | None]:
     if endpoint.startswith("["):
         addr, bracket, rest = endpoint[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise BadInputError(f"{endpoint!r} is not an address and a port", mend="e.g. [fe80::1]:29500", where=where)
+            raise BadInputError(f"{endpoint!r} is not an address and a port", hint="e.g. [fe80::1]:29500", where=where)
         text = rest[1:]
     elif endpoint.count(":") > 1:
-        raise BadInputError(f"{endpoint!r}: an IPv6 address stands in brackets", mend=f"[{endpoint}]", where=where)
+        raise BadInputError(f"{endpoint!r}: an IPv6 address stands in brackets", hint=f"[{endpoint}]", where=where)
     else:
         addr, _, text = endpoint.partition(":")
     return addr, (whole(text, where) or None) if text else None
@@ -290,13 +290,13 @@ def _local_rank(options: dict[str, Any]) -> Any:
 
 
 def _log_dir(text: str | None) -> str | None:
-    return None if text in (None, "None") else text  # "None" is the reference's default
+    return None if text in (None, "None") else text  # "None" is DeepSpeed's default
 
 
 def _wrap(options: dict[str, Any]) -> tuple[str, ...]:
     if not options["wrap"]:
         if options["wrap_ranks"]:
-            raise BadInputError("--wrap_ranks says on which ranks --wrap is used", mend="add --wrap CMD")
+            raise BadInputError("--wrap_ranks says on which ranks --wrap is used", hint="add --wrap CMD")
         return ()
     return _words(options["wrap"], "--wrap")
 
@@ -308,6 +308,6 @@ def _ranks(text: str) -> tuple[int, ...]:
         low = whole(first, "--wrap_ranks")
         high = whole(last, "--wrap_ranks") if dash else low
         if not 0 <= low <= high <= _MOST_RANKS:
-            raise BadInputError(f"{word!r} are no ranks", mend="e.g. 0,3 or 0-3", where="--wrap_ranks")
+            raise BadInputError(f"{word!r} are no ranks", hint="e.g. 0,3 or 0-3", where="--wrap_ranks")
         ranks += range(low, high + 1)
     return tuple(ranks)

@@ -13,6 +13,7 @@ from bireme.errors import OK, BadInputError, BiremeError
 from bireme.logs.console import printable, show
 from bireme.logs.sink import is_gone
 from bireme.resources import program
+from bireme.tune import requirements
 from bireme.tune.launching import Ground, Launch, gpu_memory, ground
 from bireme.tune.slots import FreeSlots, Shape
 
@@ -59,8 +60,9 @@ def carry_out(parsed: Parsed) -> int:
 
 def study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
     """The same without the real job; return the exit code, and that job's command where it is OK."""
+    requirements.check("bireme tune")
     if parsed.options["elastic_training"] or isinstance(parsed.options["num_nodes"], tuple):
-        raise BadInputError("--autotuning cannot be used with --elastic_training", mend="tune first")
+        raise BadInputError("--autotuning cannot be used with --elastic_training", hint="tune first")
     from bireme.cli.progress import any_text
 
     with any_text(sys.stdout):
@@ -111,7 +113,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
         BadInputError: it cannot be tuned as described; nothing was started.
     """
     from bireme.tune.deepspeed.autotune import Request
-    from bireme.tune.deepspeed.command import find_config
+    from bireme.tune.deepspeed.trial_command import find_config
 
     options = with_accelerator(parsed.options)
     parsed = parsed.replace(options=options)
@@ -119,7 +121,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
         if options[name]:
             raise BadInputError(f"--{name} is for one job, and tuning runs many", where="--autotuning")
     if options["experiment_limit"] == 0:
-        raise BadInputError("every experiment would time out", mend="seconds, above 0", where="--experiment_limit")
+        raise BadInputError("every experiment would time out", hint="seconds, above 0", where="--experiment_limit")
     nodes, slots = tuning_width(options)
     spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
     find_config(spec.program.args)  # before anything is looked up in the world

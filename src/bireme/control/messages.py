@@ -2,7 +2,7 @@
 
 A message travels as a JSON object: its fields, and its class's name as ``"type"``. It is checked against the
 annotations of its class before anybody sees it; whatever does not fit is a `ProtocolError`. Which message may come
-when is another matter: `bireme.runner.agent_protocol` knows for the runner, `bireme.agent.remote` for the agent.
+when is another matter: `bireme.cluster.agent_protocol` knows for the runner, `bireme.agent.remote` for the agent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 from bireme.errors import BiremeError
 from bireme.job import JobSpec
 from bireme.planning.start import NodePlan
-from bireme.supervise.outcome import RankEnd
+from bireme.result.outcome import RankEnd
 from bireme.validate import ShapeError, build
 from bireme.value import Value
 

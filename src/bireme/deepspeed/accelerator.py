@@ -14,7 +14,7 @@ __all__ = ["Accelerator", "get_accelerator"]
 
 
 class Accelerator:
-    """The accelerator of this machine, under the reference's names."""
+    """The accelerator of this machine, under DeepSpeed's names."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         asked = environ.get("DS_ACCELERATOR", "auto")

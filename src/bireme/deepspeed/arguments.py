@@ -1,4 +1,4 @@
-"""Command lines as the reference reads them: options may be shortened, and an absent one has the reference's value."""
+"""Command lines as DeepSpeed reads them: options may be shortened, and an absent one has DeepSpeed's value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from bireme.cli.options import Option
 
-# What can be shortened: the reference's own options come first, as if there were no others.
+# What can be shortened: DeepSpeed's own options come first, as if there were no others.
 _OF_RUNNER = (
     *("hostfile", "include", "exclude", "num_nodes", "num_gpus", "num_accelerators", "master_port", "master_addr"),
     *("node_rank", "launcher", "launcher_args", "module", "no_python", "no_local_rank", "no_ssh", "no_ssh_check"),
@@ -58,7 +58,7 @@ def parse_runner(words: Sequence[str]) -> Parsed:
 def runner_namespace(words: Sequence[str]) -> Namespace:
     """The same as a namespace, with ``user_script`` and ``user_args``.
 
-    ``launcher`` is the reference's default, ``pdsh``, where none is named: code that asks for it chooses a class by
+    ``launcher`` is DeepSpeed's default, ``pdsh``, where none is named: code that asks for it chooses a class by
     it. A job itself is then started by ``auto``.
 
     Raises:
@@ -76,7 +76,7 @@ def runner_namespace(words: Sequence[str]) -> Namespace:
 def parsed_again(args: Namespace) -> Parsed:
     """What such a namespace says, as our own commands read it; options that it does not have, have their default.
 
-    ``launcher`` ``pdsh`` is the reference's default and no wish: Bireme chooses then. So it does where the hostfile,
+    ``launcher`` ``pdsh`` is DeepSpeed's default and no wish: Bireme chooses then. So it does where the hostfile,
     which has a default too, is not there.
     """
     parsed = parse(RUN, ())

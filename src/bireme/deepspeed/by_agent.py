@@ -14,7 +14,7 @@ from bireme.backends.base import HostLaunch, LaunchPlan
 from bireme.cli.options import AGENT
 from bireme.deepspeed.by_itself import MultiNodeRunner
 from bireme.deepspeed.constants import PDSH_MAX_FAN_OUT
-from bireme.runner.pidfile import DIRECTORY as PID_FILE_BASEPATH
+from bireme.process.pid_file import DIRECTORY as PID_FILE_BASEPATH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class PDSHRunner(_AgentRunner):
 
 
 class SSHRunner(_AgentRunner):
-    """One agent on each node, by an ssh for each; not a class of the reference.
+    """One agent on each node, by an ssh for each; not a class of DeepSpeed.
 
     ``get_cmd`` returns the same three as :class:`PDSHRunner`. The command ends when all nodes have, with the code of
     the first one, in their order, that failed.

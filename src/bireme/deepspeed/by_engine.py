@@ -189,7 +189,7 @@ class SlurmRunner(_EngineRunner):
 
 
 class MVAPICHRunner(_EngineRunner):
-    """Every rank by MVAPICH2's ``mpirun``, with the settings that the reference found good for it."""
+    """Every rank by MVAPICH2's ``mpirun``, with the settings that DeepSpeed found good for it."""
 
     _NAME = "mvapich"
 

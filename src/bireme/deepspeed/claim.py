@@ -9,7 +9,7 @@ from bireme.logs.console import complain
 from bireme.loop import Loop
 from bireme.tune.deepspeed.autotune import JOURNAL, LOCK
 from bireme.tune.deepspeed.files import StudyFiles
-from bireme.tune.deepspeed.leftovers import sweep
+from bireme.tune.deepspeed.stale_files import sweep
 from bireme.tune.journal import Journal
 from bireme.tune.lock import ExperimentsLock
 

@@ -10,7 +10,7 @@ IMPI_LAUNCHER = "impi"
 SLURM_LAUNCHER = "slurm"
 MVAPICH_LAUNCHER = "mvapich"
 SSH_LAUNCHER = "ssh"
-"""Not the reference's: see :class:`~bireme.deepspeed.multinode_runner.SSHRunner`."""
+"""Not DeepSpeed's: see :class:`~bireme.deepspeed.multinode_runner.SSHRunner`."""
 
 PDSH_MAX_FAN_OUT = 1024
 """How many sessions pdsh has at a time."""

@@ -1,4 +1,4 @@
-"""One experiment of the reference's scheduler: its file, its command, its files, and what its end means.
+"""One experiment of DeepSpeed's scheduler: its file, its command, its files, and what its end means.
 
 How it has ended stands in its folder, as ``outcome.json`` (``bireme run --report``): written last, and before a start
 the first to be removed. So a folder with an outcome holds a whole run.
@@ -15,16 +15,16 @@ from bireme.cli.options import Parsed
 from bireme.cli.tune import NOT_SHARED, with_accelerator, words_of
 from bireme.deepspeed.arguments import parsed_again
 from bireme.errors import BadInputError
-from bireme.tune.deepspeed.command import experiment_args
 from bireme.tune.deepspeed.config import SECTION
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.reading import read_document
 from bireme.tune.deepspeed.results import read_metrics, read_model_info
+from bireme.tune.deepspeed.trial_command import experiment_args
 from bireme.tune.diagnosis import diagnose
-from bireme.tune.ending import Ending
 from bireme.tune.experiment import End, Order, read_report, tail
 from bireme.tune.launching import Ground, Launch
 from bireme.tune.slots import Shape, why_impossible
+from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bireme.resources.pool import Pool
-    from bireme.tune.slots import Reservation
+    from bireme.tune.slots import SlotReservation
 
 _ONE_NODE_BY_HAND = ("no_ssh", "node_rank")
 
@@ -67,12 +67,12 @@ def read_experiment(path: str, results_dir: str, pool: Pool, taken: Collection[s
     for key, kind in (("name", str), ("ds_config", dict), ("num_gpus", int), ("num_nodes", int)):
         if not isinstance(exp.get(key), kind):
             raise BadInputError(
-                f"an experiment needs {key!r}", mend=f"of type {kind.__name__}", where=document.where(key)
+                f"an experiment needs {key!r}", hint=f"of type {kind.__name__}", where=document.where(key)
             )
     if exp["name"] in taken:
         raise BadInputError(
             f"there is an experiment {exp['name']} already",
-            mend="the name is that of its folder: give each its own",
+            hint="the name is that of its folder: give each its own",
             where=document.where("name"),
         )
     if reason := why_impossible(pool, Shape(exp["num_nodes"], exp["num_gpus"])):
@@ -132,7 +132,7 @@ class Experiments:
         pool: Pool,
         files: StudyFiles,
         mappings: Mapping[str, str],
-        on_end: Callable[[dict[str, Any], Ending], object] = lambda exp, ending: None,
+        on_end: Callable[[dict[str, Any], TrialResult], object] = lambda exp, ending: None,
         port: int = 0,
     ) -> None:
         self._args, self._pool, self._files, self._mappings = args, pool, files, mappings
@@ -146,7 +146,7 @@ class Experiments:
 
     # -- before --------------------------------------------------------------------------------------
 
-    def order(self, name: str, reservation: Reservation, place: int) -> Order:
+    def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
         """As `executor.Client.order`; writes the files of the contract."""
         exp = self._exps[name]
         command, identity, report = self._command(exp), self._identity(exp), self._files.result(name, "outcome.json")
@@ -198,31 +198,31 @@ class Experiments:
             os.path.abspath(given.get("model_info_path") or self._files.result(exp["name"], "model_info.json")),
         )
 
-    def started(self, name: str, reservation: Reservation) -> None:
+    def started(self, name: str, reservation: SlotReservation) -> None:
         """As `executor.Client.started`."""
 
     # -- after ---------------------------------------------------------------------------------------
 
-    def judge(self, name: str, end: End) -> Ending:
+    def judge(self, name: str, end: End) -> TrialResult:
         """As `executor.Client.judge`."""
         figures, reason = self._read(self._exps[name])
         return diagnose(end, figures, reason, tail(self._files.result(name, "stderr.log")))
 
-    def settling(self, reservation: Reservation, end: End) -> float:
+    def settling(self, reservation: SlotReservation, end: End) -> float:
         """As `executor.Client.settling`."""
         launch = command_of(self._args, self._pool).launch
         self.lingering = launch.settling(reservation, end.report)
         return self.lingering
 
-    def ended(self, name: str, ending: Ending, *, again: bool) -> None:
+    def ended(self, name: str, ending: TrialResult, *, again: bool) -> None:
         """As `executor.Client.ended`."""
         if not again:
             self._on_end(self._exps[name], ending)
 
-    def earlier(self, exp: dict[str, Any]) -> Ending | None:
+    def earlier(self, exp: dict[str, Any]) -> TrialResult | None:
         """How this experiment ended in an earlier process; None: it is to be run.
 
-        Where it has measured nothing it is run again, as in the reference: its figures may have been taken away.
+        Where it has measured nothing it is run again, as in DeepSpeed: its figures may have been taken away.
         """
         identity = self._identity(exp)
         written = read_report(self._files.result(exp["name"], "exp.json")) or {}

@@ -14,7 +14,7 @@ import sys
 
 from bireme.cli import agent
 from bireme.deepspeed.arguments import launch_namespace
-from bireme.runner.pidfile import DIRECTORY as PID_FILE_BASEPATH
+from bireme.process.pid_file import DIRECTORY as PID_FILE_BASEPATH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from bireme.cli.options import Option, parse
 from bireme.errors import CANNOT_RUN, NOT_FOUND, BadInputError
 from bireme.job import Program
 from bireme.logs.console import complain
-from bireme.planning.command import worker_argv
+from bireme.planning.rank_command import worker_argv
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         environ = dict(env_mapping(os.environ.copy()))
     except OSError as error:
-        raise BadInputError(str(error), mend="this is for ranks that mpirun has started") from None
+        raise BadInputError(str(error), hint="this is for ranks that mpirun has started") from None
     kind: ProgramKind = "exec" if parsed.no_python else "module" if parsed.module else "script"
     program = Program(parsed.user_script, tuple(parsed.user_args), kind)
     argv = worker_argv(program, sys.executable)

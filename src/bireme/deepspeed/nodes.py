@@ -1,4 +1,4 @@
-"""The reference's ``Node`` and ``Reservation``: slots of a host, and some of them."""
+"""DeepSpeed's ``Node`` and ``Reservation``: slots of a host, and some of them."""
 
 from __future__ import annotations
 

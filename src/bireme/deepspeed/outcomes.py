@@ -1,4 +1,4 @@
-"""What the experiments of the reference's scheduler have come to: an error each, or figures, and the best of them."""
+"""What the experiments of DeepSpeed's scheduler have come to: an error each, or figures, and the best of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from bireme.tune.ending import Ending
+    from bireme.tune.trial_result import TrialResult
 
 
-def error_of(ending: Ending) -> str | None:
-    """What the reference calls an error: why there is no figure; None: all is well."""
+def error_of(ending: TrialResult) -> str | None:
+    """What DeepSpeed calls an error: why there is no figure; None: all is well."""
     if ending.cause == "ok":
         return None
     if not ending.reason or ending.reason.startswith(f"{ending.cause}:"):

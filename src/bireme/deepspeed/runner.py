@@ -1,12 +1,12 @@
 """The names of ``deepspeed.launcher.runner``: the command, and the helpers that others import from it.
 
-What a filter names and the pool lacks is a ``ValueError`` in the reference's words, since programs look for them.
+What a filter names and the pool lacks is a ``ValueError`` in DeepSpeed's words, since programs look for them.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess  # noqa: F401 - programs that wrap the reference's runner look for its Popen here
+import subprocess  # noqa: F401 - programs that wrap DeepSpeed's runner look for its Popen here
 import sys
 from collections import OrderedDict
 
@@ -161,7 +161,7 @@ def parse_resource_filter(
 ) -> Mapping[str, Sequence[int]]:
     """Filter ``host → slots`` by ``NODE[:SLOT,…][@NODE…]``; hosts keep their order, those left empty are dropped.
 
-    As in the reference, ``a@a:0`` names slot 0 of ``a`` alone (under ``bireme run``, all its slots).
+    As in DeepSpeed, ``a@a:0`` names slot 0 of ``a`` alone (under ``bireme run``, all its slots).
 
     Raises:
         ValueError: both filters are given, one cannot be read, or it names what is not there.
@@ -235,7 +235,7 @@ def main(args: Sequence[str] | None = None) -> None:
     """Run a command line; return when the job has ended well.
 
     Raises:
-        ValueError: bad input; nothing was started. As in the reference that includes, with ``--launcher slurm``,
+        ValueError: bad input; nothing was started. As in DeepSpeed that includes, with ``--launcher slurm``,
             filters that ``srun`` itself could not carry out, although ``bireme run`` can.
         SystemExit: with the job's exit code, when it is not 0.
     """

@@ -1,10 +1,10 @@
 """The names of ``deepspeed.autotuning.scheduler``: experiments, given as files, on the slots of some hosts.
 
-An adapter over :mod:`bireme.tune`. What the reference does is done, with what it does wrong left out: every experiment
+An adapter over :mod:`bireme.tune`. What DeepSpeed does is done, with what it does wrong left out: every experiment
 has arguments of its own, a configuration fails by what its ranks raised and not by a word on stderr, what the
 infrastructure has failed is run again, times are minimised, and nothing is ended by its name.
 
-Where the reference sleeps and looks, :meth:`ResourceManager.run` waits for what happens. Like all of Bireme that runs
+Where DeepSpeed sleeps and looks, :meth:`ResourceManager.run` waits for what happens. Like all of Bireme that runs
 jobs it belongs to the main thread.
 """
 
@@ -22,10 +22,10 @@ from bireme.deepspeed.outcomes import best_of, error_of
 from bireme.errors import BadInputError, UnfitError
 from bireme.loop import STOP_SIGNALS
 from bireme.tune.deepspeed.files import StudyFiles
-from bireme.tune.ending import Ending
 from bireme.tune.executor import Executor, Job
 from bireme.tune.scheduler import Scheduler
 from bireme.tune.slots import Shape, why_impossible
+from bireme.tune.trial_result import TrialResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class ResourceManager:
             raise KeyboardInterrupt  # the signal was handled, and we have not done what was asked for
 
     def _scheduler(self, pool: Mapping[str, tuple[str, ...]]) -> Scheduler:
-        """In order, as the reference; with ``--order longest`` the widest first, and what is not in its way beside it.
+        """In order, as DeepSpeed; with ``--order longest`` the widest first, and what is not in its way beside it.
 
         How long anything takes is not known: nobody has run it.
         """
@@ -186,10 +186,10 @@ class ResourceManager:
     def _start(self, exp: dict[str, Any], reservations: list[Reservation]) -> None:
         claim = self._open()
 
-        def ended(exp: dict[str, Any], ending: Ending) -> None:
+        def ended(exp: dict[str, Any], ending: TrialResult) -> None:
             claim.loop.after(client.lingering, lambda: self._ended(exp, ending))
 
-        client = self._experiments(ended, port=exp["exp_id"])  # as in the reference
+        client = self._experiments(ended, port=exp["exp_id"])  # as in DeepSpeed
         client.add(exp)
         pool = pool_of((each.node.host, each.slots) for each in reservations)
         executor = Executor(claim.loop, Scheduler(pool), client, keep=(claim.fileno(),))
@@ -207,7 +207,7 @@ class ResourceManager:
         if pbar is not None:
             pbar.update(len(self.finished_experiments) - before)
 
-    def _ended(self, exp: dict[str, Any], ending: Ending) -> None:
+    def _ended(self, exp: dict[str, Any], ending: TrialResult) -> None:
         """An experiment has ended for good. One that `run` was told to stop has not: it is queued again."""
         executor, _, reservations, _ = self.running_experiments[exp["exp_id"]]
         self._open().loop.stop()
@@ -229,7 +229,7 @@ class ResourceManager:
             executor, exp, _, _ = self.running_experiments[number]
             executor.stop()
             if executor.withdraw():  # it was to be started again
-                self._ended(exp, Ending("stopped"))
+                self._ended(exp, TrialResult("stopped"))
         while any(number in self.running_experiments for number in exp_ids):
             self._wait()
         self._close_if_idle()
@@ -280,7 +280,7 @@ class ResourceManager:
     # -- inside --------------------------------------------------------------------------------------
 
     def _experiments(
-        self, on_end: Callable[[dict[str, Any], Ending], object] = lambda exp, ending: None, port: int = 0
+        self, on_end: Callable[[dict[str, Any], TrialResult], object] = lambda exp, ending: None, port: int = 0
     ) -> Experiments:
         files = StudyFiles.at(self.results_dir, self.exps_dir)
         return Experiments(self.args, self._pool(), files, self.arg_mappings, on_end, port)

@@ -54,7 +54,7 @@ class _Stream:
         self.tail = b""
 
 
-class Output:
+class JobOutput:
     """All streams of a job's ranks, wherever they run."""
 
     def __init__(self, loop: Loop, console: Console, style: Style) -> None:

@@ -1,6 +1,6 @@
 """One log file for each rank: ``DIR/YYYYmmddHHMMSS_rankN.log``, stdout and stderr together.
 
-Name and content as the reference's launcher has them (``--enable_each_rank_log``), but the console keeps
+Name and content as DeepSpeed's launcher has them (``--enable_each_rank_log``), but the console keeps
 its output too, and a full disk is said and does not kill training.
 """
 
@@ -24,7 +24,7 @@ def prepare(directory: str, where: str = "--enable_each_rank_log") -> str:
     """
     path = os.path.abspath(os.path.expanduser(directory))
     if os.path.exists(path) and not os.path.isdir(path):
-        raise BadInputError(f"{directory} is a file, not a directory", mend="name a directory", where=where)
+        raise BadInputError(f"{directory} is a file, not a directory", hint="name a directory", where=where)
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:

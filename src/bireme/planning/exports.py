@@ -2,8 +2,8 @@
 
 From the weakest to the strongest:
 
-1. what this shell has, of the names below: those of the reference, those of its accelerators, and
-   what else steers training. ``PYTHONPATH`` is given the working directory in front, as by the reference;
+1. what this shell has, of the names below: those of DeepSpeed, those of its accelerators, and
+   what else steers training. ``PYTHONPATH`` is given the working directory in front, as by DeepSpeed;
 2. ``.deepspeed_env`` (or the file that ``DS_ENV_FILE`` names), then ``.bireme_env``, in the home directory;
 3. the same in the working directory;
 4. ``--export NAME``, ``--export 'PREFIX*'`` and ``--export NAME=VALUE``, in their order.
@@ -42,7 +42,7 @@ REFERENCE_ENV_FILE = ".deepspeed_env"
 REFERENCE_ENV_FILE_VARIABLE = "DS_ENV_FILE"
 
 PREFIXES = (
-    # The reference's, and those that its accelerators add.
+    # DeepSpeed's, and those that its accelerators add.
     *("MLFLOW", "PYTHON", "MV2", "UCX", "NCCL", "HCCL", "ASCEND"),
     # The frameworks: torch, DeepSpeed, Hugging Face, TensorFlow, JAX.
     *("TORCH", "PYTORCH", "ATEN_", "DS_", "DEEPSPEED", "ACCELERATE_", "HF_", "HUGGING", "TRANSFORMERS_", "DIFFUSERS_"),
@@ -60,7 +60,7 @@ PREFIXES = (
 
 NAMES = frozenset(
     {
-        *("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH"),  # the first two are of the reference's accelerators
+        *("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH"),  # the first two are of DeepSpeed's accelerators
         *("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "HYDRA_FULL_ERROR"),
     }
 )
@@ -96,7 +96,7 @@ _OF_LOGIN = frozenset(
     }
 )
 _OF_LOGIN_PREFIXES = ("SSH_", "XDG_", "DBUS_", "TMUX", "WAYLAND_", "GNOME_", "KDE_", "SYSTEMD_")
-# Where the key is set, every node sets the others for its own network cards (so the reference has it).
+# Where the key is set, every node sets the others for its own network cards (so DeepSpeed has it).
 _SET_BY_SITE = {"AISC_JOB_NAME": ("NCCL_IB_HCA", "UCX_NET_DEVICES")}
 
 _LOADS_CODE = frozenset(
@@ -212,7 +212,7 @@ def parse_env_file(text: str, path: str) -> Iterator[tuple[str, str, int]]:
         name = words[-1] if words else ""
         where = f"{path}:{number}"
         if not equals or words[:-1] not in ([], ["export"]) or not _is_name(name) or "\0" in value:
-            raise BadInputError("this is not NAME=VALUE", mend="a comment begins with '#'", where=where)
+            raise BadInputError("this is not NAME=VALUE", hint="a comment begins with '#'", where=where)
         yield name, _unquoted(value.strip(), where), number
 
 
@@ -232,7 +232,7 @@ def _requested(request: str, here: Mapping[str, str]) -> list[tuple[str, str]]:
             raise BadInputError(f"the value of {name} has a zero byte", where=_WHERE)
         return [(name, value)]
     if name not in here:
-        raise BadInputError(f"{name} is not set", mend=f"--export {name}=VALUE gives it a value", where=_WHERE)
+        raise BadInputError(f"{name} is not set", hint=f"--export {name}=VALUE gives it a value", where=_WHERE)
     return [(name, here[name])]
 
 
@@ -308,5 +308,5 @@ def _is_name(text: str) -> bool:
 
 
 def _no_request(name: str) -> BadInputError:
-    mend = "NAME, 'PREFIX*' or NAME=VALUE, once for each"
-    return BadInputError(f"{quoted(name)} is not the name of a variable", mend=mend, where=_WHERE)
+    hint = "NAME, 'PREFIX*' or NAME=VALUE, once for each"
+    return BadInputError(f"{quoted(name)} is not the name of a variable", hint=hint, where=_WHERE)

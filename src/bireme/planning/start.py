@@ -7,8 +7,8 @@ A pure function from the job, the active resources and the facts about the nodes
 from __future__ import annotations
 
 from bireme.errors import BadInputError
-from bireme.planning.command import worker_argv
 from bireme.planning.environment import is_mig, node_environment, rank_environment, visible_devices
+from bireme.planning.rank_command import worker_argv
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -144,7 +144,7 @@ def _world_size(spec: JobSpec, active: Pool) -> int:
         if not 0 <= rank < world_size:
             raise BadInputError(
                 f"there is no rank {rank}: the job has {world_size}",
-                mend=f"0 to {world_size - 1}",
+                hint=f"0 to {world_size - 1}",
                 where="--wrap_ranks",
             )
     return world_size

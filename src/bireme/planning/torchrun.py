@@ -74,5 +74,5 @@ def _refuse_what_it_cannot(spec: JobSpec, node: NodePlan) -> None:
         if wanted:
             raise BadInputError(
                 f"{what} cannot be used here: PyTorch's elastic agent starts the ranks",
-                mend="with a runner it can: leave out --no_ssh",
+                hint="with a runner it can: leave out --no_ssh",
             )

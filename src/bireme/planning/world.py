@@ -1,4 +1,4 @@
-"""World info: host → slot ids as one word for a command line, the reference's format."""
+"""World info: host → slot ids as one word for a command line, DeepSpeed's format."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def _counted(path: str, variable: str) -> Counts:
             count, first = counts.get(name, (0, number))
             counts[name] = count + 1, first
     if not counts:
-        raise BadInputError(f"{path} lists no host", mend=_MEND, where=variable)
+        raise BadInputError(f"{path} lists no host", hint=_MEND, where=variable)
     return counts
 
 
@@ -244,12 +244,12 @@ def _number(digits: str, text: str, where: str) -> int:
 
 def _check_host(name: str, where: str, place: str = "") -> None:
     if not is_host(name):
-        raise BadInputError(f"{place}{quoted(name)} is not a host", mend=_MEND, where=where)
+        raise BadInputError(f"{place}{quoted(name)} is not a host", hint=_MEND, where=where)
 
 
 def _malformed(text: str, where: str) -> BadInputError:
-    return BadInputError(f"{quoted(text)} is not understood", mend=_MEND, where=where)
+    return BadInputError(f"{quoted(text)} is not understood", hint=_MEND, where=where)
 
 
 def _too_many(where: str) -> BadInputError:
-    return BadInputError(f"these are more than {MOST_HOSTS} hosts", mend=_MEND, where=where)
+    return BadInputError(f"these are more than {MOST_HOSTS} hosts", hint=_MEND, where=where)

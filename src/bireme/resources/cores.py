@@ -22,7 +22,7 @@ def allowed_cores() -> set[int]:
         BadInputError: the system cannot bind processes to cores (macOS).
     """
     if not hasattr(os, "sched_getaffinity"):
-        raise BadInputError("this system cannot bind a process to cores", mend="leave this option out", where=_BIND)
+        raise BadInputError("this system cannot bind a process to cores", hint="leave this option out", where=_BIND)
     return os.sched_getaffinity(0)
 
 
@@ -58,13 +58,13 @@ def parse_core_list(text: str, allowed: Collection[int] | None = None) -> tuple[
         first, dash, last = (part.strip() for part in word.partition("-"))
         low, high = _number(first), _number(last if dash else first)
         if low is None or high is None:
-            raise BadInputError(f"{word[:40]!r} is not a core or a range of cores", mend="as in: 0,2-5", where=_LIST)
+            raise BadInputError(f"{word[:40]!r} is not a core or a range of cores", hint="as in: 0,2-5", where=_LIST)
         if low > high:
-            raise BadInputError(f"{word.strip()!r} runs backwards", mend=f"write {high}-{low}", where=_LIST)
+            raise BadInputError(f"{word.strip()!r} runs backwards", hint=f"write {high}-{low}", where=_LIST)
         for core in range(low, high + 1):
             if core not in allowed:  # also what stops at the first core of an absurdly long range
                 raise BadInputError(
-                    f"core {core} may not be used", mend=f"those that may: {_ranges(allowed)}", where=_LIST
+                    f"core {core} may not be used", hint=f"those that may: {_ranges(allowed)}", where=_LIST
                 )
             if core in cores:
                 raise BadInputError(f"core {core} stands there twice", where=_LIST)
@@ -105,7 +105,7 @@ def physical_cores(allowed: Collection[int], root: str = "/") -> tuple[int, ...]
 def split_cores(cores: tuple[int, ...], ranks: int, *, where: str = _BIND) -> tuple[tuple[int, ...], ...]:
     """A share of the cores for each rank: neighbours in the list, and as many for each.
 
-    Cores that cannot be shared evenly stay idle, as with the reference: all ranks wait for the
+    Cores that cannot be shared evenly stay idle, as with DeepSpeed: all ranks wait for the
     slowest, so that a larger share for some of them gains nothing.
 
     Raises:

@@ -95,7 +95,7 @@ def visible_variables(accelerator: str, *, declared: bool = False) -> tuple[str,
 
     Args:
         declared: the slots were declared, by a hostfile or as world info. They are bound then even where no
-            accelerator is found, as the reference does.
+            accelerator is found, as DeepSpeed does.
     """
     return _VARIABLES["cuda" if declared and accelerator == "cpu" else accelerator]
 
@@ -115,7 +115,7 @@ def discover(accelerator: str, environ: Mapping[str, str], root: str = "/") -> D
     if asked and accelerator not in ACCELERATORS:
         raise BadInputError(
             f"{accelerator!r} is not an accelerator",
-            mend=f"it is auto or one of {', '.join(ACCELERATORS)}",
+            hint=f"it is auto or one of {', '.join(ACCELERATORS)}",
             where=_OPTION,
         )
     for kind in (accelerator,) if asked else ACCELERATORS:
@@ -134,7 +134,7 @@ def discover(accelerator: str, environ: Mapping[str, str], root: str = "/") -> D
             return _cpu(f"{variable} leaves no device visible", variable)
         return Devices(kind, found.ids, visible, found.names, found.uuids, variable)
     if accelerator in _NOUNS:
-        raise BadInputError(f"no {_NOUNS[accelerator]} was found on this machine", mend=_USE_CPU, where=_OPTION)
+        raise BadInputError(f"no {_NOUNS[accelerator]} was found on this machine", hint=_USE_CPU, where=_OPTION)
     return _cpu("" if asked else "no accelerator found")
 
 
@@ -158,7 +158,7 @@ def local_slots(
         return _cpu_slots(devices, num_gpus, filtered)
     chosen = filtered or num_gpus is not None
     if not devices.ids or (devices.visible == () and not chosen):
-        raise BadInputError("leaves no device visible", mend=f"unset it; or {_USE_CPU}", where=devices.variable)
+        raise BadInputError("leaves no device visible", hint=f"unset it; or {_USE_CPU}", where=devices.variable)
     if not chosen:
         if devices.visible is None:
             return devices.ids, ()
@@ -166,7 +166,7 @@ def local_slots(
         return devices.visible, ()
     if num_gpus is not None and num_gpus > len(devices.ids):
         there = "is 1" if len(devices.ids) == 1 else f"are {len(devices.ids)}"
-        raise BadInputError(f"{num_gpus} GPUs are asked for, there {there}", mend=_USE_CPU, where="--num_gpus")
+        raise BadInputError(f"{num_gpus} GPUs are asked for, there {there}", hint=_USE_CPU, where="--num_gpus")
     notes: tuple[str, ...] = ()
     if devices.visible is not None and devices.visible != devices.ids:
         value = f"{devices.variable}={','.join(devices.visible)}"
@@ -236,7 +236,7 @@ def _check_visible(devices: Devices, visible: tuple[str, ...]) -> None:
         indices = devices.ids == _numbered(len(devices.ids))
         if indices and word.isdecimal() and word not in devices.ids and devices.accelerator != "xpu":
             raise BadInputError(
-                f"there is no device {word[:20]}", mend=f"they are 0 to {len(devices.ids) - 1}", where=devices.variable
+                f"there is no device {word[:20]}", hint=f"they are 0 to {len(devices.ids) - 1}", where=devices.variable
             )
 
 

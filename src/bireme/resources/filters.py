@@ -1,6 +1,6 @@
 """What ``--include``, ``--exclude``, ``--num_nodes`` and ``--num_gpus`` leave of a pool.
 
-The filters' grammar is the reference's (``deepspeed --include``)::
+The filters' grammar is DeepSpeed's (``deepspeed --include``)::
 
     FILTER = NODE [":" SLOT ["," SLOT ...]] ["@" FILTER]
 
@@ -10,7 +10,7 @@ Hosts stand without a user and IPv6 addresses in brackets (``[fe80::1]:0,2``), s
 have one meaning each. A node without slots stands for all its slots. Slots are opaque words
 (``3``, ``GPU-8932f937``, ``MIG-GPU-8932f937/1/0``), except that a number may have zeros before it.
 
-Where we differ from the reference: ``a@a:0`` names all slots of ``a`` (there, only slot 0); and
+Where we differ from DeepSpeed: ``a@a:0`` names all slots of ``a`` (there, only slot 0); and
 whatever cannot be done is refused with what there is, also a filter that leaves nothing.
 """
 
@@ -95,7 +95,7 @@ def apply_filters(
             left[host] = kept
     if not left and not may_be_empty:
         raise BadInputError(
-            "no slot is left to run on", mend=f"there are: {_summary(pool)}", where=where if text else ""
+            "no slot is left to run on", hint=f"there are: {_summary(pool)}", where=where if text else ""
         )
     return left
 
@@ -110,7 +110,7 @@ def take(pool: Mapping[str, tuple[str, ...]], num_nodes: int | None = None, num_
         _at_least_one(num_nodes, "--num_nodes")
         if num_nodes > len(pool):
             raise BadInputError(
-                f"{num_nodes} nodes are asked for, there {_are(len(pool))}", mend=listed(pool), where="--num_nodes"
+                f"{num_nodes} nodes are asked for, there {_are(len(pool))}", hint=listed(pool), where="--num_nodes"
             )
     if num_gpus is not None:
         _at_least_one(num_gpus, "--num_gpus")
@@ -172,26 +172,26 @@ def _is_word(text: str) -> bool:
     return bool(text) and text.isprintable() and " " not in text and _SEPARATORS.isdisjoint(text)
 
 
-def _malformed(text: str, mend: str, where: str) -> BadInputError:
-    return BadInputError(f"{_quoted(text)} is not a node and its slots", mend=mend, where=where)
+def _malformed(text: str, hint: str, where: str) -> BadInputError:
+    return BadInputError(f"{_quoted(text)} is not a node and its slots", hint=hint, where=where)
 
 
 def _known_host(pool: Mapping[str, tuple[str, ...]], host: str, aliases: Mapping[str, str], where: str) -> str:
     for name in (host, aliases.get(host, host)):
         if name in pool:
             return name
-    raise BadInputError(f"there is no node {_quoted(host)}", mend=f"there are: {listed(pool)}", where=where)
+    raise BadInputError(f"there is no node {_quoted(host)}", hint=f"there are: {listed(pool)}", where=where)
 
 
 def _known_slot(
     pool: Mapping[str, tuple[str, ...]], host: str, slot: str, aliases: Mapping[str, str], where: str
 ) -> str:
-    number = (slot.lstrip("0") or "0") if slot.isdecimal() else slot  # the reference reads 03 as 3
+    number = (slot.lstrip("0") or "0") if slot.isdecimal() else slot  # DeepSpeed reads 03 as 3
     for name in (slot, number, aliases.get(slot, slot)):
         if name in pool[host]:
             return name
     raise BadInputError(
-        f"node {host} has no slot {_quoted(slot)}", mend=f"its slots are: {listed(pool[host])}", where=where
+        f"node {host} has no slot {_quoted(slot)}", hint=f"its slots are: {listed(pool[host])}", where=where
     )
 
 

@@ -1,6 +1,6 @@
 """Hosts as the user lists them: in a hostfile, or behind ``--hosts``.
 
-A hostfile has MPI's style, and the reference's: one host on a line, ``#`` begins a comment::
+A hostfile has MPI's style, and DeepSpeed's: one host on a line, ``#`` begins a comment::
 
     worker-0 slots=4
     alice@worker-1 slots=8 port=22022   # another user, another port of sshd
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 DEFAULT_HOSTFILE = "/job/hostfile"
-"""Where the reference looks, and so some clusters put it."""
+"""Where DeepSpeed looks, and so some clusters put it."""
 
 MOST_HOSTS = 100_000
 """More than one job can have; a slip of the keyboard in ``node[1-10000000000]`` shall not fill the memory."""
@@ -98,7 +98,7 @@ def parse_hostfile(text: str, path: str) -> tuple[HostEntry, ...]:
             if len(entries) > MOST_HOSTS:
                 raise _too_many(f"{path}:{number}")
     if not entries:
-        raise BadInputError("no host stands in it", mend=_ON_LINE, where=path)
+        raise BadInputError("no host stands in it", hint=_ON_LINE, where=path)
     _refuse_doubles(entries, path)
     return tuple(entries)
 
@@ -188,9 +188,9 @@ def _on_line(words: list[str], line: int, where: str) -> Iterable[HostEntry]:
     for word in words[1:]:
         key, equals, value = word.partition("=")
         if not equals:
-            raise BadInputError(f"{quoted(word)} is not slots=N or port=N", mend=_ON_LINE, where=where)
+            raise BadInputError(f"{quoted(word)} is not slots=N or port=N", hint=_ON_LINE, where=where)
         if key not in _MOST_OF_KEY:
-            raise BadInputError(f"{quoted(key)} is not a key of a host", mend=_nearest(key), where=where)
+            raise BadInputError(f"{quoted(key)} is not a key of a host", hint=_nearest(key), where=where)
         if key in given:
             raise BadInputError(f"{key}= stands there twice", where=where)
         given[key] = _number(key, value, where)
@@ -209,7 +209,7 @@ def _and_slots(piece: str, where: str) -> tuple[str, int | None]:
     return host, _number("slots", number, where)
 
 
-def _hosts(word: str, where: str, mend: str) -> tuple[str | None, tuple[str, ...]]:
+def _hosts(word: str, where: str, hint: str) -> tuple[str | None, tuple[str, ...]]:
     """The user, if one is named, and the hosts that a word stands for."""
     user, at, host = word.partition("@")
     named = bool(at) and _is_word(user, _IN_USERS)
@@ -220,9 +220,9 @@ def _hosts(word: str, where: str, mend: str) -> tuple[str | None, tuple[str, ...
     elif is_host(host):
         names = (host,)
     elif _SET_SIGNS.isdisjoint(host):
-        raise _malformed(word, mend, where)
+        raise _malformed(word, hint, where)
     else:
-        names = node_set(host, where, mend)
+        names = node_set(host, where, hint)
     return user if named else None, names
 
 
@@ -239,17 +239,17 @@ def _ipv6(text: str) -> str:
     return bare
 
 
-def node_set(text: str, where: str, mend: str) -> tuple[str, ...]:
+def node_set(text: str, where: str, hint: str) -> tuple[str, ...]:
     """The hosts that a node set such as ``node[01-16]`` stands for, in the order of ClusterShell's ``NodeSet``.
 
     Args:
-        mend: what the error says when it is none.
+        hint: what the error says when it is none.
 
     Raises:
         BadInputError: it is none, stands for no host, or for too many.
     """
     if not _IN_SETS.issuperset(text):
-        raise _malformed(text, mend, where)
+        raise _malformed(text, hint, where)
     if sum(map(_spread, split_outside_brackets(text))) > MOST_HOSTS:
         raise _too_many(where)
     try:
@@ -259,10 +259,10 @@ def node_set(text: str, where: str, mend: str) -> tuple[str, ...]:
     except Exception as error:  # its errors have no base in common; those of a group's source may be anything
         reason = " ".join(str(error).split())
         if reason != _NO_GROUPS:
-            raise BadInputError(f"{quoted(text)} is not a set of hosts", mend=reason[:160], where=where) from None
+            raise BadInputError(f"{quoted(text)} is not a set of hosts", hint=reason[:160], where=where) from None
         names = ()
     if not names:
-        raise BadInputError(f"{quoted(text)} stands for no host", mend="`nodeset --groups` lists groups", where=where)
+        raise BadInputError(f"{quoted(text)} stands for no host", hint="`nodeset --groups` lists groups", where=where)
     for name in names:
         if not is_host(name):
             raise _malformed(name, f"{quoted(text)} stands for it", where)
@@ -327,8 +327,8 @@ def _nearest(key: str) -> str:
     return f"did you mean {near[0]}=?" if near else "there are slots= and port="
 
 
-def _malformed(text: str, mend: str, where: str) -> BadInputError:
-    return BadInputError(f"{quoted(text)} is not a host", mend=mend, where=where)
+def _malformed(text: str, hint: str, where: str) -> BadInputError:
+    return BadInputError(f"{quoted(text)} is not a host", hint=hint, where=where)
 
 
 def _too_many(where: str) -> BadInputError:

@@ -65,7 +65,7 @@ class PortLease:
         return f"PortLease(port={self.port}, fds={self.fds})"
 
 
-class Listener:
+class PortListener:
     """A leased port that is listened on, so that others can try whether they reach it."""
 
     def __init__(self, lease: PortLease) -> None:
@@ -119,19 +119,19 @@ def lease_named_port(port: int) -> PortLease:
     where = "--master_port"
     if not 1 <= port <= _LAST:
         raise BadInputError(f"{port} is not a port: they go from 1 to {_LAST}", where=where)
-    mend = "leave the option out, and a free port is chosen"
+    hint = "leave the option out, and a free port is chosen"
     fds = _lock(port)
     if fds is None:
         uid = _holder_of(_name(port))
         whose = "another job of Bireme" if uid in (_UNKNOWN, os.geteuid()) else f"a job of {name_of(uid)}"
-        raise BadInputError(f"port {port} is taken by {whose}", mend=mend, where=where)
+        raise BadInputError(f"port {port} is taken by {whose}", hint=hint, where=where)
     try:
         _listen(port).close()
     except OSError as error:
         _unlock(fds)
         if error.errno == errno.EADDRINUSE:
-            raise BadInputError(f"port {port} is taken by another program", mend=mend, where=where) from None
-        raise BadInputError(f"this user may not listen on port {port}", mend=mend, where=where) from None
+            raise BadInputError(f"port {port} is taken by another program", hint=hint, where=where) from None
+        raise BadInputError(f"this user may not listen on port {port}", hint=hint, where=where) from None
     except BaseException:
         _unlock(fds)
         raise

@@ -47,11 +47,11 @@ def _read_script(path: str) -> bytes:
     if os.path.isdir(path):
         path = os.path.join(path, "__main__.py")
         if not os.path.isfile(path):
-            raise BadInputError(f"{path[:-12]} is a directory, not a script", mend="name the Python file to run")
+            raise BadInputError(f"{path[:-12]} is a directory, not a script", hint="name the Python file to run")
     if not os.path.exists(path):
         raise BadInputError(
             f"there is no script {path}",
-            mend="options of bireme stand before the script; --no_python runs a command, -m a module",
+            hint="options of bireme stand before the script; --no_python runs a command, -m a module",
         )
     try:
         return _read(path)
@@ -71,7 +71,7 @@ def _read_module(program: Program, environ: Mapping[str, str]) -> bytes:
     if found is None:
         if top in sys.builtin_module_names:
             return b""
-        raise BadInputError(f"there is no module {top}", mend="is its package installed, or PYTHONPATH set?")
+        raise BadInputError(f"there is no module {top}", hint="is its package installed, or PYTHONPATH set?")
     path = found.origin or ""
     for place in found.submodule_search_locations or () if rest or found.submodule_search_locations else ():
         base = os.path.join(place, *rest.split(".")) if rest else place

@@ -1,4 +1,4 @@
-"""What the end of a run means: a pure function from what ``bireme run`` has left to an `Ending`."""
+"""What the end of a run means: a pure function from what ``bireme run`` has left to an `TrialResult`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import signal
 from collections.abc import Mapping
 
 from bireme.errors import BAD_INPUT, OK, TIME_LIMIT
-from bireme.supervise import record
-from bireme.supervise.outcome import RankEnd
-from bireme.supervise.status import describe
+from bireme.result import report_record
+from bireme.result.exit_status import describe
+from bireme.result.outcome import RankEnd
 from bireme.tune import tracebacks
-from bireme.tune.ending import Cause, Ending
 from bireme.tune.experiment import End
+from bireme.tune.trial_result import Cause, TrialResult
 
 _LINES = 20
 """So many lines of a traceback are kept."""
@@ -24,7 +24,7 @@ _OURS = "bireme: "
 _PORT_IS_TAKEN = re.compile(r"--master_port: port \d+ is taken")
 
 
-def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -> Ending:
+def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -> TrialResult:
     """How an experiment ended.
 
     An experiment is ``ok`` when its figures are there and its run ended with 0. One whose rank dies afterwards has
@@ -39,10 +39,10 @@ def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -
         stderr: the end of what the run wrote there.
     """
     if end.exit_code == OK:
-        ending = Ending("no metric", reason) if reason else Ending("ok", metrics=dict(figures))
+        ending = TrialResult("no metric", reason) if reason else TrialResult("ok", metrics=dict(figures))
     elif end.stopped:
-        ending = Ending("stopped", "stopped by the tuner")  # whatever its ranks made of that
-    elif end.report is None or not record.is_one(end.report):
+        ending = TrialResult("stopped", "stopped by the tuner")  # whatever its ranks made of that
+    elif end.report is None or not report_record.is_one(end.report):
         ending = _without_report(end.exit_code, stderr)
     else:
         ending = _of_report(end.report)
@@ -51,33 +51,33 @@ def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -
     return ending.replace(seconds=end.seconds)
 
 
-def _without_report(code: int, stderr: str) -> Ending:
+def _without_report(code: int, stderr: str) -> TrialResult:
     """The run has refused its command line, was killed, or could not write."""
     words = _our_words(stderr)
     if code == BAD_INPUT and not _PORT_IS_TAKEN.match(words):
-        return Ending("failed", tracebacks.clip(words) or "bireme run refused its command line", words)
+        return TrialResult("failed", tracebacks.clip(words) or "bireme run refused its command line", words)
     if code == TIME_LIMIT:
-        return Ending("timed out", "stopped after the time limit")
+        return TrialResult("timed out", "stopped after the time limit")
     if code == BAD_INPUT:
-        return Ending("infrastructure", tracebacks.clip(words.partition("\n")[0]))
+        return TrialResult("infrastructure", tracebacks.clip(words.partition("\n")[0]))
     how = describe(code, by_signal=code > 128)
-    return Ending("infrastructure", f"bireme run has left no report: {how}", words)
+    return TrialResult("infrastructure", f"bireme run has left no report: {how}", words)
 
 
-def _of_report(report: Mapping[str, object]) -> Ending:
+def _of_report(report: Mapping[str, object]) -> TrialResult:
     """What the report tells of a run that did not end well."""
     cause, note = report["cause"], tracebacks.clip(str(report["note"]))
     if cause == "rank failed":
         return _of_ranks(report)
     if cause == "time limit":
-        return Ending("timed out", note)
+        return TrialResult("timed out", note)
     if cause == "signal":
         how = describe(_exit_code(report), by_signal=True)
-        return Ending("infrastructure", f"bireme run got {how}, from outside")
-    return Ending("infrastructure", note or str(cause), hosts=_hosts(report))
+        return TrialResult("infrastructure", f"bireme run got {how}, from outside")
+    return TrialResult("infrastructure", note or str(cause), hosts=_hosts(report))
 
 
-def _of_ranks(report: Mapping[str, object]) -> Ending:
+def _of_ranks(report: Mapping[str, object]) -> TrialResult:
     """A rank has failed. Memory comes first: the rank that lacked it need not be the one that was first to die."""
     first, *others = _failed(report)
     for end in (first, *others):
@@ -121,9 +121,9 @@ def _how(end: RankEnd) -> str:
     return describe(end.code, by_signal=end.by_signal)
 
 
-def _ending(cause: Cause, end: RankEnd, why: str) -> Ending:
+def _ending(cause: Cause, end: RankEnd, why: str) -> TrialResult:
     detail = "\n".join(end.detail.splitlines()[-_LINES:])
-    return Ending(cause, f"rank {end.rank} on {end.host}: {why}", detail)
+    return TrialResult(cause, f"rank {end.rank} on {end.host}: {why}", detail)
 
 
 def _exit_code(report: Mapping[str, object]) -> int:

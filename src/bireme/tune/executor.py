@@ -12,11 +12,11 @@ from typing import Protocol
 
 from bireme.errors import UNFIT
 from bireme.loop import Loop, Timer
-from bireme.supervise import limits
-from bireme.tune.ending import Ending
+from bireme.process import open_files
 from bireme.tune.experiment import End, Experiment, Order
-from bireme.tune.scheduler import Scheduler, Start, Task
-from bireme.tune.slots import Reservation, Shape
+from bireme.tune.scheduler import Scheduler, StartTask, Task
+from bireme.tune.slots import Shape, SlotReservation
+from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
 ATTEMPTS = 4
@@ -42,19 +42,19 @@ class Job(Value):
 class Client(Protocol):
     """Who knows what an experiment is; the executor asks and tells it."""
 
-    def order(self, name: str, reservation: Reservation, place: int) -> Order:
+    def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
         """What to start; ``place`` is a low number that no other running experiment has, another at each attempt."""
 
-    def judge(self, name: str, end: End) -> Ending:
+    def judge(self, name: str, end: End) -> TrialResult:
         """What a run's end means."""
 
-    def settling(self, reservation: Reservation, end: End) -> float:
+    def settling(self, reservation: SlotReservation, end: End) -> float:
         """Seconds until nothing of the experiment can be left on other nodes; 0.0 where nothing is."""
 
-    def started(self, name: str, reservation: Reservation) -> None:
+    def started(self, name: str, reservation: SlotReservation) -> None:
         """An experiment runs."""
 
-    def ended(self, name: str, ending: Ending, *, again: bool) -> None:
+    def ended(self, name: str, ending: TrialResult, *, again: bool) -> None:
         """An experiment has ended; ``again``: it is queued once more."""
 
 
@@ -183,7 +183,7 @@ class Executor:
 
     def close(self) -> None:
         """Leave the limits of this process as they were found; nothing runs any more."""
-        limits.give_back(self._limits)
+        open_files.give_back(self._limits)
 
     def _each(self, do: Callable[[Experiment], None]) -> None:
         for experiment in list(self._running.values()):
@@ -191,7 +191,7 @@ class Executor:
 
     # -- one experiment ------------------------------------------------------------------------------
 
-    def _start(self, start: Start) -> None:
+    def _start(self, start: StartTask) -> None:
         attempt, reservation = self._attempts[start.task.key], start.reservation
         taken, first = set(self._places.values()), attempt.number - 1  # another port than the one that was taken
         place = next(number for number in range(first, first + len(taken) + 1) if number not in taken)
@@ -205,10 +205,10 @@ class Executor:
 
     def _allow_files(self) -> None:
         """Often 1024 files may be open: too few for some hundred experiments side by side."""
-        before = limits.allow_files(_FILES * (len(self._running) + 1))
+        before = open_files.allow_files(_FILES * (len(self._running) + 1))
         self._limits = self._limits or before
 
-    def _ended(self, attempt: _Attempt, reservation: Reservation, end: End) -> None:
+    def _ended(self, attempt: _Attempt, reservation: SlotReservation, end: End) -> None:
         del self._running[attempt.key], self._places[attempt.key], self._attempts[attempt.key]
         settling = self._client.settling(reservation, end)
         if settling:
@@ -234,7 +234,7 @@ class Executor:
 
     # -- what fails through no fault of its own ------------------------------------------------------
 
-    def _failed_by_infrastructure(self, attempt: _Attempt, ending: Ending, code: int, settling: float) -> bool:
+    def _failed_by_infrastructure(self, attempt: _Attempt, ending: TrialResult, code: int, settling: float) -> bool:
         """Queue it again, elsewhere if others can carry it; return whether."""
         for host in ending.hosts:
             self._suspect(host, settling)
@@ -257,7 +257,7 @@ class Executor:
         dead = [host for host, failures in self._failures.items() if failures >= ATTEMPTS]
         return bool(self._scheduler.impossible(shape, without=dead))
 
-    def _ran_to_its_end(self, reservation: Reservation) -> None:
+    def _ran_to_its_end(self, reservation: SlotReservation) -> None:
         """Its hosts are sound, whatever has been there before."""
         self._worked = True
         for host, _ in reservation.places:

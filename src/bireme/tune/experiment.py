@@ -15,9 +15,9 @@ from typing import BinaryIO
 from bireme import jsontext
 from bireme.errors import BiremeError
 from bireme.loop import Loop, Timer
-from bireme.supervise import guardian
-from bireme.supervise.status import exit_code
-from bireme.supervise.worker import WorkerStart
+from bireme.process import guardian
+from bireme.process.worker import WorkerStart
+from bireme.result.exit_status import exit_code
 from bireme.value import Value
 
 _PATIENCE = 20.0

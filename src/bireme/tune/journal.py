@@ -116,7 +116,7 @@ class Journal:
         if os.getpid() != self._pid:  # the descriptor came along, the lock did not
             raise BiremeError(f"{self.path} is written by process {self._pid}, not by a fork of it")
         if self._refusal:
-            raise BiremeError(self._refusal, mend="open it again: what is torn is then cut off")
+            raise BiremeError(self._refusal, hint="open it again: what is torn is then cut off")
         line = _line(record)
         size = self._size + len(line)
         try:
@@ -127,7 +127,7 @@ class Journal:
         except BaseException as error:  # a signal's handler may raise anything, too
             self._take_back()
             if isinstance(error, OSError):
-                raise BiremeError(f"{self.path} cannot be written: {error.strerror}", mend=_MEND) from error
+                raise BiremeError(f"{self.path} cannot be written: {error.strerror}", hint=_MEND) from error
             raise
 
     def _take_back(self) -> None:
@@ -159,21 +159,21 @@ _PRIVATE = 0o600
 def _open(path: str) -> int:
     try:
         if os.path.islink(path) and os.lstat(path).st_uid not in (0, os.geteuid()):
-            raise BadInputError("is another user's link", mend=_ELSEWHERE, where=path)
+            raise BadInputError("is another user's link", hint=_ELSEWHERE, where=path)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
     except OSError as error:
         raise _cannot(path, "opened", error) from None
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):  # a named pipe would let us wait for ever
         os.close(fd)
-        raise BadInputError("is not a file", mend=_ELSEWHERE, where=path)
+        raise BadInputError("is not a file", hint=_ELSEWHERE, where=path)
     if found.st_uid == os.geteuid() and found.st_mode & 0o077:  # made by an earlier version, or copied
         os.fchmod(fd, _PRIVATE)
     return fd
 
 
 def _cannot(path: str, be: str, error: OSError) -> BadInputError:
-    return BadInputError(f"cannot be {be}: {error.strerror}", mend=f"mend that, or {_ELSEWHERE}", where=path)
+    return BadInputError(f"cannot be {be}: {error.strerror}", hint=f"mend that, or {_ELSEWHERE}", where=path)
 
 
 def _lock(fd: int, path: str) -> None:
@@ -219,7 +219,7 @@ def _in_use(path: str) -> BadInputError:
         who = ""
     return BadInputError(
         f"another tuner is at work here: {who or 'its name is not known'}",
-        mend=f"wait for its end, or {_ELSEWHERE}",
+        hint=f"wait for its end, or {_ELSEWHERE}",
         where=path,
     )
 
@@ -248,11 +248,11 @@ def _check(path: str, fd: int) -> tuple[int, int, int]:
         record = _parse(line[:-1]) if line.endswith(b"\n") else None
         if number == 1:
             if record is None and not _is_ours(line):
-                raise BadInputError("is no journal of Bireme", mend=_ELSEWHERE, where=path)
+                raise BadInputError("is no journal of Bireme", hint=_ELSEWHERE, where=path)
             if record is not None and record != FORMAT:
                 raise BadInputError(
                     f"is a journal of another version: {json.dumps(record)[:80]}",
-                    mend=f"go on with the Bireme that began it, or {_ELSEWHERE}",
+                    hint=f"go on with the Bireme that began it, or {_ELSEWHERE}",
                     where=f"{path}:1",
                 )
             first = len(line)
@@ -260,7 +260,7 @@ def _check(path: str, fd: int) -> tuple[int, int, int]:
             if not _is_torn(line):
                 raise BadInputError(
                     "the journal is damaged: this line is no record, and no append that was cut short",
-                    mend=f"restore it from a copy, cut it off from here (sed -i '{number},$d'), or {_ELSEWHERE}",
+                    hint=f"restore it from a copy, cut it off from here (sed -i '{number},$d'), or {_ELSEWHERE}",
                     where=f"{path}:{number}",
                 )
             return (first, place, len(line)) if place else (0, 0, len(line))

@@ -6,19 +6,20 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from bireme.cluster import many_nodes, node_selection
 from bireme.errors import OK, BadInputError, UnfitError
+from bireme.launch import one_machine, placement
 from bireme.resources import device_memory, devices
 from bireme.resources.locality import is_this_machine
-from bireme.runner import launch, local, many, pool
-from bireme.tune.slots import Reservation
+from bireme.tune.slots import SlotReservation
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from bireme.cluster.agent_handle import AgentHandle
+    from bireme.cluster.node_selection import Found
     from bireme.job import JobSpec
     from bireme.resources.pool import Pool
-    from bireme.runner.member import Member
-    from bireme.runner.pool import Found
 
 
 class Ground(Value):
@@ -31,15 +32,15 @@ class Ground(Value):
     pool: Pool
     numbered: bool = False
 
-    def words(self, reservation: Reservation) -> tuple[str, ...]:
+    def words(self, reservation: SlotReservation) -> tuple[str, ...]:
         """What restricts a run to its slots."""
         if self.numbered:
             return ("--num_gpus", str(reservation.size))
         return ("--include", reservation.include())
 
-    def only_here(self, reservation: Reservation) -> bool:
+    def only_here(self, reservation: SlotReservation) -> bool:
         """Whether all of it is on this machine."""
-        return all(host == local.HOST or is_this_machine(host) for host, _ in reservation.places)
+        return all(host == one_machine.HOST or is_this_machine(host) for host, _ in reservation.places)
 
 
 def ground(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) -> Ground:
@@ -55,22 +56,22 @@ def ground(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) -> Grou
         BadInputError: there are none, or a node without accelerators has not declared how many.
         UnfitError: they are not declared, and a node that was to be asked cannot say.
     """
-    found = launch.find(spec, environ)
+    found = placement.find(spec, environ)
     if found is None:
-        return _here(spec, environ, ranks, local.HOST)
-    entries, slots = pool.select(spec, found)
+        return _here(spec, environ, ranks, one_machine.HOST)
+    entries, slots = node_selection.select(spec, found)
     if None not in slots.values():
         return Ground({entry.name: slots[entry.name] or () for entry in entries})
-    if launch.only_here(spec, found) is not None:
+    if placement.only_here(spec, found) is not None:
         return _here(spec, environ, ranks, entries[0].name)
-    return Ground(pool.resolve(spec, _asked(spec, environ, found)))
+    return Ground(node_selection.resolve(spec, _asked(spec, environ, found)))
 
 
 def _here(spec: JobSpec, environ: Mapping[str, str], ranks: int | None, host: str) -> Ground:
     """This machine, of which nobody has said what it has."""
     there = devices.discover(spec.accelerator, environ)
     numbered = there.accelerator == "cpu" and not (spec.include or spec.exclude)
-    prepared = launch.plan(spec.replace(num_gpus=ranks) if numbered else spec, environ).whole()
+    prepared = placement.plan(spec.replace(num_gpus=ranks) if numbered else spec, environ).whole()
     workers = prepared.nodes[0].workers
     if numbered:
         return Ground({host: tuple(map(str, range(len(workers))))}, numbered=True)
@@ -82,14 +83,16 @@ def _asked(spec: JobSpec, environ: Mapping[str, str], found: Found) -> dict[str,
     known: dict[str, tuple[str, ...]] = {}
     without: list[str] = []
 
-    def checked(members: Sequence[Member]) -> str:
+    def checked(members: Sequence[AgentHandle]) -> str:
         for member in members:
             known[member.name] = tuple(member.hello.slots)
             if member.hello.accelerator == "cpu" and member.slots is None:
                 without.append(member.name)
         return ""
 
-    outcome = many.run(spec.replace(log_dir=None, rank_log_dir=None, save_pid=False), environ, found, checked=checked)
+    outcome = many_nodes.run(
+        spec.replace(log_dir=None, rank_log_dir=None, save_pid=False), environ, found, checked=checked
+    )
     if outcome.cause == "signal":
         sys.exit(outcome.exit_code)
     if outcome.exit_code != OK:
@@ -97,7 +100,7 @@ def _asked(spec: JobSpec, environ: Mapping[str, str], found: Found) -> dict[str,
     if without:
         raise BadInputError(
             f"{without[0]} has no accelerator and does not declare slots, and experiments are given slots",
-            mend="add slots=N there, or name the nodes by --hosts 'NODE:N,…'",
+            hint="add slots=N there, or name the nodes by --hosts 'NODE:N,…'",
             where=found.source,
         )
     return known
@@ -121,13 +124,13 @@ def gpu_memory(spec: JobSpec, environ: Mapping[str, str]) -> int | None:
     """
     if spec.accelerator not in ("auto", "cuda"):
         return None
-    found = launch.find(spec, environ)
-    if found is not None and launch.only_here(spec, found) is None:
+    found = placement.find(spec, environ)
+    if found is not None and placement.only_here(spec, found) is None:
         return None
     if devices.discover(spec.accelerator, environ).accelerator != "cuda":
         return None
     # The plan knows which device a slot is; it is of all slots, whose cores and port need not do for one job.
-    plan = launch.plan(spec.replace(master_port=None, bind_cores=False, bind_core_list=None), environ).whole()
+    plan = placement.plan(spec.replace(master_port=None, bind_cores=False, bind_core_list=None), environ).whole()
     return device_memory.smallest([worker.slot for worker in plan.nodes[0].workers])
 
 
@@ -149,7 +152,7 @@ class Launch(Value):
     rank_log_dir: str | None = None
 
     def command(
-        self, name: str, reservation: Reservation, place: int, *, options: Sequence[str], args: Sequence[str]
+        self, name: str, reservation: SlotReservation, place: int, *, options: Sequence[str], args: Sequence[str]
     ) -> tuple[str, ...]:
         """A run on these slots, beside others.
 
@@ -170,7 +173,7 @@ class Launch(Value):
     def _logs(option: str, folder: str | None, name: str) -> tuple[str, ...]:
         return () if folder is None else (option, os.path.join(folder, name))
 
-    def settling(self, reservation: Reservation, report: Mapping[str, object] | None = None) -> float:
+    def settling(self, reservation: SlotReservation, report: Mapping[str, object] | None = None) -> float:
         """Seconds until nothing can be left of a run; 0.0: it has seen to that itself.
 
         Where an agent was lost, or the run did not live to write a report, a channel is closed: the agents of other

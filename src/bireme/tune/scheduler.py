@@ -27,8 +27,8 @@ from itertools import groupby
 from math import inf
 from typing import Literal
 
-from bireme.tune.line import Entry, Line, Rank
-from bireme.tune.slots import FreeSlots, Places, Reservation, Shape, why_impossible
+from bireme.tune.slots import FreeSlots, Places, Shape, SlotReservation, why_impossible
+from bireme.tune.wait_queue import Entry, Rank, WaitQueue
 from bireme.value import Value
 
 Order = Literal["fifo", "longest"]
@@ -51,11 +51,11 @@ class Task(Value):
     avoid: frozenset[str] = frozenset()
 
 
-class Start(Value):
+class StartTask(Value):
     """A task is to be started on these slots, which are its own until it has ended."""
 
     task: Task
-    reservation: Reservation
+    reservation: SlotReservation
 
 
 class _Kind:
@@ -63,7 +63,7 @@ class _Kind:
 
     def __init__(self, shape: Shape, unwanted: int, slots: FreeSlots) -> None:
         self.shape, self.unwanted = shape, unwanted
-        self.line: Line[Task] = Line()
+        self.line: WaitQueue[Task] = WaitQueue()
         self.judge(slots)
 
     def judge(self, slots: FreeSlots) -> None:
@@ -75,7 +75,7 @@ class _Kind:
 class _Running(Value):
     """A task that runs; ``end`` is when it is predicted to end, infinity where nobody knows."""
 
-    start: Start
+    start: StartTask
     places: Places
     end: float
 
@@ -153,9 +153,9 @@ class Scheduler:
 
     # -- what to do ----------------------------------------------------------------------------------------------------
 
-    def decide(self, now: float) -> tuple[Start, ...]:
+    def decide(self, now: float) -> tuple[StartTask, ...]:
         """The tasks that start now; their slots are reserved from here on."""
-        starts: list[Start] = []
+        starts: list[StartTask] = []
         while head := min(self._able(), key=_next_rank, default=None):
             places = self._find(self._slots, head)
             if places is None:
@@ -178,7 +178,7 @@ class Scheduler:
         return self._slots.view()
 
     @property
-    def running(self) -> dict[str, Start]:
+    def running(self) -> dict[str, StartTask]:
         """What runs, by its key, in the order of the starts."""
         return {key: run.start for key, run in self._running.items()}
 
@@ -212,21 +212,21 @@ class Scheduler:
         find = slots.first if self._order == "fifo" else slots.tightest
         return find(kind.shape, kind.avoid)
 
-    def _start(self, entry: Entry[Task], places: Places, now: float) -> Start:
+    def _start(self, entry: Entry[Task], places: Places, now: float) -> StartTask:
         _, seconds, task = entry
         self.withdraw(task.key)
         self._slots.take(places)
-        run = _Running(Start(task, self._slots.reservation(places)), places, now + seconds)
+        run = _Running(StartTask(task, self._slots.reservation(places)), places, now + seconds)
         self._running[task.key] = run
         insort(self._ends, run, key=_end)
         return run.start
 
-    def _pass(self, head: _Kind, now: float) -> tuple[Start, ...]:
+    def _pass(self, head: _Kind, now: float) -> tuple[StartTask, ...]:
         """Start what is not in the head's way."""
         until, kept = self._promise(head, now)
         spare = self._slots.copy()
         spare.take(kept)
-        starts: list[Start] = []
+        starts: list[StartTask] = []
         while choice := min(self._candidates(spare, now, until), key=_rank_of, default=None):
             kind, entry = choice
             ends_in_time = now + entry[1] <= until

@@ -169,7 +169,7 @@ def shuffled(size: int, seed: int) -> Iterator[int]:
         moved[pick] = moved.pop(last, last)
 
 
-class Budget(Value):
+class SearchBudget(Value):
     """How much may be tried; None means without end.
 
     ``trials``: in all. ``patience``: in a row without a better one (``tuner_early_stopping``).
@@ -211,4 +211,4 @@ def make(kind: str, space: Points, direction: Direction = "maximise", seed: int 
         from bireme.tune.model import ModelBased
 
         return ModelBased(space, direction, seed)
-    raise BadInputError(f"there is no search {kind!r}", mend=f"choose one of {', '.join(KINDS)}")
+    raise BadInputError(f"there is no search {kind!r}", hint=f"choose one of {', '.join(KINDS)}")

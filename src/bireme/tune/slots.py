@@ -33,7 +33,7 @@ class Shape(Value):
         return f"{self.nodes}x{self.slots}"
 
 
-class Reservation(Value):
+class SlotReservation(Value):
     """What is given: slots by their ids, on one or several nodes, in the pool's order."""
 
     places: tuple[tuple[str, tuple[str, ...]], ...]
@@ -138,9 +138,9 @@ class FreeSlots:
 
     # -- in words ------------------------------------------------------------------------------------------------------
 
-    def reservation(self, places: Places) -> Reservation:
+    def reservation(self, places: Places) -> SlotReservation:
         """The places by their names."""
-        return Reservation(tuple((self._hosts[node], self._ids(node, slots)) for node, slots in places))
+        return SlotReservation(tuple((self._hosts[node], self._ids(node, slots)) for node, slots in places))
 
     def view(self) -> dict[str, tuple[str, ...]]:
         """The free slots of each node that is here, in the pool's order."""

@@ -37,7 +37,7 @@ class Dimension(Value):
     def check(self) -> None:
         """Raises BadInputError: there is no choice, or one stands there twice."""
         if not self.choices:
-            raise BadInputError(f"nothing to choose from for {self.name!r}", mend="name at least one value")
+            raise BadInputError(f"nothing to choose from for {self.name!r}", hint="name at least one value")
         for index, choice in enumerate(self.choices):
             if _among(choice, self.choices[:index]):
                 raise BadInputError(f"{json.dumps(choice)} stands twice among the choices for {self.name!r}")

@@ -13,12 +13,12 @@ from typing import Protocol
 from bireme.errors import BiremeError, UnfitError
 from bireme.logs.sink import is_gone
 from bireme.loop import STOP_SIGNALS, Loop
-from bireme.tune.ending import Ending
 from bireme.tune.executor import BACK_OFF, Executor, Job
 from bireme.tune.experiment import End, Order
 from bireme.tune.journal import Journal
 from bireme.tune.scheduler import Scheduler
-from bireme.tune.slots import Reservation
+from bireme.tune.slots import SlotReservation
+from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
 
@@ -32,16 +32,16 @@ class Adapter(Protocol):
     def next(self) -> Job | None:
         """The next experiment, pending from now on; None: nothing to start now."""
 
-    def order(self, name: str, reservation: Reservation, place: int) -> Order:
+    def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
         """As `executor.Client.order`."""
 
-    def judge(self, name: str, end: End) -> Ending:
+    def judge(self, name: str, end: End) -> TrialResult:
         """As `executor.Client.judge`."""
 
-    def settling(self, reservation: Reservation, end: End) -> float:
+    def settling(self, reservation: SlotReservation, end: End) -> float:
         """As `executor.Client.settling`."""
 
-    def tell(self, name: str, ending: Ending) -> Mapping[str, object]:
+    def tell(self, name: str, ending: TrialResult) -> Mapping[str, object]:
         """A pending experiment has ended; return what the journal is to keep beside its ending."""
 
     def drop(self, name: str) -> None:
@@ -59,10 +59,10 @@ class Watcher(Protocol):
 
     interval: float
 
-    def started(self, name: str, reservation: Reservation) -> None:
+    def started(self, name: str, reservation: SlotReservation) -> None:
         """An experiment has started."""
 
-    def ended(self, name: str, ending: Ending, *, again: float | None) -> None:
+    def ended(self, name: str, ending: TrialResult, *, again: float | None) -> None:
         """One has ended; ``again``: seconds after which it is started once more, None: it is not."""
 
     def note(self, text: str) -> None:
@@ -193,24 +193,24 @@ class Study:
 
     # -- what the executor asks and tells ------------------------------------------------------------
 
-    def order(self, name: str, reservation: Reservation, place: int) -> Order:
+    def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
         """As `executor.Client.order`."""
         return self._adapter.order(name, reservation, place)
 
-    def judge(self, name: str, end: End) -> Ending:
+    def judge(self, name: str, end: End) -> TrialResult:
         """As `executor.Client.judge`."""
         return self._adapter.judge(name, end)
 
-    def settling(self, reservation: Reservation, end: End) -> float:
+    def settling(self, reservation: SlotReservation, end: End) -> float:
         """As `executor.Client.settling`."""
         return self._adapter.settling(reservation, end)
 
-    def started(self, name: str, reservation: Reservation) -> None:
+    def started(self, name: str, reservation: SlotReservation) -> None:
         """As `executor.Client.started`."""
         self._journal.append({"start": name, "on": reservation.include()}, sync=False)
         self._show(lambda watcher: watcher.started(name, reservation))
 
-    def ended(self, name: str, ending: Ending, *, again: bool) -> None:
+    def ended(self, name: str, ending: TrialResult, *, again: bool) -> None:
         """As `executor.Client.ended`."""
         if self._failed:
             pass  # nothing can be written any more
@@ -226,6 +226,6 @@ class Study:
         if self._executor.hopeless and not self._failed:
             raise UnfitError(
                 f"no experiment can run: {self._executor.hopeless}",
-                mend="once that is mended, the same command goes on",
+                hint="once that is mended, the same command goes on",
             )
         self._fill()

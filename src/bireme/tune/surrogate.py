@@ -1,4 +1,4 @@
-"""What points that were not tried may come to, by those that were: Gaussian processes.
+"""Gaussian-process estimate of untried points.
 
 As in Rasmussen and Williams, "Gaussian Processes for Machine Learning" (MIT Press, 2006, sections 2.2, 2.7 and 5.2): a
 constant mean that is not known, and a squared exponential with a length for each axis. Few points are explained by

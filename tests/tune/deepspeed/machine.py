@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from bireme.tune.deepspeed.results import ModelInfo
 from bireme.tune.deepspeed.tuning import Past, Row, Trial, Tuning
-from bireme.tune.ending import Ending
+from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
 STAGE = "zero_optimization.stage"
@@ -49,17 +49,21 @@ class Machine(Value):
                 speed *= 1.1
         return speed * (0.8 if micro > self.slump else 1.0)
 
-    def run(self, trial: Trial) -> tuple[Ending, ModelInfo | None]:
+    def run(self, trial: Trial) -> tuple[TrialResult, ModelInfo | None]:
         if trial.name in self.failing:
-            return Ending(self.failing[trial.name], "so it is"), None
+            return TrialResult(self.failing[trial.name], "so it is"), None
         if trial.profile:
-            return (Ending("ok", seconds=5), self.info) if self.info else (Ending("failed", "RuntimeError: no"), None)
+            return (
+                (TrialResult("ok", seconds=5), self.info)
+                if self.info
+                else (TrialResult("failed", "RuntimeError: no"), None)
+            )
         if not self.fits(trial):
-            return Ending("out of memory", "CUDA out of memory", seconds=5), None
+            return TrialResult("out of memory", "CUDA out of memory", seconds=5), None
         noise = random.Random(f"{self.seed} {trial.name}").gauss(0, self.noise)
         speed = self.speed(trial) * math.exp(noise)
         figures = {"throughput": speed, "latency": 1e6 * trial.point[MICRO] / speed}
-        return Ending("ok", seconds=10 + trial.point[STAGE], metrics=figures, samples=0.9 * speed), None
+        return TrialResult("ok", seconds=10 + trial.point[STAGE], metrics=figures, samples=0.9 * speed), None
 
 
 def play(tuning: Tuning, machine: Machine, most: int = 500) -> list[Past]:

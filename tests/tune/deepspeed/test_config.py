@@ -87,7 +87,7 @@ def test_null_is_the_default(config):
 def test_unknown_keys(config, key, near):
     with pytest.raises(BadInputError, match=f"no key '{key}'") as caught:
         config(train_batch_size=8, autotuning={"enabled": True, key: 1})
-    assert caught.value.mend == f"did you mean {near!r}?"
+    assert caught.value.hint == f"did you mean {near!r}?"
     assert caught.value.where.endswith("ds_config.json:5")
 
 

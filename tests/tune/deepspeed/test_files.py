@@ -10,7 +10,7 @@ import pytest
 
 from bireme.errors import BadInputError, BiremeError
 from bireme.tune.deepspeed.files import StudyFiles, write_text
-from bireme.tune.deepspeed.leftovers import sweep
+from bireme.tune.deepspeed.stale_files import sweep
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def test_an_optimizer_that_keeps_less():
 
 
 def test_model_parallelism_counts_once():
-    """The reference divides by the world and then by the degree, as if there were more ranks than there are."""
+    """DeepSpeed divides by the world and then by the degree, as if there were more ranks than there are."""
     assert states(ModelInfo(params=800), Layout(3, 8, model_parallel=2)).total == 16 * 800 // 8
     assert states(ModelInfo(params=800), Layout(0, 8, model_parallel=2)).total == 16 * 800 // 2
 

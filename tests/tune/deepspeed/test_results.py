@@ -44,7 +44,7 @@ def test_figures(path):
     ],
 )
 def test_directions(path, name, value, direction):
-    """The reference maximises latency, and finds no "flops", for the engine calls it otherwise."""
+    """DeepSpeed maximises latency, and finds no "flops", for the engine calls it otherwise."""
     assert value_of(read_metrics(path), name) == (value, "")
     assert METRICS[name].direction == direction
 

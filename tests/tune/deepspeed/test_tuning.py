@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bireme.tune.deepspeed.results import ModelInfo
 from bireme.tune.deepspeed.tuning import PROFILE, Past, Trial, Tuning
-from bireme.tune.ending import Ending
+from bireme.tune.trial_result import TrialResult
 from tests.tune.deepspeed.machine import MICRO, STAGE, Machine, names, play, play_in_parallel
 
 LIST = [4, 8, 16, 32]
@@ -35,7 +35,7 @@ def tuning(space):
 
 
 def test_a_grid_measures_the_twelve(tuning):
-    """With a section that names no bound, although the best comes early: as the reference with lists."""
+    """With a section that names no bound, although the best comes early: as DeepSpeed with lists."""
     study = tuning(**TWELVE, autotuning={"enabled": True})
     past = play(study, Machine(half=0.01))
     assert names(past) == [f"z{stage}_gas{32 // micro}_tmbspg{micro}" for stage in (0, 1, 2) for micro in LIST]
@@ -102,7 +102,7 @@ def test_a_stage_that_cannot_fit_is_not_run(tuning):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("data", [TWELVE, FOUND])
 def test_everything_out_of_memory(tuning, data, kind):
-    """The reference crashes (its issue 3475)."""
+    """DeepSpeed crashes (its issue 3475)."""
     study = tuning(**data, autotuning={"tuner_type": kind})
     play(study, Machine(walls=(0,) * 4, info=INFO))
     assert len(study.rows) == 3 if kind == "gridsearch" or data is FOUND else len(study.rows) < 9
@@ -113,7 +113,7 @@ def test_everything_out_of_memory(tuning, data, kind):
 def test_nothing_works(tuning):
     study = tuning(**TWELVE)
     while (trial := study.next()) is not None:
-        study.tell(trial.name, Ending("failed", "RuntimeError: no"))
+        study.tell(trial.name, TrialResult("failed", "RuntimeError: no"))
     assert study.over == "no configuration worked" and len(study.rows) == 12
 
 
@@ -127,7 +127,7 @@ def test_less_latency_is_better(tuning):
 def test_no_metric(tuning):
     """A run that ends well without a figure is no winner where less is better, and no failure."""
     study = tuning(**TWELVE, autotuning={"metric": "latency"})
-    row = study.tell(study.next().name, Ending("ok", metrics={"latency": 0.0, "throughput": 9.0}))
+    row = study.tell(study.next().name, TrialResult("ok", metrics={"latency": 0.0, "throughput": 9.0}))
     assert (row.ending.cause, row.value) == ("no metric", None)
     assert "'latency'" in row.reason
     assert study.best is None
@@ -148,7 +148,7 @@ def test_a_drop_is_asked_for_again_and_what_is_given_up_is_not(tuning):
 def test_the_name_and_the_length_of_trials(tuning):
     study = tuning(**TWELVE)
     assert study.next().seconds is None
-    study.tell("z0_gas8_tmbspg4", Ending("ok", seconds=10, metrics={"throughput": 1.0}))
+    study.tell("z0_gas8_tmbspg4", TrialResult("ok", seconds=10, metrics={"throughput": 1.0}))
     assert [study.next().seconds for _ in range(11)] == [10] * 11
 
 
@@ -411,7 +411,7 @@ def test_the_least_train_batch_size_is_kept(tuning):
 
 @pytest.mark.parametrize("data", [FOUND, TWELVE])
 def test_the_default_choices_come_after_the_list(tuning, data):
-    """Where `fast` is false, for stages that may still win, within the budget. (The reference raises KeyError.)"""
+    """Where `fast` is false, for stages that may still win, within the budget. (DeepSpeed raises KeyError.)"""
     study = tuning(**data, autotuning={"fast": False, "tuner_num_trials": 30, "tuner_type": "random"})
     past = play(study, Machine(tolls=(0, 0.1, 0.9, 0.9), info=INFO))
     kinds = [each.trial.kind for each in past]

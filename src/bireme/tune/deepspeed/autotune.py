@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 
 from bireme.errors import BadInputError
-from bireme.tune.deepspeed.command import find_config, real_job
 from bireme.tune.deepspeed.config import Config, read_config
+from bireme.tune.deepspeed.config_space import read_space
 from bireme.tune.deepspeed.files import StudyFiles
-from bireme.tune.deepspeed.leftovers import sweep
-from bireme.tune.deepspeed.past import Circumstances, circumstances, take_up
-from bireme.tune.deepspeed.space import read_space
+from bireme.tune.deepspeed.resume import Circumstances, circumstances, take_up
+from bireme.tune.deepspeed.stale_files import sweep
 from bireme.tune.deepspeed.summary import summary
-from bireme.tune.deepspeed.trials import Manner, Trials
+from bireme.tune.deepspeed.trial_command import find_config, real_job
+from bireme.tune.deepspeed.trials import TrialOptions, Trials
 from bireme.tune.deepspeed.tuning import Tuning
 from bireme.tune.journal import Journal
 from bireme.tune.launching import Launch
@@ -31,7 +31,7 @@ class Request(Value):
     """What is asked for.
 
     ``real``: the launch of the real job, as ``("bireme", "run", …, script)``. ``by_file``, ``limit``: as
-    `trials.Manner`. ``order``: ``fifo`` or ``longest``. ``capacity``: bytes of memory of a GPU; None: not known.
+    `TrialOptions`. ``order``: ``fifo`` or ``longest``. ``capacity``: bytes of memory of a GPU; None: not known.
     """
 
     launch: Launch
@@ -70,7 +70,7 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
     space = read_space(config, world, request.args)
     scheduler = Scheduler(request.launch.ground.pool, order=request.order, backfill=True)
     if reason := scheduler.impossible(request.shape):
-        raise BadInputError(f"no experiment can run: {reason}", mend="--num_nodes and --num_gpus say how wide one is")
+        raise BadInputError(f"no experiment can run: {reason}", hint="--num_nodes and --num_gpus say how wide one is")
     files = StudyFiles.at(config.autotuning.results_dir, config.autotuning.exps_dir)
     files.prepare()
     journal = Journal.open(os.path.join(files.results_dir, JOURNAL))
@@ -95,9 +95,9 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
         journal.close()
 
 
-def _manner(request: Request, config: Config, now: Circumstances) -> Manner:
+def _manner(request: Request, config: Config, now: Circumstances) -> TrialOptions:
     mappings, by_file = config.autotuning.arg_mappings or {}, request.by_file
-    return Manner(request.shape, request.args, mappings, request.environ, by_file, request.limit, now.record())
+    return TrialOptions(request.shape, request.args, mappings, request.environ, by_file, request.limit, now.record())
 
 
 def _identity(config: Config, request: Request) -> dict[str, object]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bireme.errors import BadInputError
-from bireme.tune.deepspeed.command import argument
 from bireme.tune.deepspeed.config import Config
+from bireme.tune.deepspeed.trial_command import argument
 from bireme.value import Value
 
 MICRO = "train_micro_batch_size_per_gpu"
@@ -94,7 +94,7 @@ def read_batch(config: Config, world: int, args: Sequence[str] = ()) -> Batch:
     if train and len(train) > 1:
         raise BadInputError(
             f"{TRAIN} follows from the others and cannot be a list",
-            mend=f"list {MICRO} or {GAS}, or set autotuning.max_{TRAIN}",
+            hint=f"list {MICRO} or {GAS}, or set autotuning.max_{TRAIN}",
             where=config.document.where(TRAIN),
         )
     batch = Batch(
@@ -141,7 +141,7 @@ def _possible(batch: Batch, config: Config) -> Batch:
     if batch.micro is None and batch.least > batch.most:
         raise BadInputError(
             f"no micro-batch is possible: at least {batch.least}, at most {batch.most}",
-            mend=f"see max_{TRAIN} and {MICRO}'s limits in the autotuning section",
+            hint=f"see max_{TRAIN} and {MICRO}'s limits in the autotuning section",
             where=config.document.where("autotuning", f"max_{TRAIN}"),
         )
     sizes = range(batch.least, batch.most + 1) if batch.micro is None else batch.micro

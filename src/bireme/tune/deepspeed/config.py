@@ -84,10 +84,10 @@ def check_config(document: Document) -> Config:
 
 def _unknown(key: str, known: tuple[str, ...], where: str) -> BadInputError:
     near = difflib.get_close_matches(key, known, 1, 0.5)
-    # The reference's own documentation speaks of start_step and end_step, which it does not read.
+    # DeepSpeed's own documentation speaks of start_step and end_step, which it does not read.
     near = {"start_step": ["start_profile_step"], "end_step": ["end_profile_step"]}.get(key, near)
-    mend = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-    return BadInputError(f"{SECTION} has no key {key!r}", mend=mend, where=where)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    return BadInputError(f"{SECTION} has no key {key!r}", hint=hint, where=where)
 
 
 def _check_together(section: Autotuning, document: Document) -> None:

@@ -90,7 +90,7 @@ class StudyFiles(Value):
             except OSError as error:
                 raise BadInputError(
                     f"{folder} cannot be written to: {error.strerror}",
-                    mend=f"set {SECTION}.{key} to a folder that can, on a file system that all nodes share",
+                    hint=f"set {SECTION}.{key} to a folder that can, on a file system that all nodes share",
                     where=key,
                 ) from None
 
@@ -185,7 +185,7 @@ def write_text(path: str, text: str, *, mode: int = 0o666) -> None:
 
 def _safe(name: str) -> str:
     if not name or name in (".", "..") or "/" in name or "\0" in name:
-        raise BadInputError(f"{name!r} is no name for an experiment", mend="it becomes the name of a folder")
+        raise BadInputError(f"{name!r} is no name for an experiment", hint="it becomes the name of a folder")
     return name
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from bireme import jsontext
 from bireme.errors import BadInputError
+from bireme.tune import requirements
 from bireme.value import Value
 
 Path = tuple[str, ...]
@@ -117,7 +118,7 @@ def _key_lines(path: str, text: str) -> dict[Path, int]:
             column = start - text.rfind("\n", 0, start)
             raise BadInputError(
                 f"{'.'.join(keys)!r} stands here for the second time",
-                mend=f"the first is on line {lines[keys]}: keep one",
+                hint=f"the first is on line {lines[keys]}: keep one",
                 where=f"{path}:{line}:{column}",
             )
         lines[keys] = line
@@ -153,6 +154,7 @@ def _keys(text: str) -> Iterator[tuple[Path, int]]:
 
 
 def _hjson(path: str, text: str, json_error: ValueError) -> Document:
+    requirements.check("not JSON, and reading HJSON", "hjson", where=path)  # a scheduler of JSON files needs no hjson
     import hjson
 
     try:

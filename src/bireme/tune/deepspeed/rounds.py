@@ -1,6 +1,6 @@
 """One round of a study: a search over some points, within a budget.
 
-*What the budget is.* What a configuration lists is measured as a whole by ``gridsearch``, as the reference does with
+*What the budget is.* What a configuration lists is measured as a whole by ``gridsearch``, as DeepSpeed does with
 lists of micro-batches, unless the section names a bound. ``random``, and whatever tries the default choices of a stage,
 keep to ``tuner_num_trials`` and ``tuner_early_stopping``. So does ``model_based``, but of patience it needs none that
 nobody asked for: it stops when no configuration that is left is expected to be better by a hundredth.
@@ -13,10 +13,10 @@ from typing import Literal
 
 from bireme.tune.deepspeed.config import SECTION, Config
 from bireme.tune.deepspeed.results import METRICS, ModelInfo
-from bireme.tune.ending import Ending
 from bireme.tune.model import NEGLIGIBLE
-from bireme.tune.search import Budget, Search, make
+from bireme.tune.search import Search, SearchBudget, make
 from bireme.tune.space import Point, Points
+from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
 Kind = Literal["profile", "wall", "search", "rest"]
@@ -47,7 +47,7 @@ class Row(Value):
     """A trial that has ended. ``value``: its figure in the study's metric; None: there is none, and ``reason`` why."""
 
     trial: Trial
-    ending: Ending
+    ending: TrialResult
     value: float | None
     reason: str = ""
 
@@ -61,7 +61,7 @@ class Past(Value):
     """A trial that ended in an earlier run of the study. ``info``: what the profiling run found."""
 
     trial: Trial
-    ending: Ending
+    ending: TrialResult
     info: ModelInfo | None = None
 
 
@@ -109,8 +109,8 @@ class Round:
         budget = self._budget
         pending: list[float | None] = [None] * (len(self.search.pending) + self._spent)
         before = [self._before] if self._before is not None else []
-        reason = Budget(budget.trials).spent([*self._own, *pending])
-        reason = reason or Budget(None, budget.patience).spent([*before, *self._own])
+        reason = SearchBudget(budget.trials).spent([*self._own, *pending])
+        reason = reason or SearchBudget(None, budget.patience).spent([*before, *self._own])
         if not reason and self._stops_itself and not self.search.promising:
             return f"nothing that is left is expected to be better by {NEGLIGIBLE:.0%} (model_based)"
         return reason
@@ -135,12 +135,12 @@ class Round:
         return self._section.tuner_type == "model_based" and "tuner_early_stopping" not in self._given
 
     @property
-    def _budget(self) -> Budget:
+    def _budget(self) -> SearchBudget:
         section, given = self._section, self._given
         whole = section.tuner_type == "gridsearch" and self.kind == "search"
         trials = None if whole and "tuner_num_trials" not in given else section.tuner_num_trials
         patient = (whole and "tuner_early_stopping" not in given) or self._stops_itself
-        return Budget(trials, None if patient else section.tuner_early_stopping)
+        return SearchBudget(trials, None if patient else section.tuner_early_stopping)
 
 
 def _given(config: Config) -> Mapping[str, object]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from bireme.supervise.report import duration
-from bireme.tune.deepspeed.space import STAGE
+from bireme.result.report import duration
+from bireme.tune.deepspeed.config_space import STAGE
 from bireme.tune.deepspeed.tuning import Row, Tuning
 
 WIDTH = 100
@@ -40,7 +40,7 @@ def summary(tuning: Tuning, why: str, seconds: float) -> str:
 
 
 def _spaces(tuning: Tuning) -> str:
-    """The reference's table: the best of each stage, and of all."""
+    """DeepSpeed's table: the best of each stage, and of all."""
     groups = {
         f"z{stage}": [row for row in tuning.rows if row.trial.point[STAGE] == stage]
         for stage in sorted(tuning.space.stages)
@@ -74,7 +74,7 @@ def _cells(tuning: Tuning, row: Row) -> tuple[str, ...]:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of pipes, as the reference prints its own."""
+    """A table of pipes, as DeepSpeed prints its own."""
     lines = [tuple(header), *map(tuple, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     drawn = [

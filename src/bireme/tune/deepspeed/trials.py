@@ -7,29 +7,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from bireme import isolated
-from bireme.tune.deepspeed.command import experiment_args
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.results import ModelInfo, read_metrics, read_model_info
-from bireme.tune.deepspeed.steps import last_step, samples_per_second
+from bireme.tune.deepspeed.step_timing import last_step, samples_per_second
+from bireme.tune.deepspeed.trial_command import experiment_args
 from bireme.tune.deepspeed.tuning import Past, Trial, Tuning
 from bireme.tune.diagnosis import diagnose
-from bireme.tune.ending import Ending
 from bireme.tune.executor import Job
 from bireme.tune.experiment import End, Order, tail
 from bireme.tune.launching import Launch
-from bireme.tune.slots import Reservation, Shape
+from bireme.tune.slots import Shape, SlotReservation
+from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
 _SLACK = 2
 """Steps past ``end_profile_step`` after which a run has not noticed that it is tuned: it would end after one."""
 
 
-class Manner(Value):
+class TrialOptions(Value):
     """How trials are run. ``args``: the script's, as the user gave them; ``mappings``: ``arg_mappings``.
 
     ``by_file``: the script is given the path of its configuration, not the configuration itself. ``limit``: seconds
     after which an experiment is stopped; None: never. ``circumstances``: what the journal is to keep of them with each
-    that has ended (`bireme.tune.deepspeed.past`).
+    that has ended (`bireme.tune.deepspeed.resume`).
     """
 
     shape: Shape
@@ -44,7 +44,7 @@ class Manner(Value):
 class Trials:
     """The study's adapter (`bireme.tune.study.Adapter`) for a DeepSpeed script."""
 
-    def __init__(self, tuning: Tuning, launch: Launch, files: StudyFiles, manner: Manner) -> None:
+    def __init__(self, tuning: Tuning, launch: Launch, files: StudyFiles, manner: TrialOptions) -> None:
         self._tuning, self._launch, self._files, self._manner = tuning, launch, files, manner
         self._pending: dict[str, Trial] = {}
         self._found: dict[str, ModelInfo] = {}
@@ -64,7 +64,7 @@ class Trials:
 
     # -- before --------------------------------------------------------------------------------------
 
-    def order(self, name: str, reservation: Reservation, place: int) -> Order:
+    def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
         """As there; writes the experiment's files."""
         trial, manner = self._pending[name], self._manner
         written = self._files.result(name, "model_info.json" if trial.kind == "profile" else "metrics.json")
@@ -106,7 +106,7 @@ class Trials:
 
     # -- after ---------------------------------------------------------------------------------------
 
-    def judge(self, name: str, end: End) -> Ending:
+    def judge(self, name: str, end: End) -> TrialResult:
         """As there."""
         metrics = read_metrics(self._files.result(name, "metrics.json"))
         figures, reason = metrics.values, metrics.reason
@@ -118,14 +118,16 @@ class Trials:
         ending = diagnose(end, figures, reason, tail(self._files.result(name, "stderr.log")))
         return ending.replace(samples=self._samples(name)) if ending.cause == "ok" else ending
 
-    def _ended_by_us(self, name: str, end: End, figures: Mapping[str, float], reason: str) -> Ending:
+    def _ended_by_us(self, name: str, end: End, figures: Mapping[str, float], reason: str) -> TrialResult:
         """What a run has given that did not end by itself; where its engine has measured nothing, our clock has."""
         samples = self._samples(name)
         if not figures and samples is not None:
             figures, reason = {"throughput": samples}, ""
         if reason:
-            return Ending("no metric", f"{reason}; it went on past end_profile_step and was ended", seconds=end.seconds)
-        return Ending("ok", seconds=end.seconds, metrics=dict(figures), samples=samples)
+            return TrialResult(
+                "no metric", f"{reason}; it went on past end_profile_step and was ended", seconds=end.seconds
+            )
+        return TrialResult("ok", seconds=end.seconds, metrics=dict(figures), samples=samples)
 
     def _samples(self, name: str) -> float | None:
         trial = self._pending[name]
@@ -134,11 +136,11 @@ class Trials:
         output = self._files.result(name, "stdout.log")
         return samples_per_second(output, self._tuning.samples(trial), self._tuning.first_step)
 
-    def settling(self, reservation: Reservation, end: End) -> float:
+    def settling(self, reservation: SlotReservation, end: End) -> float:
         """As there."""
         return self._launch.settling(reservation, end.report)
 
-    def tell(self, name: str, ending: Ending) -> Mapping[str, object]:
+    def tell(self, name: str, ending: TrialResult) -> Mapping[str, object]:
         """As there."""
         trial, info = self._pending.pop(name), self._found.pop(name, None)
         self._tuning.tell(name, ending, info)
@@ -161,6 +163,6 @@ def past_of(record: Mapping[str, Any]) -> Past:
     info = record.get("info")
     return Past(
         Trial(record["end"], record["point"], record["kind"]),
-        Ending.from_record(record["ending"]),
+        TrialResult.from_record(record["ending"]),
         None if info is None else ModelInfo(**info),
     )

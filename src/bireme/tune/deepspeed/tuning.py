@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from bireme.tune.deepspeed.batch import TRAIN
-from bireme.tune.deepspeed.families import Families
+from bireme.tune.deepspeed.config_space import STAGE, TuningSpace
+from bireme.tune.deepspeed.memory_groups import Families
+from bireme.tune.deepspeed.memory_limits import Walls
 from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, model_info, value_of
 from bireme.tune.deepspeed.rounds import Kind, Past, Round, Row, Trial
-from bireme.tune.deepspeed.space import STAGE, TuningSpace
-from bireme.tune.deepspeed.walls import Walls
-from bireme.tune.ending import Ending
 from bireme.tune.space import Point, Points, Union, key_of
+from bireme.tune.trial_result import TrialResult
 
 PROFILE = "profile_model_info"
 
@@ -150,7 +150,7 @@ class Tuning:
 
     # -- what became of it ---------------------------------------------------------------------------
 
-    def tell(self, name: str, ending: Ending, info: ModelInfo | None = None) -> Row:
+    def tell(self, name: str, ending: TrialResult, info: ModelInfo | None = None) -> Row:
         """A pending trial has ended, in a way that tells something of its configuration.
 
         Args:
@@ -161,7 +161,7 @@ class Tuning:
         self._over = ""
         return self._note(self._pending.pop(name), ending, info)
 
-    def _note(self, trial: Trial, ending: Ending, info: ModelInfo | None) -> Row:
+    def _note(self, trial: Trial, ending: TrialResult, info: ModelInfo | None) -> Row:
         row = self._rows[trial.name] = self._row(trial, ending)
         if trial.profile:
             self._note_profile(ending, info)
@@ -171,7 +171,7 @@ class Tuning:
             self._round.tell(row)
         return row
 
-    def _note_profile(self, ending: Ending, info: ModelInfo | None) -> None:
+    def _note_profile(self, ending: TrialResult, info: ModelInfo | None) -> None:
         self._profile = False
         known = info is not None and info.params is not None
         self._walls.learn(info if known else None)
@@ -181,7 +181,7 @@ class Tuning:
             reason = ending.reason or (info.reason if info else "") or ending.cause
             self._notes.append(f"{PROFILE}: {reason}; so what memory a stage needs was not estimated")
 
-    def _row(self, trial: Trial, ending: Ending) -> Row:
+    def _row(self, trial: Trial, ending: TrialResult) -> Row:
         if trial.profile or ending.cause != "ok":
             return Row(trial, ending, None, ending.reason)
         value, reason = value_of(Metrics(dict(ending.metrics)), self.section.metric)

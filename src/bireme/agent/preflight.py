@@ -1,0 +1,115 @@
+"""The preflight of one node: can it carry its part of a job? All that is wrong is found at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import bireme
+from bireme.agent.facts import node_facts, short_hostname
+from bireme.control.messages import Hello
+from bireme.errors import BiremeError
+from bireme.logs.rankfiles import prepare
+from bireme.process import activation
+from bireme.resources import devices, locality, ports, program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from bireme.job import JobSpec
+
+
+class NodePreflight:
+    """What a node finds out about itself, and what is wrong with it.
+
+    Args:
+        spec: the job.
+        own: the agent's environment.
+        environ: what the ranks are to inherit.
+
+    Attributes:
+        found: fields of the message `Hello`.
+        problems: in words; none where the node is fit.
+        environ: what the ranks inherit, after ``--venv_script``.
+        interpreter: theirs; "" where it is not known.
+    """
+
+    def __init__(self, spec: JobSpec, own: Mapping[str, str], environ: Mapping[str, str]) -> None:
+        self._spec, self._own = spec, own
+        self.environ = environ
+        self.interpreter = ""
+        self.problems: list[str] = []
+        self.found: dict[str, Any] = {
+            "hostname": short_hostname(),
+            "version": bireme.__version__,
+            "python": sys.version.split()[0],
+            "addresses": tuple(locality.own_addresses()),
+        }
+
+    def examine(self, cwd: str, slots: Sequence[str] | None) -> None:
+        """Look at all but the port; go to the working directory.
+
+        Args:
+            slots: those that the runner knows of; ``None``: all that are found.
+        """
+        try:
+            os.chdir(cwd)
+        except OSError as error:
+            self.problems.append(f"cannot change to the working directory {cwd}: {error.strerror}")
+        else:
+            self._program()
+        self._devices(slots)
+
+    def _program(self) -> None:
+        spec, flag = self._spec, ""
+        try:
+            self.interpreter, self.environ = activation.interpreter(spec, self.environ)
+        except BiremeError as error:
+            self.problems.append(str(error))
+            return
+        try:
+            if spec.program.target:  # `bireme check` may have none
+                flag = program.check(spec, self.environ, own_interpreter=spec.venv_script is None)
+            if spec.rank_log_dir is not None:
+                prepare(spec.rank_log_dir)
+        except BiremeError as error:
+            self.problems.append(str(error))
+        self.found.update(interpreter=self.interpreter, local_rank_flag=flag)
+
+    def _devices(self, slots: Sequence[str] | None) -> None:
+        spec = self._spec
+        try:
+            there = devices.discover(spec.accelerator, self._own)
+            filtered = bool(spec.include or spec.exclude)
+            mine = devices.remote_slots(there, slots, num_gpus=spec.num_gpus, filtered=filtered)
+            facts = node_facts(spec, self._own, "", len(mine), "")
+        except BiremeError as error:
+            self.problems.append(str(error))
+            return
+        self.found.update(
+            accelerator=there.accelerator,
+            slots=tuple(mine),
+            cores=facts.cores,
+            bound=facts.bound,
+            omp_threads_set=facts.omp_threads_set,
+            temporary=os.path.dirname(facts.error_dir),
+        )
+
+    def listen(self) -> ports.PortListener | None:
+        """Hold the rendezvous port, and listen there until the start, so that the other nodes can try it."""
+        try:
+            named = self._spec.master_port
+            lease = ports.lease_named_port(named) if named else ports.lease_port()[0]
+            listener = ports.PortListener(lease)
+        except BiremeError as error:
+            self.problems.append(str(error))
+            self.found["port"] = 0
+            return None
+        self.found["port"] = lease.port
+        return listener
+
+    def hello(self) -> Hello:
+        """What was found, as the answer to the runner."""
+        return Hello(problems=tuple(self.problems), **self.found)

@@ -1,0 +1,219 @@
+"""Where agents connect to their runner, when the launcher owns their stdin and stdout (pdsh, mpirun, srun).
+
+The token never stands in arguments: it travels in the launcher's environment, by name. Both sides prove that they know
+it before anything else is said, and what follows is protected (:mod:`bireme.control.handshake`).
+
+Anybody who reaches the port can connect. Until its first line shows that it knows the token, a connection is a
+*stranger*: only so many are held, the one that has been silent longest goes first, and none longer than a few seconds.
+An agent that loses its place by that tries again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+import time
+from functools import partial
+
+from bireme.cluster.certificate import CertificateMaker
+from bireme.control.handshake import MOST_BYTES, Runner
+from bireme.errors import UnfitError
+from bireme.resources.locality import own_addresses
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from bireme.control.handshake import Security
+    from bireme.control.transport import Transport
+    from bireme.loop import Loop, Timer
+
+    OnAgent = Callable[[dict[str, str], int, Transport], None]
+
+_MOST_STRANGERS = 256
+"""How many are held at a time; fewer where only few files may be open."""
+_HANDSHAKE_WAIT = 10.0
+"""Seconds from the connection to a right first line, and as many from there to the proof."""
+_SWEEP = 1.0
+"""Seconds between two looks for those who take longer."""
+_REST = 0.25
+"""Seconds in which nobody is let in, when there is no descriptor left and no stranger to take one from."""
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_LOOPBACK = ("127.0.0.1", "::1")
+_BACKLOG = 1024
+_PORTS = 50
+"""How many ports are tried: one that is free at one address may be taken at another."""
+
+
+class _Caller(Value):
+    """A connection that has not yet proved itself."""
+
+    connection: socket.socket
+    handshake: Runner
+    since: float
+
+
+class AgentListener:
+    """The listening sockets for the agents of one job.
+
+    Args:
+        variable: carries the token in the launcher's environment.
+        environ: the environment.
+        only_here: every node is this machine.
+    """
+
+    def __init__(self, variable: str, environ: Mapping[str, str], *, only_here: bool = False) -> None:
+        self._variable = variable
+        self._token = os.urandom(32).hex()
+        self._sockets = _listening(_LOOPBACK if only_here else (*own_addresses(), _LOOPBACK[0]))
+        self._certificate = CertificateMaker(environ)
+        self._security: Security | None = None
+        self._loop: Loop | None = None
+        self._nonces: set[str] = set()
+        self._strangers: dict[int, _Caller] = {}
+        self._known: dict[int, _Caller] = {}
+        """Those whose first line was right."""
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = _MOST_STRANGERS if files == resource.RLIM_INFINITY else min(_MOST_STRANGERS, max(16, files // 4))
+        self._sweeping: Timer | None = None
+
+    def environment(self) -> dict[str, str]:
+        """What the launcher's own environment needs."""
+        return {self._variable: self._token}
+
+    def arguments(self) -> tuple[str, ...]:
+        """What the agent needs on its command line: where to connect, and the *name* of the token's variable."""
+        places = [listening.getsockname() for listening in self._sockets]
+        return "--dial", ",".join(place[0] for place in places), str(places[0][1]), self._variable
+
+    def listen(self, loop: Loop, on_agent: OnAgent) -> None:
+        """Take agents from now on.
+
+        Args:
+            loop: the event loop.
+            on_agent: called with who it says it is, its socket's descriptor, and what protects that.
+        """
+        self._loop, self._on_agent = loop, on_agent
+        self._security = self._certificate.finish()
+        self._watch()
+
+    def _watch(self) -> None:
+        assert self._loop is not None
+        for listening in self._sockets:
+            self._loop.watch(listening.fileno(), partial(self._accept, listening))
+
+    def _accept(self, listening: socket.socket) -> None:
+        assert self._security is not None
+        try:
+            connection, _ = listening.accept()
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTOR:
+                self._make_room()
+            return
+        if len(self._strangers) >= self._most:
+            self._drop(next(iter(self._strangers))).close()
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        fd = connection.fileno()
+        self._strangers[fd] = _Caller(connection, Runner(self._token, self._security, self._nonces), time.monotonic())
+        assert self._loop is not None
+        self._loop.watch(fd, lambda: self._readable(fd))
+        if self._sweeping is None:
+            self._sweeping = self._loop.after(_SWEEP, self._sweep)
+        self._readable(fd)  # an agent speaks first, and many may be waiting
+
+    def _make_room(self) -> None:
+        """Nobody can be let in for want of a descriptor; while that is so, the sockets would never fall silent."""
+        assert self._loop is not None
+        if self._strangers:
+            self._drop(next(iter(self._strangers))).close()
+            return
+        for listening in self._sockets:
+            self._loop.unwatch(listening.fileno())
+        self._loop.after(_REST, lambda: self._watch() if self._sockets else None)
+
+    def _readable(self, fd: int) -> None:
+        caller = self._strangers.get(fd) or self._known[fd]
+        connection, handshake = caller.connection, caller.handshake
+        try:
+            data = connection.recv(MOST_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        answer = handshake.feed(data) if data else None
+        if answer is None:
+            self._drop(fd).close()
+            return
+        try:
+            connection.sendall(answer)
+        except OSError:
+            self._drop(fd).close()
+            return
+        if handshake.transport is not None and fd in self._strangers:
+            self._known[fd] = self._strangers.pop(fd).replace(since=time.monotonic())
+        if handshake.agent is not None and handshake.transport is not None:
+            self._on_agent(handshake.agent, self._drop(fd).detach(), handshake.transport)
+
+    def _sweep(self) -> None:
+        """Send those away who take too long, but not for what they have said while we were busy, or halted."""
+        assert self._loop is not None
+        self._sweeping = None
+        end = time.monotonic() - _HANDSHAKE_WAIT
+        for callers in (self._strangers, self._known):
+            for fd, caller in tuple(callers.items()):
+                if caller.since > end:
+                    break
+                self._readable(fd)
+                if fd in callers:
+                    self._drop(fd).close()
+        if self._strangers or self._known:
+            self._sweeping = self._loop.after(_SWEEP, self._sweep)
+
+    def _drop(self, fd: int) -> socket.socket:
+        assert self._loop is not None
+        self._loop.unwatch(fd)
+        callers = self._strangers if fd in self._strangers else self._known
+        return callers.pop(fd).connection
+
+    def close(self) -> None:
+        """Take no more agents."""
+        self._certificate.close()
+        if self._loop is not None:
+            for listening in self._sockets:
+                self._loop.unwatch(listening.fileno())
+            for fd in (*self._strangers, *self._known):
+                self._drop(fd).close()
+            if self._sweeping is not None:
+                self._sweeping.cancel()
+        for listening in self._sockets:
+            listening.close()
+        self._sockets = []
+
+
+def _listening(addresses: Sequence[str]) -> list[socket.socket]:
+    """A socket on each of these addresses, all on one port.
+
+    Raises:
+        UnfitError: there is no such port.
+    """
+    for _ in range(_PORTS):
+        sockets: list[socket.socket] = []
+        for address in addresses:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            port = sockets[0].getsockname()[1] if sockets else 0
+            try:
+                sockets.append(socket.create_server((address, port), family=family, backlog=_BACKLOG))
+                sockets[-1].setblocking(False)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE and sockets:
+                    break
+        else:
+            if sockets:
+                return sockets
+        for listening in sockets:
+            listening.close()
+    raise UnfitError(f"there is no port to listen on at {', '.join(addresses)}")

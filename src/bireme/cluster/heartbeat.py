@@ -1,0 +1,72 @@
+"""Signs of life: every agent that has answered is asked for one again and again, and missed when it gives none."""
+
+from __future__ import annotations
+
+import time
+
+from bireme.control.liveness import BEATS
+from bireme.control.messages import Ping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bireme.cluster.agent_handle import AgentHandle
+    from bireme.loop import Loop, Timer
+
+
+class Heartbeat:
+    """Watches over the members. A time in which we ourselves were busy, or halted, is no silence of theirs.
+
+    Args:
+        members: a list that may become shorter meanwhile.
+        seconds: without a sign of life after which a member is missed.
+        on_silent: called with a member that is missed.
+    """
+
+    def __init__(
+        self, loop: Loop, members: Sequence[AgentHandle], seconds: float, on_silent: Callable[[AgentHandle], None]
+    ) -> None:
+        self._loop, self._members, self._seconds, self._on_silent = loop, members, seconds, on_silent
+        self._timer: Timer | None = None
+
+    def watch(self, member: AgentHandle) -> None:
+        """It has answered for the first time."""
+        if self._timer is None:
+            self._plan_beat()
+        _ask(member)
+
+    def resume(self) -> None:
+        """Nobody was asked for a while: what was not heard meanwhile does not count."""
+        now = time.monotonic()
+        for member in self._members:
+            member.liveness.broken(now)
+
+    def stop(self) -> None:
+        """Nobody is missed any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _plan_beat(self) -> None:
+        self._timer = self._loop.after(self._seconds / BEATS, self._beat)
+
+    def _beat(self) -> None:
+        assert self._timer is not None
+        now, due = time.monotonic(), self._timer.due
+        self._plan_beat()  # first: who is missed may end the watch
+        for member in tuple(self._members):
+            if not member.alive or member.state == "connecting":
+                continue
+            if self._is_silent(member, due, now):
+                self._on_silent(member)
+            else:
+                _ask(member)
+
+    def _is_silent(self, member: AgentHandle, due: float, now: float) -> bool:
+        if member.liveness.look(due, now) > self._seconds and member.channel is not None:
+            member.channel.look()  # which may tell that it is gone
+        return member.alive and member.liveness.lasted(now) > self._seconds
+
+
+def _ask(member: AgentHandle) -> None:
+    member.send(Ping(sent=time.monotonic()))

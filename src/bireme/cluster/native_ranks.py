@@ -1,0 +1,128 @@
+"""``--native_ranks``: the engine starts every rank itself, through a shim, for programs that call MPI.
+
+No agent, no channel: the engine's command is all that we hold, and its exit code is the job's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from bireme import isolated
+from bireme.agent import session
+from bireme.agent.crew import LocalCrew
+from bireme.agent.facts import temporary_directory
+from bireme.backends import base
+from bireme.cluster import node_selection
+from bireme.errors import BadInputError
+from bireme.planning.exports import exports
+from bireme.planning.rank_command import worker_argv
+from bireme.planning.start import NodePlan, StartPlan, WorkerPlan
+from bireme.process import activation
+from bireme.resources import devices, program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bireme.cluster.node_selection import Found
+    from bireme.job import JobSpec
+    from bireme.resources.pool import Pool
+    from bireme.result.outcome import Outcome
+
+
+def run(spec: JobSpec, environ: Mapping[str, str], found: Found, launcher: str) -> Outcome:
+    """Run the engine's command to its end.
+
+    Raises:
+        BadInputError: the backend starts no ranks, or the slots are not declared.
+    """
+    executable = base.find_program(base.load(launcher), environ)
+    found_exports = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd())
+    travelling = found_exports.variables
+    argv = command(spec, environ, found, launcher, executable)
+    worker = WorkerPlan(0, 0, launcher, argv, {"TORCHELASTIC_ERROR_FILE": os.devnull})
+    error_dir = os.path.join(temporary_directory(environ), f"bireme-{os.urandom(6).hex()}")
+    node = NodePlan(launcher, 0, os.getcwd(), {"BIREME_JOB": os.path.basename(error_dir)}, error_dir, (worker,))
+    plan = StartPlan(os.path.basename(error_dir), "cpu", 1, "", 0, (node,))
+    options = session.SessionOptions.of(spec.replace(output="raw", fold=False), found_exports.notes())
+    # the engine's own environment first: see the note on hydra in bireme.cluster.many_nodes
+    inherited = {**travelling, **environ, **travelling}
+    return session.run(options, lambda crew_session: LocalCrew(crew_session, plan, node, inherited, grace=spec.grace))
+
+
+_NEED_AN_AGENT = {
+    "fold": "--fold",
+    "log_dir": "--log_dir",
+    "rank_log_dir": "--enable_each_rank_log",
+    "bind_cores": "--bind_cores_to_rank",
+    "bind_core_list": "--bind_core_list",
+    "wrap_ranks": "--wrap_ranks",
+    "save_pid": "--save_pid",
+    "timestamps": "--timestamps",
+}
+
+
+def _refuse_what_needs_an_agent(spec: JobSpec) -> None:
+    given = [option for field, option in _NEED_AN_AGENT.items() if getattr(spec, field)]
+    if spec.output not in ("auto", "raw"):
+        given.append(f"--output {spec.output}")
+    if given:
+        what = f"{given[0]} has no meaning with --native_ranks, where the engine has the ranks and their output"
+        raise BadInputError(what, hint="leave one of the two out", where=given[0].split()[0])
+
+
+def command(
+    spec: JobSpec, environ: Mapping[str, str], found: Found, launcher: str, executable: str = ""
+) -> tuple[str, ...]:
+    """The engine's command line; ``executable`` where it was looked up.
+
+    Raises:
+        BadInputError: as :func:`run`.
+    """
+    _refuse_what_needs_an_agent(spec)
+    backend = base.load(launcher)
+    if backend.NATIVE is None:
+        hint = "--launcher openmpi, mpich, impi, mvapich or slurm does"
+        raise BadInputError(f"{launcher} does not start ranks itself", hint=hint, where="--native_ranks")
+    world = _world(spec, found)
+    names = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd()).variables
+    launch = base.LaunchPlan(
+        tuple(base.HostLaunch(entry.name, entry.user, entry.port) for entry in found.entries if entry.name in world),
+        rank_words(spec, environ, world),
+        executable,
+        spec.launcher_args,
+        spec.ssh_port,
+        root=os.geteuid() == 0,
+    )
+    argv = backend.NATIVE(launch, tuple(len(slots) for slots in world.values()), tuple(names))
+    base.check_length(launcher, (argv,), environ)
+    return argv
+
+
+def _world(spec: JobSpec, found: Found) -> Pool:
+    entries, slots = node_selection.select(spec, found)
+    world: Pool = {}
+    for entry in entries:
+        declared = slots[entry.name]
+        if declared is None:
+            what = f"the slots of {entry.name} are not declared"
+            raise BadInputError(what, hint="add slots=N", where="--native_ranks")
+        world[entry.name] = declared
+    return world
+
+
+def rank_words(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tuple[str, ...]:
+    """What the engine executes for every rank: the shim, the plan, and the program's own command line."""
+    interpreter, _ = activation.interpreter(spec, environ)
+    flag = program.check(spec, environ, own_interpreter=True)
+    argv = worker_argv(spec.program, interpreter, local_rank=f"{flag}={{local_rank}}" if flag else "", wrap=spec.wrap)
+    kind = spec.accelerator if spec.accelerator not in ("auto", "cpu") else "cuda"
+    plan = {
+        "world": list(world.items()),
+        "variables": [] if spec.accelerator == "cpu" else devices.visible_variables(kind),
+        "addr": spec.master_addr or next(iter(world)),
+        "port": spec.master_port or 29500,
+        "place": argv.index(f"{flag}={{local_rank}}") if flag else -1,
+    }
+    return isolated.command("bireme.agent", "--native", json.dumps(plan, separators=(",", ":")), *argv)

@@ -1,0 +1,50 @@
+"""What the nodes have answered before anything starts: as facts for the plan, and as tables for a person."""
+
+from __future__ import annotations
+
+import os
+
+from bireme.planning.start import NodeFacts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bireme.cluster.agent_handle import AgentHandle
+
+
+def node_facts(member: AgentHandle, job_id: str) -> NodeFacts:
+    """What the plan needs to know of a node, from its agent's hello."""
+    hello = member.hello
+    return NodeFacts(
+        hostname=hello.hostname,
+        interpreter=hello.interpreter,
+        cwd=os.getcwd(),
+        cores=hello.cores,
+        error_dir=os.path.join(hello.temporary, f"bireme-{job_id}"),
+        bound=hello.bound,
+        omp_threads_set=hello.omp_threads_set,
+    )
+
+
+def inventory(members: Sequence[AgentHandle]) -> str:
+    """Host by host, what there is."""
+    rows = []
+    for member in members:
+        hello = member.hello
+        slots = "cpu" if hello.accelerator == "cpu" else f"{hello.accelerator} {','.join(hello.slots)}"
+        rows.append((member.name, hello.hostname, slots, f"{hello.cores} cores", f"Python {hello.python}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = ("  ".join(f"{word:{width}}" for word, width in zip(row, widths, strict=True)) for row in rows)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def complaint(bad: Sequence[AgentHandle], total: int) -> str:
+    """Host by host, what is wrong."""
+    lines = [f"{len(bad)} of {total} node{'' if total == 1 else 's'} cannot carry the job:"]
+    width = max(len(member.name) for member in bad)
+    for member in bad:
+        said = member.problems or [member.hint]
+        for place, problem in enumerate(line for text in said for line in text.splitlines()):
+            lines.append(f"  {member.name if not place else '':{width}}  {problem.strip()}")
+    return "\n".join(lines)

@@ -1,0 +1,49 @@
+"""Signals that arrive between two sessions of one job: kept, and delivered to the next session."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class DeferredSignals:
+    """While it is entered, signals end nothing, and the first that asks for the end is kept.
+
+    A session has handlers of its own, and gives these back at its end. Outside the main thread it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.signum = 0
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> DeferredSignals:
+        for signum in (*STOP_SIGNALS, *RELAYED_SIGNALS):
+            old = signal.getsignal(signum)
+            if old is signal.SIG_IGN:
+                continue
+            try:
+                signal.signal(signum, self._keep)
+            except ValueError:
+                return self
+            self._old[signum] = signal.SIG_DFL if old is None else old
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for signum, old in self._old.items():
+            signal.signal(signum, old)
+
+    def _keep(self, signum: int, _: object) -> None:
+        if signum in STOP_SIGNALS:
+            self.signum = self.signum or signum
+
+    def deliver(self) -> None:
+        """Send it to this process again: there is somebody now to take it."""
+        if self.signum:
+            signum, self.signum = self.signum, 0
+            os.kill(os.getpid(), signum)

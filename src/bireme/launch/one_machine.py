@@ -1,0 +1,220 @@
+"""A job on this machine: look at the world once, plan, run."""
+
+from __future__ import annotations
+
+import os
+
+from bireme.agent import session
+from bireme.agent.crew import LocalCrew
+from bireme.agent.facts import node_facts
+from bireme.errors import BadInputError, UnfitError
+from bireme.job import DEFAULT_PORT
+from bireme.logs import rankfiles
+from bireme.planning.start import JobFacts, StartPlan, start_plan
+from bireme.process import activation
+from bireme.process.pid_file import PidFile
+from bireme.resources import devices, filters, ports, program
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from bireme.job import JobSpec
+    from bireme.resources.pool import Pool
+    from bireme.result.outcome import Outcome
+
+HOST = "localhost"
+"""The name of this machine in the pool, as users of DeepSpeed write it in filters."""
+
+
+class Declared(Value):
+    """This machine as a pool has it: its name there, and its slots (``None``: whatever it has)."""
+
+    name: str
+    slots: tuple[str, ...] | None
+
+
+class Prepared(Value):
+    """All that is known before the first process: the plan, and what came up while making it.
+
+    ``lease`` is the rendezvous port's lock; whoever holds it may not let go before the job's end. ``None``
+    where somebody else has chosen the port.
+    """
+
+    plan: StartPlan
+    environ: Mapping[str, str]
+    lease: ports.PortLease | None
+    notes: tuple[tuple[str, str], ...]
+
+    def release(self) -> None:
+        """Let go of the port."""
+        if self.lease is not None:
+            self.lease.close()
+
+
+def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> Prepared:
+    """Find out what there is on this machine and make the plan. Starts nothing, writes nothing.
+
+    Args:
+        declared: how the pool names this machine, and the slots that are left of those it declares there.
+
+    Raises:
+        BadInputError: whatever is wrong with the job, before anything has happened.
+    """
+    _check_working_directory()
+    found = devices.discover(spec.accelerator, environ)
+    notes: tuple[str, ...] = ()
+    if declared is not None and declared.slots is not None:
+        active = {declared.name: devices.remote_slots(found, declared.slots)}
+    else:
+        filtered = bool(spec.include or spec.exclude)
+        slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=filtered)
+        name = HOST if declared is None else declared.name
+        active = filters.apply_filters(
+            {name: slots},
+            spec.include,
+            spec.exclude,
+            aliases=filters.local_aliases(name),
+            slot_aliases=devices.slot_aliases(found),
+        )
+    (host,) = active
+    lease, note = (ports.lease_named_port(spec.master_port), "") if spec.master_port else ports.lease_port()
+    said = [("info", text) for text in (*notes, note) if text]
+    try:
+        is_declared = declared is not None and declared.slots is not None
+        return _prepare_node(
+            spec, environ, active, host, found.accelerator, lease.port, lease, said, declared=is_declared
+        )
+    except BaseException:
+        lease.close()
+        raise
+
+
+def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:
+    """The plan of one node of a job whose nodes and slots are given, as for DeepSpeed's per-node launcher.
+
+    Raises:
+        BadInputError: as :func:`prepare`, or there is no such node.
+    """
+    if not 0 <= node_rank < len(world):
+        raise BadInputError(
+            f"there is no node {node_rank}: the world has {len(world)}",
+            hint=f"0 to {len(world) - 1}",
+            where="--node_rank",
+        )
+    _check_working_directory()
+    accelerator = devices.discover(spec.accelerator, environ).accelerator
+    host = list(world)[node_rank]
+    port = spec.master_port or DEFAULT_PORT
+    return _prepare_node(spec, environ, world, host, accelerator, port, None, [], declared=True)
+
+
+def _prepare_node(
+    spec: JobSpec,
+    environ: Mapping[str, str],
+    active: Pool,
+    host: str,
+    accelerator: str,
+    port: int,
+    lease: ports.PortLease | None,
+    notes: list[tuple[str, str]],
+    *,
+    declared: bool,
+) -> Prepared:
+    interpreter, environ = activation.interpreter(spec, environ)
+    job = JobFacts(
+        os.urandom(6).hex(),
+        accelerator,
+        devices.visible_variables(accelerator, declared=declared),
+        spec.accelerator != "auto",
+        program.check(spec, environ, own_interpreter=spec.venv_script is None),
+        spec.master_addr or "127.0.0.1",
+        port,
+    )
+    ranks = len(active[host])
+    node = node_facts(spec, environ, interpreter, ranks, job.job_id)
+    plan = start_plan(spec, active, job, {host: node})
+    threads = plan.nodes[0].env.get("OMP_NUM_THREADS")
+    if threads and ranks > 1 and not node.bound:
+        notes.append(("info", f"OMP_NUM_THREADS={threads} for each rank: {node.cores} cores for {ranks} ranks"))
+    return Prepared(plan, environ, lease, tuple(notes))
+
+
+def _check_working_directory() -> None:
+    try:
+        os.getcwd()
+    except OSError:
+        raise BadInputError("the working directory is gone", hint="change to one that exists") from None
+
+
+def run(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> Outcome:
+    """Run the job on this machine and wait for its end.
+
+    Raises:
+        BadInputError: see :func:`prepare`.
+    """
+    name = HOST if declared is None else declared.name
+    return _at_fault(name, lambda: _run(spec, prepare(spec, environ, declared), os.getpid()))
+
+
+def run_by_hand(
+    spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int, main_pid: int | None
+) -> Outcome:
+    """Run one node's part of a job and wait for its end.
+
+    Args:
+        main_pid: names the pid file, with ``save_pid``.
+
+    Raises:
+        BadInputError: see :func:`prepare_by_hand`.
+    """
+    if not spec.elastic:
+        prepared = prepare_by_hand(spec, environ, world, node_rank)
+    else:
+        from bireme.launch.with_torch import interpreter_with_torch
+        from bireme.planning.torchrun import by_torchrun
+
+        interpreter = interpreter_with_torch(spec, environ)
+        prepared = prepare_by_hand(spec, environ, world, node_rank)
+        prepared = prepared.replace(plan=by_torchrun(prepared.plan, spec, interpreter, len(world)))
+    return _at_fault(list(world)[node_rank], lambda: _run(spec, prepared, main_pid))
+
+
+def _at_fault(name: str, carry_out: Callable[[], Outcome]) -> Outcome:
+    """Put down to this machine, by its name in the pool, whatever keeps it from carrying the job."""
+    try:
+        outcome = carry_out()
+    except UnfitError as error:
+        error.hosts = (name,)
+        raise
+    return outcome.replace(hosts=(name,)) if outcome.cause in ("agent lost", "unfit") else outcome
+
+
+def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
+    notes = list(prepared.notes)
+    try:
+        log_dir = None
+        if spec.rank_log_dir is not None:
+            log_dir = rankfiles.prepare(spec.rank_log_dir)
+        elif spec.log_dir is not None:
+            log_dir = rankfiles.prepare(spec.log_dir, "--log_dir")
+        with PidFile(main_pid if spec.save_pid else None) as pid_file:
+            if pid_file.path is not None:
+                notes.append(("info", f"launcher pid: {os.getpid()} (in {pid_file.path})"))
+            return session.run(
+                session.SessionOptions.of(spec, notes),
+                lambda session: LocalCrew(
+                    session,
+                    prepared.plan,
+                    prepared.plan.nodes[0],
+                    prepared.environ,
+                    grace=spec.grace,
+                    log_dir=log_dir,
+                    keep=prepared.lease.fds if prepared.lease is not None else (),
+                    at_start=pid_file.create,
+                    remove_at_loss=(pid_file.path,) if pid_file.path is not None else (),
+                ),
+            )
+    finally:
+        prepared.release()

@@ -1,0 +1,111 @@
+"""The pid file of ``--save_pid``: ``/tmp/<pid>.deepspeed``, DeepSpeed's path and content.
+
+The guardian makes it, so that there is no moment at which it stands there and nobody would remove it; but an elastic
+job keeps it between two epochs, too, when there is no guardian.
+
+Anyone may write to ``/tmp``. Only a file of this user's is believed, no link is followed, and another user's file that
+we may not replace there does not stop the job: it runs without one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from bireme import drafts
+from bireme.errors import BadInputError
+from bireme.logs.console import complain
+
+DIRECTORY = "/tmp"
+
+
+class PidFile:
+    """The file of one command, from its first process to the end of a ``with``.
+
+    Args:
+        main_pid: of the command that was typed, which names the file; None: there is none, as nobody has asked for it.
+
+    Raises:
+        BadInputError: it belongs to a process that lives, or the directory cannot be written.
+
+    Attributes:
+        path: of the file; None: there is none.
+    """
+
+    def __init__(self, main_pid: int | None) -> None:
+        self.path = os.path.join(DIRECTORY, f"{main_pid}.deepspeed") if main_pid is not None else None
+        self._launcher = os.getpid()
+        if self.path is not None and _belongs_to_a_stranger(self.path):
+            complain(f"{self.path} is another user's: no pid file is written; the launcher's pid is {self._launcher}")
+            self.path = None
+        if self.path is not None:
+            _check(self.path)
+
+    def create(self) -> None:
+        """Write the launcher's pid; the file appears complete or not at all.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self.path is not None:
+            drafts.write(self.path, str(self._launcher).encode(), mode=0o644)
+
+    def remove(self) -> None:
+        """Remove it if it is ours; a guardian may have done so already."""
+        if self.path is not None and _owner(self.path) == self._launcher:
+            drafts.remove(self.path)
+
+    def __enter__(self) -> PidFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+def _check(path: str) -> None:
+    """One that a dead process has left will be replaced."""
+    where = "--save_pid"
+    if _belongs_to_the_living(path):
+        raise BadInputError(f"{path} belongs to a launcher that is running", where=where)
+    if not os.access(DIRECTORY, os.W_OK | os.X_OK):
+        raise BadInputError(f"cannot write {path}", where=where)
+
+
+def _belongs_to_a_stranger(path: str) -> bool:
+    """Whether something stands there that we may not replace: in a sticky directory, that is its owner's business."""
+    try:
+        found, folder = os.lstat(path), os.stat(DIRECTORY)
+    except OSError:
+        return False
+    is_ours = os.geteuid() in (0, found.st_uid, folder.st_uid) or not folder.st_mode & stat.S_ISVTX
+    return not is_ours or stat.S_ISDIR(found.st_mode)
+
+
+def _owner(path: str) -> int:
+    """The launcher whose pid stands there; 0: none, or not in a file of this user's."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            return 0
+        return int(os.read(fd, 20))
+    except (OSError, ValueError):
+        return 0
+    finally:
+        os.close(fd)
+
+
+def _belongs_to_the_living(path: str) -> bool:
+    owner = _owner(path)
+    if owner <= 0 or owner == os.getpid():
+        return False
+    try:
+        os.kill(owner, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True

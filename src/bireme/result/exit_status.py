@@ -1,0 +1,39 @@
+"""One decoder of exit status.
+
+A death by signal n is the code 128 + n, never success: DeepSpeed turns it into 0 or a negative
+number on some paths, MPICH into n.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+def exit_code(status: int) -> int:
+    """The shell's exit code, 0 to 255, of a wait status as ``os.waitpid`` gives it."""
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+def signal_of(code: int) -> int | None:
+    """The signal that an exit code of 128 + n stands for, or ``None``."""
+    number = code - 128
+    return number if number in _NAMES else None
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV`` for 11; ``signal 99`` for a number without a name."""
+    return _NAMES.get(number, f"signal {number}")
+
+
+def describe(code: int, *, by_signal: bool) -> str:
+    """How a rank ended, in words: ``exit code 3``, or ``SIGSEGV (exit code 139)``."""
+    number = code - 128
+    if by_signal:
+        return f"{signal_name(number)} (exit code {code})"
+    return f"exit code {code}"
+
+
+_NAMES = {int(number): number.name for number in signal.Signals}

@@ -1,0 +1,319 @@
+"""Excludes configurations that cannot fit in memory, and searches for the largest micro-batch that does.
+
+A wall is found from below: from where an earlier family, the estimate or the script says, upwards by growing steps,
+and then by halving, as `Boundary` proposes. Each run is a measurement, so that climbing ends where it brings nothing
+more. All that is said here follows from what was told, not from when it was asked: so a study that is resumed goes on
+as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from bireme.tune.deepspeed import memory, pruning
+from bireme.tune.deepspeed.batch import MICRO
+from bireme.tune.deepspeed.config_space import TuningSpace
+from bireme.tune.deepspeed.memory_boundary import Boundary, Stage, rounded, tuning_sizes
+from bireme.tune.deepspeed.memory_groups import Families, without_batch
+from bireme.tune.deepspeed.results import METRICS, ModelInfo
+from bireme.tune.deepspeed.rounds import Row
+from bireme.tune.space import Point, key_of
+
+AHEAD = 3
+"""Micro-batches of a family that are tried at once at most: what the first tells may make the others needless."""
+
+
+class Walls:
+    """What is known of memory.
+
+    Args:
+        space: what may be tried.
+        families: of that space.
+        capacity: memory of a GPU in bytes; None: not known.
+        info: what is known of the model beforehand.
+    """
+
+    def __init__(self, space: TuningSpace, families: Families, capacity: int | None, info: ModelInfo | None) -> None:
+        self._space, self._families, self._capacity, self._info = space, families, capacity, info
+        self._rising = METRICS[space.config.autotuning.metric].direction == "maximise"
+        self._broken: dict[str, int] = {}  # the smallest micro-batch that ran out of memory, by all else of a point
+        self._known: list[tuple[int, int, bool]] = []
+        self._boundary = self._make_boundary()
+        self._speeds: list[dict[int, float]] = [{} for _ in families.all]
+        self._limits: list[dict[int, str]] = [{} for _ in families.all]  # what failed otherwise, and how
+        self._pending: list[set[int]] = [set() for _ in families.all]
+
+    @property
+    def knows_model(self) -> bool:
+        """Whether the number of parameters is known."""
+        return self._info is not None and self._info.params is not None
+
+    # -- what is told --------------------------------------------------------------------------------
+
+    def learn(self, info: ModelInfo | None) -> None:
+        """What the profiling run has found; None, or nothing in it: go on without."""
+        self._info = info
+        self._boundary = self._make_boundary()
+
+    def not_even_one(self) -> None:
+        """The profiling run, one sample in the highest stage, ran out of memory."""
+        number = next(n for n, each in enumerate(self._families.all) if each.stage == max(self._space.stages))
+        self._fits(number, 1, False)
+
+    def tell(self, row: Row) -> None:
+        """A trial has ended."""
+        point = row.trial.point
+        number, micro = self._families.number(point), _micro(point)
+        self._pending[number].discard(micro)
+        if row.broken:
+            others = key_of(without_batch(point))
+            self._broken[others] = min(micro, self._broken.get(others, micro))
+        # Later runs must not change what an earlier phase decides when the study is resumed.
+        if row.trial.kind != ("wall" if self._space.micro is None else "search"):
+            return
+        if row.value is not None:
+            speed = row.value if self._rising else 1 / row.value
+            self._speeds[number][micro] = max(speed, self._speeds[number].get(micro, 0.0))
+        if not self._families.is_first(point):
+            return
+        if row.broken or row.value is not None:
+            self._fits(number, micro, not row.broken)
+        else:
+            self._limits[number][micro] = row.ending.cause
+
+    def _fits(self, number: int, micro: int, fits: bool) -> None:
+        self._known.append((number, micro, fits))
+        self._boundary.tell(number, micro, fits)
+
+    def forget(self, point: Point) -> None:
+        """A pending point came to nothing."""
+        self._pending[self._families.number(point)].discard(_micro(point))
+
+    def give_up(self, point: Point) -> None:
+        """A pending point cannot be run for now."""
+        self.forget(point)
+        self._limits[self._families.number(point)][_micro(point)] = ""
+
+    # -- what need not be tried ----------------------------------------------------------------------
+
+    def ruled_out(self, point: Point) -> bool:
+        """Whether memory rules a point out: it needs at least as much as one that ran out of it."""
+        number, micro = self._families.number(point), _micro(point)
+        broken = self._broken.get(key_of(without_batch(point)))
+        if broken is not None and micro >= broken:
+            return True
+        if self._cannot_fit(number):
+            return True
+        return self._families.is_first(point) and bool(self._boundary.ruled_out(number, micro))
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """What was not tried, and why: a line for each family of which there is something to say."""
+        return tuple(
+            f"{self._families.all[number].title}: {reason}"
+            for number in range(len(self._families.all))
+            if (reason := self._reason(number))
+        )
+
+    def _reason(self, number: int) -> str:
+        hopeless = self._cannot_fit(number)
+        if not hopeless and self._space.micro is None:
+            hopeless = self._cannot_win(number) or self._limit_reason(number)
+        if hopeless:
+            return hopeless.removeprefix(f"stage {self._families.all[number].stage} ")
+        wall = self._boundary.wall(number)
+        if wall.breaks is not None:
+            return f"micro-batches of {wall.breaks} and more run out of memory"
+        if self._space.micro is None and self._flat(number):
+            return f"micro-batches above {max(self._speeds[number])} bring nothing more"
+        return ""
+
+    def _limit_reason(self, number: int) -> str:
+        told = {micro: cause for micro, cause in self._limits[number].items() if cause}
+        if not told:
+            return ""
+        micro = min(told)
+        return f"micro-batch {micro}: {told[micro]}; so no larger one was tried"
+
+    # -- what to try ---------------------------------------------------------------------------------
+
+    def propose(self) -> Point | None:
+        """The next point by which a wall is found, pending from now on; None: none now, or all are found."""
+        for number, pending in enumerate(self._pending):
+            if len(pending) < AHEAD and not self._closed(number):
+                micro = self._next(number, pending)
+                point = None if micro is None else self._families.point(number, micro)
+                if micro is not None and point is not None:
+                    pending.add(micro)
+                    return point
+            if pending:
+                return None  # what they tell decides where the next family begins, and whether it can win
+        return None
+
+    def _closed(self, number: int) -> bool:
+        """Whether a family needs no more runs."""
+        return bool(self._cannot_fit(number) or self._cannot_win(number)) or self._flat(number)
+
+    def _next(self, number: int, pending: Collection[int]) -> int | None:
+        """The next micro-batch of a family; None: there is none now."""
+        wall, least = self._boundary.wall(number), self._boundary.least
+        limit = min(self._limits[number], default=self._boundary.most + 1)
+        breaks = self._boundary.most + 1 if wall.breaks is None else wall.breaks
+        top = low = max((wall.fits, *pending))
+        if self._limits[number] and limit <= breaks:
+            # It fails even at the least, or halving finds where it does not.
+            wanted: tuple[int, ...] = (max(2 * top, limit // 2) if top else least,)
+        elif not top:
+            wanted = (self._start(number), *self._lower(number), *self._boundary.propose(number))
+        elif wall.breaks is None:
+            wanted = (self._higher(number, top, pending),)
+        else:
+            wanted, low = self._boundary.propose(number, 1, pending), wall.fits
+        known = {micro for other, micro, _ in self._known if other == number} | set(pending)
+        between = range(max(low + 1, least), min(breaks, limit))
+        for each in wanted:
+            micro = self._possible(number, each, between)
+            if micro is not None and micro < limit and micro not in known and self._may(number, micro):
+                return micro
+        return None
+
+    def _possible(self, number: int, micro: int, between: range) -> int | None:
+        """A micro-batch, or the nearest that the limits of the whole batch allow."""
+        if self._families.point(number, micro) is not None:
+            return micro
+        near = sorted(between, key=lambda size: (abs(size - micro), size))
+        return next((size for size in near if self._families.point(number, size) is not None), None)
+
+    def _may(self, number: int, micro: int) -> bool:
+        return not self._boundary.ruled_out(number, micro)
+
+    def _start(self, number: int) -> int:
+        """Where a family begins: where the last one ended, else where the estimate or the script says."""
+        least, most = self._boundary.least, self._boundary.most
+        if not self._rising:
+            return least  # small micro-batches take less time
+        earlier = self._earlier(number)
+        speeds = {} if earlier is None else self._speeds[earlier]
+        guess = self._boundary.guess(number)
+        if pruning.flat(speeds):
+            start = (
+                pruning.below_top(speeds) or least
+            )  # and then twice that: to see that here, too, more brings nothing
+        elif number and not self._boundary.wall(number - 1).fits:
+            start = least  # not even that was possible there
+        elif guess:
+            start = guess[0]
+        elif speeds:
+            start = max(speeds)
+        else:
+            start = self._space.batch.start or least
+        return max(least, min(most, start))
+
+    def _earlier(self, number: int) -> int | None:
+        """The family from which this one learns: the last that works, of those laid out alike if there is one."""
+        works = [other for other in range(number) if self._speeds[other]]
+        fixed = self._families.all[number].fixed
+        alike = [other for other in works if self._families.all[other].fixed == fixed]
+        return max(alike or works, default=None)
+
+    def _lower(self, number: int) -> tuple[int, ...]:
+        """Just below where it began, if only that did not fit: where to begin was no guess in the dark."""
+        broken = self._told(number, fits=False)
+        return (rounded(broken[0] * 7 // 8, 0, broken[0]),) if len(broken) == 1 and broken[0] > 1 else ()
+
+    def _higher(self, number: int, top: int, pending: Collection[int]) -> int:
+        """Above what fits, while nothing is known that does not: to where the wall is likely, then by growing steps."""
+        guess, earlier = self._boundary.guess(number), self._earlier(number)
+        likely = guess[1] if guess else None
+        if earlier is not None and pruning.flat(self._speeds[earlier]):
+            likely = max(self._speeds[earlier])  # to see that here, too, more brings nothing
+        elif earlier is not None and not guess:
+            likely = self._boundary.wall(earlier).breaks
+        below = max((size for size in (*self._told(number, fits=True), *pending) if size < top), default=0)
+        if likely is not None:
+            higher = likely if top < likely else top + 2 * (top - below)
+            return min(higher, 2 * top, self._boundary.most)
+        return min(2 * top, self._boundary.most)
+
+    def _told(self, number: int, *, fits: bool) -> tuple[int, ...]:
+        """The micro-batches of a family that were seen to fit, or not to."""
+        return tuple(micro for other, micro, fitted in self._known if other == number and fitted == fits)
+
+    # -- what a family can still bring ---------------------------------------------------------------
+
+    def _flat(self, number: int) -> bool:
+        """Whether larger micro-batches have ceased to bring anything, though they fit."""
+        return pruning.flat(self._speeds[number])
+
+    def _cannot_fit(self, number: int) -> str:
+        if self._capacity is None or self._info is None:
+            return ""
+        return memory.cannot_fit(self._info, self._families.all[number].layout, self._capacity)
+
+    def _cannot_win(self, number: int) -> str:
+        if self._speeds[number]:
+            return ""
+        family, plain = self._families.all[number], self._plain()
+        if family.offloads and plain[family.stage] != number and self._flat(plain[family.stage]):
+            return "without offloading memory is no limit, so that it could only cost speed"
+        breaks = self._boundary.wall(number).breaks
+        largest = {} if breaks is None else {family.stage: breaks - 1}
+        return pruning.cannot_win(family.stage, {stage: self._speeds[n] for stage, n in plain.items()}, largest)
+
+    def _plain(self) -> dict[int, int]:
+        """For each stage its first family, one that offloads nothing if there is one."""
+        plain: dict[int, int] = {}
+        for number, _ in sorted(enumerate(self._families.all), key=lambda each: each[1].offloads):
+            plain.setdefault(self._families.all[number].stage, number)
+        return plain
+
+    def in_reach(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """(family, micro-batches at which the rest of it is worth tuning), the fastest family first.
+
+        Only what may still win: where nothing but batch sizes varies, what is as fast as the best but for noise.
+        """
+        count = self._space.config.autotuning.num_tuning_micro_batch_sizes
+        best = max((max(speeds.values()) for speeds in self._speeds if speeds), default=0.0)
+        numbers = [number for number, speeds in enumerate(self._speeds) if speeds]
+        for number in sorted(numbers, key=lambda n: -max(self._speeds[n].values())):
+            speeds = self._speeds[number]
+            leeway = pruning.LEEWAY if self._families.varies(number) else pruning.PLATEAU
+            if max(speeds.values()) < best * (1 - leeway):
+                continue
+            fastest = sorted(speeds, key=lambda micro: (-speeds[micro], micro))
+            found = self._space.micro is None
+            yield number, tuning_sizes(sorted(speeds), fastest[0], count) if found else tuple(sorted(fastest[:count]))
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _make_boundary(self) -> Boundary:
+        given = self._space.micro
+        boundary = Boundary(
+            {number: self._stage(number) for number in range(len(self._families.all))},
+            min(given) if given else self._least(),
+            max(given) if given else self._space.batch.most,
+            capacity=self._capacity,
+            activation=None if self._info is None else self._info.activation,
+        )
+        for number, micro, fits in self._known:
+            boundary.tell(number, micro, fits)
+        return boundary
+
+    def _least(self) -> int:
+        """The smallest micro-batch that ``min_train_batch_size`` allows."""
+        batch = self._space.batch
+        sizes = range(batch.least, batch.most + 1)
+        return next((size for size in sizes if self._families.point(0, size) is not None), batch.least)
+
+    def _stage(self, number: int) -> Stage:
+        if self._info is None:
+            return Stage()
+        layout = self._families.all[number].layout
+        states = memory.states(self._info, layout)
+        return Stage(None if states is None else states.total, memory.buckets(self._space.config.data, layout))
+
+
+def _micro(point: Point) -> int:
+    micro = point[MICRO]
+    assert isinstance(micro, int)
+    return micro

@@ -1,0 +1,176 @@
+"""Resuming: what an earlier run has left in the folder is taken up, cleared away, or refused.
+
+An experiment that has measured, or has run out of memory, tells of the configuration, and is never run again. One that
+failed or timed out tells of its circumstances as well: when the script was changed since, or the limit is longer now,
+it is run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from bireme.errors import BadInputError
+from bireme.tune.deepspeed.files import BEST_COMMAND, SUMMARY, StudyFiles
+from bireme.tune.deepspeed.rounds import Past
+from bireme.tune.deepspeed.summary import few
+from bireme.tune.deepspeed.trials import past_of
+from bireme.tune.journal import Journal
+from bireme.value import Value
+
+TOLD = ("ok", "out of memory")
+"""Ends that no change of circumstances makes worth another run."""
+
+_IDENTITY = {
+    "config": "configuration",
+    "script": "script",
+    "args": "list of arguments",
+    "nodes": "width",
+    "slots": "width",
+}
+_PIECE = 1 << 20
+
+Record = Mapping[str, Any]
+
+
+class Circumstances(Value):
+    """``limit``: seconds that an experiment may take; None: any. ``script``: digest of its content; "": not known."""
+
+    limit: float | None = None
+    script: str = ""
+
+    def record(self) -> dict[str, object]:
+        """As the journal keeps them with an experiment that has ended."""
+        return {"limit": self.limit, "script": self.script}
+
+    def changed(self, record: Record) -> str:
+        """Why an experiment is to be run again, or ""."""
+        cause, script = record["ending"]["cause"], record.get("script", "")
+        if cause in TOLD:
+            return ""
+        if cause == "timed out" and (self.limit is None or self.limit > (record.get("limit") or 0.0)):
+            return "--experiment_limit is longer"
+        return "the script has changed" if self.script and script and self.script != script else ""
+
+
+def circumstances(limit: float | None, script: str) -> Circumstances:
+    """Those of now; a script that is no file (a module, a program of the PATH) is not looked into."""
+    digest = hashlib.blake2b(digest_size=16)
+    if not os.path.isfile(script):
+        return Circumstances(limit)
+    try:
+        with open(script, "rb") as file:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+    except OSError:  # whoever runs it may be able to read it
+        return Circumstances(limit)
+    return Circumstances(limit, digest.hexdigest())
+
+
+def take_up(
+    journal: Journal, files: StudyFiles, identity: Record, now: Circumstances, *, overwrite: bool
+) -> tuple[tuple[Past, ...], tuple[str, ...]]:
+    """What an earlier run of this study has left, and what to say of it.
+
+    The last study of the journal is taken up if it is this one and has not come to its end. With ``overwrite`` a
+    finished one is cleared away; without, it gives its results if it is this one. Any other is in the way.
+
+    Args:
+        journal: the folder's.
+        files: its files.
+        identity: what makes two studies the same one, as JSON gives it back.
+        now: under which circumstances experiments are run now.
+        overwrite: ``autotuning.overwrite``.
+
+    Raises:
+        BadInputError: the folder holds another study, which may not be cleared away.
+    """
+    begun, ends, finished = _last_study(journal.records)
+    if begun == identity and not (finished and overwrite):
+        return _resumed(ends, now, files)
+    note = ""
+    if begun is not None:
+        _must_not_be_in_the_way(begun, identity, len(ends), files, finished, overwrite)
+        note = _overwritten(files) if finished else "an unfinished study, of which nothing had ended, was cleared away"
+        files.clear()
+    elif overwrite:
+        files.clear_results()  # another tuner's, which would be taken for ours where nothing works
+    journal.append({"study": identity})
+    return (), (note,) if note else ()
+
+
+def _last_study(records: Iterable[Record]) -> tuple[Record | None, dict[str, Record], bool]:
+    """(what the last study is, its experiments that have ended, whether it has come to its end).
+
+    The experiments are by name, in the order of their ends; of one that was run again the last end counts.
+    """
+    begun: Record | None = None
+    ends: dict[str, Record] = {}
+    finished = False
+    for record in records:
+        if "study" in record:
+            begun, finished = record["study"], False
+            ends.clear()
+        elif begun is not None and "end" in record:
+            ends.pop(record["end"], None)
+            ends[record["end"]] = record
+        finished = finished or (begun is not None and "over" in record)
+    return begun, ends, finished
+
+
+# -- the same study ----------------------------------------------------------------------------------
+
+
+def _resumed(
+    ends: Mapping[str, Record], now: Circumstances, files: StudyFiles
+) -> tuple[tuple[Past, ...], tuple[str, ...]]:
+    again = {name: reason for name, record in ends.items() if (reason := now.changed(record))}
+    kept = [record for name, record in ends.items() if name not in again]
+    notes = [f"taken up where it was: {len(kept)} of its experiments have ended"] if ends else []
+    for reason in dict.fromkeys(again.values()):
+        notes.append(f"run again, for {reason}: {few([name for name in again if again[name] == reason])}")
+    failed = sum(record["ending"]["cause"] == "failed" for record in kept)
+    if failed:
+        notes.append(f"{failed} of them failed and are not run again; remove {files.results_dir} to begin afresh")
+    return tuple(past_of(record) for record in kept), tuple(notes)
+
+
+# -- another, or one that is over --------------------------------------------------------------------
+
+
+def _must_not_be_in_the_way(
+    begun: Record, identity: Record, ended: int, files: StudyFiles, finished: bool, overwrite: bool
+) -> None:
+    """Raises BadInputError: what the folder holds took its time, and has not been said to be of no more use."""
+    if ended and not finished:
+        other = " and ".join(dict.fromkeys(_differences(begun, identity)))
+        what = f"an unfinished study with another {other}: {ended} of its experiments have ended"
+        raise BadInputError(
+            f"{files.results_dir} holds {what}",
+            hint=f"go on with the {other} of before, set autotuning.results_dir to another folder, or remove this one",
+        )
+    if finished and not overwrite:
+        raise BadInputError(
+            f"{files.results_dir} holds the results of another study",
+            hint="set autotuning.results_dir to another folder, or autotuning.overwrite to true",
+            where="autotuning.overwrite",
+        )
+
+
+def _differences(begun: Record, identity: Record) -> Iterator[str]:
+    return (word for key, word in _IDENTITY.items() if begun.get(key) != identity.get(key))
+
+
+def _overwritten(files: StudyFiles) -> str:
+    """What to say of a finished study that is cleared away."""
+    try:
+        ended = time.localtime(os.stat(os.path.join(files.results_dir, SUMMARY)).st_mtime)
+        when = time.strftime(" of %Y-%m-%d %H:%M", ended)
+    except OSError:
+        when = ""
+    best = os.path.exists(os.path.join(files.results_dir, BEST_COMMAND))
+    what = f"its results and {BEST_COMMAND} are gone" if best else "its results are gone"
+    return f"the finished study{when} is overwritten: {what} (autotuning.overwrite)"

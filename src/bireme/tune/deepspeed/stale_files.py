@@ -1,0 +1,63 @@
+"""Stale files: what killed processes have left in the folders of a study.
+
+A draft has the name of its file and the number of its process: ``cmd.txt.4711.0123456789ab.tmp``. Whoever holds the
+locks of the study knows that no experiment is at work; a second tuner may still be at its probe, so what lives is left
+alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from bireme import drafts
+from bireme.tune.deepspeed.files import BEST_COMMAND, BEST_CONFIG, PROBE, SUMMARY, StudyFiles
+
+_DRAFT = re.compile(r"(?P<file>.+)\.(?P<pid>\d+)\.[0-9a-f]{12}\.tmp")
+_OF_STUDY = {PROBE, SUMMARY, BEST_CONFIG, BEST_COMMAND}
+_OF_EXPERIMENT = {"ds_config.json", "exp.json", "cmd.txt", "outcome.json"}
+
+
+def sweep(files: StudyFiles) -> None:
+    """Remove them; what only looks like one, or cannot be removed, stays."""
+    for path in (*_in_results(files.results_dir), *_in_experiments(files.exps_dir)):
+        drafts.remove(path)
+
+
+def _in_results(folder: str) -> Iterator[str]:
+    for entry in _entries(folder):
+        if entry.is_dir(follow_symlinks=False):
+            yield from (inner.path for inner in _entries(entry.path) if _draft(inner.name) in _OF_EXPERIMENT)
+        elif _draft(entry.name) in _OF_STUDY:
+            yield entry.path
+
+
+def _in_experiments(folder: str) -> Iterator[str]:
+    for entry in _entries(folder):
+        file = _draft(entry.name)
+        if file == PROBE or file.endswith(".json"):
+            yield entry.path
+
+
+def _draft(name: str) -> str:
+    """The file whose draft it is, of a process that is gone; "": it is none."""
+    found = _DRAFT.fullmatch(name)
+    return found["file"] if found and _is_gone(int(found["pid"])) else ""
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:  # it is another user's
+        return False
+    return False
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        return list(os.scandir(folder))
+    except OSError:
+        return []

@@ -1,0 +1,97 @@
+"""Clean environments: Bireme as built from the tree, and of other packages those that it asks for, and no more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from tests.conftest import clean_environ
+
+ROOT = Path(__file__).parent.parent
+PIP = Path(str(find_spec("pip").origin)).parent  # type: ignore[union-attr]
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the tree's wheel; the network is not used."""
+    words = ["pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "-w", folder, ROOT]
+    subprocess.run([sys.executable, "-m", *words], check=True, env=clean_environ())
+    (wheel,) = folder.glob("bireme-*.whl")
+    return wheel
+
+
+class CleanInstall:
+    """A virtual environment with Bireme's wheel in it.
+
+    The packages that the wheel requires are links to those of this environment, so that nothing is downloaded.
+
+    Args:
+        folder: where it is made.
+        wheel: what is installed.
+        extras: of the wheel, as in ``pip install 'bireme[tune]'``.
+        also: further packages.
+    """
+
+    def __init__(self, folder: Path, wheel: Path, extras: Iterable[str] = (), also: Iterable[str] = ()) -> None:
+        # pip leaves some variables of its own behind, and PYTHONPATH would bring packages in.
+        self.environ = {name: value for name, value in clean_environ().items() if name != "PYTHONPATH"}
+        self.environ["PYTHONNOUSERSITE"] = "1"
+        self.python, self.command = folder / "bin" / "python", folder / "bin" / "bireme"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, env=self.environ)
+        # Our pip, run by the new interpreter. It sees the tree's own installation too, and is to leave it alone.
+        words = ["install", "--quiet", "--no-index", "--no-deps", "--ignore-installed", wheel]
+        subprocess.run([self.python, PIP, *words], check=True, env=self.environ)
+        (site,) = folder.glob("lib/python*/site-packages")
+        (own,) = metadata.distributions(name="bireme", path=[str(site)])
+        for name in closure([*required(own, extras), *also]):
+            link(metadata.distribution(name), site)
+
+    def run(self, *words: str | Path, **kwargs: object) -> subprocess.CompletedProcess[str]:
+        """Run ``bireme WORDS``, by its console script, in the environment of a shell in which this one is active."""
+        return self._run([self.command, *words], **kwargs)
+
+    def run_python(self, code: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
+        """Run a text as a program."""
+        return self._run([self.python, "-c", code], **kwargs)
+
+    def _run(self, argv: list[str | Path], **kwargs: object) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join([str(self.python.parent), self.environ["PATH"]])
+        return subprocess.run(  # type: ignore[call-overload, no-any-return]
+            [*map(str, argv)], env={**self.environ, "PATH": path}, capture_output=True, text=True, timeout=120, **kwargs
+        )
+
+
+def required(distribution: metadata.Distribution, extras: Iterable[str] = ()) -> Iterator[str]:
+    """The packages that a distribution with these extras requires here."""
+    for line in distribution.requires or ():
+        wanted = Requirement(line)
+        if wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            yield wanted.name
+
+
+def closure(names: Iterable[str]) -> set[str]:
+    """These packages and all that they require, as far as they are installed here."""
+    found, left = set[str](), [*names]
+    while left:
+        name = left.pop().lower().replace("_", "-")
+        try:
+            more = required(metadata.distribution(name))
+        except metadata.PackageNotFoundError:
+            continue
+        if name not in found:
+            found.add(name)
+            left += more
+    return found
+
+
+def link(distribution: metadata.Distribution, site: Path) -> None:
+    """Link whatever a distribution has in its site-packages."""
+    for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+        if not (site / top).exists():
+            (site / top).symlink_to(str(distribution.locate_file(top)))

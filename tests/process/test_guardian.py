@@ -1,0 +1,68 @@
+"""The guardian by itself, where no job brings it about. What it does for jobs is in ``tests/run``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STUBBORN = """
+import os, sys, time
+from bireme.process import guardian
+from bireme.process.worker import WorkerStart
+
+program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('up', 'w'); time.sleep(1000)"
+null = os.open(os.devnull, os.O_RDWR)
+worker = WorkerStart((sys.executable, "-c", program), dict(os.environ), os.getcwd(), null, null, null)
+handle = guardian.start([worker], at_loss=lambda: open("lost", "w"), farewell=0.3)
+while not os.path.exists("up"):
+    time.sleep(0.01)
+handle.close()
+print(os.waitpid(handle.pid, 0)[1])
+"""
+
+
+def test_a_farewell_comes_to_an_end(tmp_path: Path) -> None:
+    """An engine that waits for a dead node, and whose command was killed, does not care for SIGTERM."""
+    done = subprocess.run(
+        [sys.executable, "-c", STUBBORN], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert (tmp_path / "lost").exists()
+
+
+LEFT = """
+import os, signal, sys
+from bireme.process import guardian
+from bireme.process.worker import WorkerStart
+
+asked = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (open('asked', 'w'), sys.exit()))"
+asked += "; open('up', 'w'); time.sleep(1000)"
+program = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], start_new_session=True)"
+null = os.open(os.devnull, os.O_RDWR)
+argv = (sys.executable, "-c", program, asked)
+worker = WorkerStart(argv, dict(os.environ), os.getcwd(), null, null, null)
+handle = guardian.start([worker], at_loss=lambda: open("lost", "w"), farewell=1000.0)
+while not os.path.exists("up"):
+    pass
+(pid,) = open(f"/proc/{handle.pid}/task/{handle.pid}/children").read().split()
+os.kill(int(pid), signal.SIGKILL)
+words = []
+while (events := handle.read()) is not None:
+    words += [event[0] for event in events]
+handle.close()
+print(words, os.waitpid(handle.pid, 0)[1])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a watcher needs subreapers")
+def test_what_a_killed_guardian_leaves_is_asked_to_end(tmp_path: Path) -> None:
+    """An engine's children have an end of their own; nobody waits for longer than they take."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("['up', 'lost', 'swept'] 0\n", "")
+    assert (tmp_path / "asked").exists()
+    assert not (tmp_path / "lost").exists(), "the agent was there"

@@ -1,0 +1,28 @@
+"""Signals that come when no session is there to take them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import os, signal
+from bireme.elastic.deferred_signals import DeferredSignals
+
+before = signal.getsignal(signal.SIGTERM)
+signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+with DeferredSignals() as between:
+    for signum in (signal.SIGUSR1, signal.SIGQUIT, signal.SIGTERM, signal.SIGINT):
+        os.kill(os.getpid(), signum)
+    assert between.signum == signal.SIGTERM, "the first that asks for the end"
+    got = []
+    signal.signal(signal.SIGTERM, lambda *_: got.append("term"))
+    between.deliver()
+    between.deliver()
+    assert got == ["term"], "once"
+assert signal.getsignal(signal.SIGTERM) is before
+"""
+
+
+def test_the_first_that_asks_for_the_end_is_kept():
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True)

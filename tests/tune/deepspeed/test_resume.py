@@ -1,0 +1,151 @@
+"""What an earlier run has left in the folder of a study."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from bireme.errors import BadInputError
+from bireme.tune.deepspeed.files import StudyFiles
+from bireme.tune.deepspeed.resume import Circumstances, circumstances, take_up
+from bireme.tune.journal import Journal
+from bireme.tune.trial_result import CAUSES, NOT_THE_CONFIGURATION, TrialResult
+
+STUDY = {"config": {"a": 1}, "script": "train.py", "args": ["--x"], "nodes": 1, "slots": 2}
+THEN = Circumstances(10.0, "abc")
+OVER = {"over": "every configuration was measured"}
+
+
+def end(name: str, cause="ok", then=THEN) -> dict:
+    record = {"end": name, "ending": TrialResult(cause).record(), "point": {}, "kind": "search"}
+    return record if then is None else {**record, **then.record()}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Takes up a study in a folder in which another run has left these records."""
+    files = StudyFiles.at("results", "exps", str(tmp_path))
+    files.prepare()
+
+    class Folder:
+        def __init__(self) -> None:
+            self.files = files
+
+        def leave(self, *records) -> None:
+            journal = Journal.open(f"{files.results_dir}/journal")
+            for record in records:
+                journal.append(record)
+            journal.close()
+
+        def take_up(self, now=THEN, overwrite=True, **other):
+            journal = Journal.open(f"{files.results_dir}/journal")
+            try:
+                past, notes = take_up(journal, files, {**STUDY, **other}, now, overwrite=overwrite)
+            finally:
+                journal.close()
+            return [each.trial.name for each in past], notes
+
+    return Folder()
+
+
+# -- the same study ----------------------------------------------------------------------------------
+
+
+def test_a_study_begins(folder):
+    assert folder.take_up() == ([], ())
+    assert folder.take_up() == ([], ())
+
+
+@pytest.mark.parametrize(
+    ("now", "again"),
+    [
+        (THEN, set()),
+        (Circumstances(5.0, "abc"), set()),
+        (Circumstances(20.0, "abc"), {"timed out"}),
+        (Circumstances(None, "abc"), {"timed out"}),
+        (Circumstances(10.0, ""), set()),
+        (Circumstances(10.0, "def"), {"timed out", "failed", "no metric"}),
+    ],
+)
+def test_what_the_circumstances_may_have_changed_is_run_again(folder, now, again):
+    causes = [cause for cause in CAUSES if cause not in NOT_THE_CONFIGURATION]
+    folder.leave({"study": STUDY}, *(end(cause, cause) for cause in causes))
+    past, notes = folder.take_up(now)
+    assert past == [cause for cause in causes if cause not in again]
+    assert notes[0] == f"taken up where it was: {len(past)} of its experiments have ended"
+    assert any(note.startswith("run again, for ") for note in notes) == bool(again)
+    assert any("1 of them failed and are not run again; remove " in note for note in notes) == ("failed" in past)
+
+
+def test_what_was_run_again_counts_as_it_ended_last(folder):
+    later = Circumstances(20.0, "def")
+    folder.leave({"study": STUDY}, end("a", "failed"), end("b"), end("a", "ok", later), end("c", "failed", later))
+    assert folder.take_up(later)[0] == ["b", "a", "c"]
+    assert folder.take_up(THEN)[0] == ["b", "a"]
+
+
+def test_journals_that_do_not_tell_of_circumstances(folder):
+    folder.leave({"study": STUDY}, end("a", "failed", None), end("b", "timed out", None))
+    assert folder.take_up()[0] == ["a"]
+
+
+def test_a_finished_study_gives_its_results_where_it_may_not_be_overwritten(folder):
+    folder.leave({"study": STUDY}, end("a"), OVER)
+    assert folder.take_up(overwrite=False)[0] == ["a"]
+
+
+def test_a_script_is_known_by_what_is_in_it(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("1")
+    first = circumstances(None, str(script))
+    os.utime(script, (1, 1))
+    assert first == circumstances(None, str(script)) != circumstances(None, "package.module")
+    script.write_text("2")
+    assert circumstances(None, str(script)).script not in ("", first.script)
+
+
+# -- another -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"config": {"a": 2}}, "another configuration: 2 of its"),
+        ({"args": []}, "another list of arguments: 2 of its"),
+        ({"script": "x.py", "nodes": 2, "slots": 1}, "another script and width: 2 of its"),
+    ],
+)
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_an_unfinished_study_is_never_cleared_away(folder, other, said, overwrite):
+    folder.leave({"study": STUDY}, end("a"), end("b", "failed"))
+    with pytest.raises(BadInputError, match=said) as caught:
+        folder.take_up(overwrite=overwrite, **other)
+    assert len(str(caught.value).splitlines()) == 2
+    assert folder.take_up()[0] == ["a", "b"]
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_of_one_in_which_nothing_has_ended_nothing_is_lost(folder, overwrite):
+    folder.leave({"study": STUDY}, {"start": "a", "on": "localhost:0"})
+    past, notes = folder.take_up(args=[], overwrite=overwrite)
+    assert past == [] and "of which nothing had ended" in notes[0]
+
+
+def test_a_finished_study_is_overwritten_and_that_is_said(folder):
+    folder.leave({"study": STUDY}, end("a"), OVER)
+    folder.files.write_summary("table")
+    folder.files.write_best({}, ["bireme"])
+    os.utime(f"{folder.files.results_dir}/summary.txt", (0, 0))
+    past, (note,) = folder.take_up(args=[])
+    assert past == []
+    assert note.startswith("the finished study of 19") and "its results and cmd_optimal.txt are gone" in note
+    assert not os.path.exists(folder.files.best_config)
+    folder.leave(OVER)
+    assert folder.take_up()[1] == ("the finished study is overwritten: its results are gone (autotuning.overwrite)",)
+
+
+def test_results_that_may_not_be_overwritten_are_in_the_way(folder):
+    folder.leave({"study": STUDY}, end("a"), OVER)
+    with pytest.raises(BadInputError, match="the results of another study"):
+        folder.take_up(overwrite=False, args=[])
