@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,26 @@ def test_guardian_on_a_node_is_killed(request: pytest.FixtureRequest, backend: s
     process = start(jobs)
     os.kill(guards(agent_of(jobs.testbed["node2"]))[which], signal.SIGKILL)
     assert "agent lost on node2" in end(jobs, process, 75)
+
+
+THREE = ("agent", "watcher", "guardian")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("several", [*combinations(THREE, 2), THREE], ids=" and ".join)
+def test_several_of_a_node_are_killed_at_once(request: pytest.FixtureRequest, several: tuple[str, ...]) -> None:
+    """Halted before, none can do anything about another's end; after all three only the kernel ends the ranks."""
+    jobs = Jobs.on(request, "ssh")
+    process = start(jobs, "grandchild" if len(several) == 2 else "wait")
+    agent = agent_of(jobs.testbed["node2"])
+    pids = {"agent": agent, **guards(agent)}
+    for signum in (signal.SIGSTOP, signal.SIGKILL):
+        for name in several:
+            os.kill(pids[name], signum)
+    assert "agent lost on node2" in end(jobs, process, 75)
+    files = jobs.testbed["node2"].run("ls -d /tmp/bireme-*", check=False).stdout
+    assert bool(files) == (len(several) == 3)
+    jobs.testbed["node2"].run("rm -rf /tmp/bireme-*")
 
 
 @pytest.mark.slow

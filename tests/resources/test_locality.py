@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import needs
 
-from bireme.resources.locality import find_this_machine, is_this_machine, own_addresses
+from bireme.resources.locality import TIMEOUT, find_this_machine, is_this_machine, own_addresses
 
+DOCS = Path(__file__).parents[2] / "docs"
 NODE = os.uname().nodename
 
 NETWORK = """
@@ -130,6 +131,17 @@ def test_a_resolver_that_does_not_answer(tmp_path: Path) -> None:
     assert found is None
     assert 0.25 < last - first < 20
     assert time.monotonic() - began < 28, "what hangs does not hold up the end of the program"
+
+
+@pytest.mark.slow
+def test_names_have_three_seconds(tmp_path: Path) -> None:
+    """For all of them together, where nothing else is said; this resolver would take a minute for each."""
+    names = tuple(f"host{number}.example" for number in range(50))
+    code = f"(__import__('time').monotonic(), find_this_machine({names}), __import__('time').monotonic())"
+    first, found, last = in_network(tmp_path, NETWORK + ROUTE + RESOLVER, code)  # type: ignore[misc]
+    assert found is None
+    assert 2.9 < last - first < 20
+    assert f"resolution takes at most {TIMEOUT:g} s" in " ".join((DOCS / "nodes.md").read_text(encoding="utf-8").split())
 
 
 @settings(deadline=None, max_examples=60)
