@@ -19,6 +19,8 @@ from hypothesis import settings
 
 from bireme.errors import BadInputError
 from bireme.resources.ports import lease_named_port
+from tests import needs
+from tests.needs import pytest_runtest_setup as pytest_runtest_setup  # a hook
 
 settings.register_profile("ours", deadline=None)  # a busy machine may take long for anything
 settings.load_profile("ours")
@@ -52,6 +54,25 @@ def bireme(*args: str | Path) -> list[str]:
     return [sys.executable, "-m", "bireme", *map(str, args)]
 
 
+BEGIN = """
+import sys
+from bireme.interrupt import exit_quietly_on_interrupt
+exit_quietly_on_interrupt()
+begun = open(sys.argv.pop(1), "x")
+from bireme.__main__ import command
+command()
+"""
+
+
+def bireme_begun(file: Path, *args: str | Path) -> list[str]:
+    """The same, and it makes this file once Ctrl+C is its own.
+
+    Before that it is Python's: it answers with a traceback, or now and then with ``Exception ignored in``, and goes on.
+    `bireme` itself takes the first moment that it gets: `test_nothing_is_imported_before_ctrl_c_is_ours`.
+    """
+    return [sys.executable, "-c", BEGIN, str(file), *map(str, args)]
+
+
 NOBODY = 65534
 """The uid of another user, for a test that runs as root."""
 
@@ -69,7 +90,7 @@ def as_nobody() -> list[str]:
     try:
         done = subprocess.run([*words, *bireme("--version")], capture_output=True, text=True, check=False, cwd="/")
     except OSError as error:
-        pytest.skip(f"setpriv: {error.strerror}")
+        needs.missing(f"setpriv: {error.strerror}")
     if done.returncode:
         pytest.skip(f"nothing can be run as another user here: {done.stderr}")
     return words
@@ -128,11 +149,15 @@ class Stage:
 
     def start(self, *args: str | Path, **kwargs: object) -> subprocess.Popen[bytes]:
         """``bireme ARGS``, its stdout and stderr in pipes."""
+        return self.start_argv(bireme(*args), **kwargs)
+
+    def start_argv(self, argv: list[str], **kwargs: object) -> subprocess.Popen[bytes]:
+        """The same for a whole command line."""
         kwargs.setdefault("env", clean_environ())
         kwargs.setdefault("stdin", subprocess.DEVNULL)
         kwargs.setdefault("stdout", subprocess.PIPE)
         kwargs.setdefault("stderr", subprocess.PIPE)
-        process = subprocess.Popen(bireme(*args), start_new_session=True, **kwargs)  # type: ignore[call-overload]
+        process = subprocess.Popen(argv, start_new_session=True, **kwargs)  # type: ignore[call-overload]
         self.started.append(process)
         return process
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.conftest import clean_environ
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -100,24 +100,18 @@ def test_missing_peers_are_named(tmp_path):
     assert "left out, because neither on PATH nor in a --peers directory: mpich" in done.stdout
 
 
-@pytest.mark.parametrize(("ranks", "most"), [(2, 1.6), (16, 1.25)])
-def test_launching_costs_little_more_than_a_bare_loop(benchmark, ranks, most):
-    """The best of many turns: what others do on this machine can only add to it. More turns, if that was not enough."""
-    best = {"bare": float("inf"), "bireme": float("inf")}
-    for _ in range(8):
-        _, measured = benchmark("launch", "--rounds", 15, "--ranks", ranks)
-        for each in measured["results"]:
-            best[each["name"]] = min(best[each["name"]], *filter(None, each["seconds"]))
-        ratio = best["bireme"] / best["bare"]
-        held = next(each["held_mib"] for each in measured["results"] if each["name"] == "bireme")
-        assert held <= 25, f"the launcher holds {held:.1f} MiB"
-        if ratio <= most:
-            return
-    raise AssertionError(f"{ratio:.2f} times the bare loop: {best}")
+@pytest.mark.parametrize(("ranks", "rounds", "most"), [(2, 40, 1.6), (16, 20, 1.25)])
+def test_launching_costs_little_more_than_a_bare_loop(benchmark, ranks, rounds, most):
+    """The best of many turns: what others do on this machine can only add to it."""
+    _, measured = benchmark("launch", "--rounds", rounds, "--ranks", ranks)
+    of = {each["name"]: each for each in measured["results"]}
+    best = {name: min(filter(None, each["seconds"])) for name, each in of.items()}
+    assert best["bireme"] <= most * best["bare"]
+    assert of["bireme"]["held_mib"] <= 25
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(not all(map(find_spec, ("deepspeed", "tabulate"))), reason="not installed: deepspeed[autotuning]")
+@needs.modules("torch", "deepspeed", "tabulate")
 def test_tune(benchmark):
     # Ours alone: DeepSpeed takes a minute for this.
     table, measured = benchmark("tune", "--stages", "1", "--micro", "8", only="bireme")

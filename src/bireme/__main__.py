@@ -1,6 +1,6 @@
 """The entry point of ``python -m bireme`` and of the console script ``bireme``."""
 
-# nothing is imported here: `command` first has to protect the search path of modules
+# Nothing is imported here: `command` must first handle Ctrl+C, and protect the module search path.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -8,12 +8,12 @@ if TYPE_CHECKING:
 
 def command() -> "NoReturn":
     """Run the command line of this process and exit with its code."""
-    from bireme.isolated import protect_path
-
-    protect_path()
     from bireme.interrupt import exit_quietly_on_interrupt
 
     exit_quietly_on_interrupt()
+    from bireme.isolated import protect_path
+
+    protect_path()
     from bireme.cli import main
 
     main.command()

@@ -1,15 +1,17 @@
 """Handles Ctrl+C during startup, before the command has signal handlers of its own."""
 
-from __future__ import annotations
-
-import _signal  # type: ignore[import-not-found]  # not ``signal``: Ctrl+C is unhandled for the 4 ms that its import takes
+# No ``from __future__`` here: that module would be looked for in the working directory.
+# `_signal` instead of `signal`, whose import takes 4 ms in which Ctrl+C would not be handled.
+import _signal  # type: ignore[import-not-found]
 import os
 
 
 def exit_quietly_on_interrupt() -> None:
     """Let Ctrl+C end this process at once, with exit code 130 and without a traceback.
 
-    Call it before other imports: they take most of the startup time.
+    A command calls it before any other import: Python's own handler raises an exception that ends in a traceback, and
+    that is lost if it comes in a callback of the import system, as one in some hundreds does. What is imported here is
+    loaded by the interpreter already.
     """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, lambda *_: os._exit(128 + _signal.SIGINT))

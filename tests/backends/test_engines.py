@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from bireme.backends import base
+from tests import needs
 from tests.cluster.basics import PATH
 from tests.cluster.test_native import MPI, SEEN
 from tests.cluster.test_scenes import parent
@@ -32,16 +33,16 @@ PLACES = [("node1", 0), ("node1", 1), ("node2", 0), ("node2", 1), ("node2", 2), 
 
 
 def directory_of(engine: str) -> Path:
-    """Where the engine's programs are, or a skip."""
+    """Where the engine's programs are."""
     if engine == "mvapich":
         return FAKE
     root = PROJECT / f".venv-{engine.rstrip('5')}"
     if engine == "impi" and "I_MPI_ROOT" in os.environ:
         root = Path(os.environ["I_MPI_ROOT"])
         if not root.is_relative_to(PROJECT) and str(root).startswith(tuple(f"{path}/" for path in PRIVATE)):
-            pytest.skip(f"I_MPI_ROOT, {root}, lies where each host of the cluster has a directory of its own")
+            needs.missing(f"I_MPI_ROOT, {root}, lies where each host of the cluster has a directory of its own")
     if not (root / "bin" / "mpiexec").exists():
-        pytest.skip(f"there is no {engine} in {root}: `make engines` could not install it")
+        needs.missing(f"there is no {engine} in {root}: `make engines` could not install it")
     return root / "bin"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
 
@@ -14,6 +13,7 @@ from ClusterShell.NodeSet import NodeSet
 from bireme.backends import base
 from bireme.backends.base import HostLaunch, LaunchPlan
 from bireme.errors import BadInputError
+from tests import needs
 from tests.conftest import clean_environ
 
 NAMES = tuple(f"rack{number // 100}-node-with-a-name-{number % 100:02d}" for number in range(20_000))
@@ -70,7 +70,7 @@ def test_whatever_a_backend_makes_can_be_executed_or_is_refused(name):
         assert allowed(command[1:], {}) == (name in ("ssh", "pdsh", "slurm", "mvapich"))
 
 
-@pytest.mark.skipif(not shutil.which("pdsh"), reason="pdsh is missing")
+@needs.programs("pdsh")
 def test_pdsh_has_all_hosts_of_several_lists():
     names = [f"one-more-node-with-a-name-{number:06d}" for number in range(5000)]
     plan = LaunchPlan(tuple(map(HostLaunch, names)), AGENT, extra=("-q",))  # say what there is to do, and do nothing

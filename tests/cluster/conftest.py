@@ -6,29 +6,21 @@ Every worker of xdist has its own: tests that wait do not hold up others then, a
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
+from tests import needs
 from tests.cluster.basics import PATH, signal_all
 from tests.cluster.testbed import Testbed, unavailable
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODES = 4
 GRACE = 30.0  # seconds that a command's last processes have to be gone after it, on a busy machine
-
-
-def absent(why: str) -> NoReturn:
-    """Skip, or where clusters are required, fail: a broken machine must not turn every test into a silent skip."""
-    if os.environ.get("BIREME_TEST_CLUSTER") == "required":
-        pytest.fail(f"no cluster: {why}")
-    pytest.skip(f"no cluster: {why}")
 
 
 def start(base: Path, **kwargs: object) -> Iterator[Testbed]:
@@ -41,14 +33,14 @@ def start(base: Path, **kwargs: object) -> Iterator[Testbed]:
 @pytest.fixture(scope="session")
 def _ssh_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     if why := unavailable():
-        absent(why)
+        needs.missing(f"no cluster: {why}")
     yield from start(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="session")
 def _slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     if why := unavailable("slurmctld", "slurmd", "munged", "srun"):
-        absent(why)
+        needs.missing(f"no cluster: {why}")
     # With this plugin and the true number of CPUs, a step that does not ask for the whole node is pinned to one core.
     yield from start(tmp_path_factory.getbasetemp(), slurm=True, task="task/affinity", cpus=os.cpu_count() or 1)
 
@@ -90,11 +82,10 @@ def shared_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tool() -> Callable[[str], str]:
-    """``tool("pdsh")``: the name of a command that the test needs, or a skip."""
+    """``tool("pdsh")``: the name of a command that the test needs."""
 
     def need(name: str) -> str:
-        if not shutil.which(name, path=PATH):
-            absent(f"{name} is not installed")
+        needs.program(name, path=PATH)
         return name
 
     return need

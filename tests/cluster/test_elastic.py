@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import signal
@@ -13,19 +12,20 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.cluster.basics import wait_until
 from tests.cluster.host import Host
 from tests.cluster.test_losses import command_of, found, guards
 from tests.cluster.test_scenes import parent
 from tests.cluster.test_world import Jobs, gpus
 from tests.cluster.testbed import Testbed
-from tests.conftest import bireme
+from tests.conftest import bireme, guards_of
 
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow,
     pytest.mark.timeout(900),  # Slurm's nodes alone may need some minutes until they are idle again
-    pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="PyTorch is not installed"),
+    needs.modules("torch", "sklearn"),
 ]
 
 DIGITS = Path(__file__).parents[2] / "examples/elastic_digits.py"
@@ -470,3 +470,29 @@ def test_the_guardian_of_the_engine_is_killed(elastic: Elastic, which: str) -> N
     (elastic.folder / "go").touch()
     text = elastic.end(process)
     assert "the guardian of the launcher ssh (pid " in text and "agent lost" not in text
+
+
+@pytest.mark.parametrize("epochs", [9, 10])
+def test_epochs_that_come_to_nothing(elastic: Elastic, epochs: int) -> None:
+    """Before a rank is started the guardian of the launcher is killed, in one epoch after the other: ten are enough."""
+    elastic.testbed["node3"].drop(22)  # the others wait for it
+    process = elastic.start("rank.py", "go")
+    command = command_of(process)
+    watchers: list[int] = []
+
+    def another() -> dict[str, int]:
+        """The guards of the next epoch: below an old watcher, what is no guardian yet has its name for a moment."""
+        pids = guards_of(command)
+        return pids if len(pids) == 2 and pids["watcher"] not in watchers else {}
+
+    for _ in range(epochs):
+        pids = wait_until("another guardian", another, 30, 0.005)
+        os.kill(pids["guardian"], signal.SIGKILL)
+        watchers.append(pids["watcher"])
+    if epochs < 10:
+        elastic.testbed["node3"].clear()
+        assert len(elastic.ranks(process, epochs + 1, 3)) == 3
+        (elastic.folder / "go").touch()
+    text = elastic.end(process, 69 if epochs == 10 else 0)
+    in_vain = "10 times in a row no rank could be started, at last: the guardian of the launcher ssh (pid "
+    assert (in_vain in text) == (epochs == 10)

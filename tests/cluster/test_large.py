@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.cluster.basics import read, wait_until
 from tests.cluster.conftest import REPOSITORY
 from tests.cluster.test_world import Jobs
@@ -32,7 +33,7 @@ def many_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     import sys
 
     if why := unavailable():
-        pytest.skip(f"no cluster: {why}")
+        needs.missing(f"no cluster: {why}")
     if available_memory() < 6 * GIB:
         pytest.skip(f"{MANY} hosts with agents need 6 GiB of memory")
     share = [str(REPOSITORY), sys.prefix, str(tmp_path_factory.getbasetemp())]

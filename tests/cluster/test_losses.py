@@ -7,6 +7,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +43,11 @@ def end(jobs: Jobs, process: subprocess.Popen[bytes], code: int) -> str:
 def found(host: Host, *words: str) -> list[int]:
     """Processes of a host with all these words in their arguments."""
     return [pid for pid, process in host.ps().items() if all(word in " ".join(process.argv) for word in words)]
+
+
+def ranks_of(host: Host, program: Path) -> list[int]:
+    """The ranks of a host that run this program: not what has its name in its arguments, and no path decides."""
+    return [pid for pid, process in host.ps().items() if process.argv[1:3] == ["-u", str(program)]]
 
 
 def agent_of(host: Host) -> int:
@@ -93,6 +100,26 @@ def test_guardian_on_a_node_is_killed(request: pytest.FixtureRequest, backend: s
     assert "agent lost on node2" in end(jobs, process, 75)
 
 
+THREE = ("agent", "watcher", "guardian")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("several", [*combinations(THREE, 2), THREE], ids=" and ".join)
+def test_several_of_a_node_are_killed_at_once(request: pytest.FixtureRequest, several: tuple[str, ...]) -> None:
+    """Halted before, none can do anything about another's end; after all three only the kernel ends the ranks."""
+    jobs = Jobs.on(request, "ssh")
+    process = start(jobs, "grandchild" if len(several) == 2 else "wait")
+    agent = agent_of(jobs.testbed["node2"])
+    pids = {"agent": agent, **guards(agent)}
+    for signum in (signal.SIGSTOP, signal.SIGKILL):
+        for name in several:
+            os.kill(pids[name], signum)
+    assert "agent lost on node2" in end(jobs, process, 75)
+    files = jobs.testbed["node2"].run("ls -d /tmp/bireme-*", check=False).stdout
+    assert bool(files) == (len(several) == 3)
+    jobs.testbed["node2"].run("rm -rf /tmp/bireme-*")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi", "slurm"))
 @pytest.mark.parametrize("which", ["watcher", "guardian"])
@@ -125,7 +152,9 @@ def test_engine_is_lost_while_it_connects(request: pytest.FixtureRequest, backen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP], ids=lambda signum: signum.name)
+@pytest.mark.parametrize(
+    "signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT], ids=lambda signum: signum.name
+)
 @pytest.mark.parametrize("backend", backends("ssh", "slurm"))
 def test_agent_is_signalled(request: pytest.FixtureRequest, backend: str, signum: signal.Signals) -> None:
     jobs = Jobs.on(request, backend)

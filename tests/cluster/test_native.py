@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.cluster.test_world import UNEVEN, Jobs, backends
 from tests.conftest import read_lines
 
@@ -50,7 +51,7 @@ def exports(jobs: Jobs) -> list[str]:
     abi = "openmpi" if jobs.backend == "openmpi" else "mpich"
     found = sorted(Path("/usr/lib").glob("*/libmpi.so.40" if abi == "openmpi" else "*/libmpich.so.12"))
     if not found:
-        pytest.skip(f"the library of {abi} is not there")
+        needs.missing(f"the library of {abi} is not there")
     (jobs.shared / ("libmpi.so.40" if abi == "openmpi" else "libmpi.so.12")).symlink_to(found[0])
     return ["--export", f"MPI4PY_MPIABI={abi}", "--export", f"LD_LIBRARY_PATH={jobs.shared}"]
 

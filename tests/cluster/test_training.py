@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.cluster.test_by_hand import start_on_each
 from tests.cluster.test_world import Jobs, backends
 from tests.conftest import bireme, clean_environ
@@ -17,9 +17,7 @@ from tests.conftest import bireme, clean_environ
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not all(map(importlib.util.find_spec, ("torch", "sklearn"))), reason="PyTorch or scikit-learn is not installed"
-    ),
+    needs.modules("torch", "sklearn"),
 ]
 
 DIGITS = Path(__file__).parents[2] / "examples/digits_ddp.py"

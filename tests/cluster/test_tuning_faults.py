@@ -14,7 +14,7 @@ import pytest
 
 from bireme.tune.journal import Journal
 from tests.cluster.basics import wait_until
-from tests.cluster.test_losses import found
+from tests.cluster.test_losses import ranks_of
 from tests.cluster.testbed import Testbed
 from tests.conftest import PROGRAMS, bireme, read_lines
 
@@ -55,11 +55,7 @@ class Desk:
         wait_until(f"{count} ranks", lambda: sum(len(self.ranks(name)) for name in NODES) == count, 60)
 
     def ranks(self, node: str) -> list[int]:
-        return [pid for pid in found(self.testbed[node], "contract.py") if "bireme" not in self.words(node, pid)]
-
-    def words(self, node: str, pid: int) -> str:
-        process = self.testbed[node].ps().get(pid)
-        return "bireme" if process is None else " ".join(process.argv)
+        return ranks_of(self.testbed[node], CONTRACT)
 
     def go(self) -> None:
         (self.folder / "go").touch()

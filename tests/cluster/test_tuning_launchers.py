@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.basics import wait_until
-from tests.cluster.test_losses import found
+from tests.cluster.test_losses import found, ranks_of
 from tests.cluster.test_scenes import parent
 from tests.cluster.test_world import Jobs, backends, gpus
 from tests.cluster.testbed import Testbed
@@ -35,10 +35,7 @@ def words_of(*options: str) -> list[str]:
 
 def ranks(testbed: Testbed) -> int:
     """How many ranks there are on the nodes."""
-    return sum(
-        sum(1 for pid in found(node, "-u", "contract.py") if "bireme" not in " ".join(node.ps()[pid].argv))
-        for node in testbed.nodes
-    )
+    return sum(len(ranks_of(node, CONTRACT)) for node in testbed.nodes)
 
 
 def check(folder: Path, out: bytes, err: bytes) -> list[str]:

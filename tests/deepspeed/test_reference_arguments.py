@@ -6,6 +6,7 @@ import pytest
 
 from bireme.deepspeed import launch, runner
 from bireme.deepspeed.launcher_helper import parse_args as parse_helper_args
+from tests import needs
 
 DEFAULTS = {
     "hostfile": "/job/hostfile",
@@ -76,7 +77,7 @@ def test_given(line: str) -> None:
 
 @pytest.mark.slow
 def test_as_the_reference_does() -> None:
-    reference = pytest.importorskip("deepspeed.launcher.runner")
+    reference = needs.module("deepspeed.launcher.runner")
     for line in ("train.py", *GIVEN):
         assert known(runner.parse_args(line.split())) == known(reference.parse_args(line.split())), line
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests import needs
 from tests.conftest import clean_environ
 from tests.deepspeed.conftest import CONTRACT
 
@@ -27,7 +28,7 @@ tuner.write_optimal_config()
 @pytest.mark.slow
 @pytest.mark.torch
 def test_it_finds_the_best_on_our_scheduler(stage, tmp_path):
-    pytest.importorskip("deepspeed.autotuning.autotuner")
+    needs.module("deepspeed.autotuning.autotuner")
     config = {
         "train_micro_batch_size_per_gpu": [4, 8, 16],
         "optimizer": {"type": "Adam"},

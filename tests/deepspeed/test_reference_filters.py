@@ -8,6 +8,7 @@ import random
 import pytest
 
 from bireme.deepspeed import runner
+from tests import needs
 
 SLOTS = {"worker-0": [0, 1, 2, 3], "worker-1": [0, 1, 2, 3]}
 
@@ -72,7 +73,7 @@ def test_both_filters_are_refused() -> None:
 
 @pytest.mark.slow
 def test_as_the_reference_does() -> None:
-    reference = pytest.importorskip("deepspeed.launcher.runner")
+    reference = needs.module("deepspeed.launcher.runner")
     logging.disable()
     dice = random.Random(20)
     for _ in range(2000):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import needs
 
 import bireme
 from bireme.errors import BadInputError
@@ -99,11 +98,8 @@ def write(root: Path, path: str, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        pytest.skip("no C compiler to build a stand-in for NVML with")
-    if importlib.util.find_spec("pynvml") is None:
-        pytest.skip("nvidia-ml-py is not installed")
+    compiler = needs.program("cc", "gcc", "clang")
+    needs.module("pynvml")
     home = tmp_path_factory.mktemp("nvml")
     (home / "nvml.c").write_text(NVML)
     command = [compiler, "-shared", "-fPIC", "-o", str(home / "libnvidia-ml.so.1"), str(home / "nvml.c")]

@@ -191,6 +191,31 @@ for text in ("@nobody", "@no:gpu", "@bad"):
     ], done.stderr
 
 
+@pytest.mark.parametrize(
+    "groups_conf", ["[Main]\ndefault: one\n[one]\nmap: true\n", "[Main]\ndefault:\nautodir: /-\nconfdir: /-\n"]
+)
+def test_an_unknown_group_is_refused_alike_with_and_without_groups(tmp_path: Path, groups_conf: str) -> None:
+    """A configuration beside this Python counts less than this one; ClusterShell brings such a file along."""
+    (tmp_path / "groups.conf").write_text(groups_conf)
+    code = """
+from bireme.errors import BadInputError
+from bireme.resources.hostfile import parse_hosts
+for text in ("@", "@nobody"):
+    try:
+        print(parse_hosts(text))
+    except BadInputError as error:
+        print(error)
+"""
+    environ = {"CLUSTERSHELL_CFGDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "--hosts: '@' stands for no host",
+        "  `nodeset --groups` lists groups",
+        "--hosts: '@nobody' stands for no host",
+        "  `nodeset --groups` lists groups",
+    ], done.stderr
+
+
 def test_clustershell_is_imported_only_for_sets() -> None:
     code = """
 import sys

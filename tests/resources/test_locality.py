@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -13,9 +12,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import needs
 
-from bireme.resources.locality import find_this_machine, is_this_machine, own_addresses
+from bireme.resources.locality import TIMEOUT, find_this_machine, is_this_machine, own_addresses
 
+DOCS = Path(__file__).parents[2] / "docs"
 NODE = os.uname().nodename
 
 NETWORK = """
@@ -42,14 +43,12 @@ mount --bind "$1" /etc/resolv.conf; mount --bind "$2" /etc/hosts; mount --bind "
 
 def in_network(tmp_path: Path, setup: str, code: str) -> object:
     """The value of an expression, in a machine with this network and nothing else."""
-    unshare = shutil.which("unshare")
-    if not unshare or not shutil.which("ip"):
-        pytest.skip("needs unshare and ip")
+    unshare, _ = needs.program("unshare"), needs.program("ip")
     able = subprocess.run(
         [unshare, "-rnm", "ip", "link", "add", "d0", "type", "veth"], capture_output=True, check=False
     )
     if able.returncode:
-        pytest.skip(f"no network of our own: {able.stderr.decode()}")
+        needs.missing(f"no network of our own: {able.stderr.decode()}")
     program = f"from bireme.resources.locality import *\nprint(repr({code}))"
     files = [str(tmp_path / name) for name in ("resolv", "hosts", "nsswitch")]
     argv = [unshare, "-rnm", "sh", "-c", f'{setup}\nexec "{sys.executable}" -c "$4"', "sh", *files, program]
@@ -132,6 +131,19 @@ def test_a_resolver_that_does_not_answer(tmp_path: Path) -> None:
     assert found is None
     assert 0.25 < last - first < 20
     assert time.monotonic() - began < 28, "what hangs does not hold up the end of the program"
+
+
+@pytest.mark.slow
+def test_names_have_three_seconds(tmp_path: Path) -> None:
+    """For all of them together, where nothing else is said; this resolver would take a minute for each."""
+    names = tuple(f"host{number}.example" for number in range(50))
+    code = f"(__import__('time').monotonic(), find_this_machine({names}), __import__('time').monotonic())"
+    first, found, last = in_network(tmp_path, NETWORK + ROUTE + RESOLVER, code)  # type: ignore[misc]
+    assert found is None
+    assert 2.9 < last - first < 20
+    assert f"resolution takes at most {TIMEOUT:g} s" in " ".join(
+        (DOCS / "nodes.md").read_text(encoding="utf-8").split()
+    )
 
 
 @settings(deadline=None, max_examples=60)

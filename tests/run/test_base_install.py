@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from bireme.tune.requirements import PACKAGES
+from tests import needs
 from tests.clean_install import CleanInstall, build_wheel
 from tests.conftest import PROGRAMS
-from tests.run.test_examples import EXAMPLES, needs
+from tests.run.test_examples import EXAMPLES
 
 pytestmark = pytest.mark.slow
 
@@ -125,7 +126,7 @@ def test_the_extra_is_all_that_a_study_needs(wheel: Path, here: Path) -> None:
 
 
 @pytest.mark.torch
-@needs("torch", "sklearn")
+@needs.modules("torch", "sklearn")
 def test_the_demo(wheel: Path, here: Path) -> None:
     """What ``make demo`` runs, beside PyTorch and scikit-learn."""
     demo = CleanInstall(here / "venv", wheel, also=["torch", "scikit-learn"])

@@ -10,6 +10,7 @@ import pytest
 from bireme.cluster.certificate import _ARGUMENTS, NO_CERTIFICATE, CertificateMaker, _by_cryptography
 from bireme.control.handshake import Security
 from bireme.control.tls import TlsTransport, client_context, loaded, server_context
+from tests import needs
 
 
 def works(security: Security) -> bool:
@@ -46,8 +47,8 @@ def test_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert works(made) if _by_cryptography() else made == Security(why_not=NO_CERTIFICATE)
 
 
+@needs.modules("cryptography")
 def test_by_cryptography() -> None:
-    pytest.importorskip("cryptography")
     context = server_context()
     made = loaded(context, _by_cryptography())
     assert works(Security(context, made))

@@ -150,6 +150,43 @@ def test_two_of_three_killed(stage, tmp_path, two):
     two_killed(stage, tmp_path, two)
 
 
+def test_all_three_killed(stage, tmp_path):
+    """Only the kernel is left to end the ranks, and it does."""
+    process = stage.start("run", "--num_gpus", "2", SCENE, "wait", env=clean_environ(TMPDIR=str(tmp_path)))
+    read_lines(process, 2, "ready")
+    pids = [process.pid, *guards_of(process.pid).values()]
+    assert len(pids) == 3
+    for signum in (signal.SIGSTOP, signal.SIGKILL):  # halted, none can do anything about another's end
+        for pid in pids:
+            os.kill(pid, signum)
+    process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGKILL
+    assert not stage.left(within=30)
+
+
+LEAVES = """
+import os, signal, sys, time
+asked = f"asked{os.environ['RANK']}"
+ready, told = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    os.closerange(0, 3)
+    signal.signal(signal.SIGTERM, lambda *_: open(asked, "w").close())
+    os.write(told, b"x")
+    while True:
+        time.sleep(0.05)
+os.read(ready, 1)
+"""
+
+
+def test_what_ranks_leave_behind_is_ended(stage, script, tmp_path):
+    """It is asked first, killed when the grace time is over, and no failure of the job's."""
+    done = stage.run("run", "--num_gpus", "2", "--grace", str(GRACE), script(LEAVES), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.glob("asked*")} == {"asked0", "asked1"}
+    assert not stage.left()
+
+
 LIMITED = """
 import importlib, os, pkgutil, resource, sys
 import bireme

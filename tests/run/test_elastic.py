@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -15,9 +14,8 @@ import pytest
 
 from bireme.deepspeed.runner import encode_world_info
 from bireme.elastic import control_socket
+from tests import needs
 from tests.conftest import bireme, clean_environ, free_ports, read_lines
-
-needs_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="PyTorch is not installed")
 
 # fails in its first attempts as often as its first argument says, as soon as it is told; then, with a second, waits
 RANK = """
@@ -134,7 +132,7 @@ def test_epochs_leave_nothing_in_the_command(job, stage, tmp_path):
     assert process.wait(30) == 143
 
 
-@needs_torch
+@needs.modules("torch")
 @pytest.mark.torch
 @pytest.mark.slow
 def test_one_node_by_hand(stage, tmp_path, script):

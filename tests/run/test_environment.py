@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 
-import pytest
-
+from tests import needs
 from tests.conftest import clean_environ
 from tests.run.conftest import LOOK
 
@@ -137,10 +135,9 @@ def test_a_rank_inherits_no_descriptor_of_ours(look, tmp_path):
         os.close(given)
 
 
+@needs.programs("mpirun.openmpi")
 def test_a_strangers_file_in_the_working_directory_is_passed_over(stage, script, tmp_path):
     """Where ranks of other nodes would get what it says; in /tmp, say, anyone can leave one."""
-    if not shutil.which("mpirun.openmpi"):
-        pytest.skip("mpirun.openmpi is not installed")
     program = script("import os\nprint('EVIL' in os.environ, 'MINE' in os.environ)")
     words = ("run", "--launcher", "openmpi", "--native_ranks", "--hosts", "localhost:1", program)
     (tmp_path / ".bireme_env").write_text("EVIL=1\n")

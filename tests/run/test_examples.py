@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
+from tests import needs
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 pytestmark = pytest.mark.timeout(900)
-
-
-def needs(*modules: str) -> pytest.MarkDecorator:
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 
 def accuracy(done) -> float:
@@ -27,7 +23,7 @@ def accuracy(done) -> float:
 
 @pytest.mark.slow
 @pytest.mark.torch
-@needs("torch", "sklearn")
+@needs.modules("torch", "sklearn")
 def test_digits(stage):
     done = stage.run("run", "--accelerator", "cpu", "--num_gpus", "2", EXAMPLES / "digits_ddp.py", timeout=600)
     assert accuracy(done) > 0.95
@@ -36,7 +32,7 @@ def test_digits(stage):
 
 @pytest.mark.slow
 @pytest.mark.torch
-@needs("torch", "sklearn", "deepspeed")
+@needs.modules("torch", "sklearn", "deepspeed")
 def test_deepspeed_zero1(stage):
     config = EXAMPLES / "ds_config.json"
     words = ["--accelerator", "cpu", "--num_gpus", "2", EXAMPLES / "deepspeed_zero1.py", "--deepspeed_config", config]

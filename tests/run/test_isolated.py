@@ -17,6 +17,7 @@ from bireme.job import JobSpec, Program
 from bireme.planning.exports import Exports
 from bireme.planning.world import encode_world_info
 from bireme.resources.hostfile import HostEntry
+from tests import needs
 from tests.conftest import PROGRAMS, clean_environ
 from tests.traps import NAMES, Traps
 
@@ -85,7 +86,7 @@ def test_the_command_with_a_path_of_the_users(tmp_path: Path) -> None:
     """All but what Python and the script that an installer has written import before it begins."""
     script = Path(sys.executable).parent / "bireme"
     if not script.exists():
-        pytest.skip("the command is not installed beside this Python")
+        needs.missing("the command is not installed beside this Python")
     traps = Traps(tmp_path / "work", but=imported_before("re"))
     assert {"json", "select", "heapq"} <= set(traps.names)
     traps.set(tmp_path / "path")

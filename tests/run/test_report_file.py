@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import needs
 from tests.conftest import PROGRAMS, Stage, bireme, clean_environ, guards_of, read_lines
 from tests.run.conftest import state_of, wait_for
 from tests.run.test_out_of_memory import EATS, small_memory  # noqa: F401  (a fixture)
@@ -187,11 +188,8 @@ def test_relative_to_the_working_directory(stage, script, tmp_path):
     assert json.loads((tmp_path / "out/report.json").read_text())["cause"] == "ok"
 
 
+@needs.programs("mpirun.openmpi")
 def test_under_native_ranks_the_engine_is_the_rank(stage, script, tmp_path):
-    import shutil
-
-    if not shutil.which("mpirun.openmpi"):
-        pytest.skip("mpirun.openmpi is not installed")
     path = tmp_path / "report.json"
     words = ("--launcher", "openmpi", "--native_ranks", "--hosts", "localhost:2")
     done = stage.run("run", "-q", *words, "--report", path, script("raise SystemExit(3)"))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
+
+from tests import needs
 
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"),
+    needs.modules("torch"),
 ]
 
 SUM = """
@@ -37,6 +37,7 @@ finally:
 RECORDS = """
 import sys
 from torch.distributed.elastic.multiprocessing.errors import record
+
 
 @record
 def main():

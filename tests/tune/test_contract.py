@@ -9,11 +9,11 @@ import re
 import shlex
 import signal
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.conftest import clean_environ, read_lines
 from tests.tune.test_command import CONFIG, CONTRACT, NAMES, Desk
 
@@ -276,7 +276,7 @@ def test_the_time_limit_is_that_of_the_real_job(desk):
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not all(map(find_spec, ("torch", "sklearn", "deepspeed"))), reason="DeepSpeed is not installed")
+@needs.modules("torch", "sklearn", "deepspeed")
 def test_deepspeeds_engine(desk):
     """An unmodified script, profiled, measured and then run with what was found."""
     config = {

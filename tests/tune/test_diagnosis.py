@@ -17,6 +17,7 @@ from bireme.result.report_record import of_outcome
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.experiment import End, read_report
 from bireme.tune.trial_result import TrialResult
+from tests import needs
 from tests.conftest import PROGRAMS, Stage, read_lines
 
 FIGURES = {"throughput": 12.5, "latency": 80.0}
@@ -327,10 +328,10 @@ dist.all_reduce(torch.ones(1))
 
 @pytest.mark.slow
 @pytest.mark.torch
+@needs.modules("torch")
 @pytest.mark.parametrize("slow", [0, 1000], ids=["dies first", "dies last"])
 def test_really_out_of_memory_in_torch(run: Run, script: Callable[..., Path], slow: int) -> None:
     """Whether the rank that lacks memory is the first to die or not."""
-    pytest.importorskip("torch")
     found = run(script(TRAINS.format(slow=slow)))
     assert found.cause == "out of memory", found
     assert found.reason.startswith("rank 1 on ")

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 from bireme.cli.options import RUN, parse
 from bireme.cli.tune import make_request
 from bireme.tune.journal import Journal
+from tests import needs
 from tests.cluster.basics import children
 from tests.conftest import bireme, clean_environ, free_ports, read_lines
 from tests.tune.test_command import CONFIG, CONTRACT, NAMES, Desk
@@ -120,8 +120,9 @@ def test_a_full_disk_is_told_and_nothing_is_lost(desk, size):
     disk = desk.folder / "disk"
     disk.mkdir()
     namespaces = ["unshare", "--user", "--map-root-user", "--mount"]
-    if not shutil.which("unshare") or subprocess.run([*namespaces, "true"], capture_output=True).returncode:
-        pytest.skip("no namespaces for a disk of its own")
+    needs.program("unshare")
+    if subprocess.run([*namespaces, "true"], capture_output=True).returncode:
+        needs.missing("no namespaces for a disk of its own")
     done = subprocess.run(
         [*namespaces, "sh", "-c", SMALL_DISK, "sh", str(size), str(disk), str(desk.folder / "ds.json"), *words],
         capture_output=True,

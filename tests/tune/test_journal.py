@@ -9,7 +9,6 @@ import os
 import random
 import resource
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from hypothesis import strategies as st
 
 from bireme.errors import BadInputError, BiremeError
 from bireme.tune.journal import Journal
+from tests import needs
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -370,7 +370,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
             Journal.open(path)
 
 
-@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv is missing")
+@needs.programs("setpriv")
 def test_a_file_that_may_not_be_read_or_written(tmp_path):
     path = tmp_path / "journal"
     written(path, [{"x": 1}])
@@ -528,7 +528,7 @@ def test_a_torn_tail_that_cannot_be_cut_is_said(tmp_path):
     os.close(fd)
 
 
-@pytest.mark.skipif(not shutil.which("unshare"), reason="unshare is missing")
+@needs.programs("unshare")
 def test_a_disk_that_is_really_full(tmp_path):
     program = textwrap.dedent(f"""
         import json, sys
@@ -550,7 +550,7 @@ def test_a_disk_that_is_really_full(tmp_path):
     own = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
     done = subprocess.run([*own, sys.executable, "-c", program], capture_output=True, text=True, check=False)
     if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip("file systems cannot be mounted here")
+        needs.missing("file systems cannot be mounted here")
     kept, numbers, note, said = json.loads(done.stdout)
     assert kept > 10 and numbers == list(range(kept)) and not note
     assert "cannot be written: No space left on device\n  free some space" in said

@@ -1,6 +1,6 @@
 """``python -m bireme.agent``: an agent started by a launcher, the shim of a native rank, or a node started by hand."""
 
-# Nothing is imported here: `command` must first protect the module search path.
+# Nothing is imported here: `command` must first handle Ctrl+C, and protect the module search path.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -8,15 +8,15 @@ if TYPE_CHECKING:
 
 def command() -> "NoReturn":
     """Run the command line of this process and exit with its code."""
+    from bireme.interrupt import exit_quietly_on_interrupt
+
+    exit_quietly_on_interrupt()
     from bireme.isolated import protect_path
 
     protect_path()
     import os
     import sys
 
-    from bireme.interrupt import exit_quietly_on_interrupt
-
-    exit_quietly_on_interrupt()
     if sys.argv[1:2] == ["--channel"]:
         from bireme.agent import remote
 

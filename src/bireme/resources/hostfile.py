@@ -257,13 +257,19 @@ def node_set(text: str, where: str, hint: str) -> tuple[str, ...]:
         names = tuple(NodeSet(text))
     except Exception as error:  # its errors have no common base class; a group source may raise anything
         reason = " ".join(str(error).split())
-        raise BadInputError(f"{quoted(text)} is not a set of hosts", hint=reason[:160], where=where) from None
+        if reason != _NO_GROUPS:
+            raise BadInputError(f"{quoted(text)} is not a set of hosts", hint=reason[:160], where=where) from None
+        names = ()
     if not names:
         raise BadInputError(f"{quoted(text)} names no hosts", hint="`nodeset --groups` lists the groups", where=where)
     for name in names:
         if not is_host(name):
             raise _malformed(name, f"it comes from {quoted(text)}", where)
     return names
+
+
+_NO_GROUPS = "<default>"
+"""All that ClusterShell says of a group where no groups are configured: the source that it has not found."""
 
 
 def _spread(text: str) -> int:
