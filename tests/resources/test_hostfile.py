@@ -209,10 +209,10 @@ for text in ("@", "@nobody"):
     environ = {"CLUSTERSHELL_CFGDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [
-        "--hosts: '@' stands for no host",
-        "  `nodeset --groups` lists groups",
-        "--hosts: '@nobody' stands for no host",
-        "  `nodeset --groups` lists groups",
+        "--hosts: '@' names no hosts",
+        "  `nodeset --groups` lists the groups",
+        "--hosts: '@nobody' names no hosts",
+        "  `nodeset --groups` lists the groups",
     ], done.stderr
 
 
