@@ -30,7 +30,14 @@ LAYERS = (
     {"bireme.job"},
     {"bireme.loop"},
     {"bireme.validate"},
-    {"bireme.drafts", "bireme.errors", "bireme.interrupt", "bireme.isolated", "bireme.jsontext", "bireme.value"},
+    {
+        "bireme.drafts",
+        "bireme.errors",
+        "bireme.startup_interrupt",
+        "bireme.isolated",
+        "bireme.jsontext",
+        "bireme.value",
+    },
 )
 DEPTH = {module: depth for depth, layer in enumerate(LAYERS) for module in layer}
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 def command() -> "NoReturn":
     """Run the command line of this process and exit with its code."""
-    from bireme.interrupt import exit_quietly_on_interrupt
+    from bireme.startup_interrupt import exit_quietly_on_interrupt
 
     exit_quietly_on_interrupt()
     from bireme.isolated import protect_path

@@ -12,8 +12,8 @@ from bireme.process import cgroup, guardian, kernel
 from bireme.process.ladder import KILL_WAIT, Ladder
 from bireme.process.oom import OomWatch
 from bireme.process.worker import WorkerStart
-from bireme.result.exit_status import exit_code
 from bireme.result.outcome import RankEnd
+from bireme.result.wait_status import exit_code
 from bireme.value import Value
 
 TYPE_CHECKING = False

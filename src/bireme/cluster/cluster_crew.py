@@ -1,4 +1,4 @@
-"""The crew of a job on many nodes: the agents from bootstrap to release, and what happens when one is lost."""
+"""The crew of a job on many nodes: the agents from bootstrap to release; decides when one counts as lost."""
 
 from __future__ import annotations
 

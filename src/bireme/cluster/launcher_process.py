@@ -12,7 +12,7 @@ from subprocess import DEVNULL, Popen, TimeoutExpired
 
 from bireme.process import guardian, open_files
 from bireme.process.worker import WorkerStart
-from bireme.result.exit_status import exit_code
+from bireme.result.wait_status import exit_code
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

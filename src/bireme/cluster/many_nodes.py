@@ -12,6 +12,7 @@ from bireme.cluster import node_selection
 from bireme.cluster.agent_listener import AgentListener
 from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.cluster.cluster_job import ClusterJob
+from bireme.job import DEFAULT_PORT
 from bireme.logs import rankfiles
 from bireme.planning.exports import exports
 from bireme.planning.start import JobFacts, NodeFacts, sketch
@@ -244,7 +245,7 @@ def plan(spec: JobSpec, found: Found) -> Sketch:
         spec.accelerator != "auto",
         "",
         spec.master_addr or ONLY_NODES_KNOW,
-        spec.master_port or 29500,
+        spec.master_port or DEFAULT_PORT,
     )
     facts = NodeFacts("", sys.executable, os.getcwd(), 0, ONLY_NODES_KNOW, omp_threads_set=True)
     return sketch(spec, active, job, lambda name: facts.replace(hostname=name))

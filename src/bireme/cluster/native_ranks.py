@@ -16,6 +16,7 @@ from bireme.agent.facts import temporary_directory
 from bireme.backends import base
 from bireme.cluster import node_selection
 from bireme.errors import BadInputError
+from bireme.job import DEFAULT_PORT
 from bireme.planning.exports import exports
 from bireme.planning.rank_command import worker_argv
 from bireme.planning.start import NodePlan, StartPlan, WorkerPlan
@@ -149,7 +150,7 @@ def rank_command(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tupl
         "world": list(world.items()),
         "variables": [] if spec.accelerator == "cpu" else devices.visible_variables(kind),
         "addr": spec.master_addr or next(iter(world)),
-        "port": spec.master_port or 29500,
+        "port": spec.master_port or DEFAULT_PORT,
         "place": argv.index(f"{flag}={{local_rank}}") if flag else -1,
     }
     return isolated.command("bireme.agent", "--native", json.dumps(plan, separators=(",", ":")), *argv)

@@ -1,4 +1,4 @@
-"""Liveness: decides when a silent channel means that the peer is gone, not that this process was suspended or busy.
+"""Liveness: measures how long the peer has been silent, not counting time for which this process was away.
 
 Both sides check at intervals, several times within the limit. A check that is late tells for how long this process was
 away, and that time does not count: when a machine stands still (a virtual one, or one that swaps), both sides stop, and

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from bireme.interrupt import exit_quietly_on_interrupt
+    from bireme.startup_interrupt import exit_quietly_on_interrupt
 
     exit_quietly_on_interrupt()  # before anything else is imported
     from bireme.isolated import protect_path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bireme import jsontext
-from bireme.result.exit_status import describe, signal_name
+from bireme.result.wait_status import describe, signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from bireme.errors import BAD_INPUT, OK, TIME_LIMIT
 from bireme.result import report_record
-from bireme.result.exit_status import describe
 from bireme.result.outcome import RankEnd
+from bireme.result.wait_status import describe
 from bireme.tune import tracebacks
 from bireme.tune.experiment import End
 from bireme.tune.trial_result import Cause, TrialResult

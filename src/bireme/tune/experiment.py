@@ -17,7 +17,7 @@ from bireme.errors import BiremeError
 from bireme.loop import Loop, Timer
 from bireme.process import guardian
 from bireme.process.worker import WorkerStart
-from bireme.result.exit_status import exit_code
+from bireme.result.wait_status import exit_code
 from bireme.value import Value
 
 _PATIENCE = 20.0
