@@ -141,7 +141,9 @@ def test_names_have_three_seconds(tmp_path: Path) -> None:
     first, found, last = in_network(tmp_path, NETWORK + ROUTE + RESOLVER, code)  # type: ignore[misc]
     assert found is None
     assert 2.9 < last - first < 20
-    assert f"resolution takes at most {TIMEOUT:g} s" in " ".join((DOCS / "nodes.md").read_text(encoding="utf-8").split())
+    assert f"resolution takes at most {TIMEOUT:g} s" in " ".join(
+        (DOCS / "nodes.md").read_text(encoding="utf-8").split()
+    )
 
 
 @settings(deadline=None, max_examples=60)
