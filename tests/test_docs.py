@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from bireme import isolated
+from bireme import errors, isolated
 from bireme.backends import base
 from bireme.cli.check import CHECK
 from bireme.cli.options import AGENT, RUN, parse
 from bireme.control.messages import FROM_AGENT, TO_AGENT
-from bireme.errors import EXIT_CODES, BadInputError
+from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
 from bireme.planning.exports import NAMES, PREFIXES
 from bireme.planning.start import JobFacts, NodeFacts, start_plan
@@ -74,7 +74,7 @@ def test_exit_codes():
     first_table = page("exit-codes.md").split("\n\n")[2]
     described = dict(rows(first_table))
     assert described.pop("128 + n").startswith("signal n ended the rank that failed first")
-    assert described == {str(code): text for code, text in EXIT_CODES.items()}
+    assert described.keys() == {str(code) for code in vars(errors).values() if isinstance(code, int)}
 
 
 def names_that_a_plan_sets() -> set[str]:

@@ -22,7 +22,7 @@ from bireme.planning.world import decode_world_info, encode_world_info
 from bireme.process.oom import OomWatch
 from bireme.result import report_record
 from bireme.result.outcome import Outcome, RankEnd
-from bireme.result.report import last_words, summary
+from bireme.result.report import last_lines, summary
 from bireme.tune import tracebacks
 from bireme.tune.deepspeed.config import read_config
 from bireme.tune.deepspeed.files import StudyFiles
@@ -175,7 +175,7 @@ def test_any_figures(tmp_path, data):
 
 @pytest.mark.parametrize("case", HARD)
 def test_a_hard_file_is_no_experiment(tmp_path, case):
-    files = StudyFiles.at("results", "exps", str(tmp_path))
+    files = StudyFiles(f"{tmp_path}/results", f"{tmp_path}/exps")
     files.prepare()
     files.write_experiment("good", {})
     Path(files.experiment("bad")).write_text(HARD[case])
@@ -277,7 +277,7 @@ WORDS = st.lists(PIECES | st.text(), max_size=12).map("".join)
 
 @given(WORDS.map(str.encode) | st.binary(), WORDS | VALUES.map(json.dumps), st.booleans())
 def test_any_last_words(stderr, error_file, by_signal):
-    words = last_words(stderr, error_file, by_signal=by_signal)
+    words = last_lines(stderr, error_file, by_signal=by_signal)
     assert len(words.splitlines()) <= 62
     end = END.replace(detail=words)
     printed = printable(summary(Outcome(1, "rank failed", 3.0, (end,), end)))
@@ -287,7 +287,7 @@ def test_any_last_words(stderr, error_file, by_signal):
 @pytest.mark.parametrize("case", HARD)
 def test_a_hard_error_file(case):
     for text in (HARD[case], f'{{"message": {HARD[case]}}}', f'{{"message": {{"extraInfo": {HARD[case]}}}}}'):
-        assert isinstance(last_words(b"the end", text, by_signal=False), str)
+        assert isinstance(last_lines(b"the end", text, by_signal=False), str)
 
 
 @given(WORDS)

@@ -1,10 +1,10 @@
 """Bireme launches distributed jobs and finds the configuration in which they run fastest.
 
-The public Python interface is :func:`run` and :func:`plan` (see :mod:`bireme.api`); they are
-loaded on first use, so that importing a submodule costs only that submodule.
+The public Python interface is :func:`run` and :func:`plan`, see :mod:`bireme.api`. They are imported on first use, so
+that importing a submodule does not import the others.
 """
 
-# no ``from __future__`` here: under ``python -m``, that module would be looked for in the working directory
+# no ``from __future__`` here: under ``python -m``, Python would look for that module in the working directory
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.api import plan, run

@@ -1,6 +1,6 @@
-"""``python -m bireme`` and the console script ``bireme``: the same command."""
+"""The entry point of ``python -m bireme`` and of the console script ``bireme``."""
 
-# nothing is imported here: `command` has to see to Ctrl+C first, and to where modules are looked for
+# Nothing is imported here: `command` must first handle Ctrl+C, and protect the module search path.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn

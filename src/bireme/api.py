@@ -1,4 +1,4 @@
-"""What a Python program imports: :func:`run` and :func:`plan`."""
+"""The public Python interface: :func:`run` starts a job, :func:`plan` returns its plan."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ def run(
     on_restart: Callable[[Outcome, JobSpec], object] = lambda *_: None,
     on_change: Callable[[Outcome, str], object] = lambda *_: None,
 ) -> Outcome:
-    """Run a job and wait for its end; the ranks write to this process's stdout and stderr.
+    """Run a job and wait for its end; the ranks write to stdout and stderr of this process.
 
-    Call it in the main thread: while it runs, SIGINT, SIGTERM, SIGHUP and the like stop the job.
+    Call it in the main thread: while it runs, SIGINT, SIGTERM, SIGHUP and SIGQUIT stop the job.
 
     Args:
         spec: the job.
-        environ: what the ranks inherit; this process's environment when not given.
-        on_restart: called before each of the job's ``restarts``, with how it has ended and with what is started now.
-        on_change: called between two epochs of an elastic job, with how the one has ended and why there is another.
+        environ: the environment that the ranks inherit; by default that of this process.
+        on_restart: called before each restart, with the outcome of the last attempt and the job that is started next.
+        on_change: called between two epochs of an elastic job, with the outcome of the old and the reason for the new.
 
     Returns:
-        What happened, the last time. A job that fails is not an exception.
+        The outcome of the last attempt. A job that fails raises no exception.
 
     Raises:
-        BadInputError: the job cannot be run as described; nothing was started.
+        BadInputError: the job cannot be run as described; nothing has been started.
     """
     environ = _inherited() if environ is None else environ
     if spec.elastic and not spec.by_hand:
         from bireme.elastic import elastic_job
 
         return elastic_job.run(spec, environ, on_change)
-    if not spec.restarts or spec.elastic:  # by hand it is PyTorch's agent that starts again
+    if not spec.restarts or spec.elastic:  # with --no_ssh, PyTorch's agent restarts the ranks
         return placement.run(spec, environ)
     from bireme.launch import restarts
 
@@ -50,30 +50,30 @@ def run(
 
 
 def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
-    """What :func:`run` would start, without starting it.
+    """The plan of a job: what :func:`run` would start with the same arguments.
 
     Raises:
-        BadInputError: as :func:`run`.
+        BadInputError: the job cannot be run as described.
     """
     return sketch(spec, environ).whole()
 
 
 def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
-    """The same, node by node.
+    """The plan of a job, whose nodes are made on demand.
 
     Raises:
-        BadInputError: as :func:`run`.
+        BadInputError: the job cannot be run as described.
     """
-    if spec.elastic:  # the address counts only where it is the first node's
+    if spec.elastic:  # the given address is used only while it is the first node's
         run_id = spec.run_id or "<made at the start>"
         spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
     return placement.plan(spec, _inherited() if environ is None else environ)
 
 
 def _inherited() -> Mapping[str, str]:
-    """The environment that we were started with.
+    """The environment that this process was started with.
 
-    In the C locale, Python puts an ``LC_CTYPE`` of its own into ``os.environ`` (:pep:`538`): ranks are not to find it.
+    In the C locale, Python sets ``LC_CTYPE`` in ``os.environ`` (:pep:`538`); ranks must not inherit that.
     """
     if os.environ.get("LC_CTYPE") not in ("C.UTF-8", "C.utf8", "UTF-8"):
         return os.environ

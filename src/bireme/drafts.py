@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all: written beside their place, then moved there.
+"""Writes files atomically: a draft is written beside the file and then renamed to it.
 
-A draft is created anew, and its name cannot be guessed: whoever else may write to the folder cannot have laid a link
-there for us to follow, nor a file that stands in our way.
+The draft is a new file with a random name, so another user who can write to the folder can neither make us follow a
+link nor block the name.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ def create(path: str, mode: int = 0o666) -> tuple[int, str]:
     """Create a draft of the file ``path``; return its descriptor and its name, ``PATH.PID.RANDOM.tmp``.
 
     Raises:
-        OSError: the folder takes none.
+        OSError: the draft cannot be created.
     """
     draft = f"{path}.{os.getpid()}.{os.urandom(6).hex()}.tmp"
     return os.open(draft, _NEW, mode), draft
 
 
 def write(path: str, data: bytes, *, mode: int = 0o666, sync: bool = False) -> None:
-    """Write a file; what stood there before is replaced (a link too: it is not followed), or left as it was.
+    """Write a file atomically. An existing file or link is replaced (the link is not followed), or kept after an error.
 
     Args:
         path: the file.
-        data: all that is to be in it.
-        mode: who may read and write it, as far as the umask allows.
-        sync: move it only when the disk has it.
+        data: the new content.
+        mode: its permissions, restricted by the umask.
+        sync: wait until the disk has the data before renaming.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     fd, draft = create(path, mode)
     try:
@@ -49,7 +49,7 @@ def write(path: str, data: bytes, *, mode: int = 0o666, sync: bool = False) -> N
 
 
 def remove(path: str) -> None:
-    """Remove a file that may not be there, or not be ours to remove."""
+    """Remove a file; do nothing if that fails."""
     try:
         os.unlink(path)
     except OSError:

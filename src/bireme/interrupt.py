@@ -1,16 +1,17 @@
-"""Ctrl+C before a job's own handlers are there."""
+"""Handles Ctrl+C during startup, before the command has signal handlers of its own."""
 
-# no ``from __future__`` here: the module of that name would be looked for in the working directory
-import _signal  # type: ignore[import-not-found]  # not ``signal``: the 4 ms of its enumerations would be the very window that is to be closed
+# No ``from __future__`` here: that module would be looked for in the working directory.
+# `_signal` instead of `signal`, whose import takes 4 ms in which Ctrl+C would not be handled.
+import _signal  # type: ignore[import-not-found]
 import os
 
 
 def exit_quietly_on_interrupt() -> None:
-    """Let Ctrl+C end this process at once, with 130 and no traceback.
+    """Let Ctrl+C end this process at once, with exit code 130 and without a traceback.
 
-    A command calls it before it imports anything else: what Python's own handler raises gives a traceback, and is
-    forgotten if it comes in a callback of the import system, as one in some hundreds does. What is imported here has
-    been loaded by the interpreter already.
+    A command calls it before any other import: Python's own handler raises an exception that ends in a traceback, and
+    that is lost if it comes in a callback of the import system, as one in some hundreds does. What is imported here is
+    loaded by the interpreter already.
     """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, lambda *_: os._exit(128 + _signal.SIGINT))

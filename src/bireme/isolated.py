@@ -1,10 +1,10 @@
-"""How our own processes are started: isolated, so that none of them takes a file of the user's for a module.
+"""Starts Bireme's own processes isolated, so that they never import a file of the user as a module.
 
-The working directory and PYTHONPATH are the ranks'. Python would look there before it looks into its own library: a
-``json.py`` beside a training script would be executed by every process of ours that imports ``json``.
+The working directory and PYTHONPATH are meant for the ranks. Python searches them before its own library: a ``json.py``
+beside a training script would be executed by each of our processes that imports ``json``.
 """
 
-# no ``from __future__`` here: the module of that name would be looked for in the working directory
+# no ``from __future__`` here: Python would look for that module in the working directory
 import os
 import sys
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-"""Where this package lies."""
+"""The folder that contains this package."""
 
 _BEGIN = "import sys; sys.path.append(sys.argv.pop(1)); from bireme.isolated import begin; begin()"
-"""Isolated Python sees neither PYTHONPATH nor the user's packages, one of which may be where this package was found.
-So that place comes along, and is searched last."""
+"""Isolated Python ignores PYTHONPATH and the user's site-packages, but this package may be installed there. So its
+folder is passed as an argument, and searched last."""
 
 
 def command(module: str, *words: str) -> tuple[str, ...]:
-    """The command line by which a process of ours is started: this interpreter, by its path.
+    """The command line that starts one of our processes, with this interpreter.
 
     Args:
-        module: whose ``command()`` is called; of a package, that of its ``__main__``.
-        words: its arguments.
+        module: the module whose ``command()`` is called; for a package, that of its ``__main__``.
+        words: the arguments of the process.
     """
     return (sys.executable, "-I", "-c", _BEGIN, ROOT, module, *words)
 
 
 def begin() -> "NoReturn":
-    """Where a process that was started by `command` begins."""
+    """The entry point of a process that was started with `command`."""
     _keep_the_locale()
     protect_path()
     name = sys.argv.pop(1)
@@ -43,13 +43,13 @@ def begin() -> "NoReturn":
 
 
 def protect_path() -> None:
-    """Take the working directory off ``sys.path``, and have PYTHONPATH searched last.
+    """Remove the working directory from ``sys.path``, and move the folders of PYTHONPATH to its end.
 
-    For processes of ours only: a rank, and a program that imports this package, has Python's usual rules.
+    Only for our own processes: ranks, and programs that import this package, keep Python's usual rules.
     """
     try:
         here = os.getcwd()
-    except OSError:  # it is gone
+    except OSError:  # the directory was removed
         here = ""
     if sys.path[:1] in ([""], [here]):
         del sys.path[0]
@@ -61,7 +61,7 @@ def protect_path() -> None:
 
 
 def _keep_the_locale() -> None:
-    """Give ranks the ``LC_CTYPE`` that we were given: isolated Python overlooks PYTHONCOERCECLOCALE=0, and sets it."""
+    """Restore the original ``LC_CTYPE`` for the ranks: isolated Python sets it, ignoring PYTHONCOERCECLOCALE=0."""
     if os.environ.get("PYTHONCOERCECLOCALE") != "0":
         return
     try:

@@ -1,4 +1,4 @@
-"""What the user asks for: the job, as one value."""
+"""The job as the user described it: the values `JobSpec` and `Program`, and the defaults of options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHOICES = {
     "LocalRankArg": ("auto", "always", "never"),
     "OutputMode": ("auto", "prefix", "raw", "rank0", "none"),
 }
-"""The same at run time, for `bireme.validate`."""
+"""The values of these types at run time, for `bireme.validate`."""
 
 DEFAULT_GRACE = 10.0
 """Seconds between the first stop signal and SIGKILL.
@@ -27,29 +27,31 @@ does not cost minutes on every node. torchrun and DeepSpeed wait 30 s.
 """
 
 DEFAULT_HEARTBEAT = 10.0
-"""Seconds of silence after which a node is lost."""
+"""Seconds of silence after which a node counts as lost."""
 
 DEFAULT_RESTART_WINDOW = 3600.0
-"""Seconds without a failure after which the restarts that were used up are forgiven."""
+"""Seconds without a failure after which earlier restarts no longer count."""
 
 DEFAULT_ELASTIC_RESTARTS = 3
-"""Restarts of an elastic job whose workers fail; torchrun has 0, where a node that joins or leaves counts as none."""
+"""Restarts of an elastic job after failed workers. torchrun has 0, and does not count nodes that join or leave."""
 
 DEFAULT_ELASTIC_TIMEOUT = 600.0
-"""Seconds that an elastic job waits for enough nodes, as PyTorch's rendezvous does."""
+"""Seconds that an elastic job waits for enough nodes; the same as in PyTorch's rendezvous."""
 
 DEFAULT_ELASTIC_INTERVAL = 30.0
-"""Seconds at most between two looks for a node that is not there."""
+"""Longest interval, in seconds, between two checks whether a lost node is back."""
 
 DEFAULT_PORT = 29500
 """The rendezvous port that PyTorch's and DeepSpeed's launchers use by default."""
 
 
 class Program(Value):
-    """What every rank runs.
+    """The program that every rank runs.
 
-    ``kind`` is ``script`` (under the Python interpreter), ``module`` (``python -m``) or ``exec``
-    (run directly, looked up on ``PATH``).
+    Attributes:
+        target: the script, module or executable.
+        args: its arguments.
+        kind: ``script`` (run by Python), ``module`` (``python -m``) or ``exec`` (run directly, found on ``PATH``).
     """
 
     target: str
@@ -58,25 +60,45 @@ class Program(Value):
 
 
 class JobSpec(Value):
-    """A job as the user described it; nothing in it was looked up in the world yet.
+    """A job as the user described it; none of it has been checked against the nodes yet.
 
-    ``num_gpus`` counts slots per node. ``master_port`` ``None`` means: the default, or another free
-    one. ``grace`` and ``time_limit`` are in seconds. ``wrap`` is a command line, already split into words, that is put
-    before the program's on the ranks of ``wrap_ranks`` (all when empty); ``{rank}``,
-    ``{local_rank}`` and ``{host}`` in it are replaced.
-
-    ``hosts`` and ``hostfile`` declare the pool. ``native_ranks``: the engine starts every rank itself. ``preflight``:
-    nodes that are not fit keep the job from starting.
-    ``by_hand``: every node's command is typed there, with its ``node_rank``. ``exports``: ``NAME``, ``PREFIX*`` or
-    ``NAME=VALUE``. ``rank_log_dir`` is on each node, ``log_dir`` on this machine. ``heartbeat`` is in seconds.
-
-    ``restarts``: how often the job is started again after a failure; ``attempt`` counts them, from 0. ``avoid``: nodes
-    to leave out where the pool has others. ``restart_window``: seconds without a failure after which restarts are
-    forgiven.
-
-    ``elastic``: nodes may come and go, between ``min_nodes`` and ``max_nodes`` (``None``: as many as there are);
-    ``master_addr`` counts only while it is the first node's. With too few, the job waits ``elastic_timeout``
-    seconds; ``elastic_interval``: seconds at most between two looks for a node. ``run_id``: the same in every epoch.
+    Attributes:
+        program: what every rank runs.
+        include, exclude: filters of nodes and slots; "" if not given.
+        num_gpus: the number of slots on each node; ``None``: all.
+        accelerator: the kind of device, or ``auto``.
+        master_addr, master_port: where the ranks meet; ``None``: chosen. In an elastic job, ``master_addr`` is used
+            only while it is the first node's.
+        local_rank_arg: whether the script is given ``--local_rank``.
+        save_pid: keep the pid of this process in a file.
+        rank_log_dir: folder on each node for the output of its ranks.
+        bind_cores, bind_core_list: bind ranks to cores, of the list if it is given.
+        venv_script: a file to source first.
+        grace: seconds between SIGTERM and SIGKILL.
+        time_limit: seconds after which the job is stopped; ``None``: never.
+        output, timestamps, fold: how the output of ranks is shown.
+        wrap: the words of a command to put before the program's on the ranks of ``wrap_ranks`` (all if that is empty);
+            ``{rank}``, ``{local_rank}`` and ``{host}`` are replaced.
+        log_level: verbosity of Bireme's own messages.
+        hosts, hostfile: the declared pool.
+        num_nodes: use the first so many nodes; ``None``: all.
+        launcher, launcher_args, ssh_port: how nodes are reached.
+        preflight: do not start the job if a node is unfit.
+        force_multi: start an agent even if this machine is the only node.
+        native_ranks: mpirun or srun starts every rank itself.
+        by_hand: the user runs the command on every node (``--no_ssh``), with its ``node_rank``.
+        exports: ``NAME``, ``PREFIX*`` or ``NAME=VALUE`` of ``--export``.
+        log_dir: folder on this machine for the output of all ranks.
+        heartbeat: seconds of silence after which a node counts as lost.
+        restarts: how often the job is restarted after a failure.
+        restart_window: seconds without a failure after which earlier restarts no longer count.
+        attempt: the number of this attempt, from 0.
+        avoid: nodes to leave out if the pool has others.
+        elastic: nodes can join and leave.
+        min_nodes, max_nodes: bounds of their number in an elastic job; ``None``: no upper bound.
+        elastic_timeout: seconds that the job waits for enough nodes.
+        elastic_interval: longest interval, in seconds, between two checks whether a lost node is back.
+        run_id: the same in every epoch of an elastic job.
     """
 
     program: Program

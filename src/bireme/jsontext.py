@@ -1,8 +1,7 @@
-"""Reading JSON that others have written: whatever a text holds, it is read, or refused by a ValueError.
+"""Reads untrusted JSON: any text is either read, or refused with a ValueError.
 
-Python's own reader lets a RecursionError out where a text is nested deeply, and gives numbers that no arithmetic can
-bear. What is read here is nested at most 100 deep, and its whole numbers have at most 100 digits: they fit a float, and
-so do their products.
+Python's own reader raises RecursionError on deep nesting, and returns numbers too large for arithmetic. This reader
+limits the nesting to 100 levels and whole numbers to 100 digits: these, and products of two, fit into a float.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ _TOKEN = rf'"(?:\\.|[^"\\])*"|[{{}}\[\]]|\d{{{_MOST_DIGITS + 1},}}'
 
 
 def loads(text: str | bytes, *, finite: bool = False) -> Any:
-    """The value of a text.
+    """Parse a JSON text.
 
     Args:
         text: JSON; bytes are UTF-8.
         finite: refuse NaN and infinite numbers, which are not JSON.
 
     Raises:
-        ValueError: it is none, or nobody could work with it; a ``json.JSONDecodeError`` with the line and column,
-            where these are known.
+        ValueError: the text is not JSON, or exceeds a limit; a ``json.JSONDecodeError`` if the line and column are
+            known.
     """
     import json
 
@@ -47,7 +46,7 @@ def loads(text: str | bytes, *, finite: bool = False) -> Any:
 
 
 def what_is_wrong(value: object, *, finite: bool = False) -> str:
-    """Why nobody could work with a value that was read; "" if one can."""
+    """The limit that a parsed value exceeds, for an error message; "" if none."""
     level = [value]
     for depth in range(_MOST_DEEP + 1):
         inner: list[object] = []
@@ -65,7 +64,7 @@ def what_is_wrong(value: object, *, finite: bool = False) -> str:
 
 
 _INFINITE = float("inf")
-_NO_VALUE = " is no value in JSON"
+_NO_VALUE = " is not a JSON value"
 
 
 def _refuse(word: str) -> NoReturn:
@@ -73,7 +72,7 @@ def _refuse(word: str) -> NoReturn:
 
 
 def _error(what: str, text: str) -> ValueError:
-    """With the place in the text, as far as a text that is no JSON has one."""
+    """The error for a text that exceeds a limit, with the position if it can be found."""
     import json
     import re
 

@@ -1,8 +1,7 @@
-"""One thread, one selector: the event loop of runner and agent.
+"""The event loop of runner and agent: file descriptors, timers and signals, in one thread.
 
-``asyncio`` costs 80 ms to import and ``selectors`` would add nothing to ``select`` here. Callbacks
-run to their end, one after the other; nothing in them may block. Signals arrive as events too: their
-handlers do nothing but wake the loop.
+Importing ``asyncio`` takes 80 ms, and ``selectors`` would add nothing to ``select`` here. Callbacks run one after the
+other and must not block. Signals are events too: their handlers only wake the loop.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ if TYPE_CHECKING:
     from typing import Any
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Signals by which somebody asks for the end."""
+"""Signals that ask for the end of the job."""
 RELAYED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that are for the ranks."""
+"""Signals that are passed on to the ranks."""
 
 _READ = select.POLLIN | select.POLLHUP | select.POLLERR
 _BURST_PAUSE = 0.0005
-"""Seconds that a loop under a hail of small writes waits, so that it reads many of them as one.
+"""Seconds that the loop waits during many small writes, so that it reads several at once.
 
-A rank that prints unbuffered makes two system calls a line: waking up for each would take a whole
-core. An event that comes alone is never delayed.
+A rank that prints unbuffered makes two system calls per line: waking up for each would take a whole core. A single
+event is never delayed.
 """
 
 
 _LONGEST_WAIT = 3600.0
-"""Seconds: ``poll`` counts milliseconds in an int, and a grace time may be longer than that."""
+"""Longest wait of one ``poll``, in seconds: it counts milliseconds in an int, and a timer may be longer than that."""
 
 
 class Timer:
-    """A call that will be made once; :meth:`cancel` takes it back."""
+    """A call that is made once, unless :meth:`cancel` is called before."""
 
     __slots__ = ("callback", "due")
 
@@ -46,7 +45,7 @@ class Timer:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """The call is not made. Harmless when it was made already."""
+        """Do not make the call. Does nothing if it was made already."""
         self.callback = None
 
     def __lt__(self, other: Timer) -> bool:
@@ -54,14 +53,14 @@ class Timer:
 
 
 class _Epoll:
-    """Readiness in the order in which it came: of two agents whose ends are seen at once, which was the first?"""
+    """Reports ready descriptors in the order in which they became ready, to tell which of two agents ended first."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._masks: dict[int, int] = {}
 
     def set(self, fd: int, mask: int) -> None:
-        """Tell of these events; of none, when the mask is empty."""
+        """Watch a descriptor for these events; stop watching it if the mask is empty."""
         known = self._masks.pop(fd, None)
         if mask:
             self._masks[fd] = mask
@@ -69,26 +68,26 @@ class _Epoll:
         elif known is not None:
             try:
                 self._epoll.unregister(fd)
-            except OSError:  # closed already
+            except OSError:  # the descriptor was closed already
                 pass
 
     def wait(self, seconds: float | None) -> list[tuple[int, int]]:
-        """What is ready, at the latest after so many seconds."""
+        """Wait for at most this many seconds; return the ready descriptors with their events."""
         return self._epoll.poll(seconds, max(1, len(self._masks)))
 
     def close(self) -> None:
-        """Free the descriptor."""
+        """Close the descriptor of the epoll itself."""
         self._epoll.close()
 
 
 class _Poll:
-    """The same where there is no ``epoll`` (macOS): in the order of the descriptors."""
+    """Replaces `_Epoll` on systems without epoll (macOS); in the order of the descriptors."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
 
     def set(self, fd: int, mask: int) -> None:
-        """As there."""
+        """Watch a descriptor for these events; stop watching it if the mask is empty."""
         if mask:
             self._poll.register(fd, mask)
         else:
@@ -98,17 +97,17 @@ class _Poll:
                 pass
 
     def wait(self, seconds: float | None) -> list[tuple[int, int]]:
-        """As there."""
+        """Wait for at most this many seconds; return the ready descriptors with their events."""
         return self._poll.poll(None if seconds is None else seconds * 1000 + 1)
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Do nothing: poll has no descriptor."""
 
 
 class Loop:
-    """Readiness of file descriptors, timers and signals, turned into calls.
+    """Calls callbacks when file descriptors are ready, timers are due or signals arrive.
 
-    Must live in the main thread (signals do). :meth:`close` gives the signal handlers back.
+    Use it in the main thread, where Python handles signals. :meth:`close` restores the signal handlers.
     """
 
     def __init__(self) -> None:
@@ -120,7 +119,7 @@ class Loop:
         self._handlers: dict[int, Any] = {}
         self._on_signal: Callable[[int], None] = lambda signum: None
         self.late = 0
-        """The first signal by which somebody has asked for the end, and of which nobody was told before it came."""
+        """The first stop signal that arrived too late to be handled; 0 if there was none."""
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -134,22 +133,22 @@ class Loop:
     # -- file descriptors ------------------------------------------------------------------------
 
     def watch(self, fd: int, callback: Callable[[], object]) -> None:
-        """Call whenever ``fd`` can be read, or its other end is gone."""
+        """Call ``callback`` whenever ``fd`` can be read, or its other end is gone."""
         self._readers[fd] = callback
         self._register(fd)
 
     def watch_write(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call whenever ``fd`` can be written, or its other end is gone."""
+        """Call ``callback`` whenever ``fd`` can be written, or its other end is gone."""
         self._writers[fd] = callback
         self._register(fd)
 
     def unwatch(self, fd: int) -> None:
-        """No longer call when ``fd`` can be read."""
+        """Stop watching ``fd`` for reading."""
         if self._readers.pop(fd, None) is not None:
             self._register(fd)
 
     def unwatch_write(self, fd: int) -> None:
-        """No longer call when ``fd`` can be written."""
+        """Stop watching ``fd`` for writing."""
         if self._writers.pop(fd, None) is not None:
             self._register(fd)
 
@@ -160,7 +159,7 @@ class Loop:
     # -- time ------------------------------------------------------------------------------------
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Call once, ``seconds`` from now."""
+        """Call ``callback`` once, ``seconds`` from now."""
         timer = Timer(time.monotonic() + seconds, callback)
         heapq.heappush(self._timers, timer)
         return timer
@@ -181,7 +180,7 @@ class Loop:
     # -- signals ---------------------------------------------------------------------------------
 
     def on_signals(self, signums: Iterable[int], callback: Callable[[int], None]) -> None:
-        """Call with the number of each signal that arrives. A signal ignored at start stays ignored (nohup)."""
+        """Call ``callback`` with the number of each signal that arrives. An ignored signal stays ignored (nohup)."""
         self._on_signal = callback
         for signum in signums:
             old = signal.getsignal(signum)
@@ -203,9 +202,9 @@ class Loop:
             return b""
 
     def halt(self) -> None:
-        """On SIGTSTP: stand still until SIGCONT, unless that has come meanwhile: nobody would send it again.
+        """Stop this process until SIGCONT, for SIGTSTP; not if SIGCONT has come meanwhile, as it would not come again.
 
-        Between the last look and the halt are microseconds in which one would still be missed.
+        A SIGCONT in the microseconds between the check and the stop is still missed.
         """
         self._arrived += self._read_signals()
         if signal.SIGCONT not in self._arrived:
@@ -214,11 +213,11 @@ class Loop:
     # -- running ---------------------------------------------------------------------------------
 
     def small_read(self) -> None:
-        """A reader says that it got only a little: if more comes at once, the loop lets it gather."""
+        """Report a small read: if another follows at once, the loop waits `_BURST_PAUSE` for more data."""
         self._small_reads = True
 
     def run(self) -> None:
-        """Turn events into calls until :meth:`stop`."""
+        """Call the callbacks of events until :meth:`stop`."""
         self._running = True
         while self._running:
             wait = self._run_timers()
@@ -250,13 +249,13 @@ class Loop:
         self._running = False
 
     def close(self) -> None:
-        """Give the signal handlers back and free the descriptors."""
+        """Restore the signal handlers and close the descriptors."""
         for signum, old in self._handlers.items():
             signal.signal(signum, old if old is not None else signal.SIG_DFL)
         signal.set_wakeup_fd(self._old_wakeup)
         arrived = (signum for signum in self._arrived + self._read_signals() if signum in self._handlers)
         self.late = next((signum for signum in arrived if signum in STOP_SIGNALS), 0)
-        self._readers.clear()  # who lets go of a descriptor after this finds that it is not watched
+        self._readers.clear()  # so that unwatch() after this does nothing
         self._writers.clear()
         self._poll.close()
         os.close(self._wake_read)
@@ -264,14 +263,14 @@ class Loop:
 
 
 def _keep_the_heap_steady() -> None:
-    """Keep glibc from giving memory back, and fetching it zeroed again, with every chunk of output.
+    """Keep glibc from returning memory to the kernel, and fetching it again, with every chunk of output.
 
-    Buffers of 64 KiB at the top of the heap pass its trim threshold of 128 KiB each time they are freed, which halves
-    the relay's throughput and worse. Freeing one block that was mapped raises the threshold to twice its size; the
-    block itself is never touched (``mallopt(3)``, M_MMAP_THRESHOLD).
+    Freed buffers of 64 KiB at the top of the heap exceed its trim threshold of 128 KiB, which at least halves the
+    throughput of the relay. Freeing one mapped block raises the threshold to twice its size; the block itself is never
+    touched (``mallopt(3)``, M_MMAP_THRESHOLD).
     """
     bytes(4 << 20)
 
 
 def _only_wake(signum: int, frame: object) -> None:
-    """The wakeup descriptor has carried the number already."""
+    """Do nothing: the wakeup descriptor already has the number of the signal."""

@@ -1,7 +1,7 @@
-"""From plain JSON values to our immutable values, checked against the annotations of their fields.
+"""Builds immutable values from plain JSON, checking each field against its annotation.
 
-What comes from another process is not trusted to have the right shape: a value is built only if every field has the
-type that its annotation says, and no field is missing or unknown.
+Data from another process may have any shape: a value is built only if every field has the type of its annotation, and
+no field is missing or unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _KNOWN: dict[type[Value], tuple[Mapping[str, Check], frozenset[str]]] = {}
 _MOST = 1 << 63
-"""Whole numbers beyond this are nothing that we count."""
+"""Bound of the absolute value of numbers; no real value is larger."""
 
 
 class ShapeError(BiremeError):
@@ -29,14 +29,14 @@ class ShapeError(BiremeError):
 
 
 def build(cls: type[V], plain: object) -> V:
-    """Make a value of its plain form, as `Value.as_dict` gives it.
+    """Build a value from the plain form that `Value.as_dict` returns.
 
     Args:
         cls: the class of the value.
-        plain: what JSON has made of it: lists stand for tuples.
+        plain: the parsed JSON, with lists for tuples.
 
     Raises:
-        ShapeError: a field is missing, unknown or of another type.
+        ShapeError: a field is missing, unknown or of the wrong type.
     """
     if not isinstance(plain, dict):
         raise ShapeError(f"{cls.__name__} is {_kind(plain)}, expected an object")
@@ -62,7 +62,7 @@ def _kind(value: object) -> str:
 
 
 def _fields(cls: type[Value]) -> tuple[Mapping[str, Check], frozenset[str]]:
-    """How each field is checked, and which may be left out."""
+    """The check of each field, and the fields with a default."""
     if cls in _KNOWN:
         return _KNOWN[cls]
     annotations: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -76,7 +76,7 @@ def _fields(cls: type[Value]) -> tuple[Mapping[str, Check], frozenset[str]]:
 
 
 def _check(text: str, scope: dict[str, Any]) -> Check:
-    """The check that an annotation stands for; ``scope``: the names of the module in which it stands."""
+    """The check for an annotation; ``scope``: the names of the module that contains it."""
     if text.endswith(" | None"):
         inner = _check(text.removesuffix(" | None"), scope)
         return lambda value: None if value is None else inner(value)

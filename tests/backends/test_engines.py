@@ -217,7 +217,7 @@ def test_node_is_lost(jobs: EngineJobs, fault: str) -> None:
 def test_host_that_is_not_there(jobs: EngineJobs) -> None:
     done = jobs.run(PROGRAMS / "scene.py", "wait", hosts="node1:1,nowhere:1")
     assert done.returncode == 69, done.stderr
-    assert "nodes cannot carry the job" in done.stderr
+    assert "nodes cannot run the job" in done.stderr
     jobs.clean()
 
 

@@ -107,6 +107,6 @@ def test_what_cannot_be_executed_is_refused_before_anything_starts(stage, script
     done = stage.run("run", *arguments, env=environ)
     assert done.returncode == 2, done.stderr
     what, mend = done.stderr.splitlines()
-    assert what.startswith(f"bireme: --launcher: the command line of {launcher} is too long: an argument of ")
+    assert what.startswith(f"bireme: --launcher: the command line of {launcher} is too long: one argument has ")
     assert "fewer nodes" in mend
     assert not (tmp_path / "ran").exists()

@@ -50,7 +50,7 @@ OPTIONS = {
     "unknown option": (["--nmu_gpus", "2"], ["--nmu_gpus", "did you mean --num_gpus?"]),
     "port out of range": (["--master_port", "65536"], ["--master_port", "65535"]),
     "port below zero": (["--master_port", "-1"], ["--master_port"]),
-    "rank that there is not": (["--wrap", "env", "--wrap_ranks", "0,1"], ["--wrap_ranks", "rank 1"]),
+    "rank that there is not": (["--wrap", "env", "--wrap_ranks", "0,1"], ["--wrap_ranks", "no such rank: 1"]),
     "core that there is not": (["--bind_core_list", "123456"], ["--bind_core_list", "123456"]),
     "more ranks than cores": (["--num_gpus", "4000", "--bind_cores_to_rank"], ["--bind_cores_to_rank"]),
     "grace": (["--grace", "long"], ["--grace"]),
@@ -116,7 +116,9 @@ def test_nothing_is_left_in_the_temporary_directory(stage, witness, tmp_path):
     place = tmp_path / "tmp"
     place.mkdir()
     env = clean_environ(TMPDIR=str(place))
-    refused(stage.run("run", "--wrap", "env", "--wrap_ranks", "9", witness, env=env), "rank 9", tmp_path=tmp_path)
+    refused(
+        stage.run("run", "--wrap", "env", "--wrap_ranks", "9", witness, env=env), "no such rank: 9", tmp_path=tmp_path
+    )
     assert list(place.iterdir()) == []
 
 

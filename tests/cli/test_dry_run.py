@@ -126,6 +126,11 @@ SECRET_WORDS = [
     ["git+https://hunter2@host/repository"],
     ["redis://:12/hunter2@host"],
     ["https://host/?token=hunter2&page=1"],
+    ["https://host/path?sig=hunter2"],
+    ["--jwt", "hunter2"],
+    ["--config", '{"lr": 1, "api_key": "hunter2"}'],
+    ["--header", "Authorization: Bearer hunter2"],
+    ["--set", "password:hunter2"],
 ]
 
 

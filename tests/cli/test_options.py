@@ -141,10 +141,10 @@ def test_none_is_no_log_directory():
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--num_gpu", "2", "s.py"], ["no option --num_gpu", "did you mean --num_gpus?"]),
-        (["--no-pyton", "s.py"], ["no option --no-pyton", "did you mean --no_python?"]),
-        (["-x", "s.py"], ["no option -x"]),
-        (["--xyzzy=3", "s.py"], ["no option --xyzzy"]),
+        (["--num_gpu", "2", "s.py"], ["unknown option: --num_gpu", "did you mean --num_gpus?"]),
+        (["--no-pyton", "s.py"], ["unknown option: --no-pyton", "did you mean --no_python?"]),
+        (["-x", "s.py"], ["unknown option: -x"]),
+        (["--xyzzy=3", "s.py"], ["unknown option: --xyzzy"]),
         (["--num_gpus"], ["--num_gpus needs a value"]),
         (["--grace"], ["--grace needs a value"]),
         (["-i"], ["-i needs a value"]),

@@ -171,15 +171,15 @@ def test_nodes_go_and_come(elastic: Elastic) -> None:
     assert hosts_of(ranks) == ["node2", "node3"]
     assert {words[7] for words in ranks} == {elastic.testbed["node2"].ip}, "MASTER_ADDR is chosen anew"
     elastic.testbed["node3"].poweroff()
-    (waiting,) = elastic.wait(process, r"waiting, at most 600 s: (.*)")
-    assert waiting.startswith("1 of 2 nodes are there") and "node1" in waiting and "node3" in waiting
+    (waiting,) = elastic.wait(process, r"waiting up to 600 s for nodes: (.*)")
+    assert waiting.startswith("1 of 2 required nodes are available") and "node1" in waiting and "node3" in waiting
     elastic.testbed["node1"].boot()
     ranks = elastic.ranks(process, 3, 2)
     assert hosts_of(ranks) == ["node1", "node2"]
     assert {words[-1] for words in ranks} == {ranks[0][-1]} and ranks[0][-3:-1] == ["0", "3"]
     (elastic.folder / "go").touch()
     text = elastic.end(process)
-    assert "3 changes on the way:" in text or "4 changes on the way:" in text
+    assert "3 changes during the job:" in text or "4 changes during the job:" in text
 
 
 def test_too_few_for_too_long(elastic: Elastic) -> None:
@@ -188,7 +188,9 @@ def test_too_few_for_too_long(elastic: Elastic) -> None:
     elastic.ranks(process, 1, 2)
     elastic.testbed["node2"].poweroff()
     text = elastic.end(process, 76)
-    assert "too few nodes for 3 s: 1 of 2 nodes are there, not node2 (no sign of life for 5 s)" in text
+    assert (
+        "too few nodes for 3 s: 1 of 2 required nodes are available; missing: node2 (no sign of life for 5 s)" in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -229,7 +231,7 @@ def test_a_node_that_comes_back_without_its_devices(elastic: Elastic) -> None:
         nodes[1].poweroff()
         elastic.ranks(process, 2, 1)
         nodes[1].boot()
-        elastic.wait(process, r"node2 is not taken in: the job runs on cuda, and there is cpu now")
+        elastic.wait(process, r"node2 is not admitted: the job runs on cuda, but the node now has cpu")
         with gpus(nodes[1:], 1):
             assert hosts_of(elastic.ranks(process, 3, 2)) == list(NODES[:2])
             (elastic.folder / "go").touch()
@@ -264,7 +266,7 @@ def test_drained_and_called_back(elastic: Elastic) -> None:
     assert hosts_of(elastic.ranks(process, 2, 2)) == ["node2", "node3"], "a spare takes its place"
     assert drain("node1", job)[0] == 2 and drain("node9", job)[0] == 2 and drain("node1", "1")[0] == 2
     assert drain("node4", job) == (0, "node4 is drained\n"), "a spare"
-    assert drain("--back", "node1", job) == (0, "node1 is looked for again\n")
+    assert drain("--back", "node1", job) == (0, "node1 may be used again once it answers\n")
     (elastic.folder / "go").touch()
     elastic.end(process)
 
@@ -397,7 +399,7 @@ def test_nodes_go_under_slurm(under_slurm: Elastic) -> None:
     assert hosts_of(under_slurm.ranks(process, 4, 1)) == ["node2"]
     under_slurm.testbed["node2"].poweroff()
     text = under_slurm.end(process, 76)
-    assert "too few nodes for 1 s: 0 of 1 nodes are there" in text
+    assert "too few nodes for 1 s: 0 of 1 required nodes are available" in text
 
 
 def test_slurm_ends_the_allocation(under_slurm: Elastic) -> None:

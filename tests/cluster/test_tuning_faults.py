@@ -124,7 +124,7 @@ def test_a_node_that_comes_back_gets_experiments_again(desk: Desk) -> None:
     """After a rest: until then the others have what there is."""
     desk.testbed["node1"].poweroff()
     process = desk.start("--until", "go")
-    lines = read_lines(process, 1, "it is started again elsewhere")
+    lines = read_lines(process, 1, "retrying elsewhere")
     assert "infrastructure" in lines[-1] and "node1" in lines[-1]
     desk.testbed["node1"].boot()
     wait_until("an experiment on node1", lambda: bool(desk.ranks("node1")), 60)

@@ -116,7 +116,7 @@ def test_nodes_without_accelerators_have_to_declare_slots(ssh_cluster: Testbed, 
 def test_a_node_that_cannot_be_asked(ssh_cluster: Testbed, shared_dir: Path) -> None:
     ssh_cluster["node2"].poweroff()
     done = tuned(ssh_cluster, shared_dir, "--hosts", "node[1-2]", code=69)
-    assert "1 of 2 nodes cannot carry the job" in done.stderr and "node2" in done.stderr
+    assert "1 of 2 nodes cannot run the job" in done.stderr and "node2" in done.stderr
     assert not (shared_dir / "autotuning_results").exists()
 
 
@@ -147,5 +147,5 @@ def test_a_tuner_in_an_allocation_is_stopped(slurm_cluster: Testbed, shared_dir:
     (tuner,) = [pid for pid in pids if parent(pid) not in pids]  # the others are guardians of its
     os.kill(tuner, signum)
     out, err = process.communicate(timeout=60)
-    assert b"interrupted: the same command goes on where it was" in out, err
+    assert b"interrupted: the same command resumes the search" in out, err
     assert ranks(slurm_cluster) == 0

@@ -36,7 +36,7 @@ def refused(jobs: Jobs, *options: object, within: float = 40.0, **kwargs: object
 def table_of(err: str) -> dict[str, list[str]]:
     """What stands in the table of bad nodes, by host."""
     lines = [line.removeprefix("bireme: ") for line in err.splitlines() if line.startswith("bireme: ")]
-    (head,) = [place for place, line in enumerate(lines) if "cannot carry the job" in line]
+    (head,) = [place for place, line in enumerate(lines) if "cannot run the job" in line]
     found: dict[str, list[str]] = {}
     name = ""
     for line in lines[head + 1 :]:

@@ -17,6 +17,7 @@ from bireme.control.messages import (
     Over,
     ProtocolError,
     Rested,
+    Signalled,
     Unfit,
     Up,
 )
@@ -87,11 +88,11 @@ def test_a_life() -> None:
 @pytest.mark.parametrize(
     ("before", "message", "wrong"),
     [
-        ((), OVER, "Over before the end of rank 0, 1"),
-        ((up(0), up(1), down(0)), OVER, "Over before the end of rank 1"),
+        ((), OVER, "Over before it reported the end of rank 0, 1"),
+        ((up(0), up(1), down(0)), OVER, "Over before it reported the end of rank 1"),
         ((up(0),), up(0), "the start of rank 0"),
         ((), up(2), "the start of rank 2"),
-        ((), down(0), "the end of rank 0, which does not run there"),
+        ((), down(0), "the end of rank 0, which was not running there"),
         ((up(0), down(0)), down(0), "the end of rank 0"),
         ((up(0), down(0)), up(0), "the start of rank 0"),
         ((), Output(5, 1, b"x"), "Output of rank 5, stream 1, which is not open"),
@@ -121,7 +122,7 @@ def test_over_with_what_cannot_be_killed() -> None:
 
 
 def test_no_such_event() -> None:
-    with pytest.raises(ValueError, match="no start in the state waiting"):
+    with pytest.raises(ValueError, match="event start is not allowed in state waiting"):
         AgentProtocol().start([0])
 
 
@@ -145,3 +146,20 @@ def test_whatever_comes(state: str, messages: list[Message | Output]) -> None:
         excused |= isinstance(message, (GuardianLost, Unfit)) or (isinstance(message, Over) and bool(message.stuck))
         if isinstance(message, Over) and not excused:
             assert ended == {0, 1}
+
+
+def test_a_rank_ends_as_stopped_only_after_somebody_has_stopped_it() -> None:
+    stopped = Down(end=examples.end(0, 143).replace(stopped=True), when=2.0)
+    for tell in (
+        lambda protocol: protocol.stop(),
+        lambda protocol: protocol.admit(Signalled(signum=15, when=1.0)),
+        None,
+    ):
+        protocol = running(0)
+        protocol.admit(up(0))
+        if tell is not None:
+            tell(protocol)
+            protocol.admit(stopped)
+            continue
+        with pytest.raises(ProtocolError, match="was not told to stop it"):
+            protocol.admit(stopped)

@@ -150,7 +150,7 @@ def test_nonsense_ends_it(loop: Loop, ends: list[tuple[int, int]]) -> None:
     runner = Side(loop, *ends[0])
     os.write(ends[1][1], GREETING + b"garbage that is none of ours")
     runner.wait(lambda: bool(runner.violations))
-    assert runner.violations == ["it sent something that is no frame"] and not runner.ends
+    assert runner.violations == ["it sent bytes that are not a frame"] and not runner.ends
     assert not runner.channel.open
 
 
@@ -277,7 +277,7 @@ def test_the_relay_alters(between: Between, how: str) -> None:
     size = 300_000 if how == "cut" else 100_000  # a forged length may have it wait for so much
     between.runner.channel.send_raw(encode_output(0, 1, b"x" * size))
     between.agent.wait(lambda: bool(between.agent.ends))
-    assert between.agent.ends == ["what it carries was altered on the way"]
+    assert between.agent.ends == ["its data was altered in transit"]
     assert between.agent.frames in ([], [REAL][: how == "replayed"])
 
 

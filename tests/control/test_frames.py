@@ -9,7 +9,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bireme.control.frames import GREETING, MAX_FRAME, VERSION, Decoder, NotOursError, encode_message, encode_output
+from bireme.control.frames import (
+    GREETING,
+    MAX_FRAME,
+    MAX_FROM_AGENT,
+    VERSION,
+    Decoder,
+    NotOursError,
+    encode_message,
+    encode_output,
+)
 from bireme.control.messages import FROM_AGENT, Message, Output, Over, ProtocolError, Say
 from tests.control import examples
 
@@ -75,6 +84,21 @@ def test_much_noise(size: int, piece: int) -> None:
     assert decoder.noise == text[-4096:]
 
 
+def test_a_greeting_has_an_end() -> None:
+    """What goes on for ever after its beginning is of another version, and is not kept."""
+    decoder = Decoder(FROM_AGENT)
+    with pytest.raises(NotOursError, match=r"incompatible versions of the channel protocol: 2x{19} there"):
+        fed(decoder, GREETING[:-2] + b"x" * 100, list(range(130)))
+
+
+def test_a_frame_of_an_agent_is_shorter() -> None:
+    """As JSON, a frame of 64 MiB could take gigabytes."""
+    head = struct.pack("!cI", b"J", MAX_FROM_AGENT + 1)
+    assert not list(Decoder(FROM_AGENT, greeted=True).feed(head))
+    with pytest.raises(ProtocolError, match="bytes that are not a frame"):
+        list(Decoder(FROM_AGENT, greeted=True, longest=MAX_FROM_AGENT).feed(head))
+
+
 def test_noise_without_a_greeting_is_bounded() -> None:
     decoder = Decoder(FROM_AGENT)
     for _ in range(200):
@@ -87,7 +111,7 @@ def test_noise_without_a_greeting_is_bounded() -> None:
 @given(cuts=cuts)
 def test_another_version_is_named(version: str, cuts: list[int]) -> None:
     data = GREETING.replace(b" %d" % VERSION, b" " + version.encode()) + encode_message(OVER)
-    with pytest.raises(NotOursError, match=f"version {version} of the channel, we {VERSION}"):
+    with pytest.raises(NotOursError, match=f"{version} there, {VERSION} here"):
         fed(Decoder(FROM_AGENT), data, cuts)
 
 
@@ -101,7 +125,7 @@ def test_what_is_no_frame(data: bytes, cuts: list[int]) -> None:
         except ProtocolError:
             pass
     else:
-        with pytest.raises(ProtocolError, match="no frame"):
+        with pytest.raises(ProtocolError, match="not a frame"):
             fed(decoder, data, cuts)
 
 

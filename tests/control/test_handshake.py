@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from bireme.cluster.certificate import CertificateMaker
 from bireme.control import handshake
 from bireme.control.handshake import MOST_BYTES, NO_TLS_THERE, Agent, Runner, Security, _mac
+from bireme.control.mac import MacTransport
 from bireme.control.tls import client_context
-from bireme.control.transport import MacTransport
 
 TOKEN = "0123456789abcdef" * 4
 WHO = {"name": "node1", "hostname": "node1", "addresses": "10.0.0.1,fd00::1", "place": "0"}

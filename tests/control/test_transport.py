@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bireme.cluster.certificate import CertificateMaker
+from bireme.control.mac import MacTransport
 from bireme.control.messages import ProtocolError
 from bireme.control.tls import TlsTransport, client_context
-from bireme.control.transport import MacTransport, Transport
+from bireme.control.transport import Transport
 
 SECURE = CertificateMaker(os.environ).finish()
 KEYS = (b"a" * 32, b"b" * 32)
@@ -79,7 +80,7 @@ def test_moved_repeated_or_left_out(pair, order: tuple[int, ...]) -> None:
     here, there = pair()
     sealed = records(here, 3)
     taken = b""
-    with pytest.raises(ProtocolError, match="altered on the way"):
+    with pytest.raises(ProtocolError, match="altered in transit"):
         for place in order:
             taken += there.decode(sealed[place])
     assert taken in (b"", b"record 0", b"record 0record 1")

@@ -110,7 +110,7 @@ def test_numbers() -> None:
     assert runner.apply_num_nodes_and_gpus(SLOTS, 1, -1) == {"worker-0": [0, 1, 2, 3]}
     assert runner.apply_num_nodes_and_gpus(SLOTS, -1, 2) == {"worker-0": [0, 1], "worker-1": [0, 1]}
     for numbers in ((3, -1), (-1, 5)):
-        with pytest.raises(ValueError, match="asked for"):
+        with pytest.raises(ValueError, match="requested"):
             runner.apply_num_nodes_and_gpus(SLOTS, *numbers)
 
 
@@ -142,8 +142,8 @@ def test_hostfile(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "no host stands in it"),
-        ("# nobody\n\n", "no host stands in it"),
+        ("", "the hostfile names no hosts"),
+        ("# nobody\n\n", "the hostfile names no hosts"),
         ("worker-1 slots=2\nworker-1 slots=1\n", "hostfile:2"),
         ("this is bad slots=1\n", "hostfile:1"),
         ("worker-1 slots=2\nmissingslots\n", "hostfile:2: missingslots has no slots=N"),
@@ -162,4 +162,4 @@ def test_bad_hostfile(text: str, what: str, tmp_path) -> None:
 
 def test_no_hostfile(tmp_path, capfd) -> None:
     assert runner.fetch_hostfile(str(tmp_path / "absent")) is None
-    assert "there is no hostfile" in capfd.readouterr().err
+    assert "no hostfile" in capfd.readouterr().err

@@ -305,7 +305,7 @@ def test_helper_maps_numbers() -> None:
     assert env_mapping({"PMI_RANK": "3", "MPI_LOCALRANKID": "1"})["RANK"] == "3"
     assert env_mapping({"PMI_RANK": "3", "PMIX_RANK": "3", "MPI_LOCALRANKID": "1"})["LOCAL_RANK"] == "1"
     for bad in ({}, {"PMI_RANK": "3"}, {"PMI_RANK": "3", "PMIX_RANK": "4", "MPI_LOCALRANKID": "1"}):
-        with pytest.raises(OSError, match="cannot tell"):
+        with pytest.raises(OSError, match="cannot determine"):
             env_mapping(dict(bad))
 
 

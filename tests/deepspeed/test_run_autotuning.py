@@ -62,6 +62,6 @@ def test_it_ends_with_the_code(tune):
 
 
 def test_bad_input_is_a_value_error(tune, tmp_path):
-    with pytest.raises(ValueError, match="9 slots on one node are asked for"):
+    with pytest.raises(ValueError, match="9 slots on one node requested"):
         tune({"localhost": [0]}, options=("--num_gpus", "9"))
     assert not (tmp_path / "autotuning_results").exists()

@@ -115,10 +115,10 @@ def test_a_broken_file_is_told_with_its_line(make, tmp_path):
     with pytest.raises(ValueError, match=r"broken.json:2"):
         make.manager().schedule_experiments([str(path)])
     path.write_text('{"name": "x"}')
-    with pytest.raises(ValueError, match="an experiment needs 'ds_config'"):
+    with pytest.raises(ValueError, match="missing or not of type dict: 'ds_config'"):
         make.manager().schedule_experiments([str(path)])
     path.write_text('{"name": "..", "ds_config": {}, "num_gpus": 1, "num_nodes": 1}')
-    with pytest.raises(ValueError, match=r"'\.\.' is no name for an experiment"):
+    with pytest.raises(ValueError, match=r"not a name for an experiment: '\.\.'"):
         make.manager().schedule_experiments([str(path)])
 
 

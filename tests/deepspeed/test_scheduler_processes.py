@@ -222,7 +222,7 @@ def test_a_second_manager_is_refused_and_changes_nothing(start_manager, tmp_path
     wait_for(lambda: ran() == [1])
     second = start_manager()
     _, err = second.communicate(timeout=60)
-    assert second.returncode == 1 and f"another tuner is at work here: pid {first.pid} " in err.decode()
+    assert second.returncode == 1 and f"another tuner is using this folder: pid {first.pid} " in err.decode()
     (tmp_path / "go1").touch()
     (tmp_path / "go2").touch()
     out, _ = first.communicate(timeout=60)
@@ -248,7 +248,7 @@ def test_neither_a_manager_nor_a_job_runs_beside_bireme_tune(make: Made, tmp_pat
 def test_two_experiments_of_one_name_are_refused(make: Made):
     manager = make.manager()
     manager.schedule_experiments([make.exp("one")])
-    with pytest.raises(ValueError, match="there is an experiment one already"):
+    with pytest.raises(ValueError, match="duplicate experiment name: one"):
         manager.schedule_experiments([make.exp("one", suffix="hjson")])
 
 

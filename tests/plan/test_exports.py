@@ -117,15 +117,15 @@ def test_everything() -> None:
     ("request_", "message"),
     [
         ("NOWHERE", "NOWHERE is not set"),
-        ("", "'' is not the name of a variable"),
-        ("A,B", "'A,B' is not the name of a variable"),
-        ("A B=1", "'A B' is not the name"),
-        ("1A=1", "'1A' is not the name"),
-        ("É=1", "'É' is not the name"),
-        ("=1", "'' is not the name"),
-        ("A*B", "'A*B' is not the name"),
-        ("a-*", "'a-*' is not the name"),
-        ("**", "'**' is not the name"),
+        ("", "not a variable name: ''"),
+        ("A,B", "not a variable name: 'A,B'"),
+        ("A B=1", "not a variable name: 'A B'"),
+        ("1A=1", "not a variable name: '1A'"),
+        ("É=1", "not a variable name: 'É'"),
+        ("=1", "not a variable name: ''"),
+        ("A*B", "not a variable name: 'A*B'"),
+        ("a-*", "not a variable name: 'a-*'"),
+        ("**", "not a variable name: '**'"),
         ("A=\0", "the value of A has a zero byte"),
         ("RANK", "RANK is set by Bireme itself"),
         ("MASTER_ADDR=x", "MASTER_ADDR is set by Bireme itself"),
@@ -265,7 +265,9 @@ def reason(path: Path) -> str:
         return ""
     assert not result.variables.keys() & {"EVIL", "LD_PRELOAD"} and not result.loading
     (note,) = result.notes()
-    assert note[0] == "warning" and note[1].startswith(result.distrusted[0]) and "DS_ENV_FILE" in note[1]
+    assert (
+        note[0] == "warning" and note[1].startswith(f"ignoring {result.distrusted[0]} (") and "DS_ENV_FILE" in note[1]
+    )
     return result.distrusted[0].removeprefix(f"{path}: ")
 
 
@@ -278,7 +280,7 @@ def test_only_its_owner_may_write_it(found_file: Path) -> None:
     assert reason(found_file) == ""
     for mode in (0o646, 0o606, 0o602):
         found_file.chmod(mode)
-        assert reason(found_file) == "everyone may write it"
+        assert reason(found_file) == "everyone can write to it"
 
 
 def test_a_group_of_more_than_its_owner_may_not_write_it(found_file: Path) -> None:
@@ -286,9 +288,9 @@ def test_a_group_of_more_than_its_owner_may_not_write_it(found_file: Path) -> No
     found_file.chmod(0o664)
     assert reason(found_file) == "", "root's group is root's alone"
     os.chown(found_file, -1, 1)
-    assert reason(found_file) == "its group may write it"
+    assert reason(found_file) == "its group can write to it"
     os.chown(found_file, -1, 54321)  # has no name
-    assert reason(found_file) == "its group may write it"
+    assert reason(found_file) == "its group can write to it"
 
 
 def test_it_belongs_to_the_user(found_file: Path) -> None:
@@ -352,7 +354,7 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / ".bireme_env").write_bytes(b"A=1\nB=\xff\n")
     with pytest.raises(BadInputError) as caught:
         gathered({}, (), "", tmp_path)
-    assert str(caught.value) == f"{tmp_path}/.bireme_env:2: is not text in UTF-8"
+    assert str(caught.value) == f"{tmp_path}/.bireme_env:2: is not UTF-8 text"
 
 
 def test_values_are_not_shown(tmp_path: Path) -> None:

@@ -249,7 +249,11 @@ def test_malformed_pairs(text: str) -> None:
 
 @pytest.mark.parametrize("variable", ["PBS_NODEFILE", "LSB_DJOB_HOSTFILE"])
 def test_malformed_files(tmp_path: Path, variable: str) -> None:
-    for text, message in (("", "lists no host"), ("a\na b\n", "line 2: 'a b' is not a host"), ("a\0", "not text")):
+    for text, message in (
+        ("", "lists no hosts"),
+        ("a\na b\n", "line 2: 'a b' is not a host"),
+        ("a\0", "not UTF-8 text"),
+    ):
         with pytest.raises(BadInputError, match=message) as caught:
             find_allocation({"LSB_JOBID": "7", variable: listed(tmp_path, text)})
         assert caught.value.where == variable

@@ -359,7 +359,7 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path, kind: str) -> None:
 
 
 def test_an_unknown_accelerator(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="'tpu' is not an accelerator"):
+    with pytest.raises(BadInputError, match="unknown accelerator: 'tpu'"):
         discover("tpu", {}, str(tmp_path))
 
 
@@ -395,7 +395,7 @@ def test_all_devices_or_those_that_the_user_names() -> None:
 
 
 def test_the_command_line_goes_before_the_variable() -> None:
-    note = "CUDA_VISIBLE_DEVICES=3,1 is ignored: the command line says which devices to use"
+    note = "ignoring CUDA_VISIBLE_DEVICES=3,1: the command line says which devices to use"
     assert local_slots(seen("3,1"), num_gpus=2) == (("0", "1"), (note,))
     assert local_slots(seen("3,1"), filtered=True) == (("0", "1", "2", "3"), (note,))
     assert local_slots(seen("0,1,2,3"), num_gpus=2) == (("0", "1"), ()), "nothing is lost: nothing is said"
@@ -405,14 +405,14 @@ def test_the_command_line_goes_before_the_variable() -> None:
 @pytest.mark.parametrize(
     ("devices", "num_gpus", "message"),
     [
-        (FOUR, 5, "--num_gpus: 5 GPUs are asked for, there are 4"),
-        (FOUR.replace(ids=("0",)), 2, "--num_gpus: 2 GPUs are asked for, there is 1"),
-        (FOUR, 0, "--num_gpus: 0 is too few"),
-        (FOUR, -1, "--num_gpus: -1 is too few"),
-        (Devices("cpu", ("0",)), 0, "--num_gpus: 0 is too few"),
+        (FOUR, 5, "--num_gpus: 5 GPUs requested, 4 available"),
+        (FOUR.replace(ids=("0",)), 2, "--num_gpus: 2 GPUs requested, 1 available"),
+        (FOUR, 0, "--num_gpus: must be at least 1, not 0"),
+        (FOUR, -1, "--num_gpus: must be at least 1, not -1"),
+        (Devices("cpu", ("0",)), 0, "--num_gpus: must be at least 1, not 0"),
         (Devices("cpu", ("0",)), 10**12, "--num_gpus: 1000000000000 ranks are too many"),
-        (seen("0,4"), None, "CUDA_VISIBLE_DEVICES: there is no device 4"),
-        (seen("1,1"), None, "CUDA_VISIBLE_DEVICES: device 1 stands there twice"),
+        (seen("0,4"), None, "CUDA_VISIBLE_DEVICES: no such device: 4"),
+        (seen("1,1"), None, "CUDA_VISIBLE_DEVICES: device 1 is listed twice"),
     ],
 )
 def test_what_a_job_cannot_get(devices: Devices, num_gpus: int | None, message: str) -> None:

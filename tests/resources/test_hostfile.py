@@ -52,28 +52,28 @@ REFUSED = [  # text, the line that is at fault, what stands in the message
     ("a slots=", 1, "slots: '' is not a number"),
     ("a slots=1.5", 1, "not a number"),
     ("a slots=\u0664", 1, "not a number"),
-    ("a slots=0", 1, "slots: '0' is too few: at least 1"),
-    ("a slots=000", 1, "too few"),
-    ("a slots=-2", 1, "slots: '-2' is too few: at least 1"),
-    ("a slots=99999999999999999999", 1, "too much: at most 4096"),
-    ("a port=65536", 1, "port: '65536' is too much: at most 65535"),
-    ("a port=0", 1, "too few"),
+    ("a slots=0", 1, "slots: must be at least 1, not '0'"),
+    ("a slots=000", 1, "must be at least 1"),
+    ("a slots=-2", 1, "slots: must be at least 1, not '-2'"),
+    ("a slots=99999999999999999999", 1, "must be at most 4096"),
+    ("a port=65536", 1, "port: must be at most 65535, not '65536'"),
+    ("a port=0", 1, "must be at least 1"),
     ("a slot=4", 1, "did you mean slots=?"),
     ("a Slots=4", 1, "did you mean slots=?"),
     ("a prt=4", 1, "did you mean port=?"),
-    ("a wibble=4", 1, "there are slots= and port="),
-    ("a slots=1 slots=2", 1, "slots= stands there twice"),
+    ("a wibble=4", 1, "the keys are slots= and port="),
+    ("a slots=1 slots=2", 1, "slots= is given twice"),
     ("a slots = 4", 1, "'slots' is not slots=N or port=N"),
     ("a 4", 1, "'4' is not slots=N"),
     ("a b", 1, "'b' is not slots=N"),
-    ("a:4", 1, "a line is: HOST slots=N"),
+    ("a:4", 1, "expected a line such as: HOST slots=N"),
     ("slots=4", 1, "not a host"),
     ("-oProxyCommand=x slots=1", 1, "not a host"),
     ("-l@h", 1, "not a host"),
     ("h;reboot", 1, "not a host"),
     ("$(reboot)", 1, "not a host"),
     ("a@", 1, "not a host"),
-    ("@", 1, "stands for no host"),
+    ("@", 1, "names no hosts"),
     ("fd00::g", 1, "not a host"),
     ("[fd00::7", 1, "not a set of hosts"),
     ("fe80::1%", 1, "not a host"),
@@ -107,7 +107,7 @@ def test_refused(text: str, line: int, message: str) -> None:
 def test_an_empty_hostfile_is_refused(text: str) -> None:
     with pytest.raises(BadInputError) as caught:
         parse_hostfile(text, "hosts")
-    assert str(caught.value) == "hosts: no host stands in it\n  a line is: HOST slots=N"
+    assert str(caught.value) == "hosts: the hostfile names no hosts\n  expected a line such as: HOST slots=N"
 
 
 def test_read_from_a_file(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_binary_file_is_refused(tmp_path: Path, data: bytes, line: int) -> Non
     path.write_bytes(data)
     with pytest.raises(BadInputError) as caught:
         read_hostfile(str(path))
-    assert str(caught.value) == f"{path}:{line}: is not text in UTF-8"
+    assert str(caught.value) == f"{path}:{line}: is not UTF-8 text"
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         (str(tmp_path), "Is a directory"),
         (str(tmp_path / "a" / "b"), "No such file"),
         ("a\0b", "null byte"),
-        ("/dev/zero", "too long"),
+        ("/dev/zero", "too large"),
     ):
         with pytest.raises(BadInputError, match=message):
             read_hostfile(path)
@@ -185,7 +185,7 @@ for text in ("@nobody", "@no:gpu", "@bad"):
         "[('g1', 'me', 2), ('g2', 'me', 2), ('x', 'me', 2), ('o1', None, None)]",
         "[('o1', 3), ('g1', 2), ('g2', 2), ('x', 2)]",
         "[('g1', None), ('g2', None)]",
-        "'@nobody' stands for no host",
+        "'@nobody' names no hosts",
         "'@no:gpu' is not a set of hosts",
         "'a;b' is not a host",
     ], done.stderr
@@ -209,10 +209,10 @@ for text in ("@", "@nobody"):
     environ = {"CLUSTERSHELL_CFGDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [
-        "--hosts: '@' stands for no host",
-        "  `nodeset --groups` lists groups",
-        "--hosts: '@nobody' stands for no host",
-        "  `nodeset --groups` lists groups",
+        "--hosts: '@' names no hosts",
+        "  `nodeset --groups` lists the groups",
+        "--hosts: '@nobody' names no hosts",
+        "  `nodeset --groups` lists the groups",
     ], done.stderr
 
 
@@ -256,10 +256,10 @@ def test_golden_hosts(text: str, entries: list[HostEntry]) -> None:
         ("a,,b", "'' is not a host"),
         ("a:", "slots: '' is not a number"),
         ("a:x", "slots: 'x' is not a number"),
-        ("a:0", "too few"),
-        ("a:-1", "too few"),
-        ("a:2:3", "an IPv6 address goes in brackets"),
-        ("fd00::7", "an IPv6 address goes in brackets"),
+        ("a:0", "must be at least 1"),
+        ("a:-1", "must be at least 1"),
+        ("a:2:3", "write an IPv6 address in brackets"),
+        ("fd00::7", "write an IPv6 address in brackets"),
         ("a slots=4", "not a host"),
         ("a,b:1,a:2", "--hosts: a is listed twice"),
         ("n[1-2],n2", "n2 is listed twice"),

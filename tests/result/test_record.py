@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bireme.errors import BiremeError, LostError, UnfitError
+from bireme.errors import BiremeError, UnfitError
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report_record import of_error, of_outcome
 
@@ -34,7 +34,6 @@ def test_without_a_first() -> None:
     ("error", "code", "cause", "note"),
     [
         (UnfitError("too few files", hint="ulimit -n 4096"), 69, "unfit", "too few files\n  ulimit -n 4096"),
-        (LostError("gone"), 75, "agent lost", "gone"),
         (BiremeError("what"), 125, "internal error", "what"),
         (ZeroDivisionError("division by zero"), 125, "internal error", "ZeroDivisionError: division by zero"),
     ],

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from bireme.result.outcome import Outcome, RankEnd
-from bireme.result.report import last_words, summary
+from bireme.result.report import last_lines, summary
 
 
 def end(rank=1, code=1, **more):
@@ -59,7 +59,7 @@ def test_ranks_that_had_to_be_killed():
     ("outcome", "text"),
     [
         (Outcome(130, "signal", 3.0, (stopped(0), stopped(1)), signum=2), "stopped by SIGINT after 3.0 s"),
-        (Outcome(141, "reader gone", 3.0), "stopped, since the reader of our output went away"),
+        (Outcome(141, "reader gone", 3.0), "stopped because the reader of its output went away"),
         (Outcome(75, "agent lost", 3.0, note="agent on b"), "agent on b"),
     ],
 )
@@ -71,7 +71,7 @@ def test_other_ends(outcome, text):
 
 def test_what_the_kernel_holds_is_named():
     report = lines(Outcome(0, "ok", 1.0, stuck=("17 (nfs, state D)",)))
-    assert report[0] == "some processes could not be ended"
+    assert report[0] == "some processes could not be killed"
     assert "17 (nfs, state D)" in report[1]
 
 
@@ -93,7 +93,7 @@ def stderr_of(program):
 
 
 def words(stderr, recorded="", *, by_signal=False):
-    return last_words(stderr, recorded, by_signal=by_signal)
+    return last_lines(stderr, recorded, by_signal=by_signal)
 
 
 def test_from_the_traceback_on():

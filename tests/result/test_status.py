@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from bireme.result.exit_status import describe, exit_code, signal_name, signal_of
+from bireme.result.exit_status import describe, exit_code, signal_name
 
 
 def status_of(action):
@@ -44,6 +44,3 @@ def test_in_words():
     assert describe(139, by_signal=True) == "SIGSEGV (exit code 139)"
     assert describe(128 + 40, by_signal=True) == "signal 40 (exit code 168)"
     assert signal_name(9) == "SIGKILL"
-    assert signal_of(143) == signal.SIGTERM
-    assert signal_of(3) is None
-    assert signal_of(128) is None

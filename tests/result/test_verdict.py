@@ -78,6 +78,16 @@ def test_detail():
     assert outcome(verdict).first.detail == "Traceback"
 
 
+def test_an_end_as_stopped_is_no_success_where_nobody_has_stopped_anything():
+    verdict = Verdict()
+    verdict.planned((0, 1))
+    verdict.end(end(0, 0), 1.0)
+    assert not verdict.end(end(1, 3, stopped=True), 2.0)
+    result = outcome(verdict)
+    assert (result.exit_code, result.cause) == (LOST, "agent lost")
+    assert result.note == "rank 1 was reported as stopped, but nothing had stopped it"
+
+
 def test_hosts_are_those_of_the_earliest_cause():
     verdict = Verdict()
     verdict.blame("agent lost", 2.0, hosts=("node2",))

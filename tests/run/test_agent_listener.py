@@ -147,8 +147,36 @@ def test_the_wrong_token(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bireme.agent.connect._TRY_FOR", 0.5)
     door.agent(environ={VARIABLE: "0" * 64})
     door.wait(lambda: door.made)
-    assert isinstance(door.made[0], UnfitError) and "cannot reach the runner" in str(door.made[0])
+    assert isinstance(door.made[0], UnfitError) and "cannot connect to the runner" in str(door.made[0])
     assert not door.agents
+
+
+def test_a_runner_that_answers_byte_by_byte(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not keep an agent from the runner's other addresses."""
+    monkeypatch.setattr("bireme.agent.connect._PROOF_WAIT", 0.2)
+    slow = socket.create_server(("127.0.0.1", 0))
+    over = threading.Event()
+
+    def answer() -> None:
+        guest, _ = slow.accept()
+        try:
+            while not over.wait(0.02):
+                guest.sendall(b"a")
+        except OSError:
+            pass
+        guest.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    monkeypatch.setattr("bireme.agent.connect._TRY_FOR", 0.1)
+    door.agent(addresses=["127.0.0.1"], port=slow.getsockname()[1])
+    try:
+        door.wait(lambda: door.made)
+    finally:
+        over.set()
+        thread.join(LONG)
+        slow.close()
+    assert isinstance(door.made[0], UnfitError) and "it takes too long" in str(door.made[0])
 
 
 def test_a_stranger_who_says_nothing_is_sent_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:

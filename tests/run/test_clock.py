@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bireme.cluster.peer_clock import PeerClock
@@ -31,6 +31,7 @@ def test_it_is_half_the_shortest_trip_away_at_most(
 
 
 @given(SECONDS, st.floats(-1e6, 1e6), st.floats(-1e4, 1e4), st.lists(TRIPS, min_size=1), st.lists(TRIPS, min_size=1))
+@example(0.0, 0.0, 0.5, [(0.0, 0.0, 0.0)], [(0.0, 0.0, 0.5), (0.0, 2.0, 0.0)])
 def test_after_a_step_it_is_measured_anew(
     when: float,
     offset: float,
@@ -38,14 +39,18 @@ def test_after_a_step_it_is_measured_anew(
     before: list[tuple[float, float, float]],
     after: list[tuple[float, float, float]],
 ) -> None:
-    """Whichever of the two clocks has stepped, and however well the offset was known."""
+    """Whichever of the two clocks has stepped, and however well the offset was known.
+
+    The trip that contradicts what was known may be the longest one: it counts until a shorter one follows.
+    """
     clock = PeerClock()
     for pause, there, back in before:
         when = ask(clock, when + pause, there, back, offset)
     for pause, there, back in after:
         when = ask(clock, when + pause, there, back, offset + step)
     known, shortest = (min(there + back for _, there, back in trips) for trips in (before, after))
-    assert abs(clock.offset - offset - step) <= shortest + known / 2 + DOUBT + ROUNDING
+    longest = max(there + back for _, there, back in after)
+    assert abs(clock.offset - offset - step) <= max(shortest + known / 2, longest / 2) + DOUBT + ROUNDING
 
 
 @given(SECONDS, st.floats(1e-6, 1e-4), st.floats(1e-4, 1e-2))

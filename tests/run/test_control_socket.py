@@ -162,4 +162,4 @@ def test_an_answer_that_is_none() -> None:
             _, err = asking.communicate(timeout=30)
             guest.close()
     assert asking.returncode == 75
-    assert err == "bireme: the job does not answer: it says nothing that could be understood\n"
+    assert err == "bireme: the job does not answer: its answer cannot be understood\n"

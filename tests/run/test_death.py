@@ -208,9 +208,9 @@ sys.exit(main(["run", "--num_gpus", "2", "--no_python", "true"]))
     ("most", "said"),
     [
         (1, "cannot start a process"),
-        (2, "no process can be started on"),
-        (3, "rank 0 cannot be started on"),
-        (4, "rank 1 cannot be started on"),
+        (2, "cannot start any process on"),
+        (3, "cannot start rank 0 on"),
+        (4, "cannot start rank 1 on"),
     ],
     ids=["watcher", "guardian", "rank 0", "rank 1"],
 )

@@ -64,7 +64,7 @@ def test_workers_are_started_again(job, tmp_path, stage):
     assert len({words[4] for words in here}) == 1
     assert re.findall(r"^bireme: (restart .*)$", stderr, re.MULTILINE) == ["restart 1 of 3", "restart 2 of 3"]
     assert "ValueError: no luck 0" in stderr and "ValueError: no luck 1" in stderr
-    assert "bireme: 2 changes on the way:" in stderr
+    assert "bireme: 2 changes during the job:" in stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert len(set(report["logs"])) == 6 and sorted(report["logs"]) == sorted(map(str, (tmp_path / "logs").iterdir()))
     assert not Path(f"/tmp/{process.pid}.deepspeed").exists()
@@ -80,14 +80,14 @@ def test_ended_while_it_waits(job, stage, tmp_path, signum):
     read_lines(process, 2, "here 0")
     assert drain("localhost", str(process.pid))[0] == 0
     err = process.stderr
-    while b"waiting, at most 600 s" not in (line := err.readline()):
+    while b"waiting up to 600 s" not in (line := err.readline()):
         assert line
     for nonsense in (b"[" * 4000, b"[1]", b"\xff", b"{}"):  # harms nobody
         with control_socket.connect(process.pid) as guest:
             guest.setblocking(True)
             guest.send(nonsense)
             guest.recv(4096)
-    assert drain("localhost", str(process.pid)) == (2, "bireme: localhost is drained already\n")
+    assert drain("localhost", str(process.pid)) == (2, "bireme: localhost is already drained\n")
     process.send_signal(signum)
     assert process.wait(30) == (130 if signum == signal.SIGINT else -9)
     assert stage.left(within=30) == {}
@@ -177,25 +177,34 @@ def test_by_hand_without_torch_nothing_is_started(job, stage, tmp_path):
     words = ("--no_ssh", "--node_rank", "0", "--hosts", "localhost:2", "--venv_script", bare_interpreter(tmp_path))
     done = stage.run(*job(*words), cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == ""
-    assert "needs PyTorch, and " in done.stderr and "venv/bin/python has none" in done.stderr
+    assert "requires PyTorch, which " in done.stderr and "venv/bin/python does not have" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--min_elastic_nodes", "2"), "--min_elastic_nodes: it says how many nodes elastic training has"),
+        (("--min_elastic_nodes", "2"), "--min_elastic_nodes: only for elastic training"),
         (("--max_elastic_nodes", "2"), "add --elastic_training"),
-        (("--elastic_training", "--min_elastic_nodes", "3", "--max_elastic_nodes", "2"), "3 to 2 nodes is no range"),
+        (
+            ("--elastic_training", "--min_elastic_nodes", "3", "--max_elastic_nodes", "2"),
+            "not a range of nodes: 3 to 2",
+        ),
         (("--elastic_training", "--min_elastic_nodes", "0"), "1 <= MIN <= MAX"),
-        (("--num_nodes", "3:2"), "--num_nodes: 3 to 2 nodes is no range"),
+        (("--num_nodes", "3:2"), "--num_nodes: not a range of nodes: 3 to 2"),
         (("--num_nodes", "2:"), "--num_nodes: '' is not a whole number"),
-        (("--num_nodes", "1:2", "--min_elastic_nodes", "1"), "MIN:MAX says the same"),
+        (("--num_nodes", "1:2", "--min_elastic_nodes", "1"), "MIN:MAX cannot be used with"),
         (("--elastic_training", "--native_ranks"), "--elastic_training cannot be used with --native_ranks"),
         (("--elastic_training", "--autotuning", "tune"), "--autotuning cannot be used with --elastic_training"),
-        (("--elastic_training", "--restart_window", "0"), "--restart_window: with 0 every failure is forgiven"),
-        (("--elastic_training", "--max_restarts", "-1"), "-1 is not a number of restarts"),
+        (
+            ("--elastic_training", "--restart_window", "0"),
+            "--restart_window: 0 would let a failing job restart forever",
+        ),
+        (("--elastic_training", "--max_restarts", "-1"), "--restarts: must be at least 0, not -1"),
         (("--elastic_training", "--launcher", "pdsh", "--hosts", "a,b"), "pdsh"),
-        (("--elastic_training", "--hosts", "a,b", "--min_elastic_nodes", "3"), "there are 2 nodes, and at least 3"),
+        (
+            ("--elastic_training", "--hosts", "a,b", "--min_elastic_nodes", "3"),
+            "3 nodes are required, but only 2 given",
+        ),
     ],
 )
 def test_bad_input(stage, tmp_path, words, message):
@@ -206,11 +215,11 @@ def test_bad_input(stage, tmp_path, words, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "two words are needed"),
-        (("node1",), "two words are needed"),
+        ((), "expected a node and a job"),
+        (("node1",), "expected a node and a job"),
         (("node1", "x"), "JOB: 'x' is not a whole number"),
         (("node1", "1"), "with pid 1 runs on this machine"),
-        (("--down", "node1", "1"), "there is no option --down"),
+        (("--down", "node1", "1"), "unknown option: --down"),
     ],
 )
 def test_bad_requests(words, message):

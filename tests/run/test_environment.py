@@ -147,6 +147,8 @@ def test_a_strangers_file_in_the_working_directory_is_passed_over(stage, script,
     done = stage.run(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "False True\n"
-    assert f"{tmp_path}/.bireme_env: everyone may write it, so it is passed over" in done.stderr
-    assert f"these make programs load code, and travel: PYTHONSTARTUP ({tmp_path}/.deepspeed_env:2)" in done.stderr
+    assert f"ignoring {tmp_path}/.bireme_env: everyone can write to it" in done.stderr
+    assert (
+        f"exporting variables that make programs load code: PYTHONSTARTUP ({tmp_path}/.deepspeed_env:2)" in done.stderr
+    )
     assert "s3cret" not in done.stderr

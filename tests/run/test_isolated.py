@@ -204,5 +204,5 @@ def test_modules_are_found_as_a_rank_finds_them(tmp_path: Path) -> None:
     for module, code in (("on_path", 0), ("linked_one", 0), ("nowhere_at_all", 2)):
         words = isolated.command("bireme", "run", "--num_gpus=1", "-m", module)
         done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True)
-        refused = "there is no module" in done.stderr
+        refused = "no such module" in done.stderr
         assert refused == (code == 2), done.stderr

@@ -136,7 +136,7 @@ def test_another_users_file_does_not_block(stage, dead_pid, open_folder):
     assert process.returncode == 0, err
     place = pid_file(dead_pid)
     assert err.decode() == (
-        f"bireme: {place} is another user's: no pid file is written; the launcher's pid is {process.pid}\n"
+        f"bireme: {place} belongs to another user: no pid file is written; the launcher's pid is {process.pid}\n"
     )
     assert place.read_text() == "1"
 

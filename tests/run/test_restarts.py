@@ -111,7 +111,7 @@ def test_a_hostfile_that_is_gone_meanwhile(script, tmp_path, stage):
     words = ("--restarts", "3", "--hostfile", "hosts", "--report", "report.json", program)
     done = stage.run("run", *words, cwd=tmp_path)
     assert done.returncode == 3
-    assert "  it cannot be started again: hosts: cannot be read: No such file or directory" in done.stderr
+    assert "  cannot restart it: hosts: cannot be read: No such file or directory" in done.stderr
     assert json.loads((tmp_path / "report.json").read_text())["exit_code"] == 3
 
 

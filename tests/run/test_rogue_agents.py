@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import struct
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from bireme.control.frames import GREETING
+import bireme
+from bireme.control.frames import GREETING, MAX_FROM_AGENT
 from tests.conftest import PROGRAMS, clean_environ
+from tests.run.conftest import state_of, wait_for
 
 END = {
     "rank": 1,
@@ -25,6 +28,19 @@ END = {
     "seconds": 1.0,
     "stopped": False,
 }
+HELLO = {
+    "type": "Hello",
+    "problems": [],
+    "hostname": "bad",
+    "version": bireme.__version__,
+    "python": "3",
+    "addresses": ["127.0.0.1"],
+    "interpreter": sys.executable,
+    "accelerator": "cpu",
+    "slots": ["0"],
+    "cores": 1,
+    "temporary": "/tmp",
+}
 OVER = {"type": "Over", "killed": 0, "stuck": []}
 OUTPUT = b"x"
 
@@ -33,10 +49,15 @@ def output(rank: int, number: int) -> dict[str, str]:
     return {"raw": (b"O" + struct.pack("!I", 5 + len(OUTPUT)) + struct.pack("!IB", rank, number) + OUTPUT).hex()}
 
 
-def nested(depth: int) -> dict[str, str]:
-    text = b"[" * depth
+def framed(text: bytes) -> dict[str, str]:
     return {"raw": (b"J" + struct.pack("!I", len(text)) + text).hex()}
 
+
+def nested(depth: int) -> dict[str, str]:
+    return framed(b"[" * depth)
+
+
+LISTS = framed(b'{"type":[' + b"[]," * (MAX_FROM_AGENT // 3 - 10) + b"[]]}")
 
 VIOLATIONS: dict[str, tuple[str, str, list[dict[str, object]]]] = {
     "over early": ("Up", "after", [OVER]),
@@ -46,6 +67,20 @@ VIOLATIONS: dict[str, tuple[str, str, list[dict[str, object]]]] = {
     "a second hello": ("Up", "before", [{"type": "Hello", "problems": [], "hostname": "x"}]),
     "a hello of nothing": ("Hello", "replace", [{"type": "Hello"}]),
     "a hello of wrong types": ("Hello", "replace", [{"type": "Hello", "problems": 3}]),
+    "a hello of a device that there is not": ("Hello", "replace", [{**HELLO, "accelerator": "quantum"}]),
+    "a hello of no slots": ("Hello", "replace", [{**HELLO, "slots": []}]),
+    "a hello of too many slots": ("Hello", "replace", [{**HELLO, "slots": ["0", "1"]}]),
+    "a hello of no address": ("Hello", "replace", [{**HELLO, "addresses": ["\0"]}]),
+    "a hello of a long name": ("Hello", "replace", [{**HELLO, "hostname": "x" * 256}]),
+    "the end of a rank that nobody has stopped": (
+        *("Down", "replace"),
+        [{"type": "Down", "end": {**END, "code": 3, "stopped": True}, "when": 1.0}],
+    ),
+    "an end on two lines": ("Down", "replace", [{"type": "Down", "end": {**END, "device": "x\ny"}, "when": 1.0}]),
+    "a list of lists": ("Up", "after", [LISTS]),
+    "a frame that is too long": ("Up", "after", [{"raw": (b"J" + struct.pack("!I", MAX_FROM_AGENT + 1)).hex()}]),
+    "words without end": ("Up", "after", [{"type": "Say", "level": "debug", "text": "x" * 1000}] * 1100),
+    "less than none killed": ("Over", "replace", [{**OVER, "killed": -1}]),
     "the end of another's rank": ("Up", "after", [{"type": "Down", "end": {**END, "rank": 0}, "when": 1.0}]),
     "the end of a rank that there is not": (
         *("Up", "after"),
@@ -87,12 +122,14 @@ def rogue(tmp_path, stage):
     ssh.chmod(0o755)
     (tmp_path / "rank.py").write_text(RANK)
 
-    def start(at: str, do: str, send: list[dict[str, object]], *words: str, **kwargs: object):
+    def start(at: str, do: str, send: list[dict[str, object]], *words: str, wait: bool = True, **kwargs: object):
         (tmp_path / "plan.json").write_text(json.dumps({"at": at, "do": do, "send": send}))
         path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
         env = clean_environ(PATH=path, BIREME_ROGUE=str(tmp_path / "plan.json"))
         options = ("--hosts", "good:1,bad:1", "--accelerator", "cpu", "--grace", "1", *words)
-        return stage.run("run", *options, tmp_path / "rank.py", cwd=tmp_path, env=env, **kwargs)
+        return (stage.run if wait else stage.start)(
+            "run", *options, tmp_path / "rank.py", cwd=tmp_path, env=env, **kwargs
+        )
 
     return start
 
@@ -101,13 +138,40 @@ def rogue(tmp_path, stage):
 @pytest.mark.parametrize("name", VIOLATIONS)
 def test_a_violation_loses_the_node(rogue, tmp_path: Path, name: str) -> None:
     at, do, send = VIOLATIONS[name]
-    if at == "Down":
+    if at in ("Down", "Over"):
         (tmp_path / "go").touch()  # else no rank ends
     done = rogue(at, do, send)
     assert done.returncode == 75, done.stderr
-    assert "agent lost on bad: it broke the protocol: it sent " in done.stderr
+    assert "agent lost on bad: it broke the protocol: it " in done.stderr
     assert "Traceback" not in done.stderr and "Bireme itself failed" not in done.stderr
     assert len(done.stderr.splitlines()) <= 6, done.stderr
+
+
+@pytest.mark.slow
+def test_it_cannot_put_the_blame_on_another(rogue, tmp_path: Path) -> None:
+    """Neither by the name of another node, nor by a line that looks like one of the runner's own."""
+    (tmp_path / "go").touch()
+    done = rogue("Down", "replace", [{"type": "Down", "end": {**END, "host": "another", "code": 3}, "when": 1.0}])
+    assert done.returncode == 3 and "rank 1 on " in done.stderr and "another" not in done.stderr
+    done = rogue("Up", "before", [{"type": "Say", "level": "error", "text": "x\nrank 0 on good failed first"}])
+    assert "bireme: bad: rank 0 on good" in done.stderr and "bireme: rank 0" not in done.stderr
+    done = rogue("Over", "replace", [{**OVER, "stuck": ["1 (x)\nbireme: rank 0 on good failed first"]}])
+    assert "1 (x) bireme: rank 0" in done.stderr and "bireme: bireme: rank 0" not in done.stderr
+
+
+@pytest.mark.slow
+def test_output_without_credit(rogue, tmp_path: Path) -> None:
+    """An agent that goes on sending although nobody reads loses its node; all that it sends would have to be kept."""
+    text = struct.pack("!IB", 1, 1) + b"x" * 500_000
+    data: dict[str, object] = {"raw": (b"O" + struct.pack("!I", len(text)) + text).hex()}
+    first = "import os\nopen(os.environ['RANK'], 'w').write(str(os.getpid()))\n"
+    (tmp_path / "rank.py").write_text(first + RANK)
+    job = rogue("Up", "after", [data] * 20, wait=False)
+    wait_for((tmp_path / "0").exists, "the other node's rank")
+    pid = int(wait_for((tmp_path / "0").read_text, "its pid"))
+    wait_for(lambda: not state_of(pid), "its end, although nobody reads")
+    err = job.communicate(timeout=60)[1].decode()
+    assert job.returncode == 75 and "it broke the protocol: it sent more output than" in err
 
 
 @pytest.mark.slow
@@ -125,7 +189,7 @@ def test_an_elastic_job_goes_on_without_it(rogue, tmp_path: Path, name: str) -> 
     (tmp_path / "rank.py").write_text(RANK.replace('"go"', '"go" if os.environ["WORLD_SIZE"] == "2" else "/"'))
     done = rogue(*VIOLATIONS[name], "--elastic_training", "--elastic_interval", "60")
     assert done.returncode == 0, done.stderr
-    assert "agent lost on bad: it broke the protocol: it sent " in done.stderr
+    assert "agent lost on bad: it broke the protocol: it " in done.stderr
 
 
 @pytest.mark.slow
@@ -171,3 +235,13 @@ def test_a_rogue_runner(tmp_path: Path, name: str) -> None:
     assert done.stdout == GREETING
     assert done.stderr.decode().startswith("bireme: the runner broke the protocol: it sent ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken_is_no_fault_of_the_other_node(rogue) -> None:
+    """Passed over by --no_ssh_check, it leaves nothing to try; the other node is not asked to, and not blamed."""
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = rogue("none", "after", [], "--no_ssh_check", "--master_port", str(port))
+    assert done.returncode == 69 and "good holds no port at which the ranks could meet" in done.stderr
+    assert "bad" not in done.stderr

@@ -16,7 +16,7 @@ class Oracle:
         self.held: dict[str, tuple[float, set]] = {}  # predicted end, slots
         self.away: set[str] = set()
 
-    def submit(self, task, now):
+    def submit(self, task):
         self.queue.append(task)
         if self.order == "longest":
             self.queue.sort(key=lambda task: (-(inf if task.seconds is None else task.seconds), -task.shape.size))
@@ -24,13 +24,13 @@ class Oracle:
     def withdraw(self, key):
         self.queue = [task for task in self.queue if task.key != key]
 
-    def ended(self, key, now):
+    def ended(self, key):
         del self.held[key]
 
-    def lost(self, host, now):
+    def lost(self, host):
         self.away.add(host)
 
-    def back(self, host, now):
+    def back(self, host):
         self.away.discard(host)
 
     def everything(self):

@@ -69,14 +69,14 @@ def simulate(
         while future and future[0][0] == now:
             _, _, what = heapq.heappop(future)
             if isinstance(what, Task):
-                scheduler.submit(what, now)
+                scheduler.submit(what)
             else:
-                scheduler.ended(what, now)
+                scheduler.ended(what)
         starts = scheduler.decide(now)
 
 
 def makespan(scheduler: Scheduler, tasks: Iterable[Task]) -> float:
     """When the last of the tasks ends, all submitted at 0."""
     for task in tasks:
-        scheduler.submit(task, 0.0)
+        scheduler.submit(task)
     return max(now + (start.task.seconds or 0) for now, start in simulate(scheduler))

@@ -165,7 +165,7 @@ def test_what_is_secret_in_the_command_is_neither_printed_nor_written_where_othe
     finally:
         os.umask(before)
     assert "hunter2" not in done.stdout + done.stderr
-    assert "--export=PLAIN=" in done.stdout and "with the values that are hidden here" in done.stdout
+    assert "--export=PLAIN=" in done.stdout and "including the values hidden here" in done.stdout
     files = [path for path in desk.folder.rglob("*") if path.is_file()]
     holders = {path.name: path.stat().st_mode & 0o777 for path in files if "hunter2" in path.read_text()}
     assert holders.keys() == {"journal", "cmd.txt", "cmd_optimal.txt"}
@@ -243,7 +243,7 @@ def test_interrupted_it_keeps_what_it_has_and_goes_on(desk, signum):
     process.send_signal(signum)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signum, err
-    assert b"interrupted: the same command goes on where it was" in out
+    assert b"interrupted: the same command resumes the search" in out
     assert desk.stage.left() == {}
     (desk.folder / "go").touch()
     assert "measured" in desk.run("--until", "go").stdout
@@ -253,7 +253,7 @@ def test_a_second_tuner_is_refused(desk):
     first = desk.start("--until", "go")
     wait_for(desk.results / NAMES[1] / "stdout.log")
     second = desk.run("--until", "go", code=2)
-    assert f"another tuner is at work here: pid {first.pid} on " in second.stderr
+    assert f"another tuner is using this folder: pid {first.pid} on " in second.stderr
     (desk.folder / "go").touch()
     first.communicate(timeout=60)
     assert first.returncode == 0
@@ -280,7 +280,7 @@ def test_without_overwrite_results_are_kept_and_another_study_is_refused(desk):
     stamp = (desk.results / NAMES[0] / "metrics.json").stat().st_mtime_ns
     second = desk.run()
     assert (desk.results / NAMES[0] / "metrics.json").stat().st_mtime_ns == stamp
-    assert " starts on " not in second.stdout and "taken up where it was: 4 of its" in second.stdout
+    assert " starts on " not in second.stdout and "resuming the study: 4 of its" in second.stdout
     assert re.findall(r"^\| z.*ok *\|$", first.stdout, re.M) == re.findall(r"^\| z.*ok *\|$", second.stdout, re.M)
     desk.configure({**CONFIG, "gradient_clipping": 1.0}, overwrite=False)
     assert "holds the results of another study" in desk.run(code=2).stderr
@@ -295,13 +295,13 @@ def test_an_unfinished_study_is_not_lost_and_what_timed_out_may_take_longer(desk
     desk.configure({**CONFIG, "gradient_clipping": 1.0}, overwrite=True)
     refused = desk.run("--until", "go", code=2).stderr
     assert "holds an unfinished study with another configuration: 1 of its experiments have ended" in refused
-    assert "go on with the configuration of before, set autotuning.results_dir to another folder" in refused
+    assert "use the configuration of that study, set autotuning.results_dir to another folder" in refused
     assert len(refused.splitlines()) == 2
     assert (desk.results / "journal").read_bytes() == journal
     desk.configure(CONFIG)
     (desk.folder / "go").touch()
     done = desk.run("--until", "go", options=("--num_gpus", "2", "--experiment_limit", "60"))
-    assert f"run again, for --experiment_limit is longer: {NAMES[1]}\n" in done.stdout
+    assert f"running again, because --experiment_limit is longer: {NAMES[1]}\n" in done.stdout
     assert len(re.findall(r"^\| z\d_gas.*\| ok *\|$", done.stdout, re.M)) == 4
 
 
@@ -316,7 +316,7 @@ def test_what_failed_is_run_again_when_the_script_was_mended(desk):
     assert "2 of them failed and are not run again" in second and " starts on " not in second
     script.write_text(CONTRACT.read_text())
     third = desk.stage.run(*words, cwd=desk.folder, timeout=120).stdout
-    assert "run again, for the script has changed: z1_" in third
+    assert "running again, because the script has changed: z1_" in third
     assert len(re.findall(r" starts on ", third)) == 2
     assert len(re.findall(r"^\| z\d_gas.*\| ok *\|$", third, re.M)) == 4
 
@@ -327,7 +327,7 @@ def test_a_torn_tail_is_cut_and_said_and_damage_is_refused(desk):
     journal = desk.results / "journal"
     with journal.open("ab") as file:
         file.write(b'0123456789abcdef {"en')
-    assert "a torn record of 21 bytes at the end of " in desk.run().stdout
+    assert "cut off an incomplete record of 21 bytes at the end of " in desk.run().stdout
     lines = journal.read_bytes().split(b"\n")
     lines[2] = b"x" + lines[2][1:]
     journal.write_bytes(b"\n".join(lines))
@@ -404,7 +404,7 @@ def ended(desk: Desk) -> list[Path]:
         ("", (), "ds.json: is empty"),
         ('{"a": 1,\n "b": }', (), "ds.json:2:"),
         ('{"a": 1,\n "a": 2}', (), "'a'"),
-        ('{"zero_optimization": {"stage": [7]}}', (), "there is no ZeRO stage 7"),
+        ('{"zero_optimization": {"stage": [7]}}', (), "unknown ZeRO stage: 7"),
         ('{"train_micro_batch_size_per_gpu": []}', (), "an empty list"),
         ('{"train_batch_size": 3, "train_micro_batch_size_per_gpu": [2]}', (), "no batch size is possible"),
         (
@@ -412,10 +412,10 @@ def ended(desk: Desk) -> list[Path]:
             (),
             "no batch size is possible: micro-batch 1024 on 2 ranks",
         ),
-        ('{"autotuning": {"tuner": "x"}}', (), "has no key 'tuner'"),
+        ('{"autotuning": {"tuner": "x"}}', (), "unknown key in autotuning: 'tuner'"),
         ('{"autotuning": {"metric": "speed"}}', (), "must be one of throughput"),
-        ('{"autotuning": {"mp_size": 3}}', (), "cannot be divided by mp_size 3"),
-        ("{}", ("--hosts", "localhost:4"), "no experiment can run: 5 slots on one node are asked for"),
+        ('{"autotuning": {"mp_size": 3}}', (), "are not divisible by mp_size 3"),
+        ("{}", ("--hosts", "localhost:4"), "no experiment can run: 5 slots on one node requested"),
     ],
 )
 def test_bad_input_is_told_in_two_lines_and_nothing_is_begun(desk, text, words, said):
@@ -431,7 +431,7 @@ def test_bad_input_is_told_in_two_lines_and_nothing_is_begun(desk, text, words, 
 
 def test_no_configuration_is_named(desk):
     done = desk.stage.run("tune", str(CONTRACT), cwd=desk.folder)
-    assert done.returncode == 2 and "the script is given no DeepSpeed configuration" in done.stderr
+    assert done.returncode == 2 and "no DeepSpeed configuration in the script's arguments" in done.stderr
 
 
 def test_no_such_script(desk):

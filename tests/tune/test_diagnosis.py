@@ -204,7 +204,7 @@ def test_stopped(outcome: Outcome | int) -> None:
             ("node3",),
         ),
         (Outcome(125, "internal error", 9.0, note="KeyError: 'x'"), "KeyError: 'x'", ()),
-        (Outcome(143, "signal", 9.0, signum=15), "bireme run got SIGTERM (exit code 143), from outside", ()),
+        (Outcome(143, "signal", 9.0, signum=15), "bireme run received SIGTERM (exit code 143) from outside", ()),
         (Outcome(141, "reader gone", 9.0), "reader gone", ()),
         (failed(rank(1, 143)), "rank 1 on node1: SIGTERM (exit code 143), from outside", ()),
         (
@@ -212,9 +212,9 @@ def test_stopped(outcome: Outcome | int) -> None:
             "rank 0 on node0: OSError: [Errno 98] Address already in use",
             (),
         ),
-        (137, "bireme run has left no report: SIGKILL (exit code 137)", ()),
-        (126, "bireme run has left no report: exit code 126", ()),
-        (1, "bireme run has left no report: exit code 1", ()),
+        (137, "bireme run left no report: SIGKILL (exit code 137)", ()),
+        (126, "bireme run left no report: exit code 126", ()),
+        (1, "bireme run left no report: exit code 1", ()),
     ],
     ids=lambda value: getattr(value, "cause", "") if not isinstance(value, int) else str(value),
 )

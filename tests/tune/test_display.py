@@ -130,7 +130,7 @@ def test_ctrl_c_stops_in_order_and_gives_the_cursor_back(terminal, stage, tmp_pa
     assert it.end() == 130
     assert stage.left() == {}
     assert it.cursor
-    assert b"interrupted: the same command goes on where it was" in it.shown
+    assert b"interrupted: the same command resumes the search" in it.shown
     assert records(tmp_path, "end") == ["z0_gas1_tmbspg8"]
     assert "It ended: it was interrupted." in (tmp_path / "autotuning_results" / "summary.txt").read_text()
 
@@ -141,7 +141,7 @@ def test_ctrl_c_twice_does_not_wait_for_ranks_that_do_not_end(terminal, stage, t
     while not (tmp_path / "stubborn.0").exists():
         time.sleep(0.01)
     it.type(CTRL_C)
-    it.until("stopping; what has ended is kept")
+    it.until("stopping; the results of finished experiments are kept")
     it.type(CTRL_C)
     assert it.end() == 130 and it.cursor
     assert stage.left() == {}
@@ -183,7 +183,7 @@ def test_ctrl_c_while_it_waits_for_what_another_has_left(terminal, stage, tmp_pa
     first.process.kill()
     first.process.wait()
     second = terminal("--do", "0/4=stubborn")
-    second.until("waiting for what an earlier tuner has left to end")
+    second.until("waiting for experiments of an earlier tuner to end")
     second.type(CTRL_C)
     assert second.end() == 130 and second.cursor
     assert stage.left(within=60) == {}, "the guardian of the first ends it by itself"
@@ -260,10 +260,10 @@ def test_when_the_only_host_has_failed_it_says_when_it_is_tried_again(stage, tmp
     process = stage.start(*words, cwd=tmp_path)
     assert process.stdout.readline() == b"z0_gas1_tmbspg4 starts on nobody.invalid:0\n"
     line = process.stdout.readline().decode()
-    assert line.startswith("z0_gas1_tmbspg4: infrastructure: 1 of 1 node cannot carry the job: nobody.invalid ssh: ")
-    assert re.search(r"; it is started again in 1[45]\.\d s \(", line), line
+    assert line.startswith("z0_gas1_tmbspg4: infrastructure: 1 of 1 node cannot run the job: nobody.invalid ssh: ")
+    assert re.search(r"; retrying in 1[45]\.\d s \(", line), line
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=FAILSAFE)
     assert process.returncode == 130, err
-    assert b"interrupted: the same command goes on where it was" in out
+    assert b"interrupted: the same command resumes the search" in out
     assert records(tmp_path, "end") == []

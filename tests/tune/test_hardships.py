@@ -227,7 +227,7 @@ def test_a_tuner_that_dies_takes_stubborn_experiments_with_it(desk, alone, signu
     lines = read_lines(second, 1, "z0_gas1_tmbspg8 starts on")
     second.send_signal(signal.SIGINT)
     out, err = second.communicate(timeout=60)
-    assert "taken up where it was: 1 of its experiments have ended\n" in lines, err
+    assert "resuming the study: 1 of its experiments have ended\n" in lines, err
     assert b"is still here" not in out and desk.stage.left() == {}
 
 
@@ -249,7 +249,7 @@ def test_what_carries_an_experiment_is_killed(desk, depth):
     (desk.folder / "go").touch()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert b"infrastructure: " in out and b"it is started again" in out
+    assert b"infrastructure: " in out and b"retrying" in out
     assert ends(desk) == {"z0_gas1_tmbspg4": "ok"}
     assert desk.stage.left() == {}
 
@@ -265,7 +265,7 @@ def test_a_port_that_is_taken_in_between_is_not_held_against_the_configuration(d
         (desk.folder / "go").touch()
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert out.count(f"port {port} is taken by another program; it is started again".encode()) == 3, out
+    assert out.count(f"port {port} is taken by another program; retrying".encode()) == 3, out
     assert ends(desk) == dict.fromkeys(NAMES, "ok")
     assert f"--master_port {port + 1} " in (desk.results / "z0_gas1_tmbspg8" / "cmd.txt").read_text()
 
@@ -343,5 +343,5 @@ def test_a_study_is_over_when_its_results_are_written_and_not_before(desk):
     assert f"{desk.results}/summary.txt cannot be written: Is a directory" in done.stderr
     (desk.results / "summary.txt").rmdir()
     done = desk.run(options=("--num_gpus", "1"))
-    assert "taken up where it was: 4 of its experiments have ended" in done.stdout
+    assert "resuming the study: 4 of its experiments have ended" in done.stdout
     assert " starts on " not in done.stdout and (desk.results / "cmd_optimal.txt").exists()

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def test_cut_at_every_byte_it_gives_whole_records_and_goes_on(tmp_path):
         whole = sum(1 for end in ends if end <= size)
         assert got == records[: max(0, whole - 1)]
         torn = size - max([0, *(end for end in ends if end <= size)])
-        assert (f"a torn record of {torn} bytes" in note) == (torn > 0)
+        assert (f"an incomplete record of {torn} bytes" in note) == (torn > 0)
         written(path, [{"after": size}])
         assert read(path) == ([*got, {"after": size}], "")
 
@@ -86,7 +87,7 @@ def test_every_changed_byte_is_found(tmp_path):
         if place == len(data) - 1 and value == 0:  # what a power cut can leave of the last append
             assert read(path) == (
                 records[:-1],
-                f"a torn record of {len(data.splitlines()[-1]) + 1} bytes at the end of {path} was cut off",
+                f"cut off an incomplete record of {len(data.splitlines()[-1]) + 1} bytes at the end of {path}",
             )
             continue
         with pytest.raises(BadInputError):
@@ -157,7 +158,7 @@ def test_what_an_append_that_is_cut_short_leaves_is_cut_off(tmp_path, record, da
     torn = size - whole + zeros
     assert read(path) == (
         [{"first": 1}],
-        f"a torn record of {torn} bytes at the end of {path} was cut off" if torn else "",
+        f"cut off an incomplete record of {torn} bytes at the end of {path}" if torn else "",
     )
     assert path.stat().st_size == whole
 
@@ -229,7 +230,7 @@ def test_a_second_writer_is_refused_and_told_who_is_first(tmp_path):
         assert first.stdout.readline() == b"up\n"
         with pytest.raises(BadInputError) as raised:
             Journal.open(str(path))
-        assert f"another tuner is at work here: pid {first.pid} on {os.uname().nodename}" in str(raised.value)
+        assert f"another tuner is using this folder: pid {first.pid} on {os.uname().nodename}" in str(raised.value)
         first.stdin.close()
     assert read(path) == ([], "")
 
@@ -241,7 +242,7 @@ def test_a_second_in_the_same_process_too_and_the_first_keeps_its_lock(tmp_path)
         Journal.open(str(path))
     program = f"from bireme.tune.journal import Journal; Journal.open({str(path)!r})"
     other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "another tuner is at work here" in other.stderr
+    assert "another tuner is using this folder" in other.stderr
     journal.append({"still": "ours"})
     journal.close()
     assert read(path)[0] == [{"still": "ours"}]
@@ -346,7 +347,7 @@ def test_another_version_is_refused(tmp_path):
 def test_a_file_that_is_no_journal_is_left_alone(tmp_path, content):
     path = tmp_path / "journal"
     path.write_bytes(content)
-    with pytest.raises(BadInputError, match="is no journal of Bireme"):
+    with pytest.raises(BadInputError, match="is not a journal of Bireme"):
         Journal.open(str(path))
     assert path.read_bytes() == content
 
@@ -365,7 +366,7 @@ def test_a_place_that_cannot_be_opened(tmp_path):
 def test_what_is_no_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")  # reading it would wait for ever
     for path in (str(tmp_path / "pipe"), os.devnull):
-        with pytest.raises(BadInputError, match="is not a file"):
+        with pytest.raises(BadInputError, match="is not a regular file"):
             Journal.open(path)
 
 
@@ -400,10 +401,10 @@ def test_a_first_line_that_a_power_cut_has_left_empty_is_begun_anew(tmp_path):
     first = path.read_bytes()
     for kept in (0, 10, len(first) - 1):
         path.write_bytes(first[:kept].ljust(len(first), b"\0"))
-        assert read(path) == ([], f"a torn record of {len(first)} bytes at the end of {path} was cut off")
+        assert read(path) == ([], f"cut off an incomplete record of {len(first)} bytes at the end of {path}")
         assert path.read_bytes() == first
     path.write_bytes(b"\0" * 4096)
-    with pytest.raises(BadInputError, match="is no journal"):
+    with pytest.raises(BadInputError, match="is not a journal"):
         Journal.open(str(path))
 
 
@@ -552,4 +553,25 @@ def test_a_disk_that_is_really_full(tmp_path):
         needs.missing("file systems cannot be mounted here")
     kept, numbers, note, said = json.loads(done.stdout)
     assert kept > 10 and numbers == list(range(kept)) and not note
-    assert "cannot be written: No space left on device\n  make room" in said
+    assert "cannot be written: No space left on device\n  free some space" in said
+
+
+@pytest.mark.slow
+def test_a_pipe_in_place_of_the_name_of_who_writes_it(tmp_path):
+    """It would let whoever opens it wait for ever: the one that writes it, and the one that reads it."""
+    os.mkfifo(tmp_path / "journal.owner")
+    program = f"""
+        from bireme.tune.journal import Journal
+        journal = Journal.open({str(tmp_path / "journal")!r})
+        print("open", flush=True)
+        input()
+        """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert select.select([first.stdout], [], [], 20)[0]
+        second = subprocess.run(["timeout", "20", *command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert second.returncode == 1 and "another tuner is using this folder: an unknown process" in second.stderr
+    finally:
+        first.kill()
+        first.communicate()

@@ -14,7 +14,7 @@ def scheduled(pool, *tasks: Task, now: float = 0.0, **ways) -> tuple[Scheduler, 
     """A scheduler with these tasks, and what starts."""
     scheduler = Scheduler(pool, **ways)
     for task in tasks:
-        scheduler.submit(task, now)
+        scheduler.submit(task)
     return scheduler, started(scheduler, now)
 
 
@@ -28,9 +28,9 @@ def test_nobody_passes_the_head():
     assert starts == ["one a:0"]
     assert scheduler.queued == ("wide", "small")
     assert started(scheduler, 5.0) == []
-    scheduler.ended("one", 6.0)
+    scheduler.ended("one")
     assert started(scheduler, 6.0) == ["wide a:0,1@b:0,1"]
-    scheduler.ended("wide", 7.0)
+    scheduler.ended("wide")
     assert started(scheduler, 7.0) == ["small a:0"]
 
 
@@ -56,7 +56,7 @@ def test_where_nothing_can_be_predicted_nothing_is_taken_that_the_head_could_nee
     tasks += [Task(f"small{number}", Shape(1, 1), 1.0) for number in range(3)]
     scheduler, starts = scheduled(pool, *tasks, backfill=True)
     assert starts == ["x a:0,1", "y b:0,1", "small0 c:0"]
-    scheduler.ended("y", 1.0)
+    scheduler.ended("y")
     assert started(scheduler, 1.0) == ["head b:0,1", "small1 b:2"]
 
 
@@ -77,9 +77,9 @@ def test_predictions_may_be_wrong():
     tasks = [Task("runs", Shape(1, 2), 10.0), Task("head", Shape(2, 2), 5.0), Task("small", Shape(1, 1), 20.0)]
     scheduler, starts = scheduled(TWO, *tasks, backfill=True)
     assert starts == ["runs a:0,1"]
-    scheduler.submit(Task("quick", Shape(1, 1), 1.0), 11.0)
+    scheduler.submit(Task("quick", Shape(1, 1), 1.0))
     assert started(scheduler, 11.0) == []  # "runs" may end at any moment
-    scheduler.ended("runs", 12.0)
+    scheduler.ended("runs")
     assert started(scheduler, 12.0) == ["head a:0,1@b:0,1"]
 
 
@@ -88,37 +88,37 @@ def test_predictions_may_be_wrong():
 
 def test_a_lost_node_gives_nothing_and_its_tasks_keep_the_others_until_they_have_ended():
     scheduler, _ = scheduled(TWO, Task("wide", Shape(2, 1)), Task("next", Shape(1, 2)))
-    assert scheduler.lost("a", 1.0) == ("wide",)
+    assert scheduler.lost("a") == ("wide",)
     assert scheduler.free == {"b": ("1",)}
     assert started(scheduler, 1.0) == []
-    scheduler.ended("wide", 2.0)
+    scheduler.ended("wide")
     assert started(scheduler, 2.0) == ["next b:0,1"]
-    scheduler.back("a", 3.0)
+    scheduler.back("a")
     assert scheduler.free == {"a": ("0", "1"), "b": ()}
 
 
 def test_a_node_that_comes_back_too_early_does_not_give_what_is_still_held():
     scheduler, _ = scheduled(TWO, Task("one", Shape(1, 1)))
-    scheduler.lost("a", 1.0)
-    scheduler.back("a", 2.0)
+    scheduler.lost("a")
+    scheduler.back("a")
     assert scheduler.free["a"] == ("1",)
 
 
 def test_who_cannot_start_any_more_stands_aside():
     scheduler, _ = scheduled(TWO, Task("one", Shape(1, 1)))
-    scheduler.submit(Task("wide", Shape(2, 2)), 1.0)
-    scheduler.submit(Task("small", Shape(1, 1)), 1.0)
+    scheduler.submit(Task("wide", Shape(2, 2)))
+    scheduler.submit(Task("small", Shape(1, 1)))
     assert started(scheduler, 1.0) == []
-    scheduler.lost("b", 2.0)
+    scheduler.lost("b")
     assert scheduler.stuck == ("wide",)
     assert scheduler.impossible(Shape(2, 2)) == ""
     assert started(scheduler, 2.0) == ["small a:1"]
-    scheduler.back("b", 3.0)
+    scheduler.back("b")
     assert scheduler.stuck == ()
-    scheduler.submit(Task("later", Shape(1, 1)), 3.0)
+    scheduler.submit(Task("later", Shape(1, 1)))
     assert started(scheduler, 3.0) == []  # the wide one is at the front again
-    scheduler.ended("one", 4.0)
-    scheduler.ended("small", 4.0)
+    scheduler.ended("one")
+    scheduler.ended("small")
     assert started(scheduler, 4.0) == ["wide a:0,1@b:0,1"]
 
 
@@ -133,9 +133,9 @@ def test_hosts_are_avoided_while_there_are_others():
     avoid = frozenset({"a", "elsewhere"})
     scheduler, starts = scheduled(TWO, Task("again", Shape(1, 1), avoid=avoid), Task("one", Shape(1, 1)))
     assert starts == ["again b:0", "one a:0"]
-    scheduler.ended("again", 1.0)
-    scheduler.lost("b", 1.0)
-    scheduler.submit(Task("again", Shape(1, 1), avoid=avoid), 1.0)
+    scheduler.ended("again")
+    scheduler.lost("b")
+    scheduler.submit(Task("again", Shape(1, 1), avoid=avoid))
     assert started(scheduler, 1.0) == ["again a:1"]
     _, starts = scheduled(TWO, Task("both", Shape(2, 1), avoid=avoid))
     assert starts == ["both a:0@b:0"]
@@ -147,15 +147,15 @@ def test_hosts_are_avoided_while_there_are_others():
 def test_keys_are_names():
     scheduler, _ = scheduled(TWO, Task("runs", Shape(2, 2)), Task("waits", Shape(1, 1)))
     for key in ("runs", "waits"):
-        with pytest.raises(ValueError, match=f"there is a task '{key}' already"):
-            scheduler.submit(Task(key, Shape(1, 1)), 1.0)
+        with pytest.raises(ValueError, match=f"task '{key}' is already waiting or running"):
+            scheduler.submit(Task(key, Shape(1, 1)))
     for wrong in (
         lambda: scheduler.withdraw("runs"),
-        lambda: scheduler.ended("waits", 1.0),
-        lambda: scheduler.lost("x", 1.0),
-        lambda: scheduler.back("x", 1.0),
+        lambda: scheduler.ended("waits"),
+        lambda: scheduler.lost("x"),
+        lambda: scheduler.back("x"),
     ):
         with pytest.raises(KeyError):
             wrong()
-    with pytest.raises(ValueError, match="neither 'fifo' nor 'longest'"):
+    with pytest.raises(ValueError, match="unknown order: 'shortest'"):
         Scheduler(TWO, order="shortest")

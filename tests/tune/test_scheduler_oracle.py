@@ -54,19 +54,19 @@ class Game:
         if what == "wait":
             self.now += how[0]
         elif what == "submit":
-            self.tell("submit", Task(f"t{number}", *how), self.now)
+            self.tell("submit", Task(f"t{number}", *how))
         elif what == "withdraw" and waiting:
             self.tell("withdraw", waiting[how[0] % len(waiting)])
         elif what == "ended" and running:
             key = running[how[0] % len(running)]
-            self.tell("ended", key, self.now)
+            self.tell("ended", key)
             self.holders = {slot: holder for slot, holder in self.holders.items() if holder != key}
         elif what == "lost" and how[0] in self.pool:
             hit = {holder for (host, _), holder in self.holders.items() if host == how[0]}
-            assert set(self.tell("lost", how[0], self.now)) == hit
+            assert set(self.tell("lost", how[0])) == hit
             self.away.add(how[0])
         elif what == "back" and how[0] in self.pool:
-            self.tell("back", how[0], self.now)
+            self.tell("back", how[0])
             self.away.discard(how[0])
 
     def decide(self):
@@ -163,7 +163,7 @@ def test_the_head_starts_when_it_would_without_those_behind_it(order, predicted,
     scheduler = Watched(pool, then, order=order, backfill=True)
     for key, (shape, seconds, _) in tasks.items():
         if not scheduler.impossible(shape):
-            scheduler.submit(Task(key, shape, seconds if key in known else None), 0.0)
+            scheduler.submit(Task(key, shape, seconds if key in known else None))
     starts = {start.task.key: when for when, start in simulate(scheduler, seconds=true)}
     assert not scheduler.queued
     for key, alone in scheduler.alone.items():

@@ -99,16 +99,16 @@ def test_what_a_shape_could_need():
     [
         (Shape(1, 4), ""),
         (Shape(3, 2), ""),
-        (Shape(1, 5), "5 slots on one node are asked for, no node has more than 4 (b)"),
-        (Shape(3, 3), "3 slots on each of 3 nodes are asked for, so many are only on b, c"),
-        (Shape(5, 1), "5 nodes are asked for, the pool has 4: a, b, c, d"),
+        (Shape(1, 5), "5 slots on one node requested, but no node has more than 4 (b)"),
+        (Shape(3, 3), "3 slots on each of 3 nodes requested, but only 2 can give that many: b, c"),
+        (Shape(5, 1), "5 nodes requested, but the pool has 4: a, b, c, d"),
         (Shape(0, 1), "1 slots on 0 nodes: at least one slot on one node is needed"),
     ],
 )
 def test_why_it_is_impossible(shape, said):
     assert why_impossible(POOL, shape) == said
     assert FreeSlots(POOL).carries(shape) == (not said)
-    assert why_impossible({}, Shape(1, 1)) == "1 nodes are asked for, the pool has 0: none"
+    assert why_impossible({}, Shape(1, 1)) == "1 nodes requested, but the pool has 0: none"
 
 
 @given(pools, st.lists(st.tuples(shapes, st.booleans(), st.booleans()), max_size=20))

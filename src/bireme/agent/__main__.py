@@ -1,6 +1,6 @@
-"""``python -m bireme.agent``: one node's launcher, started by hand, or by a runner over a channel."""
+"""``python -m bireme.agent``: an agent started by a launcher, the shim of a native rank, or a node started by hand."""
 
-# nothing is imported here: `command` has to see to Ctrl+C first, and to where modules are looked for
+# Nothing is imported here: `command` must first handle Ctrl+C, and protect the module search path.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn

@@ -1,4 +1,4 @@
-"""An agent that a launcher has started connects to its runner."""
+"""Connects an agent that a launcher started to its runner, and proves that it belongs to the job."""
 
 from __future__ import annotations
 
@@ -20,16 +20,24 @@ if TYPE_CHECKING:
     from bireme.control.transport import Transport
 
 _CONNECT_WAIT = 5.0
-"""Seconds for each of the runner's addresses, and for each of its answers."""
+"""Seconds to connect to each address, and to wait for each answer."""
+_PROOF_WAIT = 10.0
+"""Seconds for all answers together, even if they come byte by byte."""
 _TRY_FOR = 10.0
-"""Seconds in which a runner that has hung up is tried again: many may be at its door at once."""
+"""Seconds for which to try again when the runner closes the connection, as it does with too many at a time."""
 _PAUSE = 0.4
-"""Seconds, at most, before that."""
-_PLACES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
+"""Seconds, at most, between two attempts."""
+_RANK_VARIABLES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
 
 
 class Connection(Value):
-    """A connection to the runner: its descriptor, what protects it, and what has already come of the channel."""
+    """A connection to the runner.
+
+    Attributes:
+        fd: the descriptor of the socket.
+        transport: protects the channel.
+        early: bytes of the channel that were received already, decoded.
+    """
 
     fd: int
     transport: Transport
@@ -39,27 +47,28 @@ class Connection(Value):
 def connect(
     addresses: list[str], port: int, variable: str, environ: MutableMapping[str, str], name: str = ""
 ) -> Connection:
-    """Connect to the first of the runner's addresses that answers rightly.
+    """Connect to the first of the runner's addresses at which the runner proves itself.
 
     Args:
-        addresses, port: where the runner listens.
-        variable: names the token in ``environ``, from which it is taken out.
+        addresses: where the runner may listen.
+        port: the same at each address.
+        variable: the variable in ``environ`` that holds the token; it is removed.
         environ: this process's environment.
-        name: this node's name in the pool, where the launcher could tell it.
+        name: this node's name in the pool; "": the launcher could not pass it.
 
     Raises:
-        UnfitError: the token has not come along, or the runner cannot be reached.
+        UnfitError: there is no token, or the runner cannot be reached.
     """
     token = environ.pop(variable, "")
     if not token:
-        raise UnfitError(f"the launcher has not passed on {variable}", hint="--launcher ssh needs no such variable")
+        raise UnfitError(f"the launcher did not pass on {variable}", hint="use --launcher ssh, which does not need it")
     who = {
         "name": name,
         "hostname": os.uname().nodename,
         "slurm": environ.get("SLURMD_NODENAME", ""),
         "allocation": environ.get("SLURM_JOB_ID", ""),
         "addresses": ",".join(own_addresses()),
-        "place": next((environ[variable] for variable in _PLACES if variable in environ), ""),
+        "place": next((environ[variable] for variable in _RANK_VARIABLES if variable in environ), ""),
     }
     context = _tls_context()
     why: dict[str, str] = {}
@@ -80,27 +89,30 @@ def connect(
                 if _prove(connection, handshake):
                     connection.settimeout(None)
                     return Connection(connection.detach(), handshake.transport, handshake.early)
-                why[address] = "that is not our runner"
+                why[address] = "what answers is not the runner of this job"
                 left.remove(address)
             except OSError as error:
                 why[address] = error.strerror or str(error)
             connection.close()
-    words = "; ".join(f"{address}: {reason}" for address, reason in why.items())
-    raise UnfitError(f"{os.uname().nodename} cannot reach the runner, port {port}: {words}")
+    reasons = "; ".join(f"{address}: {reason}" for address, reason in why.items())
+    raise UnfitError(f"{os.uname().nodename} cannot connect to the runner on port {port}: {reasons}")
 
 
 def _prove(connection: socket.socket, handshake: Agent) -> bool:
-    """Whether that is our runner, and it has taken us.
+    """Do the handshake; return whether the other side is the runner and has accepted us.
 
     Raises:
-        OSError: it has hung up, or does not answer.
+        OSError: the connection was closed, or nothing answers.
     """
+    deadline = time.monotonic() + _PROOF_WAIT
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.sendall(handshake.first())
     while not handshake.welcome:
+        if time.monotonic() > deadline:
+            raise TimeoutError("it takes too long")
         data = connection.recv(65536)
         if not data:
-            raise ConnectionResetError("it hung up")
+            raise ConnectionResetError("it closed the connection")
         answer = handshake.feed(data)
         if answer is None:
             return False
@@ -109,7 +121,7 @@ def _prove(connection: socket.socket, handshake: Agent) -> bool:
 
 
 def _tls_context() -> ssl.SSLContext | None:
-    """For TLS, where this Python has it."""
+    """The context for TLS; ``None`` where this Python has none."""
     try:
         from bireme.control.tls import client_context
 

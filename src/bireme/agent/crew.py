@@ -1,4 +1,4 @@
-"""The ranks of this machine, run in the command's own process."""
+"""The local crew: runs the ranks of this machine directly, without an agent."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class LocalCrew:
-    """A crew of one node: see :class:`bireme.agent.session.Crew`.
+    """A crew of one node: implements :class:`bireme.agent.session.Crew`.
 
     Args:
         session: told what happens.
         plan: the job; ``node`` is the part of it that runs here.
         environ: what the ranks inherit, before the plan's own variables.
         grace: seconds between the stop signal and SIGKILL.
-        log_dir: where the ranks' log files go, if anywhere.
-        keep: descriptors that stay open while anything of the job lives (the port's lock).
+        log_dir: the directory for the ranks' log files; ``None``: none are written.
+        keep: descriptors to hold as long as any process lives (the port's lock).
         at_start: called in the guardian, before the ranks are forked.
-        remove_at_loss: files that the guardian removes should this process be lost.
+        remove_at_loss: files that the guardian removes if this process is lost.
     """
 
     def __init__(
@@ -96,23 +96,23 @@ class LocalCrew:
         self._node.stop(signum)
 
     def urge(self) -> None:
-        """Do not wait for the grace time."""
+        """Kill what is left now, without waiting for the grace time."""
         self._node.urge()
 
     def signal_ranks(self, signum: int) -> None:
-        """A signal to every rank."""
+        """Send a signal to every rank."""
         self._node.signal_ranks(signum)
 
     def suspend(self) -> None:
-        """Halt every process of the job."""
+        """Suspend every process of the job."""
         self._node.suspend()
 
     def resume(self) -> None:
-        """Wake them."""
+        """Resume them."""
         self._node.resume()
 
     def hold_output(self) -> None:
-        """Read nothing: the ranks wait."""
+        """Stop reading, so that the ranks wait."""
         self._pipes.pause()
 
     def release_output(self) -> None:
@@ -120,7 +120,7 @@ class LocalCrew:
         self._pipes.resume()
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Close everything and remove the directory for error files."""
         self._node.close()
         if self._files is not None:
             self._files.close()
@@ -155,6 +155,6 @@ class LocalCrew:
         self._maybe_over()
 
     def _maybe_over(self) -> None:
-        """All processes gone and all pipes at their end."""
+        """Finish once all processes are gone and all pipes are closed."""
         if self._over and self._pipes.ended:
             self._session.over()

@@ -1,7 +1,7 @@
-"""The shim of ``--native_ranks``: an engine has started this rank; set the environment protocol, and out of the way.
+"""The shim of ``--native_ranks``: sets the environment of a rank that the launcher started, then executes the program.
 
-For programs that call MPI themselves. There is no agent then: ``docs/backends.md`` says what the engine guarantees
-instead. The shim executes the program in its own place, so it costs nothing after the start.
+It is for programs that call MPI themselves. Without an agent, the guarantees are those of the launcher
+(``docs/backends.md``). The shim replaces itself by the program, so it costs nothing after the start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
 
-# (rank, local rank) as each engine names them; what stands first wins, for srun may have started an MPI's own daemon.
+# (rank, local rank) as each launcher names them. The first pair wins: srun may have started the daemons of an MPI.
 _VARIABLES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
@@ -28,12 +28,16 @@ _VARIABLES = (
 
 
 def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """Execute the program of ``PLAN PROGRAM…``, where the plan is JSON from `native_ranks.rank_words`."""
+    """Execute ``PROGRAM…`` of the arguments ``PLAN PROGRAM…``, where the plan is JSON from `native_ranks.rank_command`.
+
+    Returns:
+        The exit code if that fails.
+    """
     plan = json.loads(arguments[0])
-    rank, local_rank = engine_rank(environ)
+    rank, local_rank = rank_from_launcher(environ)
     world: list[tuple[str, list[str]]] = plan["world"]
     if not 0 <= rank < sum(len(slots) for _, slots in world):
-        raise BadInputError(f"the engine has started rank {rank}, which is none of the job's")
+        raise BadInputError(f"the launcher started rank {rank}, which is not a rank of this job")
     environ.update(native_environment(world, rank, local_rank, plan["variables"], plan["addr"], plan["port"]))
     argv = [word.replace("{local_rank}", str(local_rank)) if place == plan["place"] else word
             for place, word in enumerate(arguments[1:])]  # fmt: skip
@@ -44,13 +48,13 @@ def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 
-def engine_rank(environ: MutableMapping[str, str]) -> tuple[int, int]:
-    """(rank, local rank) as the engine that has started this process says.
+def rank_from_launcher(environ: MutableMapping[str, str]) -> tuple[int, int]:
+    """The rank and local rank of this process, from the launcher's variables.
 
     Raises:
-        BadInputError: no engine has.
+        BadInputError: there are none.
     """
     for rank, local_rank in _VARIABLES:
         if rank in environ and local_rank in environ:
             return int(environ[rank]), int(environ[local_rank])
-    raise BadInputError("no engine's rank is in the environment: this is for ranks that mpirun or srun has started")
+    raise BadInputError("no rank number in the environment: --native is for ranks started by mpirun or srun")

@@ -1,4 +1,4 @@
-"""The ranks of one node: started through the guardian, signalled, stopped by the ladder, swept."""
+"""The processes of one node: starts the ranks through a guardian, signals them, stops them by the stop ladder."""
 
 from __future__ import annotations
 
@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 
 
 class NodeEvents(Value):
-    """Whom a node tells what happens. Times are seconds of this machine's monotonic clock.
+    """The callbacks of a node's events. Times are seconds of this machine's monotonic clock.
 
-    ``up``: rank, pid, when. ``down``: how a rank ended, when. ``guardian_lost``: its pid. ``unfit``: why a rank could
-    not be started. ``over``: nothing is left.
+    Attributes:
+        up: called with (rank, pid, time) when a rank was started.
+        down: called with (how it ended, time) when a rank has ended.
+        guardian_lost: called with the pid when the guardian was killed.
+        unfit: called with the reason when a rank could not be started.
+        over: called when no process is left.
     """
 
     up: Callable[[int, int, float], None]
@@ -41,15 +45,19 @@ class NodeEvents(Value):
 
 
 class NodeProcesses:
-    """The processes of one node's part of a job, from their start until nothing is left of them.
+    """The processes of one node's part of a job, from their start until none is left.
 
     Args:
-        loop: the event loop that drives it.
+        loop: the event loop.
         plan: what to start.
         accelerator: the kind of device that the plan's slots are.
         grace: seconds between the stop signal and SIGKILL.
-        listener: told about starts, ends, and the end of all.
-        remove_at_loss: files that the guardian removes should this process be lost.
+        listener: told what happens.
+        remove_at_loss: files that the guardian removes if this process is lost.
+
+    Attributes:
+        killed: how many ranks had to be killed by SIGKILL.
+        stuck: processes that even SIGKILL did not end.
     """
 
     def __init__(
@@ -71,7 +79,7 @@ class NodeProcesses:
         self._guardian: Handle | None = None
         self._lost = False
         self._spare: frozenset[int] = frozenset()
-        self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, since when)
+        self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, start time)
         self._stopped_at: float | None = None
         self._was_subreaper = kernel.is_subreaper()
         self.killed = 0
@@ -93,8 +101,8 @@ class NodeProcesses:
         Args:
             environ: what the workers inherit, before the plan's own variables.
             pipes: (stdin, stdout, stderr) of each worker, in the plan's order.
-            keep: descriptors that stay open as long as anything of the job lives.
-            files_limit: the (soft, hard) limit of open files that the workers shall have, if it is not ours.
+            keep: descriptors to hold as long as any process of the job lives.
+            files_limit: the (soft, hard) limit of open files for the workers; ``None``: as in this process.
             at_start: called in the guardian, before the workers are forked.
         """
 
@@ -107,7 +115,7 @@ class NodeProcesses:
             WorkerStart(worker.argv, {**base, **worker.env}, self._plan.cwd, *fds, worker.cores)
             for worker, fds in zip(self._plan.workers, pipes, strict=True)
         ]
-        self._spare = frozenset(kernel.children())  # an embedding program's own children
+        self._spare = frozenset(kernel.children())  # children of the program that embeds us
         self._was_subreaper = kernel.is_subreaper()
         kernel.become_subreaper()
         self._guardian = guardian.start(
@@ -116,30 +124,30 @@ class NodeProcesses:
         self._loop.watch(self._guardian.events, self._hear)
 
     def _clean_up(self) -> None:
-        """Whoever is left does it: the job's files must not outlive it."""
+        """Remove the job's files; run by whichever of agent, watcher and guardian is left."""
         remove_files(self._remove_at_loss)
         remove_flat_directory(self._plan.error_dir)
 
-    # -- what others ask for ---------------------------------------------------------------------
+    # -- commands ---------------------------------------------------------------------
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
-        """End the ranks by the ladder."""
+        """End the ranks by the stop ladder."""
         self._on("stop", signum)
 
     def urge(self) -> None:
-        """Do not wait for the grace time."""
+        """Kill what is left now, without waiting for the grace time."""
         self._on("urge")
 
     def signal_ranks(self, signum: int) -> None:
-        """A signal to every rank's own process (not to its children, which may not know it)."""
+        """Send a signal to every rank's own process, not to its children, which may not handle it."""
         self._tell("rank", int(signum), "*")
 
     def suspend(self) -> None:
-        """Stop everything below, as Ctrl+Z does. SIGSTOP, since SIGTSTP does not stop an orphaned process group."""
+        """Suspend everything below. By SIGSTOP, since SIGTSTP does not stop an orphaned process group."""
         self._tell("all", int(signal.SIGSTOP))
 
     def resume(self) -> None:
-        """Wake what :meth:`suspend` stopped."""
+        """Resume what :meth:`suspend` stopped."""
         self._tell("all", int(signal.SIGCONT))
 
     # -- what the guardian reports ---------------------------------------------------------------
@@ -159,11 +167,11 @@ class NodeProcesses:
                 self._worker_ended(int(args[0]), int(args[1]), float(args[2]))
             elif word == "unborn":
                 rank = self._plan.workers[int(args[0])].rank
-                reason = f"rank {rank} cannot be started on {self._plan.host}: {os.strerror(int(args[1]))}"
-                self._listener.unfit(f"{reason} (ulimit -u, or pids.max of the control group)")
+                reason = f"cannot start rank {rank} on {self._plan.host}: {os.strerror(int(args[1]))}"
+                self._listener.unfit(f"{reason} (check ulimit -u, and pids.max of the control group)")
             elif word == "unguarded":
-                reason = f"no process can be started on {self._plan.host}: {os.strerror(int(args[0]))}"
-                self._listener.unfit(f"{reason} (ulimit -u, or pids.max of the control group)")
+                reason = f"cannot start any process on {self._plan.host}: {os.strerror(int(args[0]))}"
+                self._listener.unfit(f"{reason} (check ulimit -u, and pids.max of the control group)")
                 self._end()
             elif word == "lost":
                 self._lost = True
@@ -172,7 +180,7 @@ class NodeProcesses:
                 self.stuck = _names([int(pid) for pid in args])
                 self._end()
             elif word == "alone":
-                self._guardian_gone()  # with nobody above it, it is of no more use
+                self._guardian_gone()  # without the watcher it is of no more use
                 return
             elif word == "deserted":
                 self._on("deserted")
@@ -202,7 +210,7 @@ class NodeProcesses:
         self._listener.down(end, when)
 
     def _guardian_gone(self) -> None:
-        """The end of its pipe: after ``empty`` all is well, else nobody is left to see to it but we."""
+        """End of file from the guardian: expected after ``empty``; otherwise end its processes ourselves."""
         assert self._guardian is not None
         self._loop.unwatch(self._guardian.events)
         if self._ladder.state == "done":
@@ -210,10 +218,10 @@ class NodeProcesses:
         gone, self._guardian = self._guardian, None
         gone.close()
         os.waitpid(gone.pid, 0)
-        # The workers have died with their parent, and what they left is ours now.
+        # The workers died with their parent, and the processes that they left are our children now.
         group = cgroup.named_by(gone.pid)
         cgroup.kill(group)
-        if not kernel.LINUX:  # nothing has told them: each leads a group of its own
+        if not kernel.LINUX:  # no parent-death signal: each worker leads a process group
             for pid, _ in self._up.values():
                 kernel.send(-pid, signal.SIGKILL)
         self.stuck = _names(kernel.kill_below(self._spare, KILL_WAIT))
@@ -223,7 +231,7 @@ class NodeProcesses:
         self._end()
 
     def _end(self) -> None:
-        """Nothing is left, and not by the ladder."""
+        """Go to the end of the ladder: no process is left."""
         self._on("urge")
         self._on("empty")
 
@@ -242,7 +250,7 @@ class NodeProcesses:
     def _do_signal(self) -> None:
         self._stopped_at = time.monotonic()
         self._tell("rank", int(self._ladder.signum), "*")
-        self._tell("all", int(signal.SIGCONT))  # a suspended rank would not hear the signal
+        self._tell("all", int(signal.SIGCONT))  # a suspended rank could not handle the signal
         self._do_sweep()
 
     def _do_sweep(self) -> None:
@@ -253,7 +261,7 @@ class NodeProcesses:
         self._tell("kill")
 
     def _do_give_up(self) -> None:
-        """The guardian has had its time: end it, and try what is left ourselves."""
+        """The guardian did not finish in time: kill it, and kill what is left ourselves."""
         assert self._guardian is not None
         gone, self._guardian = self._guardian, None
         self._loop.unwatch(gone.events)
@@ -263,7 +271,7 @@ class NodeProcesses:
 
     def _do_finish(self) -> None:
         if self._stopped_at is not None:
-            # Nothing is left below us. Whatever else carries the job's mark has slipped out sideways.
+            # Nothing is left below us. A process that carries the job's mark has escaped from the process tree.
             for pid in kernel.marked(MARK, self._plan.env[MARK]):
                 kernel.send(pid, signal.SIGKILL)
         self._listener.over()
@@ -273,12 +281,12 @@ class NodeProcesses:
             self._guardian.tell(*words)
 
     def close(self) -> None:
-        """Give back what the process was before; a guardian that could not finish is let go."""
+        """Restore the state of this process, and close the guardian's pipes even if it has not finished."""
         if self._guardian is not None:
             self._loop.unwatch(self._guardian.events)
             done = self._ladder.state == "done"
             if done:
-                self._clean_up()  # while the watcher is there to do it, should we be killed
+                self._clean_up()  # while the watcher would still do it if we were killed
             self._guardian.close()
             if done:
                 os.waitpid(self._guardian.pid, 0)
@@ -287,13 +295,13 @@ class NodeProcesses:
 
 
 def _names(pids: Sequence[int]) -> tuple[str, ...]:
-    """``pid (name, state)`` of each process that is still there."""
+    """``pid (name, state)`` of each process that still exists."""
     stats = ((pid, kernel.stat_of(pid)) for pid in pids)
     return tuple(f"{pid} ({stat[0]}, state {stat[1]})" for pid, stat in stats if stat is not None)
 
 
 def _read_text(path: str) -> str:
-    """What a rank has left in a file; nothing where it has left anything but a file: a pipe would never end."""
+    """The content of a file that a rank wrote, at most 1 MiB; "" if it is no regular file, as a pipe might hang."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), errors="replace") as file:
             return file.read(1 << 20) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
@@ -302,7 +310,7 @@ def _read_text(path: str) -> str:
 
 
 def remove_files(paths: Sequence[str]) -> None:
-    """Remove files that may not be there."""
+    """Remove files that may not exist."""
     for path in paths:
         try:
             os.unlink(path)
@@ -311,9 +319,16 @@ def remove_files(paths: Sequence[str]) -> None:
 
 
 def remove_flat_directory(path: str) -> None:
-    """Remove a directory of ours that holds nothing but files (``shutil`` costs 10 ms)."""
+    """Remove a directory that holds only files; symbolic links are not followed (``shutil`` costs 10 ms to import)."""
     try:
-        remove_files([os.path.join(path, name) for name in os.listdir(path)])
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        for name in os.listdir(fd):
+            os.unlink(name, dir_fd=fd)
         os.rmdir(path)
     except OSError:
         pass
+    finally:
+        os.close(fd)

@@ -1,4 +1,4 @@
-"""The pipes of one node's ranks: read what they write, hand it on, wait when nobody takes it."""
+"""The stdout and stderr pipes of one node's ranks: reads them, passes chunks on, and pauses when told to."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from bireme.loop import Loop, Timer
 
 _CHUNK = 64 * 1024
-"""Bytes a read: larger ones leave the CPU's cache and are slower (860 against 550 MB/s to a file)."""
+"""Bytes per read: larger reads miss the CPU's cache and are slower (550 instead of 860 MB/s to a file)."""
 _PIPE = 256 * 1024
-"""Bytes of a pipe, so that writer and reader need not take turns."""
+"""Bytes of a pipe's buffer, so that writer and reader need not take turns."""
 _SMALL = 4096
 _LATE = 0.05
-"""Seconds by which a look at a begun line may be late; later, what halted us may have halted the rank as well."""
+"""Seconds by which the check of an unfinished line may be late. Beyond, the rank may have been suspended like us."""
 
 
 class _Pipe:
@@ -29,14 +29,14 @@ class _Pipe:
         self.rank, self.number = rank, number
         self.begun = False
         self.excused = False
-        """Whether a look at what was read last was late, and another one is to come."""
+        """Whether the last check was late and is to be repeated."""
         self.timer: Timer | None = None
         self.last_read = 0.0
         self.read_fd, self.write_fd = os.pipe()
         os.set_blocking(self.read_fd, False)
         try:
             fcntl.fcntl(self.read_fd, fcntl.F_SETPIPE_SZ, _PIPE)
-        except (AttributeError, OSError):  # not Linux, or the user's bound for pipes is reached
+        except (AttributeError, OSError):  # not Linux, or the user's limit for pipes is reached
             pass
 
 
@@ -44,12 +44,13 @@ class Pipes:
     """All pipes of a node's ranks.
 
     Args:
-        loop: says when a pipe can be read.
+        loop: the event loop.
         on_chunk: called with (rank, 1 or 2, bytes) for everything that is read.
-        on_rest: called with (rank, 1 or 2) when a line was begun and nothing has followed for ``rest`` seconds,
-            although somebody listened: only who reads the pipe knows that it is empty.
+        on_rest: called with (rank, 1 or 2) when a line is unfinished and nothing has followed for ``rest`` seconds in
+            which the pipe was read.
         on_eof: called with (rank, 1 or 2) at a pipe's end.
         on_end: called when the last pipe has reached its end.
+        rest: seconds after which an unfinished line counts as resting.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Pipes:
         return pipe.write_fd
 
     def begin(self) -> None:
-        """The ranks have their ends: close ours, and read."""
+        """Begin to read; closes our copies of the write ends, which the ranks have inherited."""
         for pipe in self._open.values():
             os.close(pipe.write_fd)
         self._watch()
@@ -85,7 +86,7 @@ class Pipes:
         return not self._open
 
     def pause(self) -> None:
-        """Read nothing for now: the ranks wait."""
+        """Stop reading, so that the ranks wait."""
         if not self._paused:
             self._paused = True
             for fd in self._open:
@@ -98,7 +99,7 @@ class Pipes:
             self._watch()
 
     def abandon(self) -> None:
-        """Read what is there now and let go: a process that cannot be ended still holds a pipe."""
+        """Read what is there and close: a process that cannot be killed still holds a pipe."""
         for pipe in list(self._open.values()):
             while pipe.read_fd in self._open and self._read(pipe):
                 pass
@@ -109,7 +110,7 @@ class Pipes:
             self._loop.watch(pipe.read_fd, partial(self._read, pipe))
 
     def _read(self, pipe: _Pipe) -> bool:
-        """Take one chunk; return whether there was any."""
+        """Read one chunk; return whether there was any."""
         try:
             chunk = os.read(pipe.read_fd, _CHUNK)
         except BlockingIOError:
@@ -144,7 +145,7 @@ class Pipes:
         if self._paused or since < self._rest:
             self._look_after(pipe, self._rest - since if since < self._rest else self._rest)
         elif self._read(pipe) or pipe.read_fd not in self._open:
-            pass  # the loop was busy, and there was more
+            pass  # the loop was busy, and there was more to read
         elif late > _LATE and not pipe.excused:
             pipe.excused = True
             self._look_after(pipe, self._rest)

@@ -1,4 +1,4 @@
-"""The preflight of one node: can it carry its part of a job? All that is wrong is found at once."""
+"""The preflight of one node, run by its agent: can it run its part of a job? Finds all problems at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class NodePreflight:
-    """What a node finds out about itself, and what is wrong with it.
+    """Collects the facts about this node, and the problems that keep it from running its part.
 
     Args:
         spec: the job.
@@ -31,9 +31,9 @@ class NodePreflight:
 
     Attributes:
         found: fields of the message `Hello`.
-        problems: in words; none where the node is fit.
+        problems: messages; none if the node is fit.
         environ: what the ranks inherit, after ``--venv_script``.
-        interpreter: theirs; "" where it is not known.
+        interpreter: the Python of the ranks; "": not known.
     """
 
     def __init__(self, spec: JobSpec, own: Mapping[str, str], environ: Mapping[str, str]) -> None:
@@ -49,10 +49,11 @@ class NodePreflight:
         }
 
     def examine(self, cwd: str, slots: Sequence[str] | None) -> None:
-        """Look at all but the port; go to the working directory.
+        """Check everything but the port, and change to the working directory.
 
         Args:
-            slots: those that the runner knows of; ``None``: all that are found.
+            cwd: the working directory.
+            slots: those that the pool declares; ``None``: all that are found.
         """
         try:
             os.chdir(cwd)
@@ -98,7 +99,7 @@ class NodePreflight:
         )
 
     def listen(self) -> ports.PortListener | None:
-        """Hold the rendezvous port, and listen there until the start, so that the other nodes can try it."""
+        """Lease the rendezvous port and listen there until the ranks start, so that other nodes can probe it."""
         try:
             named = self._spec.master_port
             lease = ports.lease_named_port(named) if named else ports.lease_port()[0]
@@ -111,5 +112,5 @@ class NodePreflight:
         return listener
 
     def hello(self) -> Hello:
-        """What was found, as the answer to the runner."""
+        """The facts and problems as the answer to the runner."""
         return Hello(problems=tuple(self.problems), **self.found)

@@ -1,7 +1,7 @@
-"""The agent of one node of a job on many: it does what the runner says over the channel, and says what happens.
+"""The agent of one node: carries out the runner's messages and reports what happens. Decides when the runner is lost.
 
-Over ``ssh`` the channel is the session's own stdin and stdout; elsewhere the agent has dialled back. A lost channel,
-or a runner that is not heard within the heartbeat's bound, is a lifeline cut: the agent stops its ranks and goes.
+With ``ssh`` the channel is stdin and stdout; with other launchers the agent connects to the runner. If the channel
+ends, or nothing is heard from the runner for the heartbeat's limit, the agent stops its ranks and exits.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ MAY_HEAR: Mapping[State, frozenset[type[Message]]] = {
     "asked": _ALWAYS | {Probe, Start},
     "started": _ALWAYS | {Stop, Credit},
 }
-"""What the runner may say to an agent in which state; `Ask` leads to asked, `Start` to started."""
+"""What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started."""
 
 
 def over_stdio(environ: Mapping[str, str]) -> int:
-    """Serve a runner over stdin and stdout; both are the channel's alone from now on."""
+    """Serve a runner over stdin and stdout, which nothing else uses from now on."""
     read_fd, write_fd = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -87,7 +87,7 @@ def over_stdio(environ: Mapping[str, str]) -> int:
 
 
 def over_dial(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """Dial the runner that ``ADDRESSES PORT VARIABLE [NAME]`` describes, and serve it."""
+    """Connect to the runner that the arguments ``ADDRESSES PORT VARIABLE [NAME]`` describe, and serve it."""
     from bireme.agent.connect import connect
 
     _close_what_leaked(environ)
@@ -101,28 +101,34 @@ def over_dial(arguments: Sequence[str], environ: MutableMapping[str, str]) -> in
 
 
 def _close_what_leaked(environ: Mapping[str, str]) -> None:
-    """Hydra leaks its own descriptors into us, and whoever holds them keeps ``mpiexec`` from ending.
+    """Close descriptors that hydra leaks into its children, which would keep ``mpiexec`` from ending.
 
-    All but the one by which MPI would speak to it: once that is closed, hydra's proxy reads its end over and over, and
-    takes a whole core from the ranks.
+    Keeps the one for PMI: once that is closed, hydra's proxy reads its end in a loop and uses a whole core.
     """
     kept = environ.get("PMI_FD", "")
     spared = int(kept) if kept.isdigit() and int(kept) >= 3 else 2
     os.closerange(3, spared)
     os.closerange(spared + 1, 1 << 16)
-    if spared > 2 and os.path.exists(f"/proc/self/fd/{spared}"):  # else the variable is an older launcher's
+    if spared > 2 and os.path.exists(
+        f"/proc/self/fd/{spared}"
+    ):  # otherwise the variable is a leftover of an outer launcher
         os.set_inheritable(spared, False)
 
 
 def serve(
     read_fd: int, write_fd: int, environ: Mapping[str, str], transport: Transport | None = None, early: bytes = b""
 ) -> int:
-    """Serve one runner over these descriptors until it lets go; return 0 (codes travel by the channel).
+    """Serve one runner over these descriptors until it releases the agent.
 
     Args:
-        read_fd, write_fd: the channel's.
+        read_fd: the channel's descriptor to read from.
+        write_fd: the one to write to.
         environ: this process's environment.
-        transport, early: see `Channel`.
+        transport: protects the channel; ``None``: the descriptors are protected already.
+        early: bytes of the channel that were received already, decoded.
+
+    Returns:
+        0; exit codes of ranks are sent over the channel.
     """
     agent = RemoteAgent(read_fd, write_fd, environ, transport, early)
     try:
@@ -133,7 +139,7 @@ def serve(
 
 
 class RemoteAgent:
-    """One node's part of a job, driven by messages."""
+    """The agent: one node's part of a job, driven by the runner's messages."""
 
     def __init__(
         self, read_fd: int, write_fd: int, environ: Mapping[str, str], transport: Transport | None, early: bytes
@@ -146,7 +152,7 @@ class RemoteAgent:
             write_fd,
             TO_AGENT,
             on_frame=self._on_frame,
-            on_end=self._cut_off,
+            on_end=lambda _: self._cut_off(),
             on_violation=self._on_violation,
             greet=True,
             greeted=True,
@@ -182,11 +188,11 @@ class RemoteAgent:
         self._watchdog: Timer | None = None
 
     def run(self) -> None:
-        """Until the runner lets go, or is lost and everything here has ended."""
+        """Run until the runner releases the agent, or is lost and all ranks have ended."""
         self._loop.run()
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Close everything and remove the directory for error files."""
         if self._node is not None:
             self._node.close()
         if self._files is not None:
@@ -210,28 +216,28 @@ class RemoteAgent:
             self._channel.send(Unfit(problems=(str(error),)))
 
     def _on_violation(self, what: str) -> None:
-        """The runner has broken the protocol, so it is none of ours: as if it were gone."""
+        """The runner broke the protocol: treat it as lost."""
         sys.stderr.write(f"bireme: the runner broke the protocol: {what}\n")
-        self._cut_off("the runner broke the protocol")
+        self._cut_off()
 
     def _on_ask(self, ask: Ask) -> None:
-        """The preflight: can this node carry its part? All that is wrong is said at once."""
+        """Run the preflight and answer with its result."""
         spec = self._spec = ask.spec
         self._heartbeat = ask.heartbeat
         kept = {name: value for name, value in self._environ.items() if not name.startswith(ask.unset)}
-        examination = NodePreflight(spec, self._environ, {**kept, **ask.exports})
-        examination.examine(ask.cwd, ask.slots)
-        self._environ_for_ranks = examination.environ
+        preflight = NodePreflight(spec, self._environ, {**kept, **ask.exports})
+        preflight.examine(ask.cwd, ask.slots)
+        self._environ_for_ranks = preflight.environ
         if ask.first:
-            self._listener = examination.listen()
+            self._listener = preflight.listen()
         if spec.elastic:
-            examination.found["earlier"] = len(marked(ELASTIC_MARK, elastic_mark(spec.run_id, ask.name)))
-        self._channel.send(examination.hello())
-        self._liveness.broken(time.monotonic())  # an environment script may have taken its time
+            preflight.found["earlier"] = len(marked(ELASTIC_MARK, elastic_mark(spec.run_id, ask.name)))
+        self._channel.send(preflight.hello())
+        self._liveness.broken(time.monotonic())  # an environment script may have taken long
         self._watch_runner()
 
     def _on_probe(self, probe: Probe) -> None:
-        """Which of node 0's addresses can be reached from here?"""
+        """Report which addresses of the first node can be reached from here."""
         found = reach.reachable(probe.addresses, probe.port, seconds=min(3.0, self._heartbeat / 3))
         self._channel.send(Probed(reachable=tuple(found)))
 
@@ -239,7 +245,7 @@ class RemoteAgent:
         assert self._spec is not None
         plan = self._plan = start.node
         self._window = start.window
-        # First: a rank of another node may be quick, and is to find nobody at the port but the first rank.
+        # First free the port: a fast rank of another node must find nothing there but the first rank.
         keep = self._listener.hand_over() if self._listener is not None else ()
         self._pipes = Pipes(self._loop, self._chunk, self._rested, self._eof, self._maybe_over, rest=start.rest)
         if self._spec.rank_log_dir is not None:
@@ -273,7 +279,7 @@ class RemoteAgent:
 
     def _on_suspend(self, _: Suspend) -> None:
         if self._watchdog is not None:
-            self._watchdog.cancel()  # the runner will be silent, and that is right
+            self._watchdog.cancel()  # the runner is suspended and will be silent
             self._watchdog = None
         if self._node is not None:
             self._node.suspend()
@@ -295,7 +301,7 @@ class RemoteAgent:
     def _on_release(self, _: Release) -> None:
         self._loop.stop()
 
-    # -- the runner's silence --------------------------------------------------------------------
+    # -- liveness of the runner --------------------------------------------------------------------
 
     def _watch_runner(self) -> None:
         if self._watchdog is not None:
@@ -308,17 +314,17 @@ class RemoteAgent:
         assert watchdog is not None
         now = time.monotonic()
         if self._liveness.look(watchdog.due, now) >= self._heartbeat:
-            self._channel.look()  # which may tell that it is gone, or has us suspend
+            self._channel.look()  # it may hold an end of file, or Suspend
         if self._watchdog is not watchdog or self._cut:
             return
         if self._liveness.lasted(now) >= self._heartbeat:
             self._channel.close()
-            self._cut_off("the runner is silent")
+            self._cut_off()
         else:
             self._watch_runner()
 
-    def _cut_off(self, reason: str) -> None:
-        """The lifeline is cut: end everything here, by the ladder, then go."""
+    def _cut_off(self) -> None:
+        """The runner is lost: end all ranks by the stop ladder, then exit."""
         self._cut = True
         if self._watchdog is not None:
             self._watchdog.cancel()
@@ -326,12 +332,12 @@ class RemoteAgent:
             self._loop.stop()
             return
         if self._pipes is not None:
-            self._pipes.resume()  # nobody takes the output any more, and nobody shall wait for that
+            self._pipes.resume()  # output is discarded now, so that no rank waits
         self._node.stop()
 
     def _on_signal(self, signum: int) -> None:
         if signum in RELAYED_SIGNALS:
-            return  # for the ranks, which get it from the runner; an engine may send it to us as well
+            return  # meant for the ranks, which get it from the runner; a launcher may send it to us too
         self._channel.send(Signalled(signum=int(signum), when=time.monotonic()))
         if self._node is None:
             self._loop.stop()
@@ -378,7 +384,7 @@ class RemoteAgent:
         self._maybe_over()
 
     def _maybe_over(self) -> None:
-        """All processes gone and all pipes at their end."""
+        """Finish once all processes are gone and all pipes are closed."""
         if not self._over or self._pipes is None or not self._pipes.ended or self._node is None:
             return
         if self._cut:

@@ -1,6 +1,7 @@
-"""A job from its start to its outcome: signals, ends and output, turned into decisions.
+"""The session of a job, from its start to its outcome: reacts to signals, ends of ranks and their output.
 
-What carries the ranks is a *crew*: the ranks of this machine (:mod:`bireme.agent.crew`), or the agents of many.
+The ranks are run by a *crew*: that of this machine (:mod:`bireme.agent.crew`), or the agents of many nodes
+(:mod:`bireme.cluster.cluster_crew`). Decides what a second Ctrl+C does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from bireme.logs.console import ERR, OUT, Console
 from bireme.logs.output import JobOutput, Style
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.result.outcome import WORDS_OF
-from bireme.result.report import last_traceback, last_words
+from bireme.result.report import last_lines, last_traceback
 from bireme.result.verdict import Verdict
 from bireme.value import Value
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from bireme.result.outcome import Cause, Outcome, RankEnd
 
     class Crew(Protocol):
-        """What carries the ranks. It calls the session's methods as things happen, ``gone()`` and ``over()`` last."""
+        """Runs the ranks. It calls the session's methods as things happen, ``gone()`` and ``over()`` last."""
 
         @property
         def killed(self) -> int:
@@ -44,44 +45,53 @@ if TYPE_CHECKING:
             """The ranks' log files."""
 
         def start(self) -> None:
-            """Begin; return at once."""
+            """Begin to start the ranks; return at once."""
 
         def stop(self, signum: int) -> None:
-            """End all ranks, by the stop ladder."""
+            """End all ranks by the stop ladder, beginning with this signal."""
 
         def urge(self) -> None:
-            """Do not wait for the grace time."""
+            """Kill what is left now, without waiting for the grace time."""
 
         def signal_ranks(self, signum: int) -> None:
-            """A signal to every rank."""
+            """Send a signal to every rank."""
 
         def suspend(self) -> None:
-            """Halt every process of the job."""
+            """Suspend every process of the job."""
 
         def resume(self) -> None:
-            """Wake them."""
+            """Resume them."""
 
         def hold_output(self) -> None:
-            """Send no more output until there is room."""
+            """Deliver no more output until :meth:`release_output`."""
 
         def release_output(self) -> None:
-            """There is room again."""
+            """Deliver output again."""
 
         def close(self) -> None:
-            """Leave nothing behind, at whatever point the session has ended."""
+            """Clean up, at whatever point the session has ended."""
 
 
 _REST_ON_TERMINAL = 0.1
 _REST_ELSEWHERE = 0.5
 _LAST_DRAIN = 2.0
-"""Seconds that a stopped job waits for a reader that does not read (a terminal under Ctrl+S)."""
+"""Seconds that a stopped job waits for a reader that does not read (a terminal after Ctrl+S)."""
 
 _LAST_ONES = 60.0
-"""Seconds within which the last rank is expected to end after the first."""
+"""Seconds after the first rank's success within which the others are expected to end."""
 
 
 class SessionOptions(Value):
-    """How a session shows its job, and how long that may take, in seconds. ``notes``: (level, text) to say at first."""
+    """How a session shows its job, and its time limit.
+
+    Attributes:
+        output: which ranks' lines are shown, and whether they are labelled.
+        timestamps: whether labels have the time.
+        fold: whether equal lines of several ranks are shown once.
+        log_level: the least level of our own messages.
+        time_limit: seconds until the job is stopped; None: never.
+        notes: (level, text) of messages to show first.
+    """
 
     output: OutputMode = "auto"
     timestamps: bool = False
@@ -92,17 +102,20 @@ class SessionOptions(Value):
 
     @classmethod
     def of(cls, spec: JobSpec, notes: Iterable[tuple[str, str]] = ()) -> SessionOptions:
-        """As a job's options say."""
+        """The options of a job, with notes."""
         return cls(spec.output, spec.timestamps, spec.fold, spec.log_level, spec.time_limit, tuple(notes))
 
 
 def run(options: SessionOptions, make_crew: Callable[[Session], Crew]) -> Outcome:
-    """Start the crew that ``make_crew`` gives and return when nothing is left of it.
+    """Start the crew that ``make_crew`` returns, and return the outcome when nothing is left of it.
 
-    Must be called in the main thread (signals arrive there); handlers are given back at the end.
+    Installs signal handlers, and restores the previous ones at the end.
+
+    Raises:
+        BadInputError: this is not the main thread, in which signals are handled.
     """
     if not _in_main_thread():
-        raise BadInputError("a job can be run only by the main thread: it takes the process's signals")
+        raise BadInputError("a job can run only in the main thread: it handles the signals of the process")
     session = Session(options)
     try:
         session.crew = make_crew(session)
@@ -113,7 +126,7 @@ def run(options: SessionOptions, make_crew: Callable[[Session], Crew]) -> Outcom
 
 
 def limit_note(seconds: float) -> str:
-    """What is said when a job has taken too long."""
+    """The note of a job that exceeded its time limit."""
     return f"stopped after the time limit of {seconds:g} s"
 
 
@@ -135,7 +148,7 @@ class Session:
         self._begin = time.monotonic()
         self._gone = False
         self._mask: set[int | signal.Signals] | None = None
-        # Ignored, as some daemons leave it, the kernel would reap our children before we can ask how they ended.
+        # Some daemons ignore SIGCHLD. Then the kernel reaps our children before we learn how they ended.
         self._ignored_children = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
         if self._ignored_children:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -152,7 +165,7 @@ class Session:
         self._output: JobOutput | None = None
 
     def run(self) -> Outcome:
-        """From the first fork to the outcome."""
+        """Run the crew to its end; return the outcome."""
         for level, text in self._options.notes:
             self.console.say(level, text)
         self.loop.on_signals((*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGTSTP, signal.SIGCONT), self._on_signal)
@@ -161,16 +174,16 @@ class Session:
             note = limit_note(limit)
             self.loop.after(limit, lambda: self.trouble("time limit", note, time.monotonic()))
         self.crew.start()
-        # Whoever started us may have blocked them; the ranks get the mask as we found it, for they are forked now.
+        # Our parent may have blocked them. The ranks are forked by now and keep the mask as we found it.
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGCHLD))
         self.loop.run()
         self.console.finish_line(report_follows=self.verdict.stopping)
         return self._outcome()
 
-    # -- what the crew tells ---------------------------------------------------------------------
+    # -- events of the crew ---------------------------------------------------------------------
 
     def planned(self, plan: StartPlan) -> None:
-        """These ranks will run: be ready for their output."""
+        """Note which ranks will run, and prepare for their output."""
         style = Style(self._options.output, self._options.timestamps, plan.world_size, self._options.fold)
         self._output = JobOutput(self.loop, self.console, style)
         self.verdict.planned(worker.rank for node in plan.nodes for worker in node.workers)
@@ -180,30 +193,37 @@ class Session:
                 self._output.add(worker.rank, node.host, ERR)
 
     def up(self, rank: int, pid: int) -> None:
-        """A rank was started."""
+        """Note that a rank was started."""
         self.console.say("debug", f"rank {rank} is pid {pid}")
 
     def down(self, end: RankEnd, when: float) -> None:
-        """A rank has ended, at a second of our clock."""
-        self.console.say("debug", f"rank {end.rank} has ended with exit code {end.code}")
+        """Note that a rank has ended, at ``when`` on our clock; stop the job if it failed."""
+        self.console.say("debug", f"rank {end.rank} ended with exit code {end.code}")
         if end.code == OK and self._first_done is None:
             self._first_done = time.monotonic()
         if self.verdict.end(end, when):
             self.crew.stop(signal.SIGTERM)
 
     def trouble(self, cause: Cause, note: str, when: float, hosts: tuple[str, ...] = ()) -> None:
-        """Something other than a rank's end is the end of the job; ``hosts``: the nodes at fault."""
+        """Stop the job for a cause other than a rank's failure.
+
+        Args:
+            cause: the cause.
+            note: a message about it.
+            when: its time on our clock (monotonic seconds).
+            hosts: the nodes at fault.
+        """
         if self.verdict.blame(cause, when, note=note, hosts=hosts):
             self.crew.stop(signal.SIGTERM)
 
     @property
     def ending(self) -> bool:
-        """Whether the job is over, or about to be: a rank has just done its work."""
+        """Whether the job is over, or about to be, since a rank has just succeeded."""
         done = self._first_done is not None and time.monotonic() - self._first_done < _LAST_ONES
         return self._gone or done or self.verdict.stopping
 
     def chunk(self, rank: int, number: int, data: bytes) -> None:
-        """A rank has written."""
+        """Take a chunk of a rank's output."""
         assert self._output is not None
         self._output.feed(rank, number, data)
         if self.console.full:
@@ -211,33 +231,33 @@ class Session:
 
     @property
     def rest(self) -> float:
-        """Seconds after which an unfinished line is shown: a person is quick to wonder, a file is not."""
+        """Seconds after which an unfinished line is shown; fewer on a terminal, where a person waits."""
         return _REST_ON_TERMINAL if self.console.is_terminal(OUT) else _REST_ELSEWHERE
 
     def rested(self, rank: int, number: int) -> None:
-        """A rank has begun a line and does not go on."""
+        """Show the unfinished line of a rank that has paused in it."""
         assert self._output is not None
         self._output.rested(rank, number)
 
     def eof(self, rank: int, number: int) -> None:
-        """A rank will write no more."""
+        """Note the end of a rank's stream."""
         assert self._output is not None
         self._output.eof(rank, number)
 
     def gone(self) -> None:
-        """Nothing is left of the job; some of its output may still be in the pipes."""
+        """Note that no process of the job is left; some of its output may still be in the pipes."""
         self._gone = True
         if self._interrupted:
             self._wait_no_longer()
 
     def over(self) -> None:
-        """Nothing is left of the job, and all its output is here: it remains to be written."""
+        """Note that all output has been received; end the session once it is written."""
         if self._output is not None:
             self._output.flush()
         self.console.when_drained(self.loop.stop)
 
     def _wait_no_longer(self) -> None:
-        """Who stops a job does not want to wait for a reader that does not read; who insists, not at all."""
+        """Give a reader that does not read a short time after a stop signal, and none after a second one."""
         if self._last_drain is not None:
             self._leave_unread()
         else:
@@ -247,7 +267,7 @@ class Session:
         self._unread = True
         self.loop.stop()
 
-    # -- what the world tells --------------------------------------------------------------------
+    # -- events from outside --------------------------------------------------------------------
 
     def _reader_gone(self) -> None:
         self.trouble("reader gone", "", time.monotonic())
@@ -259,14 +279,14 @@ class Session:
             self.crew.suspend()
             self.terminal.leave()
             self.loop.halt()
-            self.crew.resume()  # at once: before any timer finds that nothing was heard for so long
+            self.crew.resume()  # at once: before a timer finds that nothing was heard for so long
         elif signum == signal.SIGCONT:
             self.crew.resume()
         else:
             self._on_stop_signal(signum)
 
     def _on_stop_signal(self, signum: int) -> None:
-        """Somebody wants the end, for which there may be another cause already."""
+        """Stop the job; at a second Ctrl+C, kill it. It may be ending for another cause already."""
         self._interrupted = self._interrupted or signum
         if self._gone:
             self.verdict.blame("signal", time.monotonic(), signum=signum)
@@ -287,9 +307,9 @@ class Session:
         return outcome.replace(unread=self._unread, interrupted=self._interrupted)
 
     def _quote(self, output: JobOutput) -> None:
-        """Keep what those ranks said last that know why the job has failed."""
+        """Keep the tracebacks or last lines of the ranks that failed, and tracebacks of those that were stopped."""
         for end in self.verdict.failed[:WORDS_OF]:
-            words = last_words(output.tail(end.rank), end.recorded, by_signal=end.by_signal)
+            words = last_lines(output.tail(end.rank), end.recorded, by_signal=end.by_signal)
             self.verdict.detail(end.rank, words)
         quoted = 0
         for end in self.verdict.swept_along:
@@ -299,7 +319,7 @@ class Session:
                 quoted += 1
 
     def close(self) -> None:
-        """Leave nothing behind, at whatever point the session has ended."""
+        """Clean up, at whatever point the session has ended."""
         if hasattr(self, "crew"):
             self.crew.close()
         self.console.close()

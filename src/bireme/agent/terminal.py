@@ -1,4 +1,4 @@
-"""Our stdin: who may read it, and in which mode a terminal was found."""
+"""Our stdin and its terminal: decides whether rank 0 may read it, and restores the terminal's mode at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Terminal:
-    """The terminal that the command was typed at, if there is one."""
+    """The terminal on our stdin, if there is one."""
 
     def __init__(self) -> None:
         self._modes: list[Any] | None = None
@@ -31,10 +31,10 @@ class Terminal:
             return False
 
     def stdin_for_ranks(self, null: int) -> int:
-        """Rank 0's stdin: ours, so that a debugger works.
+        """The descriptor for rank 0's stdin: ours, so that a debugger works, or ``null``.
 
-        Not a terminal that we do not have at the moment (``&``): a rank is in a session of its own,
-        so that job control would not hold it, and it would take the shell's input away.
+        It is ``null`` if we are in the background of a terminal (``&``): a rank has a session of its own, so job
+        control would not stop it, and it would steal the shell's input.
         """
         if self._is_terminal and self._modes is None:
             return null
@@ -45,7 +45,7 @@ class Terminal:
         return 0
 
     def leave(self) -> None:
-        """Undo what a killed debugger did to the terminal (no echo, raw mode)."""
+        """Restore the terminal's mode, which a killed debugger may have changed (no echo, raw mode)."""
         if self._modes is not None and self._in_foreground():
             import termios
 

@@ -1,1 +1,1 @@
-"""One small module for each way to reach the nodes; loaded by name, when it is needed."""
+"""The launchers of ``--launcher``, one module for each; a module is loaded only when it is used."""

@@ -1,6 +1,6 @@
-"""What every backend offers: it turns a launch plan into command lines, and nothing more.
+"""What a launcher has to provide: a backend turns a launch plan into the command lines that start the agents.
 
-A backend starts one agent on each node. It does no I/O while rendering, and knows nothing of ranks.
+A backend starts one agent on each node. It does no I/O while it makes command lines, and does not know ranks.
 """
 
 from __future__ import annotations
@@ -18,47 +18,48 @@ if TYPE_CHECKING:
     from typing import Literal, Protocol
 
     class Backend(Protocol):
-        """A module of this package, as seen from outside."""
+        """The interface of each module of this package."""
 
         NAME: str
         CANCEL: tuple[str, ...]
-        """The words before an allocation's id that give it back; empty where the engine has no allocations."""
+        """Command that cancels the allocation whose id follows; empty if the launcher makes no allocations."""
         FAILED: tuple[str, ...]
-        """Patterns of the lines by which an engine of all nodes says that one of them (group 1) cannot be reached, or
-        has ended, while it goes on itself; none where it does not, or has a session for each."""
+        """Patterns of lines on stderr that report one node (group 1) as unreachable or ended, while the launcher
+        process continues; empty if it prints no such lines, or is one process per node."""
         PROGRAMS: tuple[str, ...]
-        """Executables, any of which will do."""
+        """Names of the executable; any of them will do."""
         CHANNEL: Literal["stdio", "dial"]
-        """``stdio``: one session a host, which is the channel. ``dial``: one engine; agents dial back."""
+        """``stdio``: one launcher process per host, whose stdin and stdout are the channel to its agent. ``dial``: one
+        launcher process for all hosts; agents connect to the runner."""
         TOKEN_VARIABLE: str
-        """The name under which the token travels in the engine's own environment."""
+        """The variable that has the token in the environment of the launcher process; "" for ``stdio``."""
         RANK_VARIABLES: tuple[str, ...]
-        """Beginnings of the names that the engine leaves in the agent's environment and no worker may see."""
+        """Prefixes of variables that the launcher sets for the agent, and that are removed for the workers."""
 
         NATIVE: Callable[[LaunchPlan, tuple[int, ...], tuple[str, ...]], tuple[str, ...]] | None
-        """The command line by which the engine starts every rank itself: (plan, ranks of each host, names of the
-        variables that travel); ``None`` where it cannot."""
+        """Makes the command line with which the launcher starts every rank itself, from (plan, number of ranks of each
+        host, names of the exported variables); ``None`` if it cannot."""
 
         ONE_BY_ONE: Callable[[LaunchPlan, Mapping[str, str]], tuple[tuple[str, ...], ...]] | None
-        """The command lines that start the agents one by one, so that a node may come or go without the others;
-        ``None`` where the engine cannot."""
+        """Makes one command line per agent, so that nodes can join and leave (elastic training); ``None`` if the
+        launcher cannot."""
         OVER: str
-        """A pattern of the words by which the engine says that it will never start anything again, since the
-        allocation is gone; "" where there is none."""
+        """Pattern of the message that the allocation is gone, so that the launcher can start nothing any more; "" if
+        there is none."""
 
         def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-            """The command lines: one for each host, in order (``stdio``), or a single one (``dial``)."""
+            """Make the command lines: one per host, in order (``stdio``), or a single one (``dial``)."""
 
 
 NAMES = ("ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm")
-"""The backends, as ``--launcher`` knows them."""
+"""The names of the backends, as for ``--launcher``."""
 
 CONNECT_TIMEOUT = 10
-"""Seconds that a node may take to accept a connection."""
+"""Time limit, in seconds, for a connection to a node."""
 
 
 class HostLaunch(Value):
-    """A node to be reached: its name in the pool, and how a login there differs from the default."""
+    """A node to start an agent on: its name in the pool, and its own user or port, if any. ``local``: this machine."""
 
     name: str
     user: str | None = None
@@ -72,10 +73,16 @@ class HostLaunch(Value):
 
 
 class LaunchPlan(Value):
-    """What a backend is given.
+    """The input of a backend.
 
-    ``agent``: the words that start an agent there. ``program``: the backend's executable, where it was looked up.
-    ``extra``: ``--launcher_args``. ``root``: the command runs as root. ``connect_timeout`` in seconds.
+    Attributes:
+        hosts: the nodes.
+        agent: the command line of the agent on a node.
+        program: the path of the backend's executable; "" if it was not looked up.
+        extra: the words of ``--launcher_args``.
+        ssh_port: the value of ``--ssh_port``.
+        root: the runner runs as root.
+        connect_timeout: time limit, in seconds, for a connection to a node.
     """
 
     hosts: tuple[HostLaunch, ...]
@@ -88,62 +95,67 @@ class LaunchPlan(Value):
 
 
 def load(name: str) -> Backend:
-    """The backend of that name.
+    """Import the backend of a name.
 
     Raises:
-        BadInputError: there is none.
+        BadInputError: there is no such backend.
     """
     if name not in NAMES:
         known = ", ".join(NAMES)
-        raise BadInputError(f"there is no launcher {name!r}", hint=f"it is auto or one of {known}", where="--launcher")
+        raise BadInputError(f"unknown launcher: {name!r}", hint=f"expected auto or one of {known}", where="--launcher")
     module: Backend = importlib.import_module(f"bireme.backends.{name}")
     return module
 
 
 def one_by_one(backend: Backend) -> Callable[[LaunchPlan, Mapping[str, str]], tuple[tuple[str, ...], ...]]:
-    """How this backend starts agents that may come and go.
+    """The function of the backend that makes one command line per agent, for elastic training.
 
     Raises:
-        BadInputError: it cannot.
+        BadInputError: the launcher cannot add or lose single nodes.
     """
     if backend.ONE_BY_ONE is None:
-        what = f"{backend.NAME} loses all nodes when it loses one, and takes none in"
-        raise BadInputError(what, hint="elastic training needs --launcher ssh or slurm", where="--launcher")
+        what = f"{backend.NAME} cannot add or lose single nodes"
+        raise BadInputError(what, hint="use --launcher ssh or slurm for elastic training", where="--launcher")
     return backend.ONE_BY_ONE
 
 
 def refuse(plan: LaunchPlan, name: str, *, users: bool = False) -> None:
-    """For engines that know neither a host's own port nor IPv6 addresses, and maybe no users.
+    """Refuse a plan with hosts that a launcher without support for ports per host and IPv6 addresses cannot reach.
+
+    Args:
+        plan: the launch plan.
+        name: the name of the launcher.
+        users: also refuse hosts with a user of their own.
 
     Raises:
-        BadInputError: a host of the plan has what the engine does not know.
+        BadInputError: the launcher cannot reach a host.
     """
     for host in plan.hosts:
         if host.port is not None or ":" in host.name or (users and host.user):
-            what = "a host's own port" if host.port is not None else "IPv6 addresses"
+            what = "a port for each host" if host.port is not None else "IPv6 addresses"
             what = "another user" if users and host.user else what
-            reason = f"{name} cannot reach {host.target}: it does not know {what}"
-            raise BadInputError(reason, hint="--launcher ssh does", where="--launcher")
+            reason = f"{name} cannot reach {host.target}: it does not support {what}"
+            raise BadInputError(reason, hint="use --launcher ssh", where="--launcher")
 
 
 _ONE_ARGUMENT = 32 * os.sysconf("SC_PAGE_SIZE") - 1 if sys.platform == "linux" else sys.maxsize
-"""Bytes that Linux takes in one argument (MAX_ARG_STRLEN)."""
+"""Largest size of one argument on Linux, in bytes (MAX_ARG_STRLEN)."""
 _ALL_ARGUMENTS = 6 << 20
-"""Bytes that it takes at most in all arguments and the environment, however large a stack may be."""
+"""Largest size of all arguments and the environment on Linux, in bytes, for any limit of the stack."""
 _SPARE = 4096
 _POINTER = 8
 
 
 def check_length(name: str, commands: Iterable[tuple[str, ...]], environ: Mapping[str, str]) -> None:
-    """Whether the system can execute command lines: the kernel takes no longer ones, and says so only then.
+    """Check before the start that the kernel will accept the command lines.
 
     Args:
-        name: the backend's.
+        name: the name of the backend.
         commands: its command lines.
-        environ: the environment that they are executed in.
+        environ: the environment of the launcher process.
 
     Raises:
-        BadInputError: one is too long.
+        BadInputError: a command line is too long.
     """
     limit = os.sysconf("SC_ARG_MAX")
     most = (min(limit, _ALL_ARGUMENTS) if limit > 0 else _ALL_ARGUMENTS) - _SPARE
@@ -153,10 +165,10 @@ def check_length(name: str, commands: Iterable[tuple[str, ...]], environ: Mappin
         total = sum(map(_size, command)) + _POINTER * len(command) + around
         if longest <= _ONE_ARGUMENT + 1 and total <= most:
             continue
-        what = f"{total} bytes with the environment, and the system takes {most}"
+        what = f"{total} bytes with the environment, and the limit is {most}"
         if longest > _ONE_ARGUMENT + 1:
-            what = f"an argument of {longest - 1} bytes, and the system takes {_ONE_ARGUMENT}"
-        hint = "fewer nodes, or --launcher ssh, which has a command for each" if name != "ssh" else ""
+            what = f"one argument has {longest - 1} bytes, and the limit is {_ONE_ARGUMENT}"
+        hint = "use fewer nodes, or --launcher ssh, which runs one command per node" if name != "ssh" else ""
         raise BadInputError(f"the command line of {name} is too long: {what}", hint=hint, where="--launcher")
 
 
@@ -165,7 +177,7 @@ def _size(word: str) -> int:
 
 
 def in_pieces(names: Sequence[str], most: int = 1 << 16) -> Iterator[str]:
-    """The names, joined by commas, in as many words as it takes for none to be longer than so many characters."""
+    """Join names by commas into as few words as possible of at most about ``most`` characters."""
     piece: list[str] = []
     length = 0
     for name in names:
@@ -178,16 +190,16 @@ def in_pieces(names: Sequence[str], most: int = 1 << 16) -> Iterator[str]:
 
 
 def find_program(backend: Backend, environ: Mapping[str, str]) -> str:
-    """The path of the backend's executable.
+    """Find the path of the backend's executable.
 
     Raises:
-        BadInputError: it is not installed.
+        BadInputError: the executable is not on PATH.
     """
-    # Directory by directory: what `module load` has put in front wins, under whichever of its names.
+    # Directories first, then names: the installation that `module load` has put in front wins.
     for directory in environ.get("PATH", os.defpath).split(os.pathsep):
         for program in backend.PROGRAMS:
             path = os.path.join(directory, program)
             if os.path.isfile(path) and os.access(path, os.X_OK):
                 return path
     names = " or ".join(backend.PROGRAMS)
-    raise BadInputError(f"launcher {backend.NAME!r} is not installed: there is no {names} on PATH", where="--launcher")
+    raise BadInputError(f"launcher {backend.NAME!r} is not installed: {names} not found on PATH", where="--launcher")

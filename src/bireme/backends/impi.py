@@ -1,4 +1,4 @@
-"""Intel MPI's ``mpiexec.hydra`` (2019 and later) as a way to start one agent on each node; agents dial back."""
+"""Intel MPI's ``mpiexec.hydra`` (2019 and later): starts one agent on each node; agents connect to the runner."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ NAME = "impi"
 FAILED: tuple[str, ...] = ()
 CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("mpiexec.hydra", "mpirun")
-"""``mpirun`` is a script around the other: it comes second, for a signal would end the script alone."""
+"""``mpirun`` is a script around ``mpiexec.hydra``, so it is second: a signal would end only the script."""
 CHANNEL: Literal["stdio", "dial"] = "dial"
 TOKEN_VARIABLE = "BIREME_TOKEN"
-# Not all of I_MPI_: where a login sets I_MPI_ROOT or I_MPI_FABRICS, that is the user's.
+# Not all of I_MPI_: I_MPI_ROOT and I_MPI_FABRICS are settings of the user.
 RANK_VARIABLES = (
     "PMI_",
     "PMIX_",
@@ -41,13 +41,13 @@ _SSH_ARGS = "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"
 
 
 def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Every rank by hydra, host by host, bound as Intel MPI sees fit; all of hydra's environment travels.
+    """Start every rank by hydra, host by host, bound as Intel MPI decides. Hydra exports its whole environment.
 
     Raises:
-        BadInputError: as :func:`commands`.
+        BadInputError: a host has its own port, or is an IPv6 address.
     """
     refuse(plan, NAME)
-    # A host once for each of its ranks: of node1:2, Intel's hydra overlooks the number.
+    # Each host once per rank: Intel's hydra ignores the number in node1:2.
     hosts = ",".join(host.target for host, count in zip(plan.hosts, ranks, strict=True) for _ in range(count))
     return (*_head(plan, {}), "-hosts", hosts, "-ppn", "1", *plan.extra, "-n", str(sum(ranks)), *plan.agent)
 
@@ -58,23 +58,23 @@ OVER = ""
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """A single ``mpiexec.hydra``, unbound.
+    """Start the agents by a single ``mpiexec.hydra``, without binding.
 
     Raises:
-        BadInputError: a host has a port of its own, or is an IPv6 address: hydra's list of hosts has neither.
+        BadInputError: a host has its own port, or is an IPv6 address: hydra's list of hosts supports neither.
     """
     refuse(plan, NAME)
     hosts = ",".join(host.target for host in plan.hosts)
-    # Global options come first: hydra takes what follows -n for one executable's own.
-    # The number of processes on a node is ours to say, not a scheduler's.
+    # Global options come first: hydra applies those after -n to one executable only.
+    # We set the number of processes per node, not the scheduler.
     head = _head(plan, environ, "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT=0")
-    # Agents change the directory by themselves, and say where it is missing: hydra takes the home directory then.
+    # Agents change the directory themselves and report a missing one; hydra would use the home directory.
     shape = ("-hosts", hosts, "-ppn", "1", "-wdir", "/", "-genv", "I_MPI_PIN", "0", "-genvlist", TOKEN_VARIABLE)
     return ((*head, *shape, *plan.extra, "-n", str(len(plan.hosts)), *plan.agent),)
 
 
 def _head(plan: LaunchPlan, environ: Mapping[str, str], *settings: str) -> tuple[str, ...]:
-    """The program, by ssh even inside an allocation; its settings are in its environment."""
+    """The program with its settings in the environment; it uses ssh even inside an allocation."""
     words = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={plan.connect_timeout}"]
     if plan.ssh_port:
         words += ["-p", str(plan.ssh_port)]

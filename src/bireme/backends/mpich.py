@@ -1,4 +1,4 @@
-"""MPICH's ``mpirun`` (hydra) as a way to start one agent on each node; agents dial back."""
+"""MPICH's ``mpirun`` (hydra): starts one agent on each node; agents connect to the runner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 NAME = "mpich"
-# Hydra waits for ever for a node that ssh has given up.
+# Hydra waits forever for a node that ssh could not reach.
 FAILED = (
     r"ssh: (?:connect to host|Could not resolve hostname) ([^\s:]+)",
     r"^\[proxy:[^\s@]+@([^\s\]]+)\] .*execvp error",
@@ -38,14 +38,14 @@ RANK_VARIABLES = (
 
 
 def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Every rank by hydra, host by host.
+    """Start every rank by hydra, host by host.
 
     Raises:
-        BadInputError: as :func:`commands`.
+        BadInputError: a host has its own port, or is an IPv6 address.
     """
     refuse(plan, NAME)
     hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
-    # No -genvlist: hydra 4.0 loses variables of a list of several; without it, all of its own environment travels.
+    # No -genvlist: hydra 4.0 loses variables of a longer list. Without it, hydra exports its whole environment.
     return (*_head(plan, {}), "-hosts", hosts, *plan.extra, "-n", str(sum(ranks)), *plan.agent)
 
 
@@ -55,21 +55,21 @@ OVER = ""
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """A single ``mpiexec``, unbound.
+    """Start the agents by a single ``mpiexec``, without binding.
 
     Raises:
-        BadInputError: a host has a port of its own, or is an IPv6 address.
+        BadInputError: a host has its own port, or is an IPv6 address.
     """
     refuse(plan, NAME)
     hosts = ",".join(host.target for host in plan.hosts)
-    # Global options come first: hydra overlooks them after -n.
-    # Agents change the directory by themselves, and say it well where it is missing: hydra only gives up.
+    # Global options come first: hydra ignores them after -n.
+    # Agents change the directory themselves and report a missing one; hydra would only fail.
     shape = ("-hosts", hosts, "-ppn", "1", "-bind-to", "none", "-wdir", "/", "-genvlist", TOKEN_VARIABLE)
     return ((*_head(plan, environ), *shape, *plan.extra, "-n", str(len(plan.hosts)), *plan.agent),)
 
 
 def _head(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The program, with ssh's options in its environment: hydra has no argument for them."""
+    """The program with ssh's options in its environment: hydra has no argument for them."""
     port = ("-p", str(plan.ssh_port)) if plan.ssh_port else ()
     words = shlex.join(("-o", "BatchMode=yes", "-o", f"ConnectTimeout={plan.connect_timeout}", *port))
     args = f"{environ.get(_SSH_ARGS, '')} {words}".strip()

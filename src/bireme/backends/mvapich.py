@@ -1,11 +1,11 @@
-"""MVAPICH2's ``mpirun_rsh`` (to version 3) as a way to start one agent on each node; agents dial back.
+"""MVAPICH2's ``mpirun_rsh`` (to version 3): starts one agent on each node; agents connect to the runner.
 
-MVAPICH 4 has hydra in its place: there ``--launcher mpich`` is right.
+MVAPICH 4 has hydra instead: use ``--launcher mpich`` for it.
 
-What ``mpirun_rsh`` is given as ``NAME=VALUE`` it puts into the arguments of its ssh, where everybody can read it. So
-the token goes by ``-export``, which sends the whole environment through a socket, as far as a node does not have the
-variable already. All that is neither ssh's nor the engine's is therefore taken out of it before: a login's list of
-visible devices is not the nodes'.
+``mpirun_rsh`` puts each ``NAME=VALUE`` into the arguments of its ssh, where everybody can read it. So the token is sent
+by ``-export``, which sends the whole environment through a socket, except variables that a node already has. All
+variables that neither ssh nor ``mpirun_rsh`` needs are therefore removed first: the list of visible devices of this
+machine, for example, is wrong on the nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("mpirun_rsh",)
 CHANNEL: Literal["stdio", "dial"] = "dial"
 TOKEN_VARIABLE = "BIREME_TOKEN"
-# Not all of MV2_, by which users set the library up.
+# Not all of MV2_: users configure the library by these.
 RANK_VARIABLES = (
     "MV2_COMM_WORLD_",
     "MV2_NODE_ID",
@@ -46,10 +46,10 @@ _KEPT_PREFIXES = ("LC_", "LD_", "MV2_", "MPIEXEC_")
 
 
 def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Every rank by ``mpirun_rsh``, host by host; it exports the whole environment or nothing.
+    """Start every rank by ``mpirun_rsh``, host by host; it exports the whole environment or nothing.
 
     Raises:
-        BadInputError: as :func:`commands`.
+        BadInputError: see :func:`commands`; the same hosts are refused.
     """
     hosts = tuple(host for host, count in zip(_hosts(plan), ranks, strict=True) for _ in range(count))
     return (*_head(plan, len(hosts)), *hosts, *plan.agent)
@@ -61,10 +61,10 @@ OVER = ""
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """A single ``mpirun_rsh``, in an environment that may be sent.
+    """Start the agents by a single ``mpirun_rsh``, in an environment that may be exported.
 
     Raises:
-        BadInputError: a port of sshd is named, which ``mpirun_rsh`` cannot be told, or a host is an IPv6 address.
+        BadInputError: a port of sshd is given, for which ``mpirun_rsh`` has no option, or a host is an IPv6 address.
     """
     withheld = sorted(name for name in environ if name not in _KEPT and not name.startswith(_KEPT_PREFIXES))
     unset = tuple(word for name in withheld for word in ("-u", name))
@@ -73,13 +73,13 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
 
 
 def _head(plan: LaunchPlan, processes: int) -> tuple[str, ...]:
-    # By ssh, which is its default: how to ask for it has changed, from -ssh to -launcher ssh.
+    # It uses ssh by default. The option for that is not given: it changed from -ssh to -launcher ssh.
     return (plan.program or "mpirun_rsh", "-np", str(processes), "-export", *plan.extra)
 
 
 def _hosts(plan: LaunchPlan) -> tuple[str, ...]:
     refuse(plan, NAME)
     if plan.ssh_port:
-        hint = "a Port line in ~/.ssh/config, or --launcher ssh"
-        raise BadInputError("mpirun_rsh cannot be told the port of sshd", hint=hint, where="--launcher")
+        hint = "add a Port line to ~/.ssh/config, or use --launcher ssh"
+        raise BadInputError("mpirun_rsh has no option for the port of sshd", hint=hint, where="--launcher")
     return tuple(host.target for host in plan.hosts)

@@ -1,4 +1,4 @@
-"""Open MPI's ``mpirun`` (versions 4 and 5) as a way to start one agent on each node; agents dial back."""
+"""Open MPI's ``mpirun`` (versions 4 and 5): starts one agent on each node; agents connect to the runner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RANK_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "OPAL_", TOKEN_VAR
 
 
 def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Every rank by ``mpirun``, host by host."""
+    """Start every rank by ``mpirun``, host by host."""
     refuse(plan, NAME)
     hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
     exported = tuple(word for name in names for word in ("-x", name))
@@ -41,7 +41,7 @@ def _ssh_words(plan: LaunchPlan) -> str:
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """A single ``mpirun``: unbound, for else all ranks of a node would share the agent's one core."""
+    """Start the agents by a single ``mpirun``, without binding: all ranks of a node would share the agent's core."""
     refuse(plan, NAME)
     hosts = ",".join(f"{host.target}:1" for host in plan.hosts)
     return (
@@ -62,7 +62,7 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
             "-x",
             TOKEN_VARIABLE,
             "--wdir",
-            "/",  # agents change the directory by themselves, and say it well where it is missing
+            "/",  # agents change the directory themselves and report a missing one
             *plan.extra,
             *plan.agent,
         ),

@@ -1,4 +1,4 @@
-"""``pdsh``: one command that opens an ssh session to each host; agents dial back."""
+"""``pdsh``: one command that opens an ssh session to each host; agents connect to the runner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CANCEL: tuple[str, ...] = ()
 PROGRAMS = ("pdsh",)
 CHANNEL: Literal["stdio", "dial"] = "dial"
 TOKEN_VARIABLE = "LC_BIREME_TOKEN"
-"""Stock servers accept variables named ``LC_*`` from their clients."""
+"""By default, sshd accepts variables named ``LC_*`` from its clients."""
 RANK_VARIABLES: tuple[str, ...] = (TOKEN_VARIABLE,)
 NATIVE = None
 ONE_BY_ONE = None
@@ -28,18 +28,18 @@ OVER = ""
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """A single ``pdsh``, with ssh's options in its environment.
+    """Start the agents by a single ``pdsh``, with ssh's options in its environment.
 
     Raises:
-        BadInputError: a host has a port of its own, or is an IPv6 address: pdsh knows neither.
+        BadInputError: a host has its own port, or is an IPv6 address: pdsh supports neither.
     """
     refuse(plan, NAME)
     port = ("-p", str(plan.ssh_port)) if plan.ssh_port else ()
     ssh_words = (*ssh.options(plan), *port, "-o", f"SendEnv={TOKEN_VARIABLE}")
     appended = " ".join((environ.get("PDSH_SSH_ARGS_APPEND", ""), shlex.join(ssh_words))).strip()
-    # Of many hosts, several lists: pdsh joins them, and none may be longer than the kernel takes.
+    # Many hosts are given as several lists: pdsh joins them, and the kernel limits the length of an argument.
     targets = (word for piece in in_pieces([host.target for host in plan.hosts]) for word in ("-w", piece))
     fanout = str(len(plan.hosts))
     head = ("env", f"PDSH_SSH_ARGS_APPEND={appended}", plan.program or NAME, "-S", "-R", "ssh", "-f", fanout)
-    words = shlex.join(plan.agent).replace("%", "%%")  # pdsh has a meaning of its own for %h and the like
+    words = shlex.join(plan.agent).replace("%", "%%")  # pdsh replaces %h and the like
     return ((*head, *plan.extra, *targets, f"exec {words}"),)

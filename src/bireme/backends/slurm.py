@@ -1,4 +1,4 @@
-"""Slurm's ``srun`` as a way to start one agent on each node of the allocation; agents dial back."""
+"""Slurm's ``srun``: starts one agent on each node of the allocation; agents connect to the runner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CANCEL = ("scancel",)
 PROGRAMS = ("srun",)
 CHANNEL: Literal["stdio", "dial"] = "dial"
 TOKEN_VARIABLE = "BIREME_TOKEN"
-# The step's and the task's variables; the job's (SLURM_JOB_ID, SLURM_JOB_NODELIST, …) stay.
+# Variables of the step and the task; those of the job (SLURM_JOB_ID, SLURM_JOB_NODELIST, …) stay.
 RANK_VARIABLES = (
     "SLURM_PROCID",
     "SLURM_LOCALID",
@@ -43,16 +43,16 @@ RANK_VARIABLES = (
 
 
 def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Every rank by ``srun``, host by host; one that fails ends the others, which ``srun`` does not do by itself.
+    """Start every rank by ``srun``, host by host. A rank that fails ends the others, which is not ``srun``'s default.
 
     Raises:
-        BadInputError: the nodes have different numbers of ranks. ``--distribution=arbitrary`` would place them, but an
-            MPICH that is started so by Slurm 22.05 never comes back from ``MPI_Finalize``.
+        BadInputError: the nodes have different numbers of ranks. ``--distribution=arbitrary`` would allow that, but
+            under Slurm 22.05 MPICH then hangs in ``MPI_Finalize``.
     """
     refuse(plan, NAME, users=True)
     if len(set(ranks)) > 1:
         what = "srun starts the same number of ranks on every node"
-        raise BadInputError(what, hint="--num_gpus N, or filters", where="--native_ranks")
+        raise BadInputError(what, hint="use --num_gpus N or filters to make them equal", where="--native_ranks")
     nodes = _listed(plan.hosts)
     head = (plan.program or "srun", f"--nodes={len(plan.hosts)}", f"--ntasks={sum(ranks)}")
     shape = (f"--ntasks-per-node={ranks[0]}", f"--nodelist={nodes}", "--distribution=block")
@@ -63,10 +63,11 @@ NATIVE = native
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """A single ``srun``: one task a node, the whole node, unbound; with ``salloc`` before it outside an allocation.
+    """Start the agents by a single ``srun``: one task per node with the whole node, without binding.
 
-    ``srun --exclusive`` would not do: for a step the word means "exactly the CPUs of its tasks", and a task of one CPU
-    is pinned to it whatever ``--cpu-bind`` says. A step that does not say it has all that the allocation has.
+    Outside an allocation, ``salloc`` is put in front. ``srun --exclusive`` is not used: for a step it means "exactly
+    the CPUs of its tasks", and a task of one CPU is pinned to it whatever ``--cpu-bind`` says. Without it, a step has
+    all resources of the allocation.
     """
     refuse(plan, NAME, users=True)
     where = _where(plan.hosts)
@@ -77,15 +78,17 @@ def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, .
 
 
 def one_by_one(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """A step for each node of the allocation, which is to outlive its nodes: ``salloc --no-kill``.
+    """Start each agent in a step of its own, in an allocation that survives lost nodes (``salloc --no-kill``).
 
     Raises:
-        BadInputError: there is no allocation.
+        BadInputError: this process does not run in an allocation.
     """
     refuse(plan, NAME, users=True)
     if "SLURM_JOB_ID" not in environ:
-        hint = "salloc --no-kill --nodes=N bireme run …, or the same with sbatch"
-        raise BadInputError("elastic training needs an allocation that outlives its nodes", hint=hint, where=NAME)
+        hint = "use salloc --no-kill --nodes=N bireme run …, or the same with sbatch"
+        raise BadInputError(
+            "elastic training needs an allocation that survives the loss of a node", hint=hint, where=NAME
+        )
     steps = ((*_step(plan, (host,)), "--no-kill", *plan.extra, *plan.agent, host.name) for host in plan.hosts)
     return tuple(steps)
 
@@ -99,7 +102,7 @@ def _where(hosts: Sequence[HostLaunch]) -> tuple[str, ...]:
 
 
 def _listed(hosts: Sequence[HostLaunch]) -> str:
-    """The list of nodes; of very many as Slurm folds it, for an argument has a greatest length."""
+    """The list of nodes; a long one is folded as ``node[1-9]``, since the length of an argument is limited."""
     names = [host.name for host in hosts]
     listed = ",".join(names)
     if len(listed) < _LONG:
@@ -107,12 +110,12 @@ def _listed(hosts: Sequence[HostLaunch]) -> str:
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     folded = NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP)
-    folded.fold_axis = (-1,)  # not every Slurm knows sets with several ranges
+    folded.fold_axis = (-1,)  # not every Slurm supports sets with several ranges
     return str(folded)
 
 
 _LONG = 1 << 16
-"""Characters of a list of nodes."""
+"""Length from which a list of nodes is folded, in characters."""
 
 
 def _step(plan: LaunchPlan, hosts: Sequence[HostLaunch]) -> tuple[str, ...]:
@@ -129,5 +132,5 @@ def _step(plan: LaunchPlan, hosts: Sequence[HostLaunch]) -> tuple[str, ...]:
         "--wait=0",
         "--input=none",
         "--unbuffered",
-        "--chdir=/",  # agents change the directory by themselves, and say it well where it is missing
+        "--chdir=/",  # agents change the directory themselves and report a missing one
     )

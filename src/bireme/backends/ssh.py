@@ -1,4 +1,4 @@
-"""Plain ``ssh``: one session for each host, and the session's stdin and stdout are the channel."""
+"""Plain ``ssh``: one session per host, whose stdin and stdout are the channel to the agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NATIVE = None
 
 
 def options(plan: LaunchPlan) -> tuple[str, ...]:
-    """Never ask anything, never wait for ever, no terminal over there, nobody's forwardings."""
+    """Options of ssh: no questions, a time limit, no terminal, no forwarding."""
     return (
         "-T",
         "-x",
@@ -36,7 +36,7 @@ def options(plan: LaunchPlan) -> tuple[str, ...]:
 
 
 def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """One ``ssh`` for each host; this machine's own agent is started without it."""
+    """Start each agent by an ``ssh`` of its own, and the agent of this machine directly."""
     lines = []
     for host in plan.hosts:
         if host.local:

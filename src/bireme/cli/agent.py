@@ -1,4 +1,4 @@
-"""``python -m bireme.agent``: DeepSpeed's per-node launcher, with our supervision."""
+"""The command ``python -m bireme.agent``: start one node of a known world, as DeepSpeed's per-node launcher does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def command() -> NoReturn:
 
 
 def main(argv: list[str]) -> int:
-    """Carry out ``python -m bireme.agent ARGV``; return the exit code."""
+    """Run ``python -m bireme.agent ARGV``; return the exit code."""
     parsed = parse(AGENT, argv)
     options = parsed.options
     if options["help"]:
@@ -39,8 +39,8 @@ def main(argv: list[str]) -> int:
     world = decode_world_info(options["world_info"])
     spec = job_spec(parsed)
     if spec.restarts and not spec.elastic:
-        raise BadInputError("one node cannot start the whole job again", hint="bireme run does", where="--restarts")
-    if spec.elastic:  # the variable is DeepSpeed's
+        raise BadInputError("one node cannot restart the whole job", hint="use bireme run", where="--restarts")
+    if spec.elastic:  # ELASTIC_RUN_ID is a variable of DeepSpeed's launcher
         first = next(iter(world)) if len(world) > 1 else None
         spec = spec.replace(run_id=os.environ.get("ELASTIC_RUN_ID", "bireme"), master_addr=spec.master_addr or first)
     outcome = one_machine.run_by_hand(spec, os.environ, world, options["node_rank"], options["save_pid"] or None)

@@ -1,4 +1,4 @@
-"""``bireme check``: the preflight alone."""
+"""The command ``bireme check``: runs the preflight on every node, and no job."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.job import JobSpec
 
-_HELP = Option(("--help", "-h"), "show this page")
+_HELP = Option(("--help", "-h"), "show this help")
 CHECK: dict[str, tuple[Option, ...]] = {
     "nodes": tuple(option for option in NODES if option.dest not in ("no_ssh", "node_rank", "no_ssh_check")),
     "resources": tuple(option for option in RESOURCES if not option.dest.startswith("bind_")),
-    "other": (Option(("--venv_script",), "source this file first, as for the job", "word", "FILE"), _HELP),
+    "other": (Option(("--venv_script",), "source this file first, as the job does", "word", "FILE"), _HELP),
 }
 """The options of ``bireme check``."""
 
 
 def main(argv: list[str]) -> int:
-    """Carry out ``bireme check ARGV``: 0 when every node is fit, else 1."""
+    """Run ``bireme check ARGV``; return 0 if every node is fit, else 1."""
     parsed = parse(CHECK, argv)
     if parsed.options["help"]:
         from bireme.cli.help import check_help
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
 
 
 def _check_here(spec: JobSpec) -> int:
-    """This machine alone: whatever is wrong is raised."""
+    """Check this machine, when it is the only node; return 0 if it is fit, else 1."""
     from bireme.errors import BadInputError
     from bireme.process import activation
     from bireme.resources import cores, devices, program

@@ -1,4 +1,4 @@
-"""``--dry_run``: the plan for a person's eyes."""
+"""``--dry_run``: prints the plan of a job as text or as JSON, with secrets masked."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from bireme.cluster.many_nodes import EngineCommands
+    from bireme.cluster.many_nodes import LauncherCommands
     from bireme.planning.start import NodePlan, Sketch
 
 
-def as_text(sketch: Sketch, commands: EngineCommands | None = None) -> str:
-    """The plan, several lines; of many nodes the first and the last ones in full.
+def as_text(sketch: Sketch, commands: LauncherCommands | None = None) -> str:
+    """The plan as lines of text; of many nodes, only the first and last ones are printed in full.
 
     Args:
         sketch: the plan.
-        commands: how other nodes are reached.
+        commands: the commands of the launcher; ``None`` if no other node takes part.
     """
     plan, number = sketch.head, len(sketch.ranks)
     ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
@@ -43,19 +43,19 @@ def as_text(sketch: Sketch, commands: EngineCommands | None = None) -> str:
 
 
 _IN_FULL = 32
-"""A plan of so many nodes is printed in full; of one with more, these are: first, last."""
+"""The most nodes that are printed in full; of more nodes, the first ``_FIRST`` and last ``_LAST`` are."""
 _FIRST, _LAST = 4, 2
 _LONGEST = 4096
-"""Characters of a command's word; it is cut short where it is longer, as a list of many nodes is."""
+"""Longest word of a command, in characters, that is not shortened; the list of many nodes is longer."""
 
 
 def _left_out(number: int) -> tuple[int, int]:
-    """Of so many, those from the first number up to the second are not printed."""
+    """The range of items, out of ``number``, that are not printed."""
     return (number, number) if number <= _IN_FULL else (_FIRST, number - _LAST)
 
 
 def _summary(sketch: Sketch, first: int, end: int) -> str:
-    """The nodes that are left out, in one line: by their numbers of ranks, the most frequent first."""
+    """One line for the nodes that are not printed, counted by their number of ranks, most frequent first."""
     from collections import Counter
 
     counts = Counter(sketch.ranks[first:end]).most_common()
@@ -75,10 +75,10 @@ def _command(command: Sequence[str]) -> str:
     return f"  $ {shlex.join(words)}"
 
 
-def as_json(sketch: Sketch, commands: EngineCommands | None = None) -> Iterator[str]:
-    """The plan for a machine: the fields of :class:`bireme.planning.start.StartPlan`, and ``launch``, the commands.
+def as_json(sketch: Sketch, commands: LauncherCommands | None = None) -> Iterator[str]:
+    """The plan as JSON: the fields of :class:`bireme.planning.start.StartPlan`, and the commands as ``launch``.
 
-    It comes in pieces, so that all of it never has to be in memory.
+    Yields pieces of the text, so that a large plan is never in memory at once.
     """
     import json
 
@@ -93,7 +93,7 @@ def as_json(sketch: Sketch, commands: EngineCommands | None = None) -> Iterator[
 
 
 def _items(name: str, values: Iterable[object]) -> Iterator[str]:
-    """A list as the last field of an object, indented as ``json.dumps`` would."""
+    """Yield a list as the next field of an object, indented like ``json.dumps``."""
     import json
 
     between = f',\n  "{name}": ['
@@ -105,7 +105,7 @@ def _items(name: str, values: Iterable[object]) -> Iterator[str]:
 
 
 def _tree(node: NodePlan) -> dict[str, Any]:
-    """A node with its secrets hidden."""
+    """The fields of a node, with secrets masked."""
     tree = node.as_dict()
     tree["env"] = masked_environment(tree["env"])
     for worker in tree["workers"]:

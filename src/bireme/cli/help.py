@@ -1,4 +1,4 @@
-"""The help page, made from the table of options."""
+"""The help pages of all commands, made from the table of options."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from bireme.cli.options import AGENT, RUN, TUNING, Option
 _HEAD = """\
 usage: bireme run [options] script.py [script arguments]
 
-Starts one process for each slot, with its rank, device and environment set; shows
-their output; when one fails, stops all and says which was the first, and why.
+Starts one process per slot with its rank, device and environment, and shows their
+output. When one process fails, stops all others and reports which failed first, and why.
 
   bireme run train.py --epochs 3                  on every GPU of this machine
-  bireme run --num_gpus 2 train.py                on the first two
-  bireme run -i localhost:1,3 train.py            on these two
-  bireme run -m package.train --epochs 3          a module
-  bireme run --no_python ./solver input.dat       any program
+  bireme run --num_gpus 2 train.py                on the first two GPUs
+  bireme run -i localhost:1,3 train.py            on GPUs 1 and 3
+  bireme run -m package.train --epochs 3          run a module
+  bireme run --no_python ./solver input.dat       run any program
   bireme run --wrap 'nsys profile -o r{rank}' --wrap_ranks 0 train.py
-  bireme run --dry_run train.py                   what would be started
+  bireme run --dry_run train.py                   show what would be started
 
-Options stand before the script; _ and - are alike in their names.
+Put options before the script. In their names, _ and - mean the same.
 """
 _LEFT = 30
 
@@ -28,37 +28,37 @@ _LEFT = 30
 _AGENT_HEAD = """\
 usage: python -m bireme.agent --world_info BASE64 [options] script.py [script arguments]
 
-Starts the ranks of one node of a job whose nodes and slots are known, without a runner.
+Starts the ranks of one node of a job, without a runner. The command line gives all nodes and slots of the job.
 """
 
 
 _TUNE_HEAD = """\
 usage: bireme tune [options] script.py [script arguments] --deepspeed_config ds.json
 
-Runs the job with one configuration after the other, as many at a time as there are slots
-for, and finds the fastest. What varies stands in the configuration: lists, "auto", and its
-section "autotuning", as for deepspeed --autotuning. Interrupted, it goes on where it was.
+Runs the job with different configurations, as many at a time as the slots allow, and finds
+the fastest. The configuration says what to vary: lists, "auto", and its section "autotuning",
+as for deepspeed --autotuning. After an interruption, the same command resumes the search.
 
   bireme tune --num_gpus 2 train.py --deepspeed_config ds.json     experiments of two ranks
   bireme run --autotuning run train.py --deepspeed_config ds.json  tune, then run the job
 
---num_nodes and --num_gpus say how wide an experiment is, all other options are those of bireme run.
+--num_nodes and --num_gpus set the size of each experiment. All other options are those of bireme run.
 """
 
 
 _CHECK_HEAD = """\
 usage: bireme check [options] [script.py]
 
-Asks every node of the pool whether it can carry a job: reachable, Python and Bireme there, the working
-directory, the script, the devices. One table of what is wrong; ends with 0 or 1.
+Checks that every node of the pool can run a job: that it is reachable, and has Python, Bireme, the working
+directory, the script and the devices. Prints one table of all problems. Exits with 0 if there are none, else with 1.
 """
 
 
 _DRAIN_HEAD = """\
 usage: bireme drain [--back] NODE JOB
 
-Takes a node out of an elastic job of this machine: its ranks are stopped in order, and the job goes on with the
-others. JOB is the pid that the job has said at its start, and keeps with --save_pid.
+Takes a node out of an elastic job that was started on this machine: stops the node's ranks in order, and continues
+the job on the other nodes. JOB is the pid that the job prints when it starts, and stores with --save_pid.
 """
 
 
@@ -95,7 +95,7 @@ def _page(head: str, groups: dict[str, tuple[Option, ...]]) -> str:
         for option in options:
             lines += _entry(option, width)
         lines.append("")
-    lines.append("docs/exit-codes.md has the exit codes")
+    lines.append("docs/exit-codes.md explains the exit codes")
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The command ``bireme``."""
+"""The command ``bireme``: chooses the subcommand, and turns its errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ USAGE = """\
 usage: bireme COMMAND …
 
   bireme run [options] script.py [script arguments]    launch a distributed job
-  bireme run --help                                    all its options, with examples
-  bireme tune [options] script.py [script arguments]   find the configuration in which it is fastest
-  bireme check [options] [script.py]                   are the nodes fit for a job?
+  bireme run --help                                    show all options, with examples
+  bireme tune [options] script.py [script arguments]   find its fastest configuration
+  bireme check [options] [script.py]                   check that the nodes can run a job
   bireme drain NODE JOB                                take a node out of an elastic job
   bireme --version
 """
@@ -34,7 +34,7 @@ def command() -> NoReturn:
 
 
 def guarded(carry_out: Callable[[list[str]], int], argv: list[str]) -> NoReturn:
-    """Exit with the code of a command, without the interpreter's farewell: tearing it down costs 3 ms."""
+    """Run a command and exit with its code, skipping the interpreter's shutdown, which takes 3 ms."""
     _open_standard_descriptors()
     code = main(argv, carry_out)
     try:
@@ -42,19 +42,19 @@ def guarded(carry_out: Callable[[list[str]], int], argv: list[str]) -> NoReturn:
     except BrokenPipeError:
         code = code or READER_GONE
     except OSError as error:
-        if code == OK:  # else it has been said
+        if code == OK:  # otherwise the command has reported its own failure
             complain(f"cannot write to stdout: {error.strerror}")
             code = INTERNAL
     os._exit(code)
 
 
 def _open_standard_descriptors() -> None:
-    """A command may be started with some of 0, 1, 2 closed: nothing that we open may land there."""
+    """Open /dev/null for each closed standard descriptor, so that no file that we open later gets its number."""
     for fd, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, mode)  # takes the lowest free number: this one
+            os.open(os.devnull, mode)  # takes the lowest free number, which is ``fd``
     sys.stdout = sys.stdout or open(1, "w", closefd=False)
     if isinstance(sys.stdout, io.TextIOWrapper):
         codecs.register_error("bireme", _any_character)
@@ -72,7 +72,7 @@ def _any_character(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def main(argv: list[str], carry_out: Callable[[list[str]], int] | None = None) -> int:
-    """Carry out one command line; return the exit code. No error leaves it as an exception."""
+    """Run one command line; return the exit code. Every error is reported, none is raised."""
     try:
         return (carry_out or _dispatch)(argv)
     except BiremeError as error:
@@ -100,11 +100,8 @@ def _dispatch(argv: list[str]) -> int:
     }
     if word in commands:
         return commands[word](rest)
-    complain(
-        f"there is no command {word!r}\n  for a job: bireme run {word} …"
-        if word.endswith(".py")
-        else f"there is no command {word!r}"
-    )
+    hint = f"\n  to run a job: bireme run {word} …" if word.endswith(".py") else ""
+    complain(f"unknown command: {word!r}{hint}")
     sys.stderr.write(USAGE)
     return BAD_INPUT
 
@@ -144,7 +141,7 @@ def _help(_: list[str]) -> int:
 
 
 def _our_fault(error: Exception) -> int:
-    """A bug of ours: one line for the user, the traceback in a file for whoever mends it."""
+    """Report a bug of Bireme: one line for the user, the traceback in a file for the bug report."""
     import tempfile
     import traceback
 

@@ -1,7 +1,7 @@
-"""The options, as a table; and the one parser that reads it.
+"""The table of all command line options, and the parser that reads it.
 
-``argparse`` would cost 10 ms of the 60 that a launch takes, reads the script's own arguments along with
-ours (an ambiguous prefix there is an error here), and knows one spelling of a name. The help page is
+``argparse`` is not used: importing it takes 10 ms of the 60 ms that a launch takes, it also reads the script's
+arguments (an ambiguous prefix there would be an error here), and it knows one spelling of each name. The help page is
 made from the same table (:mod:`bireme.cli.help`).
 """
 
@@ -19,10 +19,17 @@ if TYPE_CHECKING:
 
 
 class Option(Value):
-    """One option. ``names``: the first is the field's name in the result; ``_`` and ``-`` are alike in all.
+    """One option of the command line.
 
-    ``kind`` ``count`` is an integer, ``range`` one or a tuple of two (``MIN:MAX``), ``seconds`` a number of at least 0,
-    ``choice`` one of ``choices``, ``list`` a word that may be given several times.
+    Attributes:
+        names: all spellings; the first long one is the key of the value. ``_`` and ``-`` mean the same in a name.
+        help: the text on the help page.
+        kind: ``flag`` takes no value; ``word`` any text; ``count`` an integer; ``range`` an integer, or a tuple of two
+            from ``MIN:MAX``; ``seconds`` a number of at least 0; ``choice`` one of ``choices``; ``list`` a word, and
+            may be given several times.
+        metavar: what the help page calls the value.
+        default: the value if the option is not given; ``False`` for a flag, ``()`` for a list.
+        choices: the possible values of a ``choice``.
     """
 
     names: tuple[str, ...]
@@ -40,7 +47,7 @@ class Option(Value):
 
 
 class Parsed(Value):
-    """What stands on a command line: each option's value, and the command that follows the options."""
+    """A parsed command line: the value of each option by its key, and the command that follows the options."""
 
     options: dict[str, Any]
     command: tuple[str, ...]
@@ -49,26 +56,39 @@ class Parsed(Value):
 _LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 NODES = (
-    Option(("--hostfile", "-H"), "file of the nodes, a line each: worker-0 slots=4 (/job/hostfile)", "word", "FILE"),
-    Option(("--hosts",), "the nodes themselves: 'node[1-4]:8,other:2'", "word", "HOSTS", ""),
-    Option(("--num_nodes", "--nnodes"), "use only the first N nodes; MIN:MAX: elastic training", "range", "N"),
+    Option(
+        ("--hostfile", "-H"),
+        "file that lists the nodes, one per line: worker-0 slots=4 (default: /job/hostfile)",
+        "word",
+        "FILE",
+    ),
+    Option(("--hosts",), "list of nodes, instead of a hostfile: 'node[1-4]:8,other:2'", "word", "HOSTS", ""),
+    Option(("--num_nodes", "--nnodes"), "use the first N nodes; MIN:MAX turns on elastic training", "range", "N"),
     Option(
         ("--launcher",),
-        "how nodes are reached",
+        "how to reach the other nodes",
         "choice",
         "NAME",
         "auto",
         ("auto", "ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm"),
     ),
-    Option(("--launcher_args",), "more arguments for the launcher, in one word", "word", "ARGS", ""),
-    Option(("--ssh_port",), "the port of the nodes' sshd", "count", "PORT"),
-    Option(("--no_ssh_check",), "start although the nodes' preflight has found something wrong"),
-    Option(("--force_multi",), "start an agent even where the only node is this machine"),
-    Option(("--native_ranks",), "mpirun or srun starts every rank itself: for programs that call MPI"),
-    Option(("--no_ssh",), "start only this node's ranks: the command is typed on each node, with its --node_rank"),
-    Option(("--node_rank",), "which node this one is, with --no_ssh", "count", "K"),
-    Option(("--export",), "also set this variable on the nodes: NAME, 'PREFIX*' or NAME=VALUE", "list", "WHAT"),
-    Option(("--heartbeat",), "seconds of silence after which a node is lost (10)", "seconds", "SECONDS", 10.0),
+    Option(("--launcher_args",), "extra arguments for the launcher, quoted as one word", "word", "ARGS", ""),
+    Option(("--ssh_port",), "port of sshd on the nodes", "count", "PORT"),
+    Option(("--no_ssh_check",), "start the job even if the preflight finds a node unfit"),
+    Option(("--force_multi",), "start an agent even if this machine is the only node"),
+    Option(("--native_ranks",), "let mpirun or srun start every rank itself, for programs that call MPI"),
+    Option(("--no_ssh",), "start only this node's ranks: run the same command on each node, with its --node_rank"),
+    Option(("--node_rank",), "number of this node, from 0, with --no_ssh", "count", "K"),
+    Option(
+        ("--export",), "also set this environment variable on the nodes: NAME, 'PREFIX*' or NAME=VALUE", "list", "WHAT"
+    ),
+    Option(
+        ("--heartbeat",),
+        "seconds of silence after which a node counts as lost (default: 10)",
+        "seconds",
+        "SECONDS",
+        10.0,
+    ),
 )
 
 RESOURCES = (
@@ -79,93 +99,113 @@ RESOURCES = (
         "FILTER",
         "",
     ),
-    Option(("--exclude", "-e"), "use all but these nodes and slots", "word", "FILTER", ""),
+    Option(("--exclude", "-e"), "use all nodes and slots except these", "word", "FILTER", ""),
     Option(
         ("--num_gpus", "--num_accelerators", "--nproc_per_node"),
-        "slots to use on each node; without an accelerator, that many ranks on the CPU",
+        "slots to use on each node; without an accelerator, the number of ranks on the CPU",
         "word",
         "N",
     ),
     Option(
         ("--accelerator",),
-        "the kind of device to use",
+        "kind of device to use",
         "choice",
         "KIND",
         "auto",
         ("auto", "cuda", "rocm", "xpu", "npu", "cpu"),
     ),
-    Option(("--bind_cores_to_rank",), "give each rank its own physical cores"),
-    Option(("--bind_core_list",), "the cores to share out, e.g. 0,2-5 (implies --bind_cores_to_rank)", "word", "LIST"),
+    Option(("--bind_cores_to_rank",), "bind each rank to its own physical cores"),
+    Option(
+        ("--bind_core_list",),
+        "cores to divide among the ranks, e.g. 0,2-5 (implies --bind_cores_to_rank)",
+        "word",
+        "LIST",
+    ),
 )
 
 RENDEZVOUS = (
-    Option(("--master_addr",), "the address at which ranks meet (here: 127.0.0.1)", "word", "ADDR"),
-    Option(("--master_port",), "the port at which ranks meet (29500, or another if that is taken)", "count", "PORT"),
-    Option(("--rdzv_endpoint",), "address and port in one, as torchrun has it", "word", "ADDR[:PORT]"),
+    Option(("--master_addr",), "address where the ranks meet (default on one machine: 127.0.0.1)", "word", "ADDR"),
+    Option(
+        ("--master_port",),
+        "port where the ranks meet (default: 29500, or a free one if that is taken)",
+        "count",
+        "PORT",
+    ),
+    Option(("--rdzv_endpoint",), "address and port in one, as for torchrun", "word", "ADDR[:PORT]"),
 )
 
 PROGRAM = (
-    Option(("--module", "-m"), "the script is a Python module, as for python -m"),
-    Option(("--no_python",), "the script is a program of its own, not run under Python"),
+    Option(("--module", "-m"), "run the script as a Python module, like python -m"),
+    Option(("--no_python",), "run the script directly, not with Python"),
     Option(("--no_local_rank",), "never pass --local_rank to the script"),
-    Option(("--local_rank_arg",), "always pass --local_rank (else: if the script's text names it)"),
-    Option(("--venv_script",), "source this file first; its python runs the ranks", "word", "FILE"),
-    Option(("--wrap",), "run ranks under this command; {rank}, {local_rank}, {host} are replaced", "word", "CMD", ""),
-    Option(("--wrap_ranks",), "only these ranks, e.g. 0,3", "word", "RANKS", ""),
+    Option(("--local_rank_arg",), "always pass --local_rank (default: only if the script mentions it)"),
+    Option(("--venv_script",), "source this file first, and run the ranks with the python it selects", "word", "FILE"),
+    Option(
+        ("--wrap",), "run ranks under this command; {rank}, {local_rank} and {host} are replaced", "word", "CMD", ""
+    ),
+    Option(("--wrap_ranks",), "use --wrap only for these ranks, e.g. 0,3", "word", "RANKS", ""),
 )
 
 OUTPUT = (
     Option(
         ("--output",),
-        "prefix: lines labelled [host:rank] (default with more than one rank); raw: as they are; "
-        "rank0: only rank 0's; none",
+        "prefix: label each line with [host:rank] (default for more than one rank); raw: leave lines unchanged; "
+        "rank0: show only rank 0; none: show nothing",
         "choice",
         "MODE",
         "auto",
         ("auto", "prefix", "raw", "rank0", "none"),
     ),
-    Option(("--timestamps",), "put the time before each line"),
-    Option(("--fold",), "show lines that several ranks write alike once: [host:0-5] or [*:0-5]"),
-    Option(("--enable_each_rank_log",), "also write each rank's output into a file in DIR, on its node", "word", "DIR"),
-    Option(("--log_dir",), "also gather each rank's output in a file in DIR, on this machine", "word", "DIR"),
-    Option(("--report",), "write how the job has ended into FILE, as JSON", "word", "FILE"),
-    Option(("--log_level",), "how much Bireme itself says", "choice", "LEVEL", "info", _LOG_LEVELS),
-    Option(("--quiet", "-q"), "the same as --log_level error"),
+    Option(("--timestamps",), "print the time before each line"),
+    Option(("--fold",), "show a line that several ranks write only once: [host:0-5] or [*:0-5]"),
+    Option(
+        ("--enable_each_rank_log",), "also write each rank's output to a file in DIR, on the rank's node", "word", "DIR"
+    ),
+    Option(("--log_dir",), "also write each rank's output to a file in DIR, on this machine", "word", "DIR"),
+    Option(("--report",), "write the result of the job to FILE, as JSON", "word", "FILE"),
+    Option(("--log_level",), "verbosity of Bireme's own messages", "choice", "LEVEL", "info", _LOG_LEVELS),
+    Option(("--quiet", "-q"), "same as --log_level error"),
 )
 
 CONDUCT = (
-    Option(("--grace",), "seconds between SIGTERM and SIGKILL when ranks are stopped (10)", "seconds", "SECONDS", 10.0),
-    Option(("--time_limit",), "stop the job after so many seconds, with exit code 124", "seconds", "SECONDS"),
+    Option(
+        ("--grace",),
+        "seconds between SIGTERM and SIGKILL when ranks are stopped (default: 10)",
+        "seconds",
+        "SECONDS",
+        10.0,
+    ),
+    Option(("--time_limit",), "stop the job after this many seconds, with exit code 124", "seconds", "SECONDS"),
     Option(
         ("--restarts", "--max_restarts"),
-        "after a failure, start the whole job again, up to R times (0; elastic: 3)",
+        "restart the whole job after a failure, up to R times (default: 0; elastic: 3)",
         "count",
         "R",
     ),
     Option(
         ("--restart_window",),
-        "restarts are forgiven after so many seconds without a failure (3600)",
+        "seconds without a failure after which earlier restarts no longer count (default: 3600)",
         "seconds",
         "SECONDS",
         3600.0,
     ),
-    Option(("--save_pid",), "keep the launcher's pid in /tmp/<pid>.deepspeed while it runs"),
-    Option(("--dry_run",), "print the plan and start nothing"),
-    Option(("--json",), "with --dry_run: the plan as JSON"),
-    Option(("--help", "-h"), "show this page"),
+    Option(("--save_pid",), "keep Bireme's pid in /tmp/<pid>.deepspeed while the job runs"),
+    Option(("--dry_run",), "print the plan without starting anything"),
+    Option(("--json",), "with --dry_run: print the plan as JSON"),
+    Option(("--help", "-h"), "show this help"),
 )
 
 ELASTIC = (
     Option(
         ("--elastic_training", "--enable_elastic_training"),
-        "nodes may come and go, the ranks go on from their checkpoint",
+        "let nodes join and leave; the ranks resume from their checkpoint",
     ),
-    Option(("--min_elastic_nodes",), "with fewer nodes the job waits (1)", "count", "N"),
-    Option(("--max_elastic_nodes",), "it uses no more (all)", "count", "N"),
-    Option(("--elastic_timeout",), "it waits so many seconds for enough nodes (600)", "seconds", "SECONDS", 600.0),
+    Option(("--min_elastic_nodes",), "wait while fewer nodes are available (default: 1)", "count", "N"),
+    Option(("--max_elastic_nodes",), "use at most this many nodes (default: all)", "count", "N"),
+    Option(("--elastic_timeout",), "seconds to wait for enough nodes (default: 600)", "seconds", "SECONDS", 600.0),
     Option(
         ("--elastic_interval",),
-        "seconds at most between two looks for a node that is gone (30)",
+        "longest interval between two checks whether a lost node is back (default: 30)",
         "seconds",
         "SECONDS",
         30.0,
@@ -175,22 +215,22 @@ ELASTIC = (
 TUNING = (
     Option(
         ("--autotuning",),
-        "search for the DeepSpeed configuration in which the job is fastest; run: then run the job with it",
+        "search for the fastest DeepSpeed configuration of the job; run: then run the job with it",
         "choice",
         "HOW",
         "",
         ("tune", "run"),
     ),
-    Option(("--experiment_limit",), "stop an experiment after so many seconds", "seconds", "SECONDS"),
+    Option(("--experiment_limit",), "stop an experiment after this many seconds", "seconds", "SECONDS"),
     Option(
         ("--config_as",),
-        "how the script is given an experiment's configuration: encoded in a word, or as a file's path",
+        "how to pass an experiment's configuration to the script, encoded in a word or as the path of a file",
         "choice",
         "FORM",
         "word",
         ("word", "file"),
     ),
-    Option(("--order",), "which experiment starts first", "choice", "ORDER", "fifo", ("fifo", "longest")),
+    Option(("--order",), "order in which experiments start", "choice", "ORDER", "fifo", ("fifo", "longest")),
 )
 
 RUN: dict[str, tuple[Option, ...]] = {
@@ -205,7 +245,6 @@ RUN: dict[str, tuple[Option, ...]] = {
 }
 """The options of ``bireme run``, by group, in the order of the help page."""
 
-_NODES_ONLY = tuple(option.dest for option in NODES)
 _NOT_BY_HAND = (
     *("include", "exclude", "num_gpus", "rdzv_endpoint", "save_pid", "dry_run", "json", "log_dir", "report"),
     *("restart_window", "elastic_timeout", "elastic_interval"),
@@ -214,8 +253,8 @@ _NOT_BY_HAND = (
 AGENT: dict[str, tuple[Option, ...]] = {
     "world": (
         Option(("--world_info",), 'URL-safe base64 of {"host": [slot, …], …}: all nodes of the job', "word", "BASE64"),
-        Option(("--node_rank",), "which of them this one is (0)", "count", "K", 0),
-        Option(("--save_pid",), "keep our pid in /tmp/<PID>.deepspeed while we run", "count", "PID", 0),
+        Option(("--node_rank",), "number of this node among them (default: 0)", "count", "K", 0),
+        Option(("--save_pid",), "keep the agent's pid in /tmp/<PID>.deepspeed while it runs", "count", "PID", 0),
     ),
     **{
         title: tuple(option for option in options if option.dest not in _NOT_BY_HAND)
@@ -223,14 +262,14 @@ AGENT: dict[str, tuple[Option, ...]] = {
         if options not in (NODES, TUNING)
     },
 }
-"""The options of ``python -m bireme.agent``: those of one node whose world is given."""
+"""The options of ``python -m bireme.agent``, which starts one node of a known world."""
 
 
 def parse(groups: dict[str, tuple[Option, ...]], argv: Sequence[str]) -> Parsed:
-    """Read options up to the first word that is none; everything from there on is the command, untouched.
+    """Read options up to the first word that is not one; that word and all after it are the command, unchanged.
 
     Raises:
-        BadInputError: an unknown option, a missing or unfit value.
+        BadInputError: an option is unknown, or its value is missing or invalid.
     """
     table = {name: option for group in groups.values() for option in group for name in option.names}
     values = {option.dest: option.default for option in table.values()}
@@ -244,7 +283,7 @@ def parse(groups: dict[str, tuple[Option, ...]], argv: Sequence[str]) -> Parsed:
         name, equals, value = _split(word, table)
         option = table.get(name)
         if option is None:
-            raise BadInputError(f"there is no option {word.partition('=')[0]}", hint=_nearest(name, table))
+            raise BadInputError(f"unknown option: {word.partition('=')[0]}", hint=_nearest(name, table))
         if option.kind == "flag":
             if equals:
                 raise BadInputError(f"{name} takes no value", where=word)
@@ -260,7 +299,7 @@ def parse(groups: dict[str, tuple[Option, ...]], argv: Sequence[str]) -> Parsed:
 
 
 def _split(word: str, table: dict[str, Option]) -> tuple[str, bool, str]:
-    """(name in our spelling, whether a value is attached, the value) of ``--a-b=c``, ``-i c`` or ``-ic``."""
+    """Split ``--a-b=c``, ``-i`` or ``-ic`` into (name with ``_``, whether a value is attached, that value)."""
     if word.startswith("--"):
         name, equals, value = word.partition("=")
         return "--" + name[2:].replace("-", "_"), bool(equals), value
@@ -286,15 +325,15 @@ def _convert(option: Option, name: str, value: str) -> Any:
             raise BadInputError(f"{value!r} is not a number of seconds", where=name)
         return seconds
     if option.kind == "choice" and value not in option.choices:
-        raise BadInputError(f"{value!r} is none of {', '.join(option.choices)}", where=name)
+        raise BadInputError(f"{value!r} is not one of {', '.join(option.choices)}", where=name)
     return value
 
 
 def whole(text: str, where: str) -> int:
-    """A whole number of reasonable size, as somebody types it.
+    """Read a whole number of fewer than ten digits; ``where`` is the option, for the error.
 
     Raises:
-        BadInputError: it is none.
+        BadInputError: the text is not such a number.
     """
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) < 10):

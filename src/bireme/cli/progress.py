@@ -1,4 +1,4 @@
-"""What a study shows while it runs: a live picture on a terminal, plain lines elsewhere."""
+"""Shows the progress of a study: a live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ if TYPE_CHECKING:
 
 
 def watcher(tuning: Tuning, *, quiet: bool = False) -> Watcher:
-    """Who shows a study; ``quiet``: nothing of it."""
+    """The display of a study: live on a terminal, else plain lines; with ``quiet``, only warnings on stderr."""
     if quiet:
         return Silent()
     return Live(tuning) if sys.stdout.isatty() else Lines(tuning)
 
 
 class Silent:
-    """Shows nothing but what is worth a line."""
+    """Shows only notes, on stderr."""
 
     interval = 0.0
 
     def started(self, name: str, reservation: SlotReservation) -> None:
-        """As `Watcher`."""
+        """An experiment starts."""
 
     def ended(self, name: str, ending: TrialResult, *, again: float | None) -> None:
-        """As `Watcher`."""
+        """An experiment has ended; ``again``: seconds until it is retried, or ``None``."""
 
     def note(self, text: str) -> None:
-        """As `Watcher`."""
+        """Show a note about the study."""
         if text:
             complain(text)
 
     def tick(self) -> None:
-        """As `Watcher`."""
+        """Refresh the display."""
 
     def close(self) -> None:
-        """As `Watcher`."""
+        """End the display."""
 
 
 class Pace:
-    """How a study goes on: how much is done and left, and how long that may take."""
+    """Counts the running, finished and remaining experiments of a study, and estimates the remaining time."""
 
     def __init__(self, tuning: Tuning) -> None:
         self.tuning = tuning
@@ -71,18 +71,18 @@ class Pace:
         self._widest = max(self._widest, len(self.running))
 
     def ended(self, name: str, ending: TrialResult) -> None:
-        """One has ended."""
+        """An experiment has ended."""
         self.running.pop(name, None)
         self._seconds.append(ending.seconds)
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the study began."""
         return time.monotonic() - self._begin
 
     @property
     def left(self) -> str:
-        """``7 to go, about 1 min``; "" when nothing is known."""
+        """The remaining work, as ``7 to go, about 1 min``; "" if it is not known."""
         tuning_left = self.tuning.left
         if tuning_left is None:
             return ""
@@ -94,7 +94,7 @@ class Pace:
 
 
 class Lines:
-    """A line on stdout for each event."""
+    """Prints a line on stdout for each event."""
 
     interval = 0.0
 
@@ -102,32 +102,32 @@ class Lines:
         self._pace = Pace(tuning)
 
     def started(self, name: str, reservation: SlotReservation) -> None:
-        """As `Watcher`."""
+        """An experiment starts."""
         self._pace.started(name, reservation)
         _print(f"{name} starts on {reservation.include()}")
 
     def ended(self, name: str, ending: TrialResult, *, again: float | None) -> None:
-        """As `Watcher`."""
+        """An experiment has ended; ``again``: seconds until it is retried, or ``None``."""
         self._pace.ended(name, ending)
         left = self._pace.left
         _print(f"{_end_line(self._pace.tuning, name, ending, again=again)}{f' ({left})' if left else ''}")
 
     def note(self, text: str) -> None:
-        """As `Watcher`."""
+        """Show a note about the study."""
         if text:
             _print(text)
 
     def tick(self) -> None:
-        """As `Watcher`."""
+        """Refresh the display."""
 
     def close(self) -> None:
-        """As `Watcher`."""
+        """End the display."""
 
 
 class Live:
-    """The same lines, and below them what runs now, what is best and what is left.
+    """Prints the lines of `Lines`, and below them a live display of running experiments, best result and work left.
 
-    The cursor is hidden from the first `tick` to `close`, which the study calls before a signal can end us.
+    The cursor is hidden from the first `tick` to `close`, which the study calls before a signal can end this process.
     """
 
     interval = 1.0
@@ -140,17 +140,17 @@ class Live:
         self._live: RichLive | None = None
 
     def started(self, name: str, reservation: SlotReservation) -> None:
-        """As `Watcher`."""
+        """An experiment starts."""
         self._pace.started(name, reservation)
         self.tick()
 
     def ended(self, name: str, ending: TrialResult, *, again: float | None) -> None:
-        """As `Watcher`."""
+        """An experiment has ended; ``again``: seconds until it is retried, or ``None``."""
         self._pace.ended(name, ending)
         self._line(_end_line(self._pace.tuning, name, ending, again=again), "" if ending.cause == "ok" else "yellow")
 
     def note(self, text: str) -> None:
-        """As `Watcher`."""
+        """Show a note about the study."""
         if text:
             self._line(text, "dim")
 
@@ -163,7 +163,7 @@ class Live:
             self.tick()
 
     def tick(self) -> None:
-        """As `Watcher`."""
+        """Refresh the display."""
         if self._live is None:
             self._live = self._begin()
         with _writing():
@@ -172,18 +172,18 @@ class Live:
     def _begin(self) -> RichLive:
         from rich.live import Live as RichLive
 
-        # Refreshed by the study's own loop: a thread of rich's would be there when guardians are forked.
+        # The study's own loop refreshes it: guardians are forked, and a thread of rich must not exist then.
         live = RichLive(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
         with _writing():
             live.start()
         return live
 
     def close(self) -> None:
-        """Take the picture away and give the cursor back."""
+        """Remove the display and show the cursor again."""
         live, self._live = self._live, None
         if live is not None:
             with _writing():
-                live.update("")  # it is shown once more, in full: a long one would scroll
+                live.update("")  # rich prints it once more in full, and a long one would scroll
                 live.stop()
 
     def _picture(self) -> RenderableType:
@@ -216,8 +216,8 @@ def _in(seconds: float) -> str:
 
 def _end_line(tuning: Tuning, name: str, ending: TrialResult, *, again: float | None) -> str:
     if again is not None:
-        elsewhere = " elsewhere" if ending.hosts else ""  # they rest now
-        return f"{name}: {ending.cause}: {ending.reason}; it is started again{_in(again) or elsewhere}"
+        elsewhere = " elsewhere" if ending.hosts else ""  # these nodes get a pause
+        return f"{name}: {ending.cause}: {ending.reason}; retrying{_in(again) or elsewhere}"
     if ending.cause != "ok":
         return f"{name}: {ending.cause}{f': {ending.reason}' if ending.reason else ''}"
     row = next((row for row in tuning.rows if row.trial.name == name), None)
@@ -229,7 +229,7 @@ def _end_line(tuning: Tuning, name: str, ending: TrialResult, *, again: float | 
 
 @contextmanager
 def any_text(stream: TextIO) -> Iterator[None]:
-    """What the stream's encoding does not have (``…`` in ASCII, what a rank has raised) is written by its number."""
+    """Write characters that the stream's encoding lacks as escapes: ours (``…``), or those in a rank's error."""
     if not isinstance(stream, io.TextIOWrapper):
         yield
         return
@@ -240,7 +240,7 @@ def any_text(stream: TextIO) -> Iterator[None]:
     finally:
         try:
             stream.reconfigure(errors=before)
-        except OSError:  # what could not be written stays so, and has been said
+        except OSError:  # buffered text could not be written; that has been reported
             pass
 
 
@@ -251,7 +251,7 @@ def _print(text: str) -> None:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Where nobody reads any more, what is still in stdout's buffer goes nowhere, and does not fail again later."""
+    """After a failed write, send stdout to /dev/null, so that text in its buffer does not fail again later."""
     try:
         yield
     except OSError:

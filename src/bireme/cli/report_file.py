@@ -1,4 +1,4 @@
-"""The file of ``--report``: how a job has ended, for a program to read. It appears whole or not at all."""
+"""Writes the file of ``--report``, the result of a job as JSON, either completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ _WHERE = "--report"
 
 
 def prepare(path: str) -> str:
-    """Make sure that the file can be written, and that none of an earlier job is there; return its absolute path.
+    """Check that the file can be written, and remove that of an earlier job; return its absolute path.
 
     Raises:
-        BadInputError: it cannot be written, or something other than a file stands there.
+        BadInputError: the file cannot be written, or the path is something other than a regular file.
     """
     place = os.path.abspath(os.path.expanduser(path))
     try:
-        if not stat.S_ISREG(os.lstat(place).st_mode):  # the file takes its place: not that of a device, or of a link
-            raise BadInputError(f"{path} is no regular file", hint="the report is a file of its own", where=_WHERE)
+        if not stat.S_ISREG(os.lstat(place).st_mode):  # we would replace it: never a device or a link
+            raise BadInputError(
+                f"{path} is not a regular file",
+                hint="name a file that does not exist yet, or a regular one",
+                where=_WHERE,
+            )
     except OSError:
-        pass  # whatever is wrong with the folder shows when we write there
+        pass  # nothing is there yet; a problem with the folder shows below
     try:
         fd, draft = drafts.create(place)
         os.close(fd)
@@ -41,7 +45,7 @@ def prepare(path: str) -> str:
 
 
 def write(place: str, record: dict[str, Any]) -> None:
-    """Write the file. Where that cannot be done it is said, and the job's exit code stays what it is."""
+    """Write the file. A failure is printed, and does not change the exit code of the job."""
     try:
         drafts.write(place, f"{json.dumps(record, indent=1)}\n".encode("ascii"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""``bireme run``: parse, run, report."""
+"""The command ``bireme run``: parses the options, runs the job, and reports its end."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 _PATIENCE = 2.0
-"""Seconds for which a reader that does not read is waited for, where somebody waits for us."""
+"""Longest wait, in seconds, for a stalled reader of stderr while somebody else waits for us."""
 
 
 def main(argv: list[str]) -> int:
-    """Carry out ``bireme run ARGV``; return the exit code."""
+    """Run ``bireme run ARGV``; return the exit code."""
     return carry_out(parse(RUN, argv))
 
 
 def carry_out(parsed: Parsed) -> int:
-    """Do what a command line that has been read says; return the exit code."""
+    """Run a parsed command line; return the exit code."""
     if parsed.options["help"]:
         from bireme.cli.help import run_help
 
@@ -41,14 +41,14 @@ def carry_out(parsed: Parsed) -> int:
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
     spec = job_spec(parsed)
     if parsed.options["json"] and not parsed.options["dry_run"]:
-        raise BadInputError("--json says how --dry_run prints", hint="add --dry_run")
+        raise BadInputError("--json only works with --dry_run", hint="add --dry_run")
     if parsed.options["dry_run"]:
         return _dry_run(spec, as_json=parsed.options["json"])
     return _run_and_record(spec, place) if place else _run(spec)
 
 
 def _report_place(path: str | None) -> str:
-    """Where the report is to be written; "" if none is. One of an earlier job is gone from now on."""
+    """The path of the report, "" if none is wanted. A report of an earlier job is removed."""
     if path is None:
         return ""
     from bireme.cli import report_file
@@ -60,7 +60,7 @@ def _run(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None
     from bireme.api import run
 
     outcome = run(spec, on_restart=_say_restart, on_change=_say_change)
-    at_end(outcome)  # first, for the reader of our stderr may not read
+    at_end(outcome)  # first: the reader of our stderr may be stalled
     report(outcome)
     if outcome.history:
         from bireme.result.report import story
@@ -70,7 +70,7 @@ def _run(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None
 
 
 def _run_and_record(spec: JobSpec, place: str) -> int:
-    """The same with ``--report``: whatever ends the job is written there, but for bad input, when there was none."""
+    """Run a job and write its result to the file of ``--report``, also after an error; not after bad input."""
     import time
 
     from bireme.cli import report_file
@@ -87,28 +87,30 @@ def _run_and_record(spec: JobSpec, place: str) -> int:
 
 
 def _say_restart(outcome: Outcome, again: JobSpec) -> None:
-    """The report of an attempt, and that there is another."""
+    """Report how an attempt ended, and announce the next one."""
     report(outcome)
     without = f", without {', '.join(again.avoid)} if others are left" if again.avoid else ""
-    of = f" of {again.restarts}" if again.attempt <= again.restarts else ""  # some may have been forgiven
+    of = (
+        f" of {again.restarts}" if again.attempt <= again.restarts else ""
+    )  # more where earlier restarts no longer count
     complain(f"restart {again.attempt}{of}{without}")
 
 
 def _say_change(outcome: Outcome, why: str) -> None:
-    """The end of an elastic job's epoch: what a worker that failed has said, and why there is another."""
+    """Report why an epoch of an elastic job ended, with the failed worker's error, and why the next one starts."""
     if outcome.cause == "rank failed":
-        report(outcome, hasty=True)  # nobody hears signals meanwhile, and the other nodes wait
+        report(outcome, hasty=True)  # no signal is handled meanwhile, and the other nodes wait
         why = why.rpartition(": ")[2]
     complain(why, patience=_PATIENCE)
 
 
 def report(outcome: Outcome, *, hasty: bool = False) -> None:
-    """Say on stderr how it ended, if it did not end well. ``hasty``: do not wait for a reader that does not read."""
+    """Report on stderr how a job ended, unless it succeeded. ``hasty``: wait only `_PATIENCE` for a stalled reader."""
     if outcome.exit_code == OK and not outcome.stuck:
         return
     from bireme.result.report import summary
 
-    # Who has stopped the job does not want to wait for him either.
+    # Somebody who stopped the job, or whose terminal is stalled, should not have to wait.
     hasty = hasty or outcome.unread or outcome.cause == "signal"
     complain(summary(outcome), every_line=True, patience=_PATIENCE if hasty else None)
 
@@ -116,9 +118,9 @@ def report(outcome: Outcome, *, hasty: bool = False) -> None:
 def _dry_run(spec: JobSpec, *, as_json: bool) -> int:
     from bireme.api import sketch
     from bireme.cli import dry_run
-    from bireme.launch.placement import engine_commands
+    from bireme.launch.placement import launcher_commands
 
-    found, commands = sketch(spec), engine_commands(spec, os.environ)
+    found, commands = sketch(spec), launcher_commands(spec, os.environ)
     for piece in dry_run.as_json(found, commands) if as_json else (dry_run.as_text(found, commands),):
         show(piece)
     return OK

@@ -1,4 +1,4 @@
-"""From the words of the command line to the job."""
+"""Makes the job from the parsed options, and refuses options that cannot be used together."""
 
 from __future__ import annotations
 
@@ -34,22 +34,20 @@ _ABSENT: dict[str, Any] = {
     **{option.dest: option.default for option in NODES},
     "export": (),
 }
-"""Options that a node whose world is given does not have."""
+"""Values of the options that ``python -m bireme.agent`` does not have."""
 
 
 def job_spec(parsed: Parsed) -> JobSpec:
     """The job that a command line describes.
 
     Raises:
-        BadInputError: options that exclude each other, or no script.
+        BadInputError: a value is invalid, options cannot be used together, or no script is given.
     """
     options = {**_ABSENT, **parsed.options}
     program = _program(parsed)
     num_gpus, accelerator = _slots(options)
     if num_gpus is not None and (options["include"] or options["exclude"]):
-        raise BadInputError(
-            "--num_gpus cannot be used with --include or --exclude", hint="name the slots, or their number"
-        )
+        raise BadInputError("--num_gpus cannot be used with --include or --exclude", hint="use one or the other")
     addr, port = _endpoint(options)
     elastic, min_nodes, max_nodes = _elastic(options)
     return JobSpec(
@@ -99,35 +97,33 @@ def job_spec(parsed: Parsed) -> JobSpec:
 
 
 def _elastic(options: dict[str, Any]) -> tuple[bool, int, int | None]:
-    """(is it an elastic job, its fewest nodes, its most)."""
+    """(whether the job is elastic, its minimum and its maximum number of nodes)."""
     least, most = (_bound(options, name) for name in ("min_elastic_nodes", "max_elastic_nodes"))
     ranged = isinstance(options["num_nodes"], tuple)
     if not (options["elastic_training"] or ranged):
         for name, bound in (("min", least), ("max", most)):
             if bound is not None:
                 where = f"--{name}_elastic_nodes"
-                raise BadInputError(
-                    "it says how many nodes elastic training has", hint="add --elastic_training", where=where
-                )
+                raise BadInputError("only for elastic training", hint="add --elastic_training", where=where)
         return False, 1, None
     if options["native_ranks"]:
-        raise BadInputError(
-            "--elastic_training cannot be used with --native_ranks", hint="the engine starts those ranks"
-        )
+        what = "--elastic_training cannot be used with --native_ranks"
+        raise BadInputError(what, hint="leave out --native_ranks: the launcher cannot restart its ranks")
     if ranged:
         if least is not None or most is not None:
-            raise BadInputError(
-                "MIN:MAX says the same as --min_elastic_nodes and --max_elastic_nodes", where="--num_nodes"
-            )
+            what = "MIN:MAX cannot be used with --min_elastic_nodes or --max_elastic_nodes"
+            raise BadInputError(what, hint="use one or the other", where="--num_nodes")
         least, most = options["num_nodes"]
     elif _num_nodes(options) is not None:
         if most is not None:
-            raise BadInputError("--num_nodes says the same as --max_elastic_nodes", hint="use one of them")
+            raise BadInputError("--num_nodes cannot be used with --max_elastic_nodes", hint="use one or the other")
         most = _num_nodes(options)
     least = 1 if least is None else least
     if least < 1 or (most is not None and most < least):
-        what = f"{least} to {'any number of' if most is None else most} nodes is no range"
-        raise BadInputError(what, hint="1 <= MIN <= MAX", where="--num_nodes" if ranged else "--min_elastic_nodes")
+        what = f"not a range of nodes: {least} to {'any number' if most is None else most}"
+        raise BadInputError(
+            what, hint="expected 1 <= MIN <= MAX", where="--num_nodes" if ranged else "--min_elastic_nodes"
+        )
     return True, least, most
 
 
@@ -142,14 +138,16 @@ def _restarts(options: dict[str, Any], elastic: bool) -> int:
         return DEFAULT_ELASTIC_RESTARTS if elastic else 0
     number = int(given)
     if number < 0:
-        raise BadInputError(f"{number} is not a number of restarts", where="--restarts")
+        raise BadInputError(f"must be at least 0, not {number}", where="--restarts")
     if number and options["native_ranks"]:
-        raise BadInputError("--restarts cannot be used with --native_ranks", hint="the engine starts those ranks")
+        raise BadInputError(
+            "--restarts cannot be used with --native_ranks", hint="the launcher cannot restart its ranks"
+        )
     return number
 
 
 def nodes_spec(parsed: Parsed) -> JobSpec:
-    """What ``bireme check`` looks at: the nodes, and a program only if one is named."""
+    """The job that ``bireme check`` checks: the nodes, and the program if one is given."""
     options = {**_ABSENT, **parsed.options}
     num_gpus, accelerator = _slots(options)
     target, *args = parsed.command or ("",)
@@ -172,10 +170,10 @@ def nodes_spec(parsed: Parsed) -> JobSpec:
 
 
 def tuning_width(options: dict[str, Any]) -> tuple[int | None, int | None]:
-    """(nodes, slots on each) of an experiment, where ``--num_nodes`` and ``--num_gpus`` say so.
+    """(nodes, slots per node) of an experiment, as given by ``--num_nodes`` and ``--num_gpus``; ``None``: not given.
 
     Raises:
-        BadInputError: a number is none, or too small.
+        BadInputError: a number is malformed or too small.
     """
     return _nodes(options), _slots(options)[0]
 
@@ -183,31 +181,33 @@ def tuning_width(options: dict[str, Any]) -> tuple[int | None, int | None]:
 def _num_nodes(options: dict[str, Any]) -> int | None:
     number = _nodes(options)
     if number is not None and (options["include"] or options["exclude"]):
-        raise BadInputError("--num_nodes cannot be used with --include or --exclude", hint="the filter names the nodes")
+        raise BadInputError("--num_nodes cannot be used with --include or --exclude", hint="use one or the other")
     return number
 
 
 def _nodes(options: dict[str, Any]) -> int | None:
     number = options["num_nodes"]
     if isinstance(number, tuple):
-        raise BadInputError("a range is for elastic training, of bireme run", where="--num_nodes")
+        raise BadInputError("a range is only for elastic training with bireme run", where="--num_nodes")
     if number in (None, -1):  # -1 is DeepSpeed's default
         return None
     if number < 1:
-        raise BadInputError(f"{number} is too few: at least 1 is needed", where="--num_nodes")
+        raise BadInputError(f"must be at least 1, not {number}", where="--num_nodes")
     return int(number)
 
 
 def _restart_window(seconds: float) -> float:
     if seconds == 0:
-        what = "with 0 every failure is forgiven at once, and the job starts again for ever"
-        raise BadInputError(what, hint="name the seconds of a healthy run", where="--restart_window")
+        what = "0 would let a failing job restart forever"
+        raise BadInputError(
+            what, hint="give the number of seconds after which a run counts as healthy", where="--restart_window"
+        )
     return seconds
 
 
 def _heartbeat(seconds: float) -> float:
     if not 0.5 <= seconds <= 3600:
-        raise BadInputError(f"{seconds:g} s is no useful bound", hint="0.5 to 3600", where="--heartbeat")
+        raise BadInputError(f"must be between 0.5 and 3600 seconds, not {seconds:g}", where="--heartbeat")
     return seconds
 
 
@@ -224,19 +224,19 @@ def _words(text: str, where: str) -> tuple[str, ...]:
 
 def _program(parsed: Parsed) -> Program:
     if not parsed.command:
-        raise BadInputError("no script is named", hint="it stands after the options, before its own arguments")
+        raise BadInputError("no script given", hint="put it after the options and before its own arguments")
     if parsed.options["module"] and parsed.options["no_python"]:
-        raise BadInputError("--module and --no_python exclude each other")
+        raise BadInputError("--module and --no_python cannot be used together", hint="use one or the other")
     target, *args = parsed.command
     if not target:
-        raise BadInputError("the script's name is empty")
+        raise BadInputError("the name of the script is empty")
     if parsed.options["module"]:
         return Program(target, tuple(args), "module")
     return Program(target, tuple(args), "exec" if parsed.options["no_python"] else "script")
 
 
 def _slots(options: dict[str, Any]) -> tuple[int | None, str]:
-    """(slots per node, accelerator); torchrun's words ``gpu``, ``cpu`` and ``auto`` stand for all there are."""
+    """(slots per node, accelerator). The words of torchrun, ``gpu``, ``cpu`` and ``auto``, mean all of the kind."""
     text, accelerator = options["num_gpus"], options["accelerator"]
     if text in (None, "-1", "auto", "gpu"):  # -1 is DeepSpeed's default
         return None, accelerator
@@ -246,7 +246,7 @@ def _slots(options: dict[str, Any]) -> tuple[int | None, str]:
         return os.cpu_count() or 1, "cpu"
     number = whole(text, "--num_gpus")
     if number < 1:
-        raise BadInputError(f"{number} is too few: at least 1 is needed", where="--num_gpus")
+        raise BadInputError(f"must be at least 1, not {number}", where="--num_gpus")
     return number, accelerator
 
 
@@ -255,27 +255,31 @@ def _endpoint(options: dict[str, Any]) -> tuple[str | None, int | None]:
     endpoint = options["rdzv_endpoint"]
     if endpoint:
         if addr or port:
-            raise BadInputError("--rdzv_endpoint says the same as --master_addr and --master_port: use one of them")
+            raise BadInputError(
+                "--rdzv_endpoint cannot be used with --master_addr or --master_port", hint="use one or the other"
+            )
         addr, port = _split_endpoint(endpoint)
     where = "--rdzv_endpoint" if endpoint else "--master_addr"
     if addr == "":
         raise BadInputError("the address is empty", where=where)
     if port is not None and not 1 <= port <= 65535:
         where = where if endpoint else "--master_port"
-        raise BadInputError(f"{port} is not a port: they go from 1 to 65535", where=where)
+        raise BadInputError(f"not a port: {port} (expected 1 to 65535)", where=where)
     return addr, port
 
 
 def _split_endpoint(endpoint: str) -> tuple[str, int | None]:
-    """``ADDR``, ``ADDR:PORT`` or ``[IPV6]:PORT``; port 0 lets the launcher choose, as under torchrun."""
+    """``ADDR``, ``ADDR:PORT`` or ``[IPV6]:PORT``; port 0 lets Bireme choose a port, as torchrun does."""
     where = "--rdzv_endpoint"
     if endpoint.startswith("["):
         addr, bracket, rest = endpoint[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise BadInputError(f"{endpoint!r} is not an address and a port", hint="e.g. [fe80::1]:29500", where=where)
+            raise BadInputError(
+                f"not an address and a port: {endpoint!r}", hint="expected e.g. [fe80::1]:29500", where=where
+            )
         text = rest[1:]
     elif endpoint.count(":") > 1:
-        raise BadInputError(f"{endpoint!r}: an IPv6 address stands in brackets", hint=f"[{endpoint}]", where=where)
+        raise BadInputError(f"an IPv6 address needs brackets: {endpoint!r}", hint=f"write [{endpoint}]", where=where)
     else:
         addr, _, text = endpoint.partition(":")
     return addr, (whole(text, where) or None) if text else None
@@ -283,7 +287,7 @@ def _split_endpoint(endpoint: str) -> tuple[str, int | None]:
 
 def _local_rank(options: dict[str, Any]) -> Any:
     if options["no_local_rank"] and options["local_rank_arg"]:
-        raise BadInputError("--no_local_rank and --local_rank_arg exclude each other")
+        raise BadInputError("--no_local_rank and --local_rank_arg cannot be used together", hint="use one or the other")
     if options["no_local_rank"]:
         return "never"
     return "always" if options["local_rank_arg"] else "auto"
@@ -296,7 +300,7 @@ def _log_dir(text: str | None) -> str | None:
 def _wrap(options: dict[str, Any]) -> tuple[str, ...]:
     if not options["wrap"]:
         if options["wrap_ranks"]:
-            raise BadInputError("--wrap_ranks says on which ranks --wrap is used", hint="add --wrap CMD")
+            raise BadInputError("--wrap_ranks only works with --wrap", hint="add --wrap CMD")
         return ()
     return _words(options["wrap"], "--wrap")
 
@@ -308,6 +312,6 @@ def _ranks(text: str) -> tuple[int, ...]:
         low = whole(first, "--wrap_ranks")
         high = whole(last, "--wrap_ranks") if dash else low
         if not 0 <= low <= high <= _MOST_RANKS:
-            raise BadInputError(f"{word!r} are no ranks", hint="e.g. 0,3 or 0-3", where="--wrap_ranks")
+            raise BadInputError(f"not a list of ranks: {word!r} (expected e.g. 0,3-5)", where="--wrap_ranks")
         ranks += range(low, high + 1)
     return tuple(ranks)

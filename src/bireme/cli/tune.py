@@ -1,4 +1,4 @@
-"""``bireme tune`` and ``bireme run --autotuning``: from the command line to a study, and its end on the screen."""
+"""The commands ``bireme tune`` and ``bireme run --autotuning``: run a study from the options, and print its result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bireme.tune.deepspeed.autotune import Request, Result
 
 NOTHING_WORKS = 1
-"""The exit code of a study that has found no configuration that works."""
+"""Exit code of a study in which no configuration worked."""
 
 _WHERE = ("include", "exclude", "num_nodes", "num_gpus")
 _OURS = tuple(option.dest for option in TUNING)
@@ -34,11 +34,11 @@ NOT_SHARED = (
     *(*_WHERE, *_OURS, "master_addr", "master_port", "rdzv_endpoint", "time_limit", "restarts", "save_pid", "log_dir"),
     *("enable_each_rank_log", "report", "output", "timestamps", "fold", "dry_run", "json", "help"),
 )
-"""What an experiment does not take over as it stands."""
+"""Options of the command line that are not passed to experiments unchanged."""
 
 
 def main(argv: list[str]) -> int:
-    """Carry out ``bireme tune ARGV``; return the exit code."""
+    """Run ``bireme tune ARGV``; return the exit code."""
     parsed = parse(RUN, argv)
     mode = parsed.options["autotuning"] or "tune"
     parsed = parsed.replace(options={**parsed.options, "autotuning": mode})
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
 
 
 def carry_out(parsed: Parsed) -> int:
-    """Tune the job of a command line that has been read; return the exit code."""
+    """Tune the job of a parsed command line; with ``--autotuning run``, then run it. Return the exit code."""
     code, best = study(parsed)
     if code == OK and parsed.options["autotuning"] == "run":
         os.execv(sys.executable, isolated.command("bireme", *best[1:]))  # without the word ``bireme``
@@ -59,7 +59,7 @@ def carry_out(parsed: Parsed) -> int:
 
 
 def study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
-    """The same without the real job; return the exit code, and that job's command where it is OK."""
+    """Tune the job; return the exit code, and the command of the job with the best configuration if that is OK."""
     requirements.check("bireme tune")
     if parsed.options["elastic_training"] or isinstance(parsed.options["num_nodes"], tuple):
         raise BadInputError("--autotuning cannot be used with --elastic_training", hint="tune first")
@@ -97,20 +97,20 @@ def _say_end(result: Result) -> None:
     from bireme.tune.deepspeed.files import BEST_COMMAND
 
     if result.conclusion.signum:
-        print("interrupted: the same command goes on where it was")
+        print("interrupted: the same command resumes the search")
     if result.best:
         shown = masked_words(result.best)
         also = f"{result.files.results_dir}/{BEST_COMMAND}"
-        also += "" if shown == list(result.best) else ", with the values that are hidden here"
-        print(f"the real job, with the best configuration (also in {also}):")
+        also += "" if shown == list(result.best) else ", including the values hidden here"
+        print(f"to run the job with the best configuration (also in {also}):")
         print(f"  {shlex.join(shown)}", flush=True)
 
 
 def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
-    """What a command line asks the tuner for.
+    """Make the request to the tuner from a parsed command line.
 
     Raises:
-        BadInputError: it cannot be tuned as described; nothing was started.
+        BadInputError: the job cannot be tuned as described; nothing has been started.
     """
     from bireme.tune.deepspeed.autotune import Request
     from bireme.tune.deepspeed.trial_command import find_config
@@ -119,12 +119,14 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     parsed = parsed.replace(options=options)
     for name in ("no_ssh", "dry_run", "json"):
         if options[name]:
-            raise BadInputError(f"--{name} is for one job, and tuning runs many", where="--autotuning")
+            raise BadInputError(f"cannot be used with --{name}", where="--autotuning")
     if options["experiment_limit"] == 0:
-        raise BadInputError("every experiment would time out", hint="seconds, above 0", where="--experiment_limit")
+        raise BadInputError(
+            "every experiment would time out", hint="give a number of seconds above 0", where="--experiment_limit"
+        )
     nodes, slots = tuning_width(options)
     spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
-    find_config(spec.program.args)  # before anything is looked up in the world
+    find_config(spec.program.args)  # first, as it needs no look at the nodes
     program.check(spec, environ, own_interpreter=spec.venv_script is None)
     floor = ground(spec, environ, slots)
     shape = Shape(nodes or len(floor.pool), slots or min(map(len, floor.pool.values())))
@@ -156,28 +158,34 @@ def _launch(parsed: Parsed, spec: JobSpec, floor: Ground) -> Launch:
 
 
 def _real_words(parsed: Parsed, floor: Ground, shape: Shape) -> tuple[str, ...]:
-    """The real job's options: as many ranks as each experiment had, for the batch sizes are made for them."""
+    """Options of the real job. It gets as many ranks as each experiment had: the batch sizes depend on them."""
     shared = words_of(parsed, without=(*_WHERE, *_OURS))
     if shape.size == sum(map(len, floor.pool.values())) and not floor.numbered:
         return (*shared, *words_of(parsed, only=("include", "exclude")))
     free = FreeSlots(floor.pool)
     places = free.first(shape)
-    if places is None:  # too wide for the pool, as the scheduler will say
+    if places is None:  # too large for the pool: the scheduler reports that
         return shared
     filtered = parsed.options["include"] or parsed.options["exclude"]
-    if filtered or any(number >= shape.nodes for number, _ in places):  # not the first nodes, which are too small
+    if filtered or any(number >= shape.nodes for number, _ in places):  # the first nodes are too small
         return (*shared, "--include", free.reservation(places).include())
     nodes = () if len(floor.pool) == 1 else ("--num_nodes", str(shape.nodes))
     return (*shared, *nodes, "--num_gpus", str(shape.slots))
 
 
 def with_accelerator(options: dict[str, Any]) -> dict[str, Any]:
-    """The options; torchrun's ``--num_gpus cpu`` names an accelerator too, which stays where the width is left out."""
+    """The options with the accelerator that ``--num_gpus cpu`` implies: experiments are not given ``--num_gpus``."""
     return {**options, "accelerator": "cpu"} if options["num_gpus"] == "cpu" else options
 
 
 def words_of(parsed: Parsed, *, without: Collection[str] = (), only: Collection[str] | None = None) -> tuple[str, ...]:
-    """The options of a command line again, as words; those that have their default value are left out."""
+    """Turn parsed options back into words of a command line, leaving out default values.
+
+    Args:
+        parsed: the command line.
+        without: keys of options to leave out.
+        only: keys of the options to use; ``None``: all.
+    """
     words: list[str] = []
     for option in (option for group in RUN.values() for option in group):
         if option.dest not in without and (only is None or option.dest in only):

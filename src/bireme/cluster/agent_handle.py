@@ -1,4 +1,4 @@
-"""The agent of one node, as the runner knows it."""
+"""The runner's view of one agent: its state, hello, channel and clock; and which node an agent belongs to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 class AgentHandle:
-    """A node's agent: what it has said, when it was last heard, how its clock stands to ours."""
+    """One node's agent: its protocol state, its hello, when it was last heard, and its clock's offset from ours.
+
+    Args:
+        index: the node's place in the pool, and that of its launcher process where each node has its own.
+        host: how the node is reached.
+        slots: those that the pool declares; ``None``: the node is asked.
+    """
 
     def __init__(self, index: int, host: HostLaunch, slots: tuple[str, ...] | None) -> None:
         self.index, self.host, self.slots = index, host, slots
@@ -30,30 +36,30 @@ class AgentHandle:
         self.reachable: set[str] = set()
         self.problems: list[str] = []
         self.hint = ""
-        """What is known of its end where that is not its own fault."""
+        """Why it ended, where the node itself is not at fault."""
         self.liveness = Liveness(time.monotonic())
         self.peer_clock = PeerClock()
-        self.unpaid = 0
-        """Bytes of its output that were taken but not yet credited."""
+        self.ungranted = 0
+        """Bytes of its output that were taken but not yet granted again (see `FlowControl`)."""
 
     @property
     def name(self) -> str:
-        """Its name in the pool."""
+        """The node's name in the pool."""
         return self.host.name
 
     @property
     def state(self) -> State:
-        """Where its agent stands."""
+        """The agent's state (see `AgentProtocol`)."""
         return self.protocol.state
 
     @property
     def has_answered(self) -> bool:
-        """Whether its agent has said hello."""
+        """Whether the agent has said hello."""
         return self._hello is not None
 
     @property
     def hello(self) -> Hello:
-        """What its agent has said about its node; only of one that has answered."""
+        """What the agent has said about its node. Only for an agent that has answered."""
         assert self._hello is not None
         return self._hello
 
@@ -63,32 +69,40 @@ class AgentHandle:
 
     @property
     def alive(self) -> bool:
-        """Whether its agent is there and has not said that all is over."""
+        """Whether the agent was started and has neither ended nor been lost."""
         return self.state in ("connecting", "ready", "probed", "running")
 
     def send(self, message: Message) -> None:
-        """A message to its agent, if there is one."""
+        """Send the agent a message, if it is connected."""
         if self.channel is not None:
             self.channel.send(message)
 
     def clock(self, sent: float, theirs: float) -> None:
-        """An answer to a ping that was sent then, and what its clock showed."""
+        """Measure the agent's clock by a ping sent at ``sent`` (our clock) and answered at ``theirs`` (its clock)."""
         self.peer_clock.measure(sent, theirs, time.monotonic())
 
     def our_time(self, theirs: float) -> float:
-        """A second of its clock on ours."""
+        """Convert a time on the agent's clock to ours."""
         return self.peer_clock.to_ours(theirs, time.monotonic())
 
 
 def find_agent(members: Sequence[AgentHandle], who: Mapping[str, str]) -> AgentHandle | None:
-    """The member that an agent which has dialled is: by its name, its addresses, or its place among the engine's."""
+    """Find which agent has connected, by its name, its addresses, or its rank in the launcher's job.
+
+    Args:
+        members: the agents that are expected.
+        who: what the agent says about itself in the handshake.
+
+    Returns:
+        The agent; ``None`` where it is on no node of the job.
+    """
     names = [name for name in (who.get("name"), who.get("slurm"), who.get("hostname")) if name]
     for name in names:
         for member in members:
             if name == member.name:
                 return member
     addresses = set(who.get("addresses", "").split(","))
-    # A name that only begins alike may be another host's: its addresses tell, where it has any.
+    # Hosts of different domains may share a short name: addresses decide, where the name has any.
     short = {name.partition(".")[0] for name in names}
     alike = [member for member in members if member.name.partition(".")[0] in short]
     for member in (*alike, *members):
@@ -98,12 +112,21 @@ def find_agent(members: Sequence[AgentHandle], who: Mapping[str, str]) -> AgentH
         if not addresses_of(member.name):
             return member
     place = who.get("place", "")
-    return members[int(place)] if place.isdecimal() and int(place) < len(members) else None
+    return members[int(place)] if place.isdecimal() and len(place) < 10 and int(place) < len(members) else None
+
+
+def allocation_of(who: Mapping[str, str]) -> str:
+    """The number of the allocation in which an agent says that it runs; "" for what is none.
+
+    It becomes an argument of the command that gives the allocation back, to which other words would be options.
+    """
+    number = who.get("allocation", "")
+    return number if number.isascii() and number.isdecimal() else ""
 
 
 @cache
 def addresses_of(name: str) -> list[str]:
-    """The numeric addresses that a name stands for; none when it cannot be resolved."""
+    """Resolve a name to numeric addresses; none when it cannot be resolved."""
     import socket
 
     try:

@@ -1,11 +1,11 @@
-"""Where agents connect to their runner, when the launcher owns their stdin and stdout (pdsh, mpirun, srun).
+"""Agent listener: accepts connections from agents whose stdin and stdout belong to the launcher (pdsh, mpirun, srun).
 
-The token never stands in arguments: it travels in the launcher's environment, by name. Both sides prove that they know
-it before anything else is said, and what follows is protected (:mod:`bireme.control.handshake`).
+The token is passed in the launcher's environment, never in arguments. Both sides prove that they know it before
+anything else is sent, and what follows is protected (:mod:`bireme.control.handshake`).
 
-Anybody who reaches the port can connect. Until its first line shows that it knows the token, a connection is a
-*stranger*: only so many are held, the one that has been silent longest goes first, and none longer than a few seconds.
-An agent that loses its place by that tries again.
+Anyone who can reach the port can connect. A connection whose first line has not yet proved that it knows the token is a
+*stranger*. The number of strangers is bounded, and each has a few seconds; when there are too many, the oldest is
+dropped. An agent that is dropped this way tries again.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     OnAgent = Callable[[dict[str, str], int, Transport], None]
 
 _MOST_STRANGERS = 256
-"""How many are held at a time; fewer where only few files may be open."""
+"""Strangers held at a time; fewer where the limit of open files is low."""
 _HANDSHAKE_WAIT = 10.0
-"""Seconds from the connection to a right first line, and as many from there to the proof."""
+"""Seconds from the connection to a valid first line, and again from there to the proof."""
 _SWEEP = 1.0
-"""Seconds between two looks for those who take longer."""
+"""Seconds between two checks for connections that take longer."""
 _REST = 0.25
-"""Seconds in which nobody is let in, when there is no descriptor left and no stranger to take one from."""
+"""Seconds without accepting when no descriptor is left and there is no stranger to drop."""
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOOPBACK = ("127.0.0.1", "::1")
 _BACKLOG = 1024
 _PORTS = 50
-"""How many ports are tried: one that is free at one address may be taken at another."""
+"""How many ports to try: one that is free at one address may be taken at another."""
 
 
 class _Caller(Value):
-    """A connection that has not yet proved itself."""
+    """A connection that has not yet completed the handshake, and when its present phase began."""
 
     connection: socket.socket
     handshake: Runner
@@ -60,9 +60,12 @@ class AgentListener:
     """The listening sockets for the agents of one job.
 
     Args:
-        variable: carries the token in the launcher's environment.
+        variable: the environment variable of the launcher that carries the token.
         environ: the environment.
-        only_here: every node is this machine.
+        only_here: whether every node is this machine, so that loopback is enough.
+
+    Raises:
+        UnfitError: there is no free port.
     """
 
     def __init__(self, variable: str, environ: Mapping[str, str], *, only_here: bool = False) -> None:
@@ -75,26 +78,27 @@ class AgentListener:
         self._nonces: set[str] = set()
         self._strangers: dict[int, _Caller] = {}
         self._known: dict[int, _Caller] = {}
-        """Those whose first line was right."""
+        """Connections whose first line was valid."""
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = _MOST_STRANGERS if files == resource.RLIM_INFINITY else min(_MOST_STRANGERS, max(16, files // 4))
         self._sweeping: Timer | None = None
 
     def environment(self) -> dict[str, str]:
-        """What the launcher's own environment needs."""
+        """The variables to add to the launcher's environment."""
         return {self._variable: self._token}
 
     def arguments(self) -> tuple[str, ...]:
-        """What the agent needs on its command line: where to connect, and the *name* of the token's variable."""
+        """The agent's command-line arguments: where to connect, and the *name* of the token's variable."""
         places = [listening.getsockname() for listening in self._sockets]
         return "--dial", ",".join(place[0] for place in places), str(places[0][1]), self._variable
 
     def listen(self, loop: Loop, on_agent: OnAgent) -> None:
-        """Take agents from now on.
+        """Accept agents from now on.
 
         Args:
             loop: the event loop.
-            on_agent: called with who it says it is, its socket's descriptor, and what protects that.
+            on_agent: called with what the agent says about itself, its socket's descriptor, and the transport that
+                protects it.
         """
         self._loop, self._on_agent = loop, on_agent
         self._security = self._certificate.finish()
@@ -123,10 +127,13 @@ class AgentListener:
         self._loop.watch(fd, lambda: self._readable(fd))
         if self._sweeping is None:
             self._sweeping = self._loop.after(_SWEEP, self._sweep)
-        self._readable(fd)  # an agent speaks first, and many may be waiting
+        self._readable(fd)  # an agent speaks first, so its line may be here already
 
     def _make_room(self) -> None:
-        """Nobody can be let in for want of a descriptor; while that is so, the sockets would never fall silent."""
+        """No descriptor is left for a new connection: drop the oldest stranger, or stop polling for a moment.
+
+        Left in the poll, the listening sockets would stay readable and keep the loop spinning.
+        """
         assert self._loop is not None
         if self._strangers:
             self._drop(next(iter(self._strangers))).close()
@@ -159,7 +166,7 @@ class AgentListener:
             self._on_agent(handshake.agent, self._drop(fd).detach(), handshake.transport)
 
     def _sweep(self) -> None:
-        """Send those away who take too long, but not for what they have said while we were busy, or halted."""
+        """Drop connections that take too long, after reading what arrived while this process was busy or suspended."""
         assert self._loop is not None
         self._sweeping = None
         end = time.monotonic() - _HANDSHAKE_WAIT
@@ -180,7 +187,7 @@ class AgentListener:
         return callers.pop(fd).connection
 
     def close(self) -> None:
-        """Take no more agents."""
+        """Stop accepting agents."""
         self._certificate.close()
         if self._loop is not None:
             for listening in self._sockets:
@@ -195,10 +202,10 @@ class AgentListener:
 
 
 def _listening(addresses: Sequence[str]) -> list[socket.socket]:
-    """A socket on each of these addresses, all on one port.
+    """Listen on each of these addresses, all on the same port.
 
     Raises:
-        UnfitError: there is no such port.
+        UnfitError: there is no free port.
     """
     for _ in range(_PORTS):
         sockets: list[socket.socket] = []
@@ -216,4 +223,4 @@ def _listening(addresses: Sequence[str]) -> list[socket.socket]:
                 return sockets
         for listening in sockets:
             listening.close()
-    raise UnfitError(f"there is no port to listen on at {', '.join(addresses)}")
+    raise UnfitError(f"no free port to listen on at {', '.join(addresses)}")

@@ -1,7 +1,7 @@
-"""What an agent may say, and when: the states of an agent as the runner sees it. Pure.
+"""Which messages an agent may send in which state: the runner's state machine of one agent. Pure.
 
 ============  =====================  ==================================================================
-state         it may say             it leaves the state by
+state         it may send            it leaves the state by
 ============  =====================  ==================================================================
 waiting       nothing                ``begin``: its session is started → connecting
 connecting    `Hello`                ``fit`` → ready, ``fail`` → failed
@@ -13,8 +13,8 @@ failed        nothing of its own
 lost          nothing at all
 ============  =====================  ==================================================================
 
-``fail`` and ``lose`` lead from every state to failed and lost. In every state but the first and the last an agent may
-say that it has got a signal, answer a ping, and send a line for the screen. Anything else breaks the protocol.
+``fail`` and ``lose`` lead from every state to failed and lost. In every state but the first and the last, an agent may
+also report a signal or a problem, answer a ping, and send a line for the screen. Anything else breaks the protocol.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MAY_SAY: Mapping[State, frozenset[type[Message | Output]]] = {
     "failed": _ALWAYS,
     "lost": frozenset(),
 }
-"""What an agent may say in which state."""
+"""What an agent may send in which state."""
 
 NEXT: Mapping[State, Mapping[Event, State]] = {
     "waiting": {"begin": "connecting"},
@@ -74,62 +74,82 @@ NEXT: Mapping[State, Mapping[Event, State]] = {
 """State and event to the next state; ``fail`` and ``lose`` lead from everywhere to failed and lost."""
 
 
+_MOST_WORDS = 1 << 20
+"""Characters that an agent may have for the screen, in all: it has something to say when a log cannot be written."""
+
+
 class AgentProtocol:
-    """The state of one agent, and what is known of its ranks.
+    """The state of one agent, and which of its ranks and streams are open.
 
     Attributes:
         state: see the table above.
+        pipes: how many its ranks write to, from their start on.
     """
 
     def __init__(self) -> None:
         self.state: State = "waiting"
+        self.pipes = 0
         self._planned: set[int] = set()
         self._running: set[int] = set()
         self._unseen: set[int] = set()
         self._streams: set[tuple[int, int]] = set()
-        self._excused = False
+        self._excused = self._stopped = False
+        self._words = 0
 
     def on(self, event: Event) -> None:
         """Go to the next state.
 
         Raises:
-            ValueError: there is no such event in this state.
+            ValueError: the event is not allowed in this state.
         """
         if event in ("fail", "lose"):
             self.state = "failed" if event == "fail" else "lost"
         elif event in NEXT[self.state]:
             self.state = NEXT[self.state][event]
         else:
-            raise ValueError(f"no {event} in the state {self.state}")
+            raise ValueError(f"event {event} is not allowed in state {self.state}")
 
     def start(self, ranks: Iterable[int]) -> None:
-        """It is told to start these ranks."""
+        """Enter the state running: the agent is told to start these ranks."""
         self.on("start")
         self._planned = set(ranks)
         self._unseen = set(self._planned)
         self._streams = {(rank, number) for rank in self._planned for number in (1, 2)}
+        self.pipes = len(self._streams)
+
+    def stop(self) -> None:
+        """It is told to stop its ranks: from now on, they may end since they were stopped."""
+        self._stopped = True
 
     def admit(self, message: Message | Output) -> None:
-        """Take a message into account, if it may come now.
+        """Check that a message may come now, and update the state by it.
 
         Raises:
-            ProtocolError: it may not; in words that follow the node's name.
+            ProtocolError: it may not come now; the text is a sentence about the agent ("it sent …").
         """
         name = type(message).__name__
         if type(message) not in MAY_SAY[self.state]:
             raise ProtocolError(f"it sent {name} while it was {self.state}")
-        if isinstance(message, (Output, Rested, Eof)):
+        if isinstance(message, Say):
+            self._words += 1 + len(message.text)
+            if self._words > _MOST_WORDS:
+                raise ProtocolError("it sent more words for the screen than anybody could read")
+        elif isinstance(message, (Output, Rested, Eof)):
             self._admit_stream(message)
         elif isinstance(message, Up):
             if message.rank not in self._planned:
-                raise ProtocolError(f"it sent the start of rank {message.rank}, which was not due there")
+                raise ProtocolError(f"it reported the start of rank {message.rank}, which it was not told to start")
             self._planned.discard(message.rank)
             self._running.add(message.rank)
         elif isinstance(message, Down):
             if message.end.rank not in self._running:
-                raise ProtocolError(f"it sent the end of rank {message.end.rank}, which does not run there")
+                raise ProtocolError(f"it reported the end of rank {message.end.rank}, which was not running there")
+            if message.end.stopped and not self._stopped:
+                raise ProtocolError(f"it reported rank {message.end.rank} as stopped, but was not told to stop it")
             self._running.discard(message.end.rank)
             self._unseen.discard(message.end.rank)
+        elif isinstance(message, Signalled):
+            self._stopped = True  # it stops its ranks by itself
         elif isinstance(message, (GuardianLost, Unfit)):
             self._excused = True
         elif isinstance(message, Over):
@@ -144,7 +164,7 @@ class AgentProtocol:
             self._streams.discard(stream)
 
     def _admit_over(self, message: Over) -> None:
-        """Ranks may be missing only where it has said that its guardian was lost, or that it could not start them."""
+        """Allow ranks without a reported end only after a lost guardian or a failed start, or with stuck processes."""
         if self._unseen and not self._excused and not message.stuck:
             ranks = ", ".join(map(str, sorted(self._unseen)))
-            raise ProtocolError(f"it sent Over before the end of rank {ranks}")
+            raise ProtocolError(f"it sent Over before it reported the end of rank {ranks}")

@@ -1,6 +1,7 @@
-"""Bootstrap: reaches every node, asks whether it can carry its part, and finds where the ranks will meet.
+"""Bootstrap: connects to every node, checks that it can run its part, and finds the address of the rendezvous.
 
-The agent's hello is the preflight: one connection a host, and no rank starts before every node has said that it can.
+The agent's hello is the result of the preflight: there is one connection per host, and no rank starts before every node
+has said that it is fit.
 """
 
 from __future__ import annotations
@@ -27,20 +28,24 @@ if TYPE_CHECKING:
     from bireme.control.messages import Hello
 
 AT_ONCE = 64
-"""How many sessions connect at a time."""
+"""How many launcher processes connect at a time, where each node has its own."""
 _ANSWER_WAIT = 30.0
-"""Seconds that a session may take from its start to the agent's hello."""
+"""Seconds from the start of a launcher process to the agent's hello."""
 _WORDS_WAIT = 1.0
-"""Seconds in which an engine may say more about a node that it could not reach."""
+"""Seconds to wait for more lines of a launcher process about a node that it could not reach."""
 
 
 class Bootstrap:
-    """Brings the members from ``waiting`` to ``probed``, or says what is wrong with which.
+    """Brings the agents from ``waiting`` to ``probed``, or reports what is wrong with which node.
 
     Args:
+        session: told when a node is unfit.
+        cluster_job: the job.
+        members: the agents, in the order of the pool. An elastic job removes nodes that do not answer.
+        launcher: the launcher processes.
         on_fit: called when every node is fit.
-        on_address: called with the address at which the ranks can meet, once that was asked for.
-        on_checked: called instead of either when only the check was asked for.
+        on_address: called with the rendezvous address, after :meth:`find_address`.
+        on_checked: called instead of either when only a check was requested.
     """
 
     def __init__(
@@ -48,44 +53,44 @@ class Bootstrap:
         session: Session,
         cluster_job: ClusterJob,
         members: list[AgentHandle],
-        engine: LauncherProcess,
+        launcher: LauncherProcess,
         *,
         on_fit: Callable[[], None],
         on_address: Callable[[str], None],
         on_checked: Callable[[], None],
     ) -> None:
-        self._session, self._cluster_job, self._members, self._launcher = session, cluster_job, members, engine
+        self._session, self._cluster_job, self._members, self._launcher = session, cluster_job, members, launcher
         self._on_fit, self._on_address, self._on_checked = on_fit, on_address, on_checked
         self._one_by_one = cluster_job.one_by_one
         self._total = len(members)
         self._done = self._fit = False
 
     def start(self) -> None:
-        """The engine was started: so many nodes are being connected to."""
+        """The launcher was started: wait for the nodes that it connects to first."""
         for member in self._members[: AT_ONCE if self._one_by_one else None]:
             self.begin(member)
 
     @property
     def all_fit(self) -> bool:
-        """Whether every node that takes part has answered, and can carry its part."""
+        """Whether every node that takes part has answered and is fit."""
         return self._fit
 
     def stop(self) -> None:
-        """Nobody waits for the answers any more."""
+        """Wait for no more answers."""
         self._done = True
 
     def begin(self, member: AgentHandle) -> None:
-        """This node's session was started; it has a bounded time to answer."""
+        """Wait for this node, whose launcher process was started: it has `_ANSWER_WAIT` seconds to answer."""
         member.protocol.on("begin")
         self._session.loop.after(_ANSWER_WAIT, lambda: self._no_answer(member))
 
     def _no_answer(self, member: AgentHandle) -> None:
         if member.state == "connecting":
-            said = self._launcher.words(member.index if self._one_by_one else 0)
+            said = self._launcher.stderr(member.index if self._one_by_one else 0)
             self.fail(member, [f"no answer within {_ANSWER_WAIT:g} s", *said.splitlines()[-3:]])
 
     def fail(self, member: AgentHandle, problems: list[str]) -> None:
-        """A node cannot carry its part; the others are still asked, so that all that is wrong is said at once."""
+        """Record that a node is unfit. The others are still asked, so that all problems are reported at once."""
         member.problems += problems
         member.protocol.on("fail")
         self._connect_next()
@@ -99,16 +104,16 @@ class Bootstrap:
                 return
 
     def hello(self, member: AgentHandle, hello: Hello) -> None:
-        """An agent has answered: what its node is, and what is wrong with it."""
+        """Take an agent's answer: the facts about its node, and its problems."""
         member.hello = hello
         problems = list(hello.problems)
         if hello.version != bireme.__version__:
             problems.append(f"Bireme {hello.version} is installed there, {bireme.__version__} here")
         kind = self._cluster_job.epoch.accelerator if self._cluster_job.epoch is not None else ""
-        if kind and hello.accelerator not in ("", kind):  # its driver may yet have to be loaded
-            problems.append(f"the job runs on {kind}, and there is {hello.accelerator} now")
-        if hello.earlier:  # cut off or frozen, it may not yet have ended what it ran
-            self.fail(member, [f"{hello.earlier} processes of an earlier epoch still run there"])
+        if kind and hello.accelerator not in ("", kind):  # its driver may not be loaded yet
+            problems.append(f"the job runs on {kind}, but the node now has {hello.accelerator}")
+        if hello.earlier:  # cut off or frozen, the node may not have ended its ranks yet
+            self.fail(member, [f"{hello.earlier} processes of an earlier epoch are still running there"])
             return
         if problems and not self._cluster_job.spec.preflight and hello.is_complete:
             for problem in problems:
@@ -122,7 +127,7 @@ class Bootstrap:
         self._maybe_ready()
 
     def _maybe_ready(self) -> None:
-        """Once every node has answered: go on, or say what is wrong with which."""
+        """Once every node has answered: go on, or report what is wrong."""
         if self._done or any(member.state in ("waiting", "connecting") for member in self._members):
             return
         self._judge_by_filters()
@@ -140,7 +145,7 @@ class Bootstrap:
             self._on_fit()
 
     def _judge_by_filters(self) -> None:
-        """Nodes may go: what the filters leave of each is known now, where it had to be asked."""
+        """In an elastic job, drop nodes on which the filters leave no slots, now that all slots are known."""
         if self._cluster_job.epoch is None or self._fit:
             return
         for member in self._members:
@@ -148,7 +153,7 @@ class Bootstrap:
                 continue
             try:
                 left = self._cluster_job.resolve({member.name: member.hello.slots})
-                problem = member.hint = "" if left else "the filters leave no slot of it"
+                problem = member.hint = "" if left else "the filters leave no slots on it"
             except BadInputError as error:
                 problem = str(error)
             if problem:
@@ -156,9 +161,10 @@ class Bootstrap:
                 member.problems.append(problem)
 
     def _without_the_absent(self, bad: list[AgentHandle]) -> list[AgentHandle]:
-        """An elastic job begins without those who are not there; return those who keep it from that.
+        """Let an elastic job begin without its unfit nodes; return those that prevent it from beginning.
 
-        A node that is there and not fit is a mistake to be mended, at the first time; later it has come back too early.
+        In the first epoch, a node that answers and is unfit is a mistake that the user has to fix. Later, it is a node
+        that came back too early.
         """
         epoch = self._cluster_job.epoch
         if epoch is None or not bad:
@@ -171,24 +177,28 @@ class Bootstrap:
             if member.channel is not None:
                 member.channel.close()
             self._launcher.end(member.index)
-            epoch.left_out(member.name, (member.problems or [member.hint or "it is not there"])[-1])
+            epoch.left_out(member.name, (member.problems or [member.hint or "it did not answer"])[-1])
         return bad if len(self._members) < epoch.min_nodes else []
 
     def find_address(self) -> None:
-        """Node 0's addresses are tried from every other node, all at once."""
+        """Have every other node try all addresses of the first node."""
         first, *others = self._members
         named = self._cluster_job.spec.master_addr
         if named and self._cluster_job.epoch is not None and not _has_address(first, named):
-            named = None  # it was an earlier epoch's first node that has this address
+            named = None  # the address belongs to the first node of an earlier epoch
         if named or not others:
             self._on_address(named or "127.0.0.1")
+            return
+        if not first.hello.port:  # taken, and passed over by --no_ssh_check: there is nothing to try
+            note = f"{first.name} holds no port at which the ranks could meet"
+            self._session.trouble("unfit", note, time.monotonic(), (first.name,))
             return
         first.protocol.on("probed")
         for member in others:
             member.send(Probe(addresses=first.hello.addresses, port=first.hello.port))
 
     def probed(self, member: AgentHandle, reachable: tuple[str, ...]) -> None:
-        """A node has tried the first node's addresses."""
+        """Take a node's answer: which of the first node's addresses it can reach. Choose one once all have answered."""
         member.reachable = set(reachable)
         member.protocol.on("probed")
         if any(other.state != "probed" for other in self._members):
@@ -199,27 +209,33 @@ class Bootstrap:
                 self._on_address(address)
                 return
         cut = tuple(other.name for other in others if not other.reachable)
-        who = f"{', '.join(cut)} reach none" if cut else "there is none that all nodes reach"
+        reason = f"{', '.join(cut)} cannot reach any" if cut else "no address is reachable from all nodes"
         addresses = ", ".join(first.hello.addresses) or "none"
-        note = f"no common address of {first.name} for the rendezvous: {who} of {addresses}"
+        note = f"no common address of {first.name} for the rendezvous: {reason} (tried: {addresses})"
         if self._cluster_job.epoch is None:
-            self._session.trouble("unfit", f"{note}\n--master_addr names one", time.monotonic(), cut)
+            self._session.trouble("unfit", f"{note}\nset one with --master_addr", time.monotonic(), cut)
             return
-        # Nodes may go: those that reach nothing, but the first if it is reached by nobody, or only in parts.
+        # An elastic job drops the nodes that reach no address, or else the first node, which not all of them reach.
         at_fault = cut if 0 < len(cut) < len(others) or len(others) == 1 else (first.name,)
         self._session.trouble("unfit", note, time.monotonic(), at_fault)
 
     def why(self, member: AgentHandle, index: int, code: int) -> list[str]:
-        """The engine's own words for a node that did not answer."""
-        said = self._launcher.words(index).splitlines()
+        """What the launcher process printed about a node that did not answer.
+
+        Args:
+            member: the agent.
+            index: of the launcher process.
+            code: its exit code, reported if it printed nothing.
+        """
+        said = self._launcher.stderr(index).splitlines()
         noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
-        if not self._one_by_one:  # an engine of all nodes says much: prefer what ssh said about this one
+        if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
         lines = [line.removeprefix(f"{member.name}: ") for line in said or noise if line.strip(" -=")]
-        return lines[-8:] or [f"{self._cluster_job.backend.NAME} has ended with exit code {code}"]
+        return lines[-8:] or [f"{self._cluster_job.backend.NAME} ended with exit code {code}"]
 
-    def engine_says(self, index: int, line: str) -> None:
-        """An engine of all nodes may go on although it could not reach one of them."""
+    def on_launcher_line(self, index: int, line: str) -> None:
+        """Look for an unreachable node in a line of stderr: one process for all nodes may keep running without it."""
         for pattern in self._cluster_job.backend.FAILED:
             found = re.search(pattern, line)
             for member in self._members if found is not None else ():
@@ -232,5 +248,5 @@ class Bootstrap:
 
 
 def _has_address(member: AgentHandle, named: str) -> bool:
-    """Whether an address or name that the user has given is this node's."""
+    """Whether the address or name that the user gave belongs to this node."""
     return named == member.name or not {named, *addresses_of(named)}.isdisjoint(member.hello.addresses)

@@ -1,8 +1,8 @@
-"""A certificate for one job, by which the runner opens TLS to the agents that connect to it.
+"""Makes the self-signed TLS certificate of one job, with which the runner serves the agents that connect to it.
 
-It is signed by itself: agents learn its fingerprint in a message that only the job's runner can have made. The system's
-``openssl`` command makes it in some 10 ms, while the launcher is being started; where there is none, the package
-``cryptography`` does. The key stays in memory and pipes.
+Agents learn its fingerprint from a message that only the job's runner can have made. The system's ``openssl`` command
+makes it in about 10 ms, while the launcher starts; without that command, the package ``cryptography`` does. The key
+exists only in memory and pipes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ARGUMENTS = (
     *("-subj", "/CN=bireme", "-days", "3650", "-config", "/dev/stdin"),
 )
 _CONFIG = b"[req]\ndistinguished_name=name\n[name]\n"
-"""In place of the system's file, which may be missing or ask for anything."""
+"""Replaces the system's configuration, which may be missing or ask for anything."""
 _PATIENCE = 5.0
 """Seconds that ``openssl`` may take."""
 NO_TLS_HERE = "the runner's Python has no ssl module with TLS 1.3"
@@ -29,10 +29,10 @@ NO_CERTIFICATE = "the runner has neither the openssl command nor the Python pack
 
 
 class CertificateMaker:
-    """Starts to make a certificate; :meth:`finish` waits for it."""
+    """Makes a certificate in the background; :meth:`finish` waits for it."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        # The system's first, without what the user's environment would have it load.
+        # First the system's openssl, without configuration and libraries from the user's environment.
         self._left: list[Mapping[str, str]] = [{"PATH": os.defpath}, environ]
         self._process = self._start()
 
@@ -47,14 +47,14 @@ class CertificateMaker:
             try:
                 with process.stdin as file:
                     file.write(_CONFIG)
-            except OSError:  # it has ended already, and its output says why not
+            except OSError:  # it has ended already; its empty output shows the failure
                 pass
             process.stdin = None
             return process
         return None
 
     def finish(self) -> Security:
-        """What the runner can offer to agents."""
+        """Wait for the certificate; return what the runner can offer to agents."""
         try:
             from bireme.control import tls
         except ImportError:
@@ -71,7 +71,7 @@ class CertificateMaker:
         return Security(context, made) if made else Security(why_not=NO_CERTIFICATE)
 
     def close(self) -> None:
-        """Nobody needs it any more."""
+        """End openssl if it is still running."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -88,14 +88,14 @@ def _output(process: Popen[bytes]) -> bytes:
 
 
 def _by_cryptography() -> bytes:
-    """The same by the package of that name; nothing where it is not installed, or does not work."""
+    """Key and certificate (PEM) from the package ``cryptography``; empty if it is missing or broken."""
     try:
         from datetime import datetime, timedelta, timezone
 
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
-    except Exception:  # its binary part may raise anything
+    except Exception:  # its binary modules may raise anything
         return b""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bireme")])

@@ -1,23 +1,20 @@
-"""The agents of many nodes as one crew: connect, check, plan, start, watch, stop, release."""
+"""The crew of a job on many nodes: the agents from bootstrap to release, and what happens when one is lost."""
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 
 from bireme.cluster import preflight_report
-from bireme.cluster.agent_handle import AgentHandle, find_agent
+from bireme.cluster.agent_connector import AgentConnector
+from bireme.cluster.agent_handle import AgentHandle
 from bireme.cluster.bootstrap import AT_ONCE, Bootstrap
 from bireme.cluster.fault_attribution import attribute_losses
 from bireme.cluster.flow_control import WINDOW, FlowControl
 from bireme.cluster.heartbeat import Heartbeat
 from bireme.cluster.launcher_process import LauncherProcess
 from bireme.cluster.node_plans import node_plans
-from bireme.control.channel import Channel
 from bireme.control.messages import (
-    FROM_AGENT,
-    Ask,
     Down,
     Eof,
     GuardianLost,
@@ -41,7 +38,6 @@ from bireme.control.messages import (
     Urge,
 )
 from bireme.logs.rankfiles import RankFiles
-from bireme.planning.masking import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,60 +48,72 @@ if TYPE_CHECKING:
     from bireme.cluster.agent_listener import AgentListener
     from bireme.cluster.cluster_job import ClusterJob
     from bireme.control.messages import Message
-    from bireme.control.transport import Transport
     from bireme.process.pid_file import PidFile
     from bireme.result.outcome import Cause
 
 _NEWS = 0.25
-"""Seconds by which the end of an agent may reach us later than the failures that it, or what ends it, causes."""
-_ENGINE_WAIT = 5.0
-"""Seconds that an engine may take to end after its agents were released."""
+"""Seconds by which the news of an agent's end may come later than the news of the failures that it causes."""
+_LAUNCHER_WAIT = 5.0
+"""Seconds that the launcher may take to end after its agents were released."""
 
 
 class ClusterCrew:
-    """A crew of many nodes: see :class:`bireme.agent.session.Crew`."""
+    """A crew of many nodes: implements :class:`bireme.agent.session.Crew`.
+
+    Args:
+        session: told what happens.
+        cluster_job: the job.
+        listener: where agents connect; ``None``: over stdin and stdout of their launcher processes.
+        pid_file: created when the guardian of the launcher processes starts.
+    """
 
     def __init__(
-        self, session: Session, cluster_job: ClusterJob, dial: AgentListener | None, pid_file: PidFile
+        self, session: Session, cluster_job: ClusterJob, listener: AgentListener | None, pid_file: PidFile
     ) -> None:
-        self._session, self._cluster_job, self._dial = session, cluster_job, dial
+        self._session, self._cluster_job = session, cluster_job
         pairs = zip(cluster_job.hosts, cluster_job.slots, strict=True)
         self._all = tuple(AgentHandle(index, host, slots) for index, (host, slots) in enumerate(pairs))
         self.members = list(self._all)
-        """Those that take part."""
-        self._stopping = self._started = self._leaving = False
+        """The agents that take part."""
+        self._started = self._leaving = False
         self._allocates = bool(cluster_job.backend.CANCEL) and "SLURM_JOB_ID" not in cluster_job.environ
-        """Whether the engine makes an allocation for this job."""
-        self._allocation = ""
+        """Whether the launcher makes an allocation for this job."""
         self._handlers: Mapping[type[Message], Callable[[AgentHandle, Any], None]] = {
             Hello: self._on_hello,
             Probed: self._on_probed,
-            Up: self._on_up,
+            Up: lambda _, up: session.up(up.rank, up.pid),
             Down: self._on_down,
-            Rested: self._on_rested,
-            Eof: self._on_eof,
+            Rested: lambda _, rested: session.rested(rested.rank, rested.number),
+            Eof: lambda _, eof: session.eof(eof.rank, eof.number),
             Say: self._on_say,
             Unfit: self._on_unfit,
             GuardianLost: self._on_guardian_lost,
             Signalled: self._on_signalled,
             Over: self._on_over,
-            Pong: self._on_pong,
+            Pong: lambda member, pong: member.clock(pong.sent, pong.now),
         }
-        self._engine_gone = False
+        self._launcher_gone = False
         self._killed = 0
         self._stuck: list[str] = []
-        self._said: set[str] = set()
-        """Why channels are not encrypted, as far as it was said."""
+        self._connector = AgentConnector(
+            session,
+            cluster_job,
+            self._all,
+            listener,
+            on_frame=self._on_frame,
+            on_end=self._on_end,
+            on_violation=self._on_violation,
+        )
         self._flow_control = FlowControl(session, self.members)
         self._heartbeat = Heartbeat(session.loop, self.members, cluster_job.heartbeat, self._silent)
         self._launcher = LauncherProcess(
             session.loop,
             cluster_job.commands,
             cluster_job.environ,
-            on_exit=self._engine_exit,
-            on_line=lambda index, line: self._bootstrap.engine_says(index, line),
-            on_lost=self._engine_lost,
-            on_over=self._engine_over,
+            on_exit=self._launcher_exit,
+            on_line=lambda index, line: self._bootstrap.on_launcher_line(index, line),
+            on_lost=self._guard_lost,
+            on_over=self._launcher_over,
             at_once=AT_ONCE,
             at_start=pid_file.create,
             at_loss=pid_file.remove,
@@ -140,55 +148,53 @@ class ClusterCrew:
         return tuple(self._flow_control.files.paths.values()) if self._flow_control.files is not None else ()
 
     def start(self) -> None:
-        """Start the engine and talk to whoever answers."""
+        """Start the launcher, and bootstrap the nodes."""
         ends = self._launcher.start(channels=self._cluster_job.backend.CHANNEL == "stdio")
-        for index, (read_fd, write_fd) in enumerate(ends):
-            self._attach(self._all[index], read_fd, write_fd)
-        if self._dial is not None:
-            self._dial.listen(self._session.loop, self._dialled)
+        self._connector.start(ends)
         self._bootstrap.start()
         if self._cluster_job.epoch is not None:
             self._cluster_job.epoch.attach(self._session)
 
     def stop(self, signum: int) -> None:
-        """End all ranks, by each node's stop ladder; before there are any, end the engine."""
-        self._stopping = True
+        """End all ranks by each node's stop ladder; before there are any, end the launcher."""
         if not self._started:
             self._leave()
             return
         for member in self.members:
             if member.state == "running":
+                member.protocol.stop()
                 member.send(Stop(signum=int(signum)))
 
     def urge(self) -> None:
-        """Do not wait for the grace time."""
-        if self._leaving and not self._allocates:  # SIGKILL would leave the allocation to nobody
+        """Kill what is left now, without waiting for the grace time."""
+        if self._leaving and not self._allocates:  # after SIGKILL nothing would give back the allocation
             self._launcher.kill()
         for member in self.members:
+            member.protocol.stop()
             member.send(Urge())
 
     def signal_ranks(self, signum: int) -> None:
-        """A signal to every rank."""
+        """Send a signal to every rank."""
         for member in self.members:
             member.send(SignalRanks(signum=int(signum)))
 
     def suspend(self) -> None:
-        """Halt every process of the job; nobody misses our heartbeat meanwhile."""
+        """Suspend every process of the job. Agents do not expect a heartbeat in the meantime."""
         for member in self.members:
             member.send(Suspend())
 
     def resume(self) -> None:
-        """Wake them."""
+        """Resume them."""
         self._heartbeat.resume()
         for member in self.members:
             member.send(Resume())
 
     def hold_output(self) -> None:
-        """Take no more of what the ranks write."""
+        """Let the agents send no more output."""
         self._flow_control.hold()
 
     def release_output(self) -> None:
-        """There is room again."""
+        """Let the agents send output again."""
         self._flow_control.release()
 
     def close(self) -> None:
@@ -197,67 +203,15 @@ class ClusterCrew:
             if member.channel is not None:
                 member.channel.close()
         self._launcher.close()
-        self._close_the_door()
+        self._connector.stop()
         self._flow_control.close()
-
-    def _close_the_door(self) -> None:
-        """Nobody else dials any more."""
-        if self._dial is not None:
-            self._dial.close()
-            self._dial = None
 
     # -- connecting ------------------------------------------------------------------------------
 
-    def _attach(self, member: AgentHandle, read_fd: int, write_fd: int, transport: Transport | None = None) -> None:
-        member.channel = Channel(
-            self._session.loop,
-            read_fd,
-            write_fd,
-            FROM_AGENT,
-            on_frame=lambda frame: self._on_frame(member, frame),
-            on_end=lambda reason: self._on_end(member, reason),
-            transport=transport,
-            on_violation=lambda what: self._on_violation(member, what),
-        )
-        member.send(
-            Ask(
-                spec=self._cluster_job.spec,
-                cwd=os.getcwd(),
-                heartbeat=self._cluster_job.heartbeat,
-                first=member.index == 0 or self._cluster_job.epoch is not None,
-                name=member.name,
-                slots=member.slots,
-                exports=self._exports(member, member.channel.readable),
-                unset=self._cluster_job.backend.RANK_VARIABLES,
-            )
-        )
-
-    def _exports(self, member: AgentHandle, readable: str) -> dict[str, str]:
-        """The variables that travel there: without secrets, if others can read them on the way."""
-        if not readable:
-            return dict(self._cluster_job.exports)
-        withheld = sorted(name for name in self._cluster_job.exports if is_secret(name))
-        if readable not in self._said:  # not once for each of a thousand nodes
-            self._said.add(readable)
-            names = f"; exported variables that are withheld as secrets: {', '.join(withheld)}" if withheld else ""
-            note = f"the channel to {member.name} (and maybe other nodes) is not encrypted: {readable}{names}"
-            self._session.console.say("warning", note)
-        return {name: value for name, value in self._cluster_job.exports.items() if name not in withheld}
-
-    def _dialled(self, who: dict[str, str], fd: int, transport: Transport) -> None:
-        """An agent has dialled back and proved that it is ours: which node is it?"""
-        member = find_agent(self._all, who)
-        if member is None:
-            os.close(fd)
-            note = f"the launcher has started an agent on {who.get('hostname', '?')}, which is no node of the job"
-            self._session.trouble("unfit", note, time.monotonic())
-        elif member.channel is not None or member.state != "connecting":
-            os.close(fd)
-        else:
-            self._allocation = who.get("allocation", "")
-            self._attach(member, fd, fd, transport)
-
     def _on_hello(self, member: AgentHandle, hello: Hello) -> None:
+        if member.slots is not None and hello.slots and len(hello.slots) != len(member.slots):
+            self._on_violation(member, f"it sent {len(hello.slots)} slots, and has {len(member.slots)}")
+            return
         self._heartbeat.watch(member)
         self._bootstrap.hello(member, hello)
 
@@ -266,13 +220,13 @@ class ClusterCrew:
             self._bootstrap.probed(member, probed.reachable)
 
     def _find_address(self) -> None:
-        """Every node is fit, and they are numbered in the order of the pool: find where their ranks can meet."""
+        """Every node is fit: find the address of the rendezvous."""
         if not self._leaving:
             self._bootstrap.find_address()
 
     def _start(self, master_addr: str) -> None:
-        """The ranks can meet: number them and let them start."""
-        self._close_the_door()
+        """The address is known: make the plan, and tell each node to start its ranks."""
+        self._connector.stop()
         plan, nodes = node_plans(self._cluster_job, self.members, master_addr)
         self._session.planned(plan)
         if self._cluster_job.log_dir is not None:
@@ -282,22 +236,14 @@ class ClusterCrew:
         self._started = True
         if self._cluster_job.epoch is not None:
             self._cluster_job.epoch.begun(tuple(nodes), plan)
-        accelerator = self.members[0].hello.accelerator
+        accelerator, grace = self.members[0].hello.accelerator, self._cluster_job.spec.grace
         for member in self.members:
             node = nodes.get(member.name)
-            if node is None:  # the filters left it no slot
+            if node is None:  # the filters leave it no slots
                 member.protocol.on("idle")
                 continue
             member.protocol.start(worker.rank for worker in node.workers)
-            member.send(
-                Start(
-                    node=node,
-                    accelerator=accelerator,
-                    grace=self._cluster_job.spec.grace,
-                    window=WINDOW,
-                    rest=self._session.rest,
-                )
-            )
+            member.send(Start(node=node, accelerator=accelerator, grace=grace, window=WINDOW, rest=self._session.rest))
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -313,22 +259,17 @@ class ClusterCrew:
         else:
             self._handlers[type(frame)](member, frame)
 
-    def _on_up(self, member: AgentHandle, up: Up) -> None:
-        self._session.up(up.rank, up.pid)
-
     def _on_down(self, member: AgentHandle, down: Down) -> None:
-        self._session.down(down.end, member.our_time(down.when))
-
-    def _on_rested(self, member: AgentHandle, rested: Rested) -> None:
-        self._session.rested(rested.rank, rested.number)
-
-    def _on_eof(self, member: AgentHandle, eof: Eof) -> None:
-        self._session.eof(eof.rank, eof.number)
+        end = down.end.replace(host=member.hello.hostname, detail="")  # an agent cannot speak for another node
+        self._session.down(end, member.our_time(down.when))
 
     def _on_say(self, member: AgentHandle, say: Say) -> None:
-        self._session.console.say(say.level, f"{member.name}: {say.text}")
+        for line in say.text.splitlines():  # a line without the node's name could pass for one of ours
+            self._session.console.say(say.level, f"{member.name}: {line}")
 
     def _on_unfit(self, member: AgentHandle, unfit: Unfit) -> None:
+        if self._session.verdict.stopping:
+            return
         member.problems += unfit.problems
         note = preflight_report.complaint([member], len(self.members))
         self._session.trouble("unfit", note, time.monotonic(), (member.name,))
@@ -339,10 +280,10 @@ class ClusterCrew:
 
     def _on_signalled(self, member: AgentHandle, signalled: Signalled) -> None:
         if self._leaving or not member.alive:
-            return  # it is our own: the end of the engine reaches an agent that runs here without ssh
+            return  # ours: ending the launcher also signals an agent that runs here without ssh
         reason = f"it was stopped by {signal.Signals(signalled.signum).name}"
         if self._started:
-            # An engine that ends a node signals its ranks as well, in any order: theirs is not the fault.
+            # A launcher that ends a node also signals its ranks, in any order: they are not at fault.
             note = f"agent lost on {member.name}: {reason}"
             self._session.trouble("agent lost", note, member.our_time(signalled.when) - _NEWS, (member.name,))
         else:
@@ -351,11 +292,8 @@ class ClusterCrew:
     def _on_over(self, member: AgentHandle, over: Over) -> None:
         member.protocol.on("over")
         self._killed += over.killed
-        self._stuck += [f"{member.name}: {what}" for what in over.stuck]
+        self._stuck += [f"{member.name}: {' '.join(what.splitlines())}" for what in over.stuck]
         self._maybe_leave()
-
-    def _on_pong(self, member: AgentHandle, pong: Pong) -> None:
-        member.clock(pong.sent, pong.now)
 
     # -- losses ----------------------------------------------------------------------------------
 
@@ -363,14 +301,14 @@ class ClusterCrew:
         self._lose(member, f"no sign of life for {self._cluster_job.heartbeat:g} s", member.liveness.since)
 
     def _lose(self, member: AgentHandle, reason: str, when: float) -> None:
-        """A node is gone, since a second of our clock: whatever that has caused elsewhere comes after it."""
+        """A node was lost at ``when`` (our clock): date it before the failures that this causes on other nodes."""
         if member.channel is not None:
             member.channel.close()
         if self._one_by_one:
-            # Later: had somebody killed the session, we are about to be told.
+            # Later: if its launcher process was killed from outside, that is about to be reported.
             self._session.loop.after(_NEWS, lambda: self._launcher.end(member.index))
         if not self._started and not (self._cluster_job.epoch is not None and self._bootstrap.all_fit):
-            # An engine that cannot reach one node ends the agents of the others: theirs is not the fault.
+            # A launcher that cannot reach one node ends the agents of all others: they are not at fault.
             member.hint = reason
             self._bootstrap.fail(member, [reason] if self._one_by_one else [])
             return
@@ -382,7 +320,7 @@ class ClusterCrew:
         self._maybe_leave()
 
     def _on_violation(self, member: AgentHandle, what: str) -> None:
-        """An agent has broken the protocol: whatever else it says cannot be trusted, so its node is lost."""
+        """An agent broke the protocol: nothing else it sends can be trusted, so its node counts as lost."""
         if member.channel is not None:
             member.channel.close()
         if self._one_by_one:
@@ -391,7 +329,7 @@ class ClusterCrew:
             self._declare_lost(member, f"it broke the protocol: {what}", time.monotonic())
 
     def _on_end(self, member: AgentHandle, reason: str) -> None:
-        """A channel has ended; whose session it was may say why when it ends too."""
+        """A channel has ended. While connecting, the end of its launcher process tells more."""
         if self._leaving:
             return
         if member.state in ("ready", "probed", "running"):
@@ -400,18 +338,18 @@ class ClusterCrew:
         elif member.state == "connecting" and not reason.startswith("closed"):
             self._bootstrap.fail(member, [reason])
 
-    def _engine_lost(self, pid: int) -> None:
-        """What stands between us and the engine was killed; the engine has ended with it, or has to."""
-        if not self._leaving or self._session.verdict.stopping:  # when all is well and over, it does not matter
+    def _guard_lost(self, pid: int) -> None:
+        """The guardian or watcher of the launcher processes was killed, and they end with it."""
+        if not self._leaving or self._session.verdict.stopping:  # once the job has ended well, it does not matter
             note = f"the guardian of the launcher {self._cluster_job.backend.NAME} (pid {pid}) was killed"
-            self._engine_killed(note, ())
+            self._launcher_killed(note, ())
 
-    def _engine_killed(self, note: str, hosts: tuple[str, ...]) -> None:
-        """The cause of what the channels say at the same time; the nodes of an elastic job are tried once more."""
+    def _launcher_killed(self, note: str, hosts: tuple[str, ...]) -> None:
+        """The launcher was killed: date that before the lost channels that follow. An elastic job tries again."""
         cause: Cause = "agent lost" if self._cluster_job.epoch is None else "membership"
         self._session.trouble(cause, note, time.monotonic() - 2 * _NEWS, hosts)
 
-    def _engine_exit(self, index: int, code: int, signum: int) -> None:
+    def _launcher_exit(self, index: int, code: int, signum: int) -> None:
         if self._leaving:
             return
         affected = [self._all[index]] if self._one_by_one else self.members
@@ -419,7 +357,7 @@ class ClusterCrew:
             hosts = tuple(member.name for member in affected) if self._one_by_one else ()
             whose = f" of {hosts[0]}" if hosts else ""
             by = signal.Signals(signum).name
-            self._engine_killed(f"the launcher {self._cluster_job.backend.NAME}{whose} was killed by {by}", hosts)
+            self._launcher_killed(f"the launcher {self._cluster_job.backend.NAME}{whose} was killed by {by}", hosts)
             return
         for member in affected:
             if member.state in ("waiting", "connecting"):
@@ -432,7 +370,7 @@ class ClusterCrew:
             self._leave()
 
     def _leave(self) -> None:
-        """All is over: release the agents, and wait for the engine."""
+        """Release the agents, and wait for the launcher to end."""
         if self._leaving:
             return
         self._leaving = True
@@ -441,27 +379,27 @@ class ClusterCrew:
         self._heartbeat.stop()
         for member in self.members:
             member.send(Release())
-        if self._engine_gone:  # before its time: it may have been killed
+        if self._launcher_gone:  # too early: it may have been killed
             self._give_back_allocation()
             self._finish()
         elif self._started and all(member.state == "over" for member in self.members):
-            self._session.loop.after(_ENGINE_WAIT, self._end_engine)
+            self._session.loop.after(_LAUNCHER_WAIT, self._end_launcher)
         else:
-            self._end_engine()
+            self._end_launcher()
 
-    def _end_engine(self) -> None:
-        """It has to end now. An allocation that it has made outlives an engine that waits for a dead node."""
-        if not self._engine_gone:
+    def _end_launcher(self) -> None:
+        """End the launcher now, and cancel its allocation, which it would keep while it waits for a dead node."""
+        if not self._launcher_gone:
             self._launcher.terminate()
             self._give_back_allocation()
 
     def _give_back_allocation(self) -> None:
-        if self._allocates and self._allocation:
-            self._launcher.run_aside((*self._cluster_job.backend.CANCEL, self._allocation))
+        if self._allocates and self._connector.allocation:
+            self._launcher.run_aside((*self._cluster_job.backend.CANCEL, self._connector.allocation))
 
-    def _engine_over(self) -> None:
-        """The engine has ended. Agents that have dialled are not lost by that: their channels say when they are."""
-        self._engine_gone = True
+    def _launcher_over(self) -> None:
+        """The launcher has ended. Agents that have connected by themselves are lost only when their channels end."""
+        self._launcher_gone = True
         if self._leaving:
             self._finish()
 

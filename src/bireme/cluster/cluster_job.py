@@ -1,4 +1,4 @@
-"""What the crew of many nodes is to do, as one value."""
+"""The specification of a job on many nodes, as one value: nodes, launcher commands, exported variables, options."""
 
 from __future__ import annotations
 
@@ -16,12 +16,22 @@ if TYPE_CHECKING:
 
 
 class ClusterJob(Value):
-    """What the crew of many nodes is to do.
+    """A job on many nodes.
 
-    ``hosts`` and ``slots``: the nodes, with the slots that the pool gives them, ``None`` where the node is asked.
-    ``resolve``: the active resources, once the slots of all nodes are known. ``exports``: the variables that
-    travel. ``heartbeat`` in seconds. ``checked``: called with the members when all are fit, to end after the preflight
-    with what it says on stdout; None: the job is run. ``epoch``: of an elastic job.
+    Attributes:
+        spec: the job as the user described it.
+        hosts: how each node is reached.
+        slots: the slots that the pool declares for each node; ``None``: the node is asked.
+        resolve: computes the active resources once the slots of all nodes are known.
+        exports: the environment variables that are sent to other nodes.
+        environ: the environment of the launcher processes.
+        commands: the command line of each launcher process.
+        backend: the launcher.
+        heartbeat: seconds without a sign of life after which a node is lost.
+        log_dir: where the ranks' log files are written; None: nowhere.
+        checked: called with the agents when all are fit; the job then ends with the returned text on stdout.
+            None: the ranks are started.
+        epoch: of an elastic job; None: the job is not elastic.
     """
 
     spec: JobSpec
@@ -39,5 +49,5 @@ class ClusterJob(Value):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether each node has an engine process of its own."""
+        """Whether each node has a launcher process of its own."""
         return self.backend.CHANNEL == "stdio" or self.epoch is not None

@@ -1,4 +1,4 @@
-"""One epoch of an elastic job, as the code that runs a job on many nodes sees it."""
+"""One epoch of an elastic job, as seen by the code that runs jobs on many nodes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Epoch(Value):
     """What an elastic job adds to a cluster job.
 
     Attributes:
-        number: from 0.
-        min_nodes: with fewer it does not start.
-        left_out: called with the name of a node that cannot take part, and why.
+        number: counted from 0.
+        min_nodes: with fewer nodes it does not start.
+        left_out: called with the name of a node that cannot take part, and the reason.
         begun: called with the nodes that take part, in rank order, and the plan.
-        attach: called with the session once it runs: what goes on beside the job.
-        pid_file: of the job.
-        accelerator: what the job has run on so far: a node that has another by now is not what it was; "": nothing yet.
-        exports: the variables that travel, as they were when the job began; None: as they are.
+        attach: called with the session once it runs, to attach the membership monitor.
+        pid_file: the pid file of the job.
+        accelerator: the kind of device of earlier epochs; a node with another kind is unfit. "": none yet.
+        exports: the exported variables as they were when the job began; None: as they are now.
         connect_timeout: seconds that a node may take to accept a connection.
     """
 

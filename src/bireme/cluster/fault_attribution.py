@@ -1,4 +1,4 @@
-"""Several nodes were lost: decides which of them is at fault."""
+"""Fault attribution: decides which node is at fault when several were lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def attribute_losses(session: Session, cluster_job: ClusterJob, members: Sequence[AgentHandle]) -> None:
-    """Put right the session's verdict, which blames whom it has heard of first."""
+    """Correct the session's verdict, which blames the node whose loss was noticed first."""
     lost = [member for member in members if member.state == "lost"]
     if len(lost) < 2 or session.verdict.cause != "agent lost":
         return
@@ -27,8 +27,8 @@ def attribute_losses(session: Session, cluster_job: ClusterJob, members: Sequenc
 
 
 def _blame_the_silent(session: Session, lost: Sequence[AgentHandle], port: int) -> None:
-    """An engine of all nodes takes every agent along when it loses one: the one that is silent is to blame."""
+    """Blame the nodes that cannot be reached: a launcher process for all nodes ends every agent when it loses one."""
     dead = tuple(member.name for member in lost if not reachable(addresses_of(member.name), port, seconds=1.0))
     if dead:
-        note = f"agent lost on {', '.join(dead)}: the node does not answer any more"
+        note = f"agent lost on {', '.join(dead)}: the node no longer answers"
         session.trouble("agent lost", note, float("-inf"), dead)

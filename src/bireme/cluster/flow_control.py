@@ -1,8 +1,8 @@
-"""Flow control: takes what the ranks of other nodes write, and lets each node send no more than is taken."""
+"""Flow control: receives the output of ranks on other nodes, and limits what each node may send ahead (a window)."""
 
 from __future__ import annotations
 
-from bireme.control.messages import Credit
+from bireme.control.messages import Credit, ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,44 +14,52 @@ if TYPE_CHECKING:
     from bireme.logs.rankfiles import RankFiles
 
 WINDOW = 1024 * 1024
-"""Bytes of output that an agent may send before we have taken what it sent."""
+"""Bytes of output that an agent may send before the runner has taken them."""
 _CREDIT = 128 * 1024
-"""Bytes that are taken before the agent is told so."""
+"""Bytes taken before the agent is granted as many again."""
+_IN_A_PIPE = 1024 * 1024
+"""Bytes that an agent may have read from one pipe when it stops reading, at most."""
 
 
 class FlowControl:
-    """Takes the output of all members."""
+    """Takes the output of all agents and grants them more as it is taken."""
 
     def __init__(self, session: Session, members: Sequence[AgentHandle]) -> None:
         self._session, self._members = session, members
         self._held = False
         self.files: RankFiles | None = None
-        """Where it is written as well."""
+        """The log files that output is written to as well, if any."""
 
     def take(self, member: AgentHandle, frame: Output) -> None:
-        """A piece of what a rank has written."""
+        """Take a chunk of a rank's output.
+
+        Raises:
+            ProtocolError: the agent sent more than it was given credit for.
+        """
+        if member.ungranted > WINDOW + _IN_A_PIPE * member.protocol.pipes:
+            raise ProtocolError("it sent more output than it was given credit for")
         if self.files is not None:
             self.files.write(frame.rank, frame.data)
         self._session.chunk(frame.rank, frame.number, frame.data)
-        member.unpaid += len(frame.data)
-        self._pay(member)
+        member.ungranted += len(frame.data)
+        self._grant(member)
 
     def hold(self) -> None:
-        """Give no more credit: the agents hold back what their ranks write."""
+        """Grant nothing more: the agents hold back their ranks' output."""
         self._held = True
 
     def release(self) -> None:
-        """There is room again."""
+        """Grant again what was taken in the meantime."""
         self._held = False
         for member in self._members:
-            self._pay(member)
+            self._grant(member)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Close the log files."""
         if self.files is not None:
             self.files.close()
 
-    def _pay(self, member: AgentHandle) -> None:
-        if not self._held and member.unpaid >= _CREDIT:
-            member.send(Credit(size=member.unpaid))
-            member.unpaid = 0
+    def _grant(self, member: AgentHandle) -> None:
+        if not self._held and member.ungranted >= _CREDIT:
+            member.send(Credit(size=member.ungranted))
+            member.ungranted = 0

@@ -1,4 +1,4 @@
-"""Signs of life: every agent that has answered is asked for one again and again, and missed when it gives none."""
+"""Heartbeat: pings every agent that has answered, and reports an agent that stays silent too long."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 
 class Heartbeat:
-    """Watches over the members. A time in which we ourselves were busy, or halted, is no silence of theirs.
+    """Pings the agents. Time during which this process was busy or suspended does not count against them.
 
     Args:
-        members: a list that may become shorter meanwhile.
-        seconds: without a sign of life after which a member is missed.
-        on_silent: called with a member that is missed.
+        loop: the event loop.
+        members: the agents; the list may become shorter later.
+        seconds: without a sign of life after which an agent is lost.
+        on_silent: called with an agent that is lost.
     """
 
     def __init__(
@@ -31,19 +32,19 @@ class Heartbeat:
         self._timer: Timer | None = None
 
     def watch(self, member: AgentHandle) -> None:
-        """It has answered for the first time."""
+        """Begin to ping an agent that has answered for the first time."""
         if self._timer is None:
             self._plan_beat()
         _ask(member)
 
     def resume(self) -> None:
-        """Nobody was asked for a while: what was not heard meanwhile does not count."""
+        """Forgive the silence while this process was suspended and sent no pings."""
         now = time.monotonic()
         for member in self._members:
             member.liveness.broken(now)
 
     def stop(self) -> None:
-        """Nobody is missed any more."""
+        """Stop pinging."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -53,7 +54,7 @@ class Heartbeat:
     def _beat(self) -> None:
         assert self._timer is not None
         now, due = time.monotonic(), self._timer.due
-        self._plan_beat()  # first: who is missed may end the watch
+        self._plan_beat()  # first: a lost agent may stop the heartbeat
         for member in tuple(self._members):
             if not member.alive or member.state == "connecting":
                 continue
@@ -64,7 +65,7 @@ class Heartbeat:
 
     def _is_silent(self, member: AgentHandle, due: float, now: float) -> bool:
         if member.liveness.look(due, now) > self._seconds and member.channel is not None:
-            member.channel.look()  # which may tell that it is gone
+            member.channel.look()  # it may hold an answer, or an end of file
         return member.alive and member.liveness.lasted(now) > self._seconds
 
 

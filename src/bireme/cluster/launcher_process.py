@@ -1,7 +1,7 @@
-"""The engine: the ``ssh`` sessions, or the one ``mpirun`` or ``srun``, through which the agents are reached.
+"""The launcher processes (one ``ssh`` per node, or one ``mpirun`` or ``srun`` for all) that start the agents.
 
-They are started through a guardian, in sessions of their own: the terminal's Ctrl+C must not end them before the ranks
-have been stopped in order, and they must not survive us.
+They are started through a guardian, each in its own session: the terminal's Ctrl+C must not end them before the ranks
+have been stopped in order, and they must not outlive the command.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from bireme.loop import Loop
     from bireme.process.guardian import Handle
 
-_WORDS = 8192
-"""Bytes that are kept of what an engine process says on its stderr."""
+_KEPT = 8192
+"""Bytes kept of what a launcher process prints on stderr."""
 _LONGEST = 4096
-"""Bytes of a line that is looked at."""
+"""Bytes of a line that are examined."""
 
-
-_FAREWELL = 3.0
-"""Seconds between SIGTERM and SIGKILL for an engine."""
-_GIVING_BACK = 15.0
-"""The same for one that has an allocation to give back: killed by SIGKILL, it leaves that to nobody."""
+_TERM_WAIT = 3.0
+"""Seconds between SIGTERM and SIGKILL for a launcher process."""
+_TERM_WAIT_WITH_ALLOCATION = 15.0
+"""The same for one that has to give back an allocation, which nothing would do after SIGKILL."""
 
 
 class LauncherProcess:
-    """The engine's processes.
+    """The launcher processes of one job.
 
     Args:
         loop: the event loop.
         commands: one command line for each process.
         environ: their environment.
-        on_exit: called with (index, exit code, signal) at each process's end. The signal is 0, unless somebody else
-            has killed it.
+        on_exit: called with (index, exit code, signal) at the end of each process. The signal is 0 unless another
+            process killed it.
         on_line: called with (index, line) for each line of a process's stderr.
-        on_lost: called with the pid when a process that guards the engine was killed.
-        on_over: called when none is left.
-        at_once: how many to start now; the others wait for :meth:`fork`.
-        at_start, at_loss: called in the guardian before it forks, and when this process was lost.
-        allocates: it may have an allocation.
+        on_lost: called with the pid when the guardian or watcher of these processes was killed.
+        on_over: called when all have ended.
+        at_once: how many to start at first; the others wait for :meth:`fork`.
+        at_start: called in the guardian before it forks.
+        at_loss: called in the guardian or watcher when this process was lost.
+        allocates: whether they may own an allocation, and so get more time to end.
     """
 
     def __init__(
@@ -69,20 +69,19 @@ class LauncherProcess:
         self._on_lost, self._on_over = on_lost, on_over
         self._commands, self._environ = commands, environ
         self._at_once, self._at_start, self._at_loss = at_once, at_start, at_loss
-        self._farewell = _GIVING_BACK if allocates else _FAREWELL
-        self._words: dict[int, bytes] = {}
+        self._term_wait = _TERM_WAIT_WITH_ALLOCATION if allocates else _TERM_WAIT
+        self._stderr: dict[int, bytes] = {}
         self._errs: dict[int, int] = {}
         self._handle: Handle | None = None
         self._over = self._lost = False
         self._ended: set[int] = set()
         self._aside: list[Popen[bytes]] = []
 
-    def start(self, *, channels: bool, keep: Sequence[int] = ()) -> list[tuple[int, int]]:
+    def start(self, *, channels: bool) -> list[tuple[int, int]]:
         """Fork the guardian and, through it, the first processes.
 
         Args:
-            channels: stdin and stdout of each process are wanted.
-            keep: descriptors that the guardian holds as long as anything lives.
+            channels: whether to connect stdin and stdout of each process to pipes.
 
         Returns:
             (descriptor to read from, descriptor to write to) of each process; empty without ``channels``.
@@ -102,28 +101,27 @@ class LauncherProcess:
                 theirs += [stdin, stdout]
             theirs.append(err_write)
             starts.append(WorkerStart(argv, dict(self._environ), os.getcwd(), stdin, stdout, err_write))
-            self._watch_words(index, err_read)
+            self._watch_stderr(index, err_read)
         self._handle = guardian.start(
             starts,
-            keep=keep,
             at_start=self._at_start,
             at_loss=self._at_loss,
             at_once=self._at_once,
             files_limit=files_limit,
-            farewell=self._farewell,
+            farewell=self._term_wait,
         )
         self._loop.watch(self._handle.events, self._hear)
         for fd in theirs:
             os.close(fd)
         return ours
 
-    def _watch_words(self, index: int, fd: int) -> None:
+    def _watch_stderr(self, index: int, fd: int) -> None:
         os.set_blocking(fd, False)
-        self._words[index], self._errs[index] = b"", fd
-        self._loop.watch(fd, lambda: self._read_words(index))
+        self._stderr[index], self._errs[index] = b"", fd
+        self._loop.watch(fd, lambda: self._read_stderr(index))
 
-    def _read_words(self, index: int) -> bool:
-        """What an engine process says; return whether there was anything."""
+    def _read_stderr(self, index: int) -> bool:
+        """Read stderr of a launcher process; return whether there was anything."""
         try:
             data = os.read(self._errs[index], 65536)
         except (BlockingIOError, KeyError):
@@ -133,46 +131,46 @@ class LauncherProcess:
             self._loop.unwatch(fd)
             os.close(fd)
             return False
-        begun = self._words[index].rpartition(b"\n")[2]
-        self._words[index] = (self._words[index] + data)[-_WORDS:]
+        begun = self._stderr[index].rpartition(b"\n")[2]
+        self._stderr[index] = (self._stderr[index] + data)[-_KEPT:]
         for line in (begun + data).split(b"\n")[:-1]:
             self._on_line(index, line[:_LONGEST].decode(errors="replace"))
         return True
 
-    def words(self, index: int) -> str:
-        """What a process has said on its stderr so far."""
-        while self._read_words(index):
+    def stderr(self, index: int) -> str:
+        """What a process has printed on stderr so far, at most the last 8 KiB."""
+        while self._read_stderr(index):
             pass
-        return self._words[index].decode(errors="replace").strip()
+        return self._stderr[index].decode(errors="replace").strip()
 
     def fork(self, index: int) -> None:
-        """Start a process that was held back."""
+        """Start a process that was not started at first."""
         if self._handle is not None:
             self._handle.tell("fork", index)
 
     def end(self, index: int) -> None:
-        """End one process whose host is lost: it would wait for ever."""
+        """Kill one process whose node is lost: it would wait forever."""
         self._ended.add(index)
         if self._handle is not None:
             self._handle.tell("rank", int(signal.SIGKILL), index)
 
     def kill(self) -> None:
-        """End all processes at once."""
-        self._ended.update(self._words)
+        """Kill all processes at once."""
+        self._ended.update(self._stderr)
         if self._handle is not None:
             self._handle.tell("kill")
 
     def terminate(self) -> None:
-        """Ask all processes to end, and end them if they do not: ``srun`` has an allocation to give back."""
-        self._ended.update(self._words)
+        """Send SIGTERM to all processes, and SIGKILL later: ``srun`` needs time to give back an allocation."""
+        self._ended.update(self._stderr)
         if self._handle is not None:
             self._handle.tell("rank", int(signal.SIGTERM), "*")
-        self._loop.after(self._farewell, self.kill)
+        self._loop.after(self._term_wait, self.kill)
 
     def run_aside(self, argv: tuple[str, ...]) -> None:
-        """Run a short command beside the engine; :meth:`close` waits for it."""
+        """Run a short command beside the launcher; :meth:`close` waits for it."""
         try:
-            # in a session of its own: a further Ctrl+C is not for it
+            # its own session, so that another Ctrl+C does not reach it
             self._aside.append(
                 Popen(
                     argv,
@@ -194,7 +192,7 @@ class LauncherProcess:
             self._loop.unwatch(gone.events)
             gone.close()
             os.waitpid(gone.pid, 0)
-            if not self._over:  # killed, it has taken the engine with it
+            if not self._over:  # it was killed, and the launcher processes with it
                 self._lose(gone.pid)
             self._end()
             return
@@ -204,19 +202,19 @@ class LauncherProcess:
                 killed = os.WIFSIGNALED(status) and index not in self._ended
                 self._on_exit(index, exit_code(status), os.WTERMSIG(status) if killed else 0)
             elif word == "unborn":
-                self._words[int(args[0])] = f"cannot be started: {os.strerror(int(args[1]))}".encode()
+                self._stderr[int(args[0])] = f"cannot be started: {os.strerror(int(args[1]))}".encode()
                 self._on_exit(int(args[0]), 126, 0)
             elif word == "unguarded":
                 self._lost = True
-                for index in self._words:
-                    self._words[index] = f"cannot be started: {os.strerror(int(args[0]))}".encode()
+                for index in self._stderr:
+                    self._stderr[index] = f"cannot be started: {os.strerror(int(args[0]))}".encode()
                     self._on_exit(index, 126, 0)
             elif word in ("lost", "alone"):
                 self._lose(int(args[0]) if args else self._handle.pid)
             elif word == "empty":
                 self._end()
             elif word == "deserted":
-                self.kill()  # a ControlMaster that ssh has left, or the like
+                self.kill()  # such as a ControlMaster that ssh left behind
 
     def _lose(self, pid: int) -> None:
         if not self._lost:
@@ -229,11 +227,11 @@ class LauncherProcess:
             self._on_over()
 
     def close(self) -> None:
-        """Let go; a guardian that still lives ends everything below it."""
+        """Close the pipes; a guardian that is still alive then ends everything below it."""
         if self._handle is not None:
             self._loop.unwatch(self._handle.events)
             self._handle.close()
-            if self._over:  # it has said so, and ends
+            if self._over:  # it has reported so and is ending
                 os.waitpid(self._handle.pid, 0)
         for fd in self._errs.values():
             self._loop.unwatch(fd)
@@ -241,7 +239,7 @@ class LauncherProcess:
         self._errs.clear()
         for process in self._aside:
             try:
-                process.wait(self._farewell)
+                process.wait(self._term_wait)
             except TimeoutExpired:
                 process.kill()
                 process.wait()

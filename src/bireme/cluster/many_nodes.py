@@ -1,4 +1,4 @@
-"""A job on many nodes: what is known before connecting, and the crew that carries it."""
+"""Runs a job on many nodes: selects them, makes the launcher's commands, and starts a cluster crew. Also dry runs."""
 
 from __future__ import annotations
 
@@ -38,18 +38,23 @@ if TYPE_CHECKING:
     Commands = Callable[[LaunchPlan, Mapping[str, str]], tuple[tuple[str, ...], ...]]
 
 ONLY_NODES_KNOW = "<the node says>"
-"""Stands in a dry run for what is found out only after connecting."""
+"""Placeholder in a dry run for what is known only after connecting."""
 
 
-class EngineCommands(Value):
-    """Command lines that are made when they are looked at. ``part``: those from one on, up to another."""
+class LauncherCommands(Value):
+    """The launcher's command lines, made on demand.
+
+    Attributes:
+        number: how many there are.
+        part: makes those from a first index up to, but without, a second.
+    """
 
     number: int
     part: Callable[[int, int], tuple[tuple[str, ...], ...]]
 
     @classmethod
-    def of(cls, commands: tuple[tuple[str, ...], ...]) -> EngineCommands:
-        """Those that are there."""
+    def of(cls, commands: tuple[tuple[str, ...], ...]) -> LauncherCommands:
+        """Wrap command lines that were made already."""
         return cls(len(commands), lambda first, end: commands[first:end])
 
 
@@ -66,51 +71,54 @@ def run(
     Args:
         spec: the job.
         environ: the environment.
-        found: the pool.
+        found: the declared pool.
         checked, epoch: see `ClusterJob`.
 
     Raises:
-        BadInputError: the job cannot be run as described; nothing was started.
+        BadInputError: the job cannot run as described; nothing was started.
+        UnfitError: no port is free for the agents to connect to.
     """
     entries, slots = node_selection.select(spec, found)
     backend = base.load(launcher_name(spec, found))
     hosts = _hosts(entries)
-    dials = backend.CHANNEL == "dial"
-    executable = base.find_program(backend, environ) if dials or not all(host.local for host in hosts) else ""
+    connects = backend.CHANNEL == "dial"
+    executable = base.find_program(backend, environ) if connects or not all(host.local for host in hosts) else ""
     log_dir = rankfiles.prepare(spec.log_dir, "--log_dir") if spec.log_dir is not None else None
-    travelling = epoch.exports if epoch is not None and epoch.exports is not None else what_travels(spec, environ)
+    exported = epoch.exports if epoch is not None and epoch.exports is not None else what_travels(spec, environ)
 
     only_here = all(host.local for host in hosts)
-    dial = AgentListener(backend.TOKEN_VARIABLE, environ, only_here=only_here) if dials else None
-    # The token comes first: MPICH 4.0's hydra does not see the last variable of its environment.
-    engine_environ = {**(dial.environment() if dial is not None else {}), **environ}
-    launch = _launch(spec, hosts, agent_words(dial), executable, epoch)
+    listener = AgentListener(backend.TOKEN_VARIABLE, environ, only_here=only_here) if connects else None
+    # The token goes first: hydra of MPICH 4.0 ignores the last variable of its environment.
+    launcher_environ = {**(listener.environment() if listener is not None else {}), **environ}
+    launch = _launch(spec, hosts, agent_command(listener), executable, epoch)
     cluster_job = ClusterJob(
         spec,
         launch.hosts,
         tuple(slots[entry.name] for entry in entries),
         lambda known: _active(spec, slots, known),
-        travelling.variables,
-        engine_environ,
-        _commands(spec, backend)(launch, engine_environ),
+        exported.variables,
+        launcher_environ,
+        _commands(spec, backend)(launch, launcher_environ),
         backend,
         spec.heartbeat,
         log_dir,
         checked,
         epoch,
     )
-    options = session.SessionOptions.of(spec, _notes(cluster_job, found, travelling))
-    if epoch is not None:  # the file is the job's
-        return session.run(options, lambda crew_session: ClusterCrew(crew_session, cluster_job, dial, epoch.pid_file))
+    options = session.SessionOptions.of(spec, _notes(cluster_job, found, exported))
+    if epoch is not None:  # the pid file belongs to the whole elastic job
+        return session.run(
+            options, lambda crew_session: ClusterCrew(crew_session, cluster_job, listener, epoch.pid_file)
+        )
     with PidFile(os.getpid() if spec.save_pid else None) as pid_file:
-        return session.run(options, lambda crew_session: ClusterCrew(crew_session, cluster_job, dial, pid_file))
+        return session.run(options, lambda crew_session: ClusterCrew(crew_session, cluster_job, listener, pid_file))
 
 
 def what_travels(spec: JobSpec, environ: Mapping[str, str]) -> Exports:
-    """The variables that other nodes get.
+    """The variables to export to other nodes.
 
     Raises:
-        BadInputError: a file that names more of them cannot be read.
+        BadInputError: a file that names additional variables cannot be read.
     """
     return exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd())
 
@@ -122,7 +130,7 @@ def _launch(
     executable: str,
     epoch: Epoch | None = None,
 ) -> LaunchPlan:
-    """What an engine is asked for."""
+    """What the backend needs to make the launcher's command lines."""
     return base.LaunchPlan(
         hosts,
         agent,
@@ -134,18 +142,18 @@ def _launch(
     )
 
 
-def _notes(cluster_job: ClusterJob, found: Found, travelling: Exports) -> Iterator[tuple[str, str]]:
-    """What is said before anything starts, each with its level."""
+def _notes(cluster_job: ClusterJob, found: Found, exported: Exports) -> Iterator[tuple[str, str]]:
+    """The messages to show before anything starts, each with its level."""
     spec, number = cluster_job.spec, len(cluster_job.hosts)
-    names = ", ".join(sorted(travelling.variables)) or "none"
-    yield "debug", f"{number} nodes of {found.source}, by {cluster_job.backend.NAME}; variables that travel: {names}"
+    names = ", ".join(sorted(exported.variables)) or "none"
+    yield "debug", f"{number} nodes of {found.source}, by {cluster_job.backend.NAME}; exported variables: {names}"
     if not spec.hosts and spec.hostfile is None and cluster_job.epoch is None:
         yield "info", f"{number} node{'' if number == 1 else 's'}, from {found.source}"
-    yield from travelling.notes()
+    yield from exported.notes()
 
 
 def _active(spec: JobSpec, slots: Mapping[str, tuple[str, ...] | None], known: Pool) -> Pool:
-    """What the filters leave of the nodes that have answered; where all slots are declared, they have spoken before."""
+    """Apply the filters to the nodes that answered; where all slots are declared, this was done before."""
     if None not in slots.values():
         return known
     return (
@@ -155,8 +163,13 @@ def _active(spec: JobSpec, slots: Mapping[str, tuple[str, ...] | None], known: P
     )
 
 
-def engine_commands(spec: JobSpec, environ: Mapping[str, str], found: Found) -> EngineCommands:
-    """The command lines by which the nodes would be reached, for a dry run: nothing is listened on or looked up.
+def launcher_commands(spec: JobSpec, environ: Mapping[str, str], found: Found) -> LauncherCommands:
+    """The launcher's command lines, for a dry run: opens no port and does not look up the launcher.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        found: the declared pool.
 
     Raises:
         BadInputError: as :func:`run`.
@@ -164,27 +177,27 @@ def engine_commands(spec: JobSpec, environ: Mapping[str, str], found: Found) -> 
     entries, _ = _of_the_first_epoch(spec, found)
     here = find_this_machine([entry.name for entry in entries])
     backend = base.load(launcher_name(spec, found))
-    words: tuple[str, ...] = ("--channel",)
+    arguments: tuple[str, ...] = ("--channel",)
     if backend.CHANNEL == "dial":
-        words = ("--dial", "<our addresses>", "<a free port>", backend.TOKEN_VARIABLE)
-    agent = isolated.command("bireme.agent", *words)
+        arguments = ("--dial", "<our addresses>", "<a free port>", backend.TOKEN_VARIABLE)
+    agent = isolated.command("bireme.agent", *arguments)
 
     def part(first: int, end: int) -> tuple[tuple[str, ...], ...]:
         return _commands(spec, backend)(_launch(spec, _launches(entries[first:end], here), agent, ""), environ)
 
     if backend.CHANNEL == "stdio" or spec.elastic:
-        return EngineCommands(len(entries), part)
-    return EngineCommands.of(part(0, len(entries)))
+        return LauncherCommands(len(entries), part)
+    return LauncherCommands.of(part(0, len(entries)))
 
 
 def _of_the_first_epoch(spec: JobSpec, found: Found) -> tuple[tuple[HostEntry, ...], dict[str, tuple[str, ...] | None]]:
-    """The nodes of an elastic job that are not spares, if all of them are there; of another job, all."""
+    """The nodes of the first epoch: of an elastic job all but the spares, of any other job all."""
     entries, slots = node_selection.select(spec, found)
     return entries[: spec.max_nodes] if spec.elastic else entries, slots
 
 
 def _commands(spec: JobSpec, backend: Backend) -> Commands:
-    """How the agents are started: one by one where nodes may come and go."""
+    """How to make the command lines: in an elastic job, each node has one of its own."""
     make = base.one_by_one(backend) if spec.elastic else backend.commands
 
     def checked(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
@@ -196,15 +209,15 @@ def _commands(spec: JobSpec, backend: Backend) -> Commands:
 
 
 def launcher_name(spec: JobSpec, found: Found) -> str:
-    """``auto`` decided: Slurm's own way inside its allocation, else ssh."""
+    """The launcher to use, with ``auto`` resolved: slurm in a Slurm allocation, else ssh."""
     if spec.launcher != "auto":
         return spec.launcher
     return "slurm" if found.scheduler == "slurm" else "ssh"
 
 
-def agent_words(dial: AgentListener | None) -> tuple[str, ...]:
-    """The command that starts an agent over there: the same interpreter, by its path."""
-    return isolated.command("bireme.agent", *(("--channel",) if dial is None else dial.arguments()))
+def agent_command(listener: AgentListener | None) -> tuple[str, ...]:
+    """The command that starts an agent on a node, with the path of this interpreter."""
+    return isolated.command("bireme.agent", *(("--channel",) if listener is None else listener.arguments()))
 
 
 def _hosts(entries: Sequence[HostEntry]) -> tuple[base.HostLaunch, ...]:
@@ -215,7 +228,7 @@ def _launches(entries: Sequence[HostEntry], here: str | None) -> tuple[base.Host
     return tuple(base.HostLaunch(entry.name, entry.user, entry.port, entry.name == here) for entry in entries)
 
 
-def plan(spec: JobSpec, environ: Mapping[str, str], found: Found) -> Sketch:
+def plan(spec: JobSpec, found: Found) -> Sketch:
     """The start plan as far as it is known before connecting.
 
     Raises:

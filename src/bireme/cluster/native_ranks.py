@@ -1,6 +1,7 @@
-"""``--native_ranks``: the engine starts every rank itself, through a shim, for programs that call MPI.
+"""``--native_ranks``: the launcher (mpirun, srun) starts every rank itself, for programs that call MPI.
 
-No agent, no channel: the engine's command is all that we hold, and its exit code is the job's.
+There are no agents and no channels. The launcher is the only process that Bireme watches, and its exit code is the
+job's. A shim (:mod:`bireme.agent.native_rank`) sets the environment of each rank.
 """
 
 from __future__ import annotations
@@ -32,22 +33,28 @@ if TYPE_CHECKING:
 
 
 def run(spec: JobSpec, environ: Mapping[str, str], found: Found, launcher: str) -> Outcome:
-    """Run the engine's command to its end.
+    """Run the launcher to its end.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        found: the declared pool.
+        launcher: the name of the launcher.
 
     Raises:
-        BadInputError: the backend starts no ranks, or the slots are not declared.
+        BadInputError: the launcher cannot start ranks, the slots are not declared, or an option needs an agent.
     """
     executable = base.find_program(base.load(launcher), environ)
     found_exports = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd())
-    travelling = found_exports.variables
+    exported = found_exports.variables
     argv = command(spec, environ, found, launcher, executable)
     worker = WorkerPlan(0, 0, launcher, argv, {"TORCHELASTIC_ERROR_FILE": os.devnull})
     error_dir = os.path.join(temporary_directory(environ), f"bireme-{os.urandom(6).hex()}")
     node = NodePlan(launcher, 0, os.getcwd(), {"BIREME_JOB": os.path.basename(error_dir)}, error_dir, (worker,))
     plan = StartPlan(os.path.basename(error_dir), "cpu", 1, "", 0, (node,))
     options = session.SessionOptions.of(spec.replace(output="raw", fold=False), found_exports.notes())
-    # the engine's own environment first: see the note on hydra in bireme.cluster.many_nodes
-    inherited = {**travelling, **environ, **travelling}
+    # exported variables first: see the note on hydra in bireme.cluster.many_nodes
+    inherited = {**exported, **environ, **exported}
     return session.run(options, lambda crew_session: LocalCrew(crew_session, plan, node, inherited, grace=spec.grace))
 
 
@@ -68,14 +75,21 @@ def _refuse_what_needs_an_agent(spec: JobSpec) -> None:
     if spec.output not in ("auto", "raw"):
         given.append(f"--output {spec.output}")
     if given:
-        what = f"{given[0]} has no meaning with --native_ranks, where the engine has the ranks and their output"
-        raise BadInputError(what, hint="leave one of the two out", where=given[0].split()[0])
+        what = f"{given[0]} cannot be used with --native_ranks: the launcher owns the ranks and their output"
+        raise BadInputError(what, hint="use one or the other")
 
 
 def command(
     spec: JobSpec, environ: Mapping[str, str], found: Found, launcher: str, executable: str = ""
 ) -> tuple[str, ...]:
-    """The engine's command line; ``executable`` where it was looked up.
+    """The launcher's command line.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        found: the declared pool.
+        launcher: the name of the launcher.
+        executable: the path of its program; "": it was not looked up.
 
     Raises:
         BadInputError: as :func:`run`.
@@ -83,13 +97,13 @@ def command(
     _refuse_what_needs_an_agent(spec)
     backend = base.load(launcher)
     if backend.NATIVE is None:
-        hint = "--launcher openmpi, mpich, impi, mvapich or slurm does"
-        raise BadInputError(f"{launcher} does not start ranks itself", hint=hint, where="--native_ranks")
+        hint = "use --launcher openmpi, mpich, impi, mvapich or slurm"
+        raise BadInputError(f"{launcher} cannot start ranks itself", hint=hint, where="--native_ranks")
     world = _world(spec, found)
     names = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd()).variables
     launch = base.LaunchPlan(
         tuple(base.HostLaunch(entry.name, entry.user, entry.port) for entry in found.entries if entry.name in world),
-        rank_words(spec, environ, world),
+        rank_command(spec, environ, world),
         executable,
         spec.launcher_args,
         spec.ssh_port,
@@ -106,14 +120,27 @@ def _world(spec: JobSpec, found: Found) -> Pool:
     for entry in entries:
         declared = slots[entry.name]
         if declared is None:
-            what = f"the slots of {entry.name} are not declared"
-            raise BadInputError(what, hint="add slots=N", where="--native_ranks")
+            what = f"no number of slots declared for {entry.name}"
+            raise BadInputError(
+                what,
+                hint="add slots=N to its line in the hostfile, or :N to its name in --hosts",
+                where="--native_ranks",
+            )
         world[entry.name] = declared
     return world
 
 
-def rank_words(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tuple[str, ...]:
-    """What the engine executes for every rank: the shim, the plan, and the program's own command line."""
+def rank_command(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tuple[str, ...]:
+    """What the launcher executes for every rank: the shim, its plan as JSON, and the program's command line.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        world: the slots of every node.
+
+    Raises:
+        BadInputError: the program or its interpreter cannot be found.
+    """
     interpreter, _ = activation.interpreter(spec, environ)
     flag = program.check(spec, environ, own_interpreter=True)
     argv = worker_argv(spec.program, interpreter, local_rank=f"{flag}={{local_rank}}" if flag else "", wrap=spec.wrap)

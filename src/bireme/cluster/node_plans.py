@@ -1,4 +1,4 @@
-"""From what the nodes have answered to what each of them starts. Pure, but for the job's random name."""
+"""Node plans: turns the nodes' answers into what each node starts. Pure, except for the job's random id."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ if TYPE_CHECKING:
 def node_plans(
     cluster_job: ClusterJob, members: Sequence[AgentHandle], master_addr: str
 ) -> tuple[StartPlan, dict[str, NodePlan]]:
-    """The start plan, and the part of each node that has one, by its name in the pool.
+    """Make the start plan, and look up the plan of each node.
 
     Args:
-        members: in the order of their ranks; the first holds the port at which these meet.
-        master_addr: where the others reach the first.
+        cluster_job: the job.
+        members: the agents in the order of their ranks; the first holds the rendezvous port.
+        master_addr: the address at which the others reach the first.
+
+    Returns:
+        The plan, and the plan of each node that has slots, by its name in the pool.
 
     Raises:
-        BadInputError: the filters leave nothing of the first node, or of the pool.
+        BadInputError: the filters leave no slots on the first node, or in the whole pool.
     """
     spec, first = cluster_job.spec, members[0]
     active = cluster_job.resolve({member.name: member.hello.slots for member in members})
     if first.name not in active:  # it holds the port, at an address of its own
-        what = f"the filters leave no slot of {first.name}, the first node"
-        raise BadInputError(what, hint=f"leave out the whole node: --exclude {first.name}", where="--exclude")
+        what = f"the filters leave no slots on {first.name}, the first node"
+        raise BadInputError(what, hint=f"exclude the whole node: --exclude {first.name}", where="--exclude")
     accelerator = first.hello.accelerator
     job = JobFacts(
         os.urandom(6).hex(),

@@ -1,4 +1,4 @@
-"""Which nodes the job may use: from the command line, a file, the scheduler's allocation, or just this machine."""
+"""Decides which nodes a job may use: from the command line, a hostfile, a scheduler's allocation, or this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 
 class Found(Value):
-    """The pool as it was declared. ``source``: where it was found, for a message; ``scheduler``: whose allocation."""
+    """The pool as it was declared.
+
+    Attributes:
+        entries: the nodes.
+        source: where they were declared, for messages.
+        scheduler: whose allocation it is; "": it is none.
+    """
 
     entries: tuple[HostEntry, ...]
     source: str
@@ -24,10 +30,10 @@ class Found(Value):
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
-    """The declared pool; ``None``: this machine.
+    """Find the declared pool; ``None``: only this machine.
 
     Raises:
-        BadInputError: a file that was named is missing, or what declares the pool cannot be read.
+        BadInputError: a named file is missing, or the declaration cannot be read.
     """
     if spec.hosts:
         return Found(hostfile.parse_hosts(spec.hosts), "--hosts")
@@ -43,12 +49,15 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
 
 
 def select(spec: JobSpec, found: Found) -> tuple[tuple[HostEntry, ...], dict[str, tuple[str, ...] | None]]:
-    """The nodes to connect to, and the slots of those whose number is declared.
+    """Select the nodes to connect to.
 
-    Where a node has to be asked for its slots, only its name can be judged before.
+    Where the slots of any node are not declared, only filters of whole nodes are applied now.
+
+    Returns:
+        The nodes, and the slots of each; ``None``: the node has to be asked.
 
     Raises:
-        BadInputError: a filter names a node or slot that is not there, or nothing is left.
+        BadInputError: a filter names an unknown node or slot, or leaves nothing.
     """
     numbered = {number: tuple(map(str, range(number))) for number in {entry.slots or 0 for entry in found.entries}}
     slots = {entry.name: None if entry.slots is None else numbered[entry.slots] for entry in found.entries}
@@ -60,7 +69,7 @@ def select(spec: JobSpec, found: Found) -> tuple[tuple[HostEntry, ...], dict[str
 
 
 def narrowed(spec: JobSpec, names: Container[str]) -> JobSpec:
-    """The job with filters that speak of these nodes only.
+    """The job with its filters reduced to these nodes.
 
     Raises:
         BadInputError: a filter cannot be read.
@@ -69,7 +78,7 @@ def narrowed(spec: JobSpec, names: Container[str]) -> JobSpec:
 
 
 def by_one_name(spec: JobSpec) -> JobSpec:
-    """The job with filters that know this machine as ``localhost``, whatever it is called there.
+    """The job with every name of this machine in its filters replaced by ``localhost``.
 
     Raises:
         BadInputError: a filter cannot be read.
@@ -79,7 +88,7 @@ def by_one_name(spec: JobSpec) -> JobSpec:
 
 
 def _refiltered(spec: JobSpec, change: Callable[[NodeFilter], NodeFilter | None]) -> JobSpec:
-    """The job with what becomes of each node in its filters; of some, nothing."""
+    """The job with each node in its filters changed; ``None`` removes one."""
 
     def changed(text: str, where: str) -> str:
         nodes = map(change, filters.parse_filter(text, where=where) if text else ())
@@ -89,10 +98,12 @@ def _refiltered(spec: JobSpec, change: Callable[[NodeFilter], NodeFilter | None]
 
 
 def resolve(spec: JobSpec, pool: Pool, *, may_be_empty: bool = False) -> Pool:
-    """The active resources: what filters and numbers leave of a pool whose slots are known.
+    """The active resources: what filters and limits leave of a pool whose slots are known.
 
     Args:
-        may_be_empty: leaving nothing is no error.
+        spec: the job.
+        pool: the slots of each node.
+        may_be_empty: whether an empty result is allowed.
 
     Raises:
         BadInputError: as :func:`select`.
@@ -102,13 +113,13 @@ def resolve(spec: JobSpec, pool: Pool, *, may_be_empty: bool = False) -> Pool:
 
 
 def _without_avoided(pool: Pool, spec: JobSpec) -> Pool:
-    """Without the nodes that are to be avoided, if enough are left then: they may be well again."""
+    """The pool without the nodes to avoid, if enough are left; else all, as these may be well again."""
     left = {host: slots for host, slots in pool.items() if host not in spec.avoid}
     return left if len(left) >= (spec.num_nodes or 1) else pool
 
 
 def _by_name(spec: JobSpec, slots: Mapping[str, tuple[str, ...] | None]) -> list[str]:
-    """The nodes that the filters and ``--num_nodes`` may leave, whatever slots they turn out to have."""
+    """The nodes that filters and ``--num_nodes`` may leave, whatever slots they turn out to have."""
     include = filters.parse_filter(spec.include, where="--include") if spec.include else ()
     exclude = filters.parse_filter(spec.exclude, where="--exclude") if spec.exclude else ()
     pool = dict.fromkeys(slots, ("0",))

@@ -1,16 +1,16 @@
-"""How a node's monotonic clock stands to ours, measured by round trips, as NTP does it."""
+"""The offset between a node's monotonic clock and ours, measured by round trips as in NTP."""
 
 from __future__ import annotations
 
 _DOUBT = 0.001
-"""Seconds that two trips may contradict each other by, which are the drift of some minutes."""
+"""Seconds by which two measurements may contradict each other: the drift of some minutes."""
 
 
 class PeerClock:
-    """The other machine's clock; all times are seconds.
+    """The clock of another machine. All times are seconds.
 
     Attributes:
-        offset: its clock minus ours; 0.0 as long as nothing was measured.
+        offset: its clock minus ours; 0.0 until something was measured.
     """
 
     def __init__(self) -> None:
@@ -18,21 +18,21 @@ class PeerClock:
         self._trip = float("inf")
 
     def measure(self, asked: float, theirs: float, answered: float) -> None:
-        """Take in one round trip: the shortest measures best.
+        """Take one round trip into account: the shortest one measures best.
 
-        Whatever the trip, the offset is half of it away at most. So two trips that cannot both be right tell that a
-        clock has stepped in between (a virtual machine that was moved, or resumed), or that the two have drifted apart
-        in the course of days: then what was measured before is worth nothing.
+        The error of a measurement is at most half the round trip. Two measurements that contradict each other by more
+        mean that a clock has stepped (a virtual machine was moved or resumed) or that the clocks have drifted apart
+        over days. Then the earlier measurement is discarded.
 
         Args:
-            asked: when the question was sent, by our clock.
-            theirs: what their clock showed.
-            answered: when the answer was there, by ours.
+            asked: when the question was sent, on our clock.
+            theirs: what the other clock showed.
+            answered: when the answer arrived, on our clock.
         """
         trip, offset = answered - asked, theirs - (asked + answered) / 2
         if trip < self._trip or abs(offset - self.offset) > (trip + self._trip) / 2 + _DOUBT:
             self._trip, self.offset = trip, offset
 
     def to_ours(self, theirs: float, now: float) -> float:
-        """A second of its clock on ours; it is no later than now, also while the offset is not known."""
+        """Convert a time on the other clock to ours; never later than ``now``, even if the offset is unknown."""
         return min(theirs - self.offset, now)

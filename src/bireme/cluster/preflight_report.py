@@ -1,4 +1,4 @@
-"""What the nodes have answered before anything starts: as facts for the plan, and as tables for a person."""
+"""The result of the preflight: facts for the plan, the inventory of ``bireme check``, and the list of unfit nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def node_facts(member: AgentHandle, job_id: str) -> NodeFacts:
-    """What the plan needs to know of a node, from its agent's hello."""
+    """The facts about a node that the plan needs, from its agent's hello."""
     hello = member.hello
     return NodeFacts(
         hostname=hello.hostname,
@@ -28,7 +28,7 @@ def node_facts(member: AgentHandle, job_id: str) -> NodeFacts:
 
 
 def inventory(members: Sequence[AgentHandle]) -> str:
-    """Host by host, what there is."""
+    """A table of the nodes and their resources, one line for each."""
     rows = []
     for member in members:
         hello = member.hello
@@ -40,8 +40,13 @@ def inventory(members: Sequence[AgentHandle]) -> str:
 
 
 def complaint(bad: Sequence[AgentHandle], total: int) -> str:
-    """Host by host, what is wrong."""
-    lines = [f"{len(bad)} of {total} node{'' if total == 1 else 's'} cannot carry the job:"]
+    """The unfit nodes and their problems, as an error message.
+
+    Args:
+        bad: the agents of the unfit nodes.
+        total: how many nodes the job has.
+    """
+    lines = [f"{len(bad)} of {total} node{'' if total == 1 else 's'} cannot run the job:"]
     width = max(len(member.name) for member in bad)
     for member in bad:
         said = member.problems or [member.hint]

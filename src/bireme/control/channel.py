@@ -1,11 +1,11 @@
-"""One channel between runner and agent over two descriptors (or one, a socket), without ever waiting."""
+"""A channel between runner and agent: sends and receives messages over pipes or a socket, without blocking."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
 
-from bireme.control.frames import GREETING, Decoder, NotOursError, encode_message
+from bireme.control.frames import GREETING, MAX_FRAME, Decoder, NotOursError, encode_message
 from bireme.control.messages import ProtocolError
 from bireme.control.transport import Transport
 
@@ -23,17 +23,21 @@ class Channel:
     """Sends and receives frames.
 
     Args:
-        loop: says when the descriptors are ready.
-        read_fd, write_fd: of a pipe pair, or the same socket twice. They are made non-blocking and belong to the
-            channel from now on.
-        vocabulary: the messages that are understood, by name.
-        greet: write the greeting first (the agent does).
-        greeted: do not expect one.
-        transport: protects what is sent; none where the descriptors are protected already.
-        early: what the transport has decoded before it came here.
+        loop: the event loop.
+        read_fd: the descriptor to read from. It becomes non-blocking and is owned by the channel.
+        write_fd: the descriptor to write to, likewise; for a socket the same as ``read_fd``.
+        vocabulary: the messages that are accepted, by name.
         on_frame: called with each frame.
-        on_end: called once, when the other side is gone or is not ours, with a reason in words.
-        on_violation: called once instead, when it breaks the protocol, with what it did.
+        on_end: called once with the reason when the other side is gone or is not Bireme.
+        on_violation: called once instead, with what it did, when the other side breaks the protocol.
+        greet: whether to send the greeting first (the agent does).
+        greeted: whether to expect no greeting.
+        transport: protects what is sent; ``None``: the descriptors are protected already.
+        longest: the longest frame that is accepted, in bytes.
+        early: bytes of the channel that were received already, decoded.
+
+    Attributes:
+        open: whether the channel has not ended.
     """
 
     def __init__(
@@ -50,11 +54,12 @@ class Channel:
         greeted: bool = False,
         transport: Transport | None = None,
         early: bytes = b"",
+        longest: int = MAX_FRAME,
     ) -> None:
         self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
         self._transport = transport if transport is not None else Transport()
         self._on_frame, self._on_end, self._on_violation = on_frame, on_end, on_violation
-        self._decoder = Decoder(vocabulary, greeted=greeted)
+        self._decoder = Decoder(vocabulary, greeted=greeted, longest=longest)
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self.open = True
@@ -68,7 +73,7 @@ class Channel:
 
     @property
     def readable(self) -> str:
-        """Why others on the way can read what is sent; empty where they cannot."""
+        """Why others on the network can read what is sent; "": they cannot."""
         return self._transport.readable
 
     @property
@@ -78,11 +83,11 @@ class Channel:
 
     @property
     def pending(self) -> int:
-        """Bytes that wait to be sent."""
+        """Bytes waiting to be sent."""
         return self._size
 
     def send(self, message: Message) -> None:
-        """Send a message; nothing happens on a channel that has ended."""
+        """Send a message; does nothing on a channel that has ended."""
         if self.open:
             self.send_raw(encode_message(message))
 
@@ -121,7 +126,7 @@ class Channel:
             self._loop.unwatch_write(self._write_fd)
 
     def look(self) -> None:
-        """Take at once what has come: the loop may have been busy, or halted, and not come to it yet."""
+        """Read now what has arrived, which a busy or suspended loop may not have read yet."""
         if self.open:
             self._readable()
 
@@ -161,7 +166,7 @@ class Channel:
             self._on_end(reason)
 
     def close(self) -> None:
-        """End the channel from our side; what waits to be sent is dropped."""
+        """Close the channel; drops what is waiting to be sent."""
         if not self.open:
             return
         self.open = False

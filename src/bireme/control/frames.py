@@ -1,7 +1,7 @@
-"""The messages between runner and agent as bytes. Pure: no socket, no process.
+"""Frames: encodes and decodes the messages between runner and agent as bytes. Pure.
 
-A channel begins with a line that no shell start-up file prints (:data:`GREETING`); what comes before it is noise.
-Then frames: a kind (one byte), the length of the rest (four bytes, big-endian), and the rest. Messages are JSON;
+A channel begins with a line that no shell start-up file prints (:data:`GREETING`); whatever comes before it is noise.
+Then frames follow: a kind (one byte), the length of the rest (four bytes, big-endian), and the rest. Messages are JSON,
 output is raw bytes.
 """
 
@@ -18,53 +18,62 @@ if TYPE_CHECKING:
     from bireme.control.messages import Message
 
 VERSION = 2
-"""Of this protocol. Both sides must speak the same: it changes whenever a message does."""
+"""The version of this protocol, which must be equal on both sides. It changes whenever a message does."""
 
 GREETING = b"\n\x01bireme-channel %d\x01\n" % VERSION
 _GREETING_STEM = GREETING[: GREETING.index(b" ") + 1]
 
 MAX_FRAME = 64 * 1024 * 1024
-"""Bytes of the longest frame: longer ones can only be noise."""
+"""Bytes of the longest frame; a longer one can only be noise."""
+
+MAX_FROM_AGENT = 16 * 1024 * 1024
+"""The same from an agent. What is the longest that it has to say, a rank's error file, is a quarter less as JSON."""
+
+_LONGEST_VERSION = 20
+"""Digits of a version in a greeting."""
 
 _HEAD = struct.Struct("!cI")
 _OUTPUT = struct.Struct("!IB")
 
 
 class NotOursError(ProtocolError):
-    """The other side is no agent of ours, or of another version."""
+    """The other side is not an agent, or has another version."""
 
 
 def encode_message(message: Message) -> bytes:
-    """One message as a frame."""
+    """Encode a message as a frame."""
     text = to_json(message)
     return _HEAD.pack(b"J", len(text)) + text
 
 
 def encode_output(rank: int, number: int, data: bytes) -> bytes:
-    """What a rank has written as a frame."""
+    """Encode a chunk of a rank's output as a frame."""
     return b"".join((_HEAD.pack(b"O", _OUTPUT.size + len(data)), _OUTPUT.pack(rank, number), data))
 
 
 class Decoder:
-    """Bytes as they come in, frames out.
+    """Decodes received bytes into frames.
 
     Args:
-        vocabulary: the messages that are understood, by name.
-        greeted: the greeting was seen already, or is not expected.
+        vocabulary: the messages that are accepted, by name.
+        greeted: whether no greeting is expected.
+        longest: the longest frame that is accepted, in bytes.
     """
 
-    def __init__(self, vocabulary: Mapping[str, type[Message]], *, greeted: bool = False) -> None:
+    def __init__(
+        self, vocabulary: Mapping[str, type[Message]], *, greeted: bool = False, longest: int = MAX_FRAME
+    ) -> None:
         self._buffer = bytearray()
-        self._vocabulary, self._greeted = vocabulary, greeted
+        self._vocabulary, self._greeted, self._longest = vocabulary, greeted, longest
         self.noise = b""
-        """What came before the greeting, at most 4 KiB of it: it may say why there is none."""
+        """What came before the greeting, at most its last 4 KiB: it may explain why there is no greeting."""
 
     def feed(self, data: bytes) -> Iterator[Message | Output]:
-        """The frames that ``data`` completes, one by one.
+        """Yield the frames that ``data`` completes.
 
         Raises:
-            NotOursError: the greeting is of another version.
-            ProtocolError: what comes next is no message that is understood.
+            NotOursError: the greeting has another version.
+            ProtocolError: the data is not a valid frame.
         """
         self._buffer += data
         if not self._greeted and not self._find_greeting():
@@ -73,8 +82,8 @@ class Decoder:
         try:
             while len(buffer) - start >= _HEAD.size:
                 kind, length = _HEAD.unpack_from(buffer, start)
-                if length > MAX_FRAME or kind not in (b"J", b"O"):
-                    raise ProtocolError("it sent something that is no frame")
+                if length > self._longest or kind not in (b"J", b"O"):
+                    raise ProtocolError("it sent bytes that are not a frame")
                 begin, end = start + _HEAD.size, start + _HEAD.size + length
                 if len(buffer) < end:
                     break
@@ -89,14 +98,15 @@ class Decoder:
             self.noise = bytes(self._buffer[-4096:])
             del self._buffer[:-65536]  # what is kept may be the beginning of the greeting
             return False
-        end = self._buffer.find(b"\x01\n", place + len(_GREETING_STEM))
-        if end < 0:
+        begin = place + len(_GREETING_STEM)
+        end = self._buffer.find(b"\x01\n", begin, begin + _LONGEST_VERSION + 2)
+        if end < 0 and len(self._buffer) < begin + _LONGEST_VERSION + 2:
             return False
         self.noise = bytes(self._buffer[:place])[-4096:]
-        version = bytes(self._buffer[place + len(_GREETING_STEM) : end])
+        version = bytes(self._buffer[begin : end if end >= 0 else begin + _LONGEST_VERSION])
         if version != b"%d" % VERSION:
             other = version.decode(errors="replace")
-            raise NotOursError(f"the other side speaks version {other} of the channel, we {VERSION}")
+            raise NotOursError(f"incompatible versions of the channel protocol: {other} there, {VERSION} here")
         del self._buffer[: end + 2]
         self._greeted = True
         return True
@@ -105,6 +115,6 @@ class Decoder:
         if kind == b"J":
             return from_json(rest, self._vocabulary)
         if len(rest) < _OUTPUT.size:
-            raise ProtocolError("it sent output of no rank")
+            raise ProtocolError("it sent output without a rank")
         rank, number = _OUTPUT.unpack_from(rest)
         return Output(rank, number, rest[_OUTPUT.size :])

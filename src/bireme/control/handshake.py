@@ -1,6 +1,6 @@
-"""How runner and agent prove to each other that they know the job's token, and protect what follows. Pure.
+"""The handshake: runner and agent prove to each other that they know the job's token, and choose a transport. Pure.
 
-Lines of ASCII words; MAC is an HMAC by the token over all words before it and what is named here::
+It consists of lines of ASCII words. MAC is an HMAC, keyed by the token, over the words named here::
 
     agent → runner   bireme-dial VERSION NONCE_A {who, as base64 of JSON} MAC("first" …)
     runner → agent   NONCE_R MODE FINGERPRINT MAC("runner" NONCE_R MODE FINGERPRINT NONCE_A who)
@@ -10,10 +10,10 @@ Lines of ASCII words; MAC is an HMAC by the token over all words before it and w
     agent → runner   MAC("agent" NONCE_R MODE FINGERPRINT NONCE_A who)
     runner → agent   welcome
 
-after which the channel begins, as if over a pipe. The mode is ``tls`` wherever both sides can: the agent goes on only
-if the other side of the TLS connection has the certificate of that fingerprint. Else it is ``mac``
-(:class:`bireme.control.transport.MacTransport`), with keys made of the token and both nonces. ``who`` says what the
-agent can, and stands under every MAC, so that nobody on the way can choose the mode.
+Then the channel begins, as over a pipe. The mode is ``tls`` if both sides support it: the agent continues only if the
+other side of the TLS connection has the certificate with that fingerprint. Otherwise it is ``mac``
+(:class:`bireme.control.mac.MacTransport`), with keys derived from the token and both nonces. ``who`` says what
+the agent supports and is covered by every MAC, so that nobody on the network can influence the mode.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import json
 import os
 
 from bireme.control.frames import VERSION
+from bireme.control.mac import MacTransport
 from bireme.control.messages import ProtocolError
-from bireme.control.transport import MacTransport, Transport
+from bireme.control.transport import Transport
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
     from bireme.control.tls import TlsTransport
 
 MOST_BYTES = 16384
-"""Of what is read before the other side has proved itself."""
+"""Bytes read at most before the other side has proved itself."""
 _WELCOME = b"welcome"
 _TLS, _MAC = "tls", "mac"
 NO_TLS_THERE = "the agent's Python has no ssl module with TLS 1.3"
 
 
 class Security(Value):
-    """What a runner can offer: TLS with the certificate of this fingerprint, or the reason why not."""
+    """What a runner can offer: TLS with the certificate of this fingerprint, or the reason for not offering it."""
 
     context: ssl.SSLContext | None = None
     fingerprint: str = "-"
@@ -55,7 +56,7 @@ def _mac(token: str, *words: str) -> str:
 
 
 def _words(line: bytes) -> list[str]:
-    """The words of a line; none of one that is not ASCII, which no peer of ours sends."""
+    """The words of a line; none if it is not ASCII, which no valid peer sends."""
     return line.decode().split() if line.isascii() else []
 
 
@@ -64,7 +65,7 @@ def _is_mac(word: str, expected: str) -> bool:
 
 
 def _who(word: str) -> dict[str, str] | None:
-    """What an agent says about itself, if it is a table of words."""
+    """Decode what an agent says about itself; ``None`` if it is not an object of strings."""
     try:
         who = json.loads(base64.b64decode(word))
     except (ValueError, RecursionError):
@@ -75,7 +76,7 @@ def _who(word: str) -> dict[str, str] | None:
 
 
 def _keys(token: str, said: Sequence[str]) -> tuple[bytes, bytes]:
-    """By which the runner and the agent send."""
+    """The keys with which the runner and the agent send."""
     runner, agent = (bytes.fromhex(_mac(token, f"key of the {side}", *said)) for side in ("runner", "agent"))
     return runner, agent
 
@@ -84,9 +85,9 @@ class Runner:
     """The runner's side of one connection.
 
     Args:
-        token: the job's.
+        token: the job's token.
         security: what this runner can offer.
-        seen: the nonces of all agents so far, so that nobody can repeat what an agent has said.
+        seen: the nonces of all agents so far, to refuse a replayed first line.
     """
 
     def __init__(self, token: str, security: Security, seen: set[str] | None = None) -> None:
@@ -97,12 +98,12 @@ class Runner:
         self._said: tuple[str, ...] = ()
         self._table: dict[str, str] = {}
         self.transport: Transport | None = None
-        """Once the first line has shown that the other side knows the token."""
+        """Set once the first line has shown that the other side knows the token."""
         self.agent: dict[str, str] | None = None
-        """Who has proved itself: what the agent says about itself."""
+        """What the agent says about itself; set once it has proved itself."""
 
     def feed(self, data: bytes) -> bytes | None:
-        """What to answer (maybe nothing yet); ``None``: this is no agent of ours, hang up."""
+        """Take received bytes; return what to answer, maybe nothing yet. ``None``: not an agent of ours, hang up."""
         self._read += len(data)
         if self._read > MOST_BYTES:
             return None
@@ -112,7 +113,7 @@ class Runner:
             return None
 
     def _line(self, data: bytes) -> list[str] | None:
-        """The words of the line, once it is there; none when something follows it: the other side waits for us."""
+        """The words of the line once it is complete; none if bytes follow it, which is not allowed here."""
         self._buffer += data
         line, end, rest = self._buffer.partition(b"\n")
         if not end:
@@ -158,9 +159,9 @@ class Agent:
     """The agent's side.
 
     Args:
-        token: the job's.
+        token: the job's token.
         who: what this agent says about itself.
-        context: for TLS, if this Python has it.
+        context: for TLS; ``None``: this Python has none.
     """
 
     def __init__(self, token: str, who: dict[str, str], context: ssl.SSLContext | None = None) -> None:
@@ -173,17 +174,17 @@ class Agent:
         self._unproved: TlsTransport | None = None
         self.transport = Transport()
         self.welcome = False
-        """Whether the runner has taken us: the channel begins."""
+        """Whether the runner has accepted us, so that the channel begins."""
         self.early = b""
-        """What of the channel has come with the welcome, decoded."""
+        """Bytes of the channel that came with the welcome, decoded."""
 
     def first(self) -> bytes:
-        """What to send first."""
+        """The first line to send."""
         words = ("bireme-dial", str(VERSION), self._nonce, self._who)
         return f"{' '.join(words)} {_mac(self._token, 'first', *words)}\n".encode()
 
     def feed(self, data: bytes) -> bytes | None:
-        """What to answer (maybe nothing yet); ``None``: that is not our runner."""
+        """Take received bytes; return what to answer, maybe nothing yet. ``None``: not the runner of this job."""
         try:
             return self._answer(data) if not self._said else self._go_on(data)
         except ProtocolError:

@@ -1,18 +1,20 @@
-"""All that runner and agent say to each other, as typed, immutable messages.
+"""All messages between runner and agent, as typed, immutable classes; and their JSON form.
 
-A message travels as a JSON object: its fields, and its class's name as ``"type"``. It is checked against the
-annotations of its class before anybody sees it; whatever does not fit is a `ProtocolError`. Which message may come
-when is another matter: `bireme.cluster.agent_protocol` knows for the runner, `bireme.agent.remote` for the agent.
+A message is sent as a JSON object: its fields, and the name of its class as ``"type"``. It is validated against the
+annotations of its class when it is received; anything else is a `ProtocolError`. Which message may come in which state
+is decided by `bireme.cluster.agent_protocol` for the runner and `bireme.agent.remote` for the agent.
 """
 
 from __future__ import annotations
 
+import _socket
 import json
 import signal
 
 from bireme.errors import BiremeError
 from bireme.job import JobSpec
 from bireme.planning.start import NodePlan
+from bireme.resources.devices import ACCELERATORS
 from bireme.result.outcome import RankEnd
 from bireme.validate import ShapeError, build
 from bireme.value import Value
@@ -22,20 +24,26 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+_LONGEST_NAME = 255
+"""Characters of a node's name, or a device's."""
+_MOST_SLOTS = 1 << 14
+"""Of one node."""
+
+
 class ProtocolError(BiremeError):
-    """The other side does not speak our protocol."""
+    """The other side broke the protocol."""
 
 
 class Message(Value):
     """Base of all messages."""
 
     def check(self) -> str:
-        """What is wrong with the values of the fields, beyond their types; "" if nothing is."""
+        """What is wrong with the values of the fields, beyond their types; "" if they are valid."""
         return ""
 
 
 class Output(Value):
-    """What a rank has written to its stdout (``number`` 1) or stderr (2). It travels as raw bytes, not as JSON."""
+    """A chunk of a rank's stdout (``number`` 1) or stderr (2). It is sent as raw bytes, not as JSON."""
 
     rank: int
     number: int
@@ -46,17 +54,17 @@ class Output(Value):
 
 
 class Ask(Message):
-    """Can you carry your part of this job?
+    """Run the preflight for this job, and answer with `Hello`.
 
     Attributes:
         spec: the job.
         cwd: the working directory of the ranks.
         heartbeat: seconds of silence after which the other side is lost.
-        first: whether this node may be the one at which the ranks meet: it holds a port.
+        first: whether this node may be the first, and so has to lease a port for the rendezvous.
         name: this node's name in the pool.
-        slots: those that the pool gives it; None: all that it has.
-        exports: the variables that travel.
-        unset: beginnings of the names of variables that the ranks must not see.
+        slots: those that the pool declares; None: all that it has.
+        exports: variables to add to the ranks' environment.
+        unset: prefixes of variables to remove from it.
     """
 
     spec: JobSpec
@@ -70,11 +78,11 @@ class Ask(Message):
 
     def check(self) -> str:
         """See `Message.check`."""
-        return "" if self.heartbeat > 0 else "a heartbeat of no length"
+        return "" if self.heartbeat > 0 else "a heartbeat that is not positive"
 
 
 class Probe(Message):
-    """Which of these addresses do you reach, at this port?"""
+    """Find out which of these addresses you can reach at this port, and answer with `Probed`."""
 
     addresses: tuple[str, ...]
     port: int
@@ -113,7 +121,7 @@ class Stop(Message):
 
 
 class Urge(Message):
-    """Do not wait for the grace time."""
+    """Kill the ranks now, without waiting for the grace time."""
 
 
 class SignalRanks(Message):
@@ -127,53 +135,55 @@ class SignalRanks(Message):
 
 
 class Suspend(Message):
-    """Halt every process of the job."""
+    """Suspend every process of the job."""
 
 
 class Resume(Message):
-    """Wake them."""
+    """Resume every process of the job."""
 
 
 class Credit(Message):
-    """You may send so many more bytes of output."""
+    """You may send ``size`` more bytes of output."""
 
     size: int
 
     def check(self) -> str:
         """See `Message.check`."""
-        return "" if self.size > 0 else "a credit of nothing"
+        return "" if self.size > 0 else "a credit that is not positive"
 
 
 class Ping(Message):
-    """Are you there? ``sent``: when this was sent, by the runner's monotonic clock."""
+    """Answer with `Pong`. ``sent``: the time on the runner's monotonic clock."""
 
     sent: float
 
 
 class Release(Message):
-    """All is over: go."""
+    """Exit: the job is over."""
 
 
 # -- from the agent ------------------------------------------------------------------------------
 
 
 class Hello(Message):
-    """What the node is, and what is wrong with it.
+    """The result of the preflight: facts about the node, and its problems.
 
     Attributes:
-        problems: why it cannot carry its part, in words; without any, all that follows is known.
+        problems: messages; if there are none, all other fields are known.
         hostname: its own short name.
-        version, python: of Bireme, and of the agent's Python.
-        addresses: at which other nodes may reach it.
+        version: of Bireme there.
+        python: the version of the agent's Python.
+        addresses: those at which other nodes may reach it.
         interpreter: the Python that runs the ranks.
-        local_rank_flag: the flag by which the script wants its local rank, or "".
-        accelerator, slots: its devices.
+        local_rank_flag: the option by which the script expects its local rank; "": it expects none.
+        accelerator: the kind of its devices.
+        slots: its devices.
         cores: how many the ranks may use.
-        bound: the cores of each local rank, or nothing.
-        omp_threads_set: the user has chosen OMP_NUM_THREADS there.
+        bound: the cores of each local rank; empty: ranks are not bound.
+        omp_threads_set: whether the user has set OMP_NUM_THREADS there.
         temporary: its directory for temporary files.
-        port: where the ranks can meet, if it was asked to hold one; else 0.
-        earlier: how many processes of an earlier epoch still run there.
+        port: the leased port of the rendezvous; 0: none was requested.
+        earlier: how many processes of an earlier epoch are still running there.
     """
 
     problems: tuple[str, ...]
@@ -194,31 +204,40 @@ class Hello(Message):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all is known that a plan needs."""
-        return bool(self.interpreter and self.accelerator and self.cores > 0 and self.temporary)
+        """Whether all facts that a plan needs are known."""
+        return bool(self.interpreter and self.accelerator and self.slots and self.cores > 0 and self.temporary)
 
     def check(self) -> str:
-        """See `Message.check`. Names and slots stand before each line of a rank's output, so nothing odd is in them."""
-        for text in (self.hostname, self.accelerator, *self.slots):
+        """See `Message.check`. Names are shown before each line of output; other nodes try the addresses."""
+        for text in (self.hostname, *self.slots):
             if not text.isprintable():
-                return "a name with control characters in it"
+                return "control characters in a name"
+            if len(text) > _LONGEST_NAME:
+                return f"a name of {len(text)} characters"
         if not self.hostname:
-            return "a node without a name"
+            return "an empty hostname"
+        if self.accelerator and self.accelerator not in ACCELERATORS:
+            return f"the unknown accelerator {self.accelerator[:40]!r}"
+        if len(self.slots) > _MOST_SLOTS:
+            return f"{len(self.slots)} slots"
+        for address in self.addresses:
+            if not _is_address(address):
+                return f"the invalid address {address[:40]!r}"
         if not self.problems and not self.is_complete:
-            return "neither all that was asked for nor a problem"
+            return "neither complete facts nor a problem"
         if self.bound and len(self.bound) != len(self.slots):
-            return "cores for another number of ranks than there are slots"
+            return "core lists for a different number of ranks than slots"
         return _check_port(self.port) if self.port else ""
 
 
 class Probed(Message):
-    """The addresses that the node reaches."""
+    """The addresses that the node can reach."""
 
     reachable: tuple[str, ...]
 
 
 class Up(Message):
-    """A rank was started; ``when``: a second of the node's monotonic clock."""
+    """A rank was started; ``when``: the time on the node's monotonic clock."""
 
     rank: int
     pid: int
@@ -226,25 +245,27 @@ class Up(Message):
 
 
 class Down(Message):
-    """A rank has ended; ``when``: a second of the node's monotonic clock."""
+    """A rank has ended; ``when``: the time on the node's monotonic clock."""
 
     end: RankEnd
     when: float
 
     def check(self) -> str:
         """See `Message.check`."""
-        return "" if 0 <= self.end.code <= 255 else f"an exit code of {self.end.code}"
+        if not (self.end.host.isprintable() and self.end.device.isprintable()):
+            return "control characters in a name"
+        return "" if 0 <= self.end.code <= 255 else f"the invalid exit code {self.end.code}"
 
 
 class Rested(Message):
-    """A rank has begun a line on a stream (1: stdout, 2: stderr) and does not go on."""
+    """A rank has paused in an unfinished line on a stream (1: stdout, 2: stderr)."""
 
     rank: int
     number: int
 
 
 class Eof(Message):
-    """A stream of a rank (1: stdout, 2: stderr) is at its end."""
+    """A stream of a rank (1: stdout, 2: stderr) has reached its end."""
 
     rank: int
     number: int
@@ -258,11 +279,11 @@ class Say(Message):
 
     def check(self) -> str:
         """See `Message.check`."""
-        return "" if self.level in ("debug", "info", "warning", "error") else "a line of no known level"
+        return "" if self.level in ("debug", "info", "warning", "error") else "an unknown log level"
 
 
 class Unfit(Message):
-    """The node cannot carry its part after all."""
+    """The node turned out to be unfit after the preflight."""
 
     problems: tuple[str, ...]
 
@@ -274,7 +295,7 @@ class GuardianLost(Message):
 
 
 class Signalled(Message):
-    """The agent itself got a signal; ``when``: a second of the node's monotonic clock."""
+    """The agent itself received a signal; ``when``: the time on the node's monotonic clock."""
 
     signum: int
     when: float
@@ -285,30 +306,43 @@ class Signalled(Message):
 
 
 class Over(Message):
-    """Nothing is left on the node.
+    """No process of the job is left on the node.
 
     Attributes:
-        killed: how many ranks SIGKILL had to end.
+        killed: how many ranks had to be killed by SIGKILL.
         stuck: processes that even SIGKILL did not end, as ``pid (name, state)``.
     """
 
     killed: int
     stuck: tuple[str, ...]
 
+    def check(self) -> str:
+        """See `Message.check`."""
+        return "" if self.killed >= 0 else f"{self.killed} ranks killed"
+
 
 class Pong(Message):
-    """The answer to `Ping`; ``now``: a second of the node's monotonic clock."""
+    """The answer to `Ping`; ``now``: the time on the node's monotonic clock."""
 
     sent: float
     now: float
 
 
+def _is_address(text: str) -> bool:
+    """Whether this is a numeric address."""
+    try:
+        _socket.inet_pton(_socket.AF_INET6 if ":" in text else _socket.AF_INET, text)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def _check_port(port: int) -> str:
-    return "" if 0 < port < 65536 else f"port {port}, which there is not"
+    return "" if 0 < port < 65536 else f"the invalid port {port}"
 
 
 def _check_signal(signum: int) -> str:
-    return "" if signum in signal.valid_signals() else f"signal {signum}, which there is not"
+    return "" if signum in signal.valid_signals() else f"the invalid signal {signum}"
 
 
 def _by_name(*classes: type[Message]) -> Mapping[str, type[Message]]:
@@ -316,26 +350,26 @@ def _by_name(*classes: type[Message]) -> Mapping[str, type[Message]]:
 
 
 TO_AGENT = _by_name(Ask, Probe, Start, Stop, Urge, SignalRanks, Suspend, Resume, Credit, Ping, Release)
-"""What an agent understands."""
+"""The messages that an agent accepts, by name."""
 FROM_AGENT = _by_name(Hello, Probed, Up, Down, Rested, Eof, Say, Unfit, GuardianLost, Signalled, Over, Pong)
-"""What a runner understands."""
+"""The messages that a runner accepts, by name."""
 
 
 def to_json(message: Message) -> bytes:
-    """A message as it travels."""
+    """Encode a message as JSON."""
     plain = {"type": type(message).__name__, **message.as_dict()}
     return json.dumps(plain, separators=(",", ":"), ensure_ascii=True).encode()
 
 
 def from_json(text: bytes, vocabulary: Mapping[str, type[Message]]) -> Message:
-    """The message that has travelled.
+    """Decode and validate a message.
 
     Args:
         text: one JSON object.
-        vocabulary: the messages that are understood, by name.
+        vocabulary: the messages that are accepted, by name.
 
     Raises:
-        ProtocolError: it is none of them, or not well formed.
+        ProtocolError: it is not one of them, or malformed; the text is a sentence about the sender ("it sent …").
     """
     try:
         plain = json.loads(text)
@@ -346,7 +380,8 @@ def from_json(text: bytes, vocabulary: Mapping[str, type[Message]]) -> Message:
     name = plain.pop("type", None)
     cls = vocabulary.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise ProtocolError(f"it sent an unknown message: {str(name)[:40]!r}")
+        what = repr(name[:40]) if isinstance(name, str) else "its type is no string"
+        raise ProtocolError(f"it sent an unknown message: {what}")
     try:
         message = build(cls, plain)
     except ShapeError as error:

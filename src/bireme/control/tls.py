@@ -1,9 +1,9 @@
 """TLS 1.3 as a transport. Pure: bytes in, bytes out.
 
-The runner is the server. Its certificate is one that it has made for this job; the agent knows its fingerprint from a
-message that only a holder of the job's token can have made, and no authority is asked.
+The runner is the server, with a certificate made for this job. The agent knows its fingerprint from a message that only
+a holder of the job's token can have made; no certificate authority is involved.
 
-Imported only by what needs it: ``ssl`` costs 12 ms, and there are interpreters without it.
+Import this only where it is needed: ``ssl`` costs 12 ms, and some interpreters lack it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if not ssl.HAS_TLSv1_3:
 
 
 class TlsTransport(Transport):
-    """One side of a TLS connection. Whatever ends it in the middle, ends the bytes below it too."""
+    """One side of a TLS connection."""
 
     def __init__(self, context: ssl.SSLContext, *, server: bool) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server)
         self.established = False
-        """Whether the handshake of TLS is over; before that, nothing can be encoded."""
+        """Whether the TLS handshake is complete; before that, nothing can be encoded."""
         self._advance()
 
     def encode(self, data: bytes) -> bytes:
@@ -43,7 +43,7 @@ class TlsTransport(Transport):
         return self._outgoing.read()
 
     def decode(self, data: bytes) -> bytes:
-        """Decrypt what is complete, and go on with the handshake."""
+        """Decrypt the complete records, and continue the handshake."""
         self._incoming.write(data)
         if not self.established:
             self._advance()
@@ -67,28 +67,28 @@ class TlsTransport(Transport):
         self.established = True
 
     def owed(self) -> bytes:
-        """The handshake's own messages."""
+        """Messages of the TLS handshake to send."""
         return self._outgoing.read()
 
     def fingerprint(self) -> str:
-        """Of the other side's certificate."""
+        """The fingerprint of the other side's certificate."""
         return fingerprint(self._tls.getpeercert(binary_form=True) or b"")
 
 
 def fingerprint(certificate: bytes) -> str:
-    """Of a certificate in DER."""
+    """The fingerprint (SHA-256, hexadecimal) of a certificate in DER."""
     return hashlib.sha256(certificate).hexdigest()
 
 
 def server_context() -> ssl.SSLContext:
-    """For the runner, which has yet to load its certificate."""
+    """The context of the runner, without a certificate yet."""
     context = _tls13(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0
     return context
 
 
 def client_context() -> ssl.SSLContext:
-    """For an agent, which compares the fingerprint itself."""
+    """The context of an agent, which compares the fingerprint itself."""
     context = _tls13(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -102,9 +102,10 @@ def _tls13(protocol: int) -> ssl.SSLContext:
 
 
 def loaded(context: ssl.SSLContext, pem: bytes) -> str:
-    """Give the context this key with its certificate; return the fingerprint, or nothing where they are none.
+    """Load a key and its certificate into a context, through pipes, so that no file ever holds the key.
 
-    They go through pipes: no file ever holds the key.
+    Returns:
+        The certificate's fingerprint; "" if the two are invalid.
     """
     secret, begin, public = pem.decode("ascii", "replace").partition("-----BEGIN CERTIFICATE-----")
     try:
@@ -118,7 +119,7 @@ def loaded(context: ssl.SSLContext, pem: bytes) -> str:
 
 @contextmanager
 def _pipe(text: str) -> Iterator[str]:
-    """A path under which this text can be read once."""
+    """A path from which this text can be read once."""
     read_fd, write_fd = os.pipe()
     try:
         with open(write_fd, "w", encoding="ascii") as file:

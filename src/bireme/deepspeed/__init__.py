@@ -2,6 +2,6 @@
 
 ``from deepspeed.launcher.runner import X`` ports to ``from bireme.deepspeed.runner import X``, and likewise
 ``launch``, ``multinode_runner``, ``launcher_helper`` and ``constants``; ``deepspeed.autotuning.scheduler`` is
-``bireme.deepspeed.scheduler``. Of ``deepspeed.accelerator`` there is what a launcher asks. A thin adapter: integer
-slots, ``argparse.Namespace``, ``ValueError`` for bad input.
+``bireme.deepspeed.scheduler``. Of ``deepspeed.accelerator`` there is the part that a launcher needs. This is a thin
+adapter: integer slots, ``argparse.Namespace``, ``ValueError`` for bad input.
 """

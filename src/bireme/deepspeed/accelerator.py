@@ -1,4 +1,4 @@
-"""As much of ``deepspeed.accelerator`` as a launcher needs: which devices this machine has, without PyTorch."""
+"""The part of ``deepspeed.accelerator`` that a launcher needs: the devices of this machine, without PyTorch."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ class Accelerator:
         self._devices = devices.discover(asked if asked in devices.ACCELERATORS else "auto", environ)
 
     def device_name(self, device_index: int | None = None) -> str:
-        """``cuda`` or ``cuda:0``; AMD's GPUs have that name too, as in PyTorch."""
+        """``cuda`` or ``cuda:0``; AMD GPUs are called ``cuda`` too, as in PyTorch."""
         kind = self._devices.accelerator
         name = "cuda" if kind == "rocm" else kind
         return name if device_index is None else f"{name}:{device_index}"
 
     def device_count(self) -> int:
-        """How many devices there are, whatever the user's environment hides; on a CPU, how many cores may be used."""
+        """The number of devices, including those hidden by the environment; on a CPU, the number of usable cores."""
         return len(self._devices.ids)
 
     def is_available(self) -> bool:
-        """Whether there is a device to run on; a CPU always is."""
+        """Whether there is a device to run on; always true on a CPU."""
         return bool(self._devices.ids)
 
     def visible_devices_envs(self) -> list[str]:
-        """The variables that say which devices a process sees; none on a CPU."""
+        """The environment variables that restrict which devices a process sees; none on a CPU."""
         return list(devices.visible_variables(self._devices.accelerator))
 
 
 def get_accelerator() -> Accelerator:
-    """The accelerator of this machine: ``DS_ACCELERATOR``, or the first kind that is found.
+    """The accelerator of this machine: ``DS_ACCELERATOR``, or the first kind found.
 
     Raises:
-        ValueError: ``DS_ACCELERATOR`` names one that is not there.
+        ValueError: ``DS_ACCELERATOR`` names an accelerator that this machine does not have.
     """
     return Accelerator(os.environ)

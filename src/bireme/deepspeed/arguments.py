@@ -1,4 +1,4 @@
-"""Command lines as DeepSpeed reads them: options may be shortened, and an absent one has DeepSpeed's value."""
+"""Reads command lines as DeepSpeed does: options may be abbreviated, and defaults are DeepSpeed's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from bireme.cli.options import Option
 
-# What can be shortened: DeepSpeed's own options come first, as if there were no others.
+# An abbreviation is resolved among DeepSpeed's own options first, as if there were no others.
 _OF_RUNNER = (
     *("hostfile", "include", "exclude", "num_nodes", "num_gpus", "num_accelerators", "master_port", "master_addr"),
     *("node_rank", "launcher", "launcher_args", "module", "no_python", "no_local_rank", "no_ssh", "no_ssh_check"),
@@ -47,22 +47,22 @@ _LAUNCH_DEFAULTS = {
 
 
 def parse_runner(words: Sequence[str]) -> Parsed:
-    """A command line of ``deepspeed``.
+    """Parse a command line of ``deepspeed``.
 
     Raises:
-        BadInputError: it cannot be read.
+        BadInputError: the command line is invalid.
     """
     return parse(RUN, spelled_out(RUN, _OF_RUNNER, words))
 
 
 def runner_namespace(words: Sequence[str]) -> Namespace:
-    """The same as a namespace, with ``user_script`` and ``user_args``.
+    """Parse a command line of ``deepspeed`` into a namespace, with ``user_script`` and ``user_args``.
 
-    ``launcher`` is DeepSpeed's default, ``pdsh``, where none is named: code that asks for it chooses a class by
-    it. A job itself is then started by ``auto``.
+    Without ``--launcher``, ``launcher`` is DeepSpeed's default, ``pdsh``, because callers choose a class by it. The job
+    itself is then started with ``auto``.
 
     Raises:
-        SystemExit: with code 2, for a command line that cannot be read; with 0 for ``--help``.
+        SystemExit: with code 2 if the command line is invalid; with 0 for ``--help``.
     """
     parsed = _or_exit(lambda: parse_runner(words), run_help)
     options = _filled(parsed, _RUNNER_DEFAULTS)
@@ -74,10 +74,10 @@ def runner_namespace(words: Sequence[str]) -> Namespace:
 
 
 def parsed_again(args: Namespace) -> Parsed:
-    """What such a namespace says, as our own commands read it; options that it does not have, have their default.
+    """Convert such a namespace for our own commands; options that it lacks get their defaults.
 
-    ``launcher`` ``pdsh`` is DeepSpeed's default and no wish: Bireme chooses then. So it does where the hostfile,
-    which has a default too, is not there.
+    ``launcher`` ``pdsh`` counts as DeepSpeed's default, not as the user's choice, so Bireme chooses the launcher. A
+    hostfile that does not exist counts as not given.
     """
     parsed = parse(RUN, ())
     given = {name: value for name, value in vars(args).items() if value not in (None, "", -1)}
@@ -98,10 +98,10 @@ def parsed_again(args: Namespace) -> Parsed:
 
 
 def launch_namespace(words: Sequence[str]) -> Namespace:
-    """A command line of ``deepspeed.launcher.launch``, with ``training_script`` and ``training_script_args``.
+    """Parse a command line of ``deepspeed.launcher.launch``; adds ``training_script`` and ``training_script_args``.
 
     Raises:
-        SystemExit: as :func:`runner_namespace`.
+        SystemExit: with code 2 if the command line is invalid; with 0 for ``--help``.
     """
     parsed = _or_exit(lambda: parse(AGENT, spelled_out(AGENT, _OF_LAUNCH, words)), agent_help)
     options = _filled(parsed, _LAUNCH_DEFAULTS)
@@ -109,11 +109,12 @@ def launch_namespace(words: Sequence[str]) -> Namespace:
 
 
 def spelled_out(groups: Mapping[str, Iterable[Option]], first: Collection[str], words: Sequence[str]) -> list[str]:
-    """The words with shortened options written in full, and ``--launcher`` in small letters.
+    """The command line with abbreviated options written in full, and the value of ``--launcher`` in lower case.
 
     Args:
-        groups: the options.
-        first: the names among which a shortened one is looked for before the others.
+        groups: the known options.
+        first: names among which an abbreviation is resolved before the others.
+        words: the command line.
     """
     table = {name: option for group in groups.values() for option in group for name in option.names}
     known = [f"--{name}" for name in first if f"--{name}" in table]
@@ -153,7 +154,7 @@ def _or_exit(read: Callable[[], Parsed], help_page: Callable[[], str]) -> Parsed
             sys.stdout.write(help_page())
             raise SystemExit(0)
         if not parsed.command:
-            raise BadInputError("no script is named")
+            raise BadInputError("no script given")
     except BadInputError as error:
         sys.stderr.write(f"bireme: {error}\n")
         raise SystemExit(error.code) from None

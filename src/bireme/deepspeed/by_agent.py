@@ -1,4 +1,4 @@
-"""One agent on each node, by pdsh or by an ssh for each: command lines that run a job by themselves."""
+"""Builds stand-alone command lines that start an agent on each node by pdsh or ssh."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ _RANK_BY_PDSH = "%n"
 
 
 class _AgentRunner(MultiNodeRunner):
-    """One agent on each node, which a shell over there starts."""
+    """Starts an agent on each node through a shell there."""
 
     _PROGRAM: ClassVar[str]
 
     def __init__(self, args: Namespace, world_info_base64: str) -> None:
         super().__init__(args, world_info_base64)
         own_pid = bool(getattr(args, "save_pid", False))
-        # Unless the user is to find it by our pid, no other job on the nodes may have the same.
+        # Unless the user is to find the job by our pid, the number must differ from that of any other job on the nodes.
         self._pid_number = os.getpid() if own_pid else _BEYOND_REAL_PIDS + secrets.randbelow(_BEYOND_REAL_PIDS)
 
     def backend_exists(self) -> str | None:
-        """The path of what reaches the nodes."""
+        """The path of the program that reaches the nodes; None if it is missing."""
         return which(self._PROGRAM)
 
     def parse_user_args(self) -> list[str]:
-        """The script's arguments, quoted for the shell over there."""
+        """The script's arguments, quoted for the remote shell."""
         return list(map(quote, self.args.user_args))
 
     def _agent_words(self, first_host: str, rank: str) -> list[str]:
-        """What the shell executes; every word is quoted for it."""
+        """The agent's command line, quoted for the remote shell."""
         addr = self.args.master_addr or first_host.rpartition("@")[2]
         words = [sys.executable, "-u", *isolated.command("bireme.agent", f"--world_info={self.world_info_base64}")[1:]]
         words += [f"--node_rank={rank}", f"--master_addr={addr}", f"--master_port={self.args.master_port}"]
@@ -65,7 +65,7 @@ class _AgentRunner(MultiNodeRunner):
         return [*map(quote, words), quote(self.user_script), *self.user_arguments]
 
     def _options(self) -> Iterator[str]:
-        """The options of one node's launcher, as far as they were given."""
+        """The agent's options that the user gave."""
         for option in _AGENT_OPTIONS:
             value = getattr(self.args, option.dest, None)
             if option.kind == "flag":
@@ -75,7 +75,7 @@ class _AgentRunner(MultiNodeRunner):
                 yield f"--{option.dest}={value}"
 
     def _send_exports(self, environment: Environment) -> list[str]:
-        """Put the exports into the environment of ssh; return the words with which the shell over there begins."""
+        """Put the exports into ssh's environment; return the beginning of the remote command line."""
         where = ["cd", quote(os.path.abspath(".")), "&&", "exec"]
         if not self.exports:
             return where
@@ -84,7 +84,7 @@ class _AgentRunner(MultiNodeRunner):
         return ["eval", f'"{what}"', "&&", "unset", _TRAVELLING, "&&", *where]
 
     def _kill_line(self) -> str:
-        """For the shell on a node: SIGTERM to the agent of this job, which then ends its ranks in order."""
+        """A shell command for each node that sends SIGTERM to this job's agent, which then ends its ranks."""
         path = os.path.join(PID_FILE_BASEPATH, f"{self._pid_number}.deepspeed")
         return f'[ ! -O {path} ] || kill -TERM "$(cat {path})"'
 
@@ -92,11 +92,10 @@ class _AgentRunner(MultiNodeRunner):
 class PDSHRunner(_AgentRunner):
     """One agent on each node, by pdsh.
 
-    ``get_cmd`` returns ``(command, kill_command, environment)``. pdsh leaves everything running on the nodes when it
-    is killed, so whoever ends it runs ``kill_command`` then. That one looks for no pattern: it sends SIGTERM to the
-    process whose number stands in this job's own pid file on each node. The file is there as long as the agent is;
-    without it the command does nothing. (Under ``bireme run`` nothing of this is needed: there, agents end when their
-    channel does.)
+    ``get_cmd`` returns ``(command, kill_command, environment)``. When pdsh is killed it leaves everything running on
+    the nodes, so the caller then has to run ``kill_command``. This does not search for processes by name: it sends
+    SIGTERM to the process in this job's own pid file on each node. The file exists as long as the agent does; without
+    it the command does nothing. (``bireme run`` does not need this: its agents end when their channel closes.)
     """
 
     _NAME = "pdsh"
@@ -105,7 +104,7 @@ class PDSHRunner(_AgentRunner):
     def get_cmd(
         self, environment: Environment, active_resources: Resources
     ) -> tuple[list[str], list[str], Environment]:
-        """(command, the command that ends what it has started, ``environment``)."""
+        """Return (command, command that ends what it started, ``environment``)."""
         environment["PDSH_RCMD_TYPE"] = "ssh"
         hosts = list(active_resources)
         pdsh = ["pdsh", "-S", "-f", str(PDSH_MAX_FAN_OUT), "-w", ",".join(hosts), *self._launcher_args()]
@@ -116,7 +115,7 @@ class PDSHRunner(_AgentRunner):
             before = environment.get("PDSH_SSH_ARGS_APPEND", "")
             environment["PDSH_SSH_ARGS_APPEND"] = " ".join([before, *ssh_words]).strip()
         words = [*shell, *self._agent_words(hosts[0], _RANK_BY_PDSH)]
-        # pdsh would replace other signs after a % too.
+        # pdsh would expand other % sequences too.
         words = [word if word.endswith(f"={_RANK_BY_PDSH}") else word.replace("%", "%%") for word in words]
         return [*pdsh, *words], [*pdsh, self._kill_line()], environment
 
@@ -124,8 +123,8 @@ class PDSHRunner(_AgentRunner):
 class SSHRunner(_AgentRunner):
     """One agent on each node, by an ssh for each; not a class of DeepSpeed.
 
-    ``get_cmd`` returns the same three as :class:`PDSHRunner`. The command ends when all nodes have, with the code of
-    the first one, in their order, that failed.
+    ``get_cmd`` returns the same three values as :class:`PDSHRunner`. The command ends when all nodes have ended, with
+    the exit code of the first failed node in their order.
     """
 
     _NAME = "ssh"
@@ -134,7 +133,7 @@ class SSHRunner(_AgentRunner):
     def get_cmd(
         self, environment: Environment, active_resources: Resources
     ) -> tuple[list[str], list[str], Environment]:
-        """(command, the command that ends what it has started, ``environment``)."""
+        """Return (command, command that ends what it started, ``environment``)."""
         hosts = list(active_resources)
         shell = self._send_exports(environment)
         lines = [" ".join([*shell, *self._agent_words(hosts[0], str(rank))]) for rank in range(len(hosts))]

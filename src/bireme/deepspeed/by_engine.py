@@ -1,4 +1,4 @@
-"""Every rank by the engine itself, ``mpirun`` or ``srun``: command lines that run a job by themselves."""
+"""Builds stand-alone command lines in which ``mpirun`` or ``srun`` starts every rank itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _EngineRunner(MultiNodeRunner):
-    """The engine starts every rank."""
+    """``mpirun`` or ``srun`` starts every rank."""
 
     _PROGRAM: ClassVar[str] = "mpirun"
 
@@ -32,14 +32,14 @@ class _EngineRunner(MultiNodeRunner):
         self.resource_pool = resource_pool
 
     def backend_exists(self) -> object:
-        """The path of the program by which the engine is known."""
+        """The path of the program that shows that the launcher is installed; None if it is missing."""
         return which(self._PROGRAM)
 
     def validate_args(self) -> None:
         """Refuse filters.
 
         Raises:
-            ValueError: there are some.
+            ValueError: a filter was given.
         """
         if self.args.include != "" or self.args.exclude != "":
             raise ValueError(f"{self.name} cannot include or exclude nodes or slots (bireme run can)")
@@ -59,7 +59,7 @@ class _EngineRunner(MultiNodeRunner):
         return ["-hosts", ",".join(self.resource_pool)]
 
     def _protocol(self) -> list[str]:
-        """What all ranks are told of the job, by hydra."""
+        """The options by which hydra passes the rendezvous to all ranks."""
         told = {
             "MASTER_ADDR": self.args.master_addr or next(iter(self.resource_pool)).rpartition("@")[2],
             "MASTER_PORT": str(self.args.master_port),
@@ -70,7 +70,7 @@ class _EngineRunner(MultiNodeRunner):
 
 
 class OpenMPIRunner(_EngineRunner):
-    """Every rank by Open MPI's ``mpirun``; ranks find their numbers in ``OMPI_COMM_WORLD_RANK`` and its kin."""
+    """Every rank by Open MPI's ``mpirun``; ranks find their numbers in ``OMPI_COMM_WORLD_RANK`` and so on."""
 
     _NAME = "openmpi"
     _PROGRAM = "ompi_info"
@@ -80,7 +80,7 @@ class OpenMPIRunner(_EngineRunner):
         self.add_export("UCX_TLS", "tcp")
 
     def get_cmd(self, environment: Environment, active_resources: Resources) -> list[str]:
-        """The command. Its TCP traffic keeps to ``eth0``, unless ``--launcher_args`` names interfaces."""
+        """Return the command. TCP traffic uses ``eth0`` unless ``--launcher_args`` names interfaces."""
         extra = self._launcher_args()
         chosen = any(flag in ("-mca", "--mca") and key == "btl_tcp_if_include" for flag, key in pairwise(extra))
         interface = [] if chosen else ["--mca", "btl_tcp_if_include", "eth0"]
@@ -100,12 +100,12 @@ class OpenMPIRunner(_EngineRunner):
 
 
 class MPICHRunner(_EngineRunner):
-    """Every rank by MPICH's ``mpirun``, through a helper that tells it ``RANK`` and ``LOCAL_RANK``."""
+    """Every rank by MPICH's ``mpirun``, through a helper that sets ``RANK`` and ``LOCAL_RANK``."""
 
     _NAME = "mpich"
 
     def get_cmd(self, environment: Environment, active_resources: Resources) -> list[str]:
-        """The command."""
+        """Return the command; completes ``environment``."""
         environment.update(self._values())  # hydra passes on its whole environment
         count = ["-n", str(self._world_size()), "-ppn", str(self._ranks_per_node())]
         words = isolated.command("bireme.deepspeed.launcher_helper", "--launcher", self.name)
@@ -116,18 +116,18 @@ class MPICHRunner(_EngineRunner):
 
 
 class IMPIRunner(_EngineRunner):
-    """Every rank by Intel MPI's ``mpirun``, each as an executable of its own with its numbers."""
+    """Every rank by Intel MPI's ``mpirun``, each in its own section of the command with its own ``RANK``."""
 
     _NAME = "impi"
 
     def get_cmd(self, environment: Environment, active_resources: Resources) -> list[str]:
-        """The command. With ``--bind_cores_to_rank``, numactl binds each rank over there."""
+        """Return the command. With ``--bind_cores_to_rank``, numactl binds each rank on its node."""
         environment.update(self._values())  # hydra passes on its whole environment
         each = self._ranks_per_node()
         cores = self._cores(each)
         threads = ["-genv", "OMP_NUM_THREADS", str(len(cores[0]))] if cores else []
         command = ["mpirun", "-ppn", str(each), *self._launcher_args(), *threads, *self._protocol()]
-        command += ["-genv", "I_MPI_PIN", "0", *self._hosts()]  # the cores are given out by us
+        command += ["-genv", "I_MPI_PIN", "0", *self._hosts()]  # we assign the cores
         for rank in range(self._world_size()):
             local_rank = rank % each
             binding = ["numactl", "-C", _core_list(cores[local_rank])] if cores else []
@@ -136,30 +136,30 @@ class IMPIRunner(_EngineRunner):
         return command
 
     def _cores(self, ranks: int) -> tuple[tuple[int, ...], ...]:
-        """Each rank's cores on its node; the nodes are taken to be like this machine where no list is given."""
+        """Each rank's cores on its node. Without a core list, all nodes are assumed to be like this machine."""
         if not self.args.bind_cores_to_rank:
             return ()
         core_list = self.args.bind_core_list
-        any_core = range(1 << 16)  # which there are over there is not known here
+        any_core = range(1 << 16)  # the cores of the nodes are not known here
         cores = parse_core_list(core_list, any_core) if core_list else physical_cores(allowed_cores())
         return split_cores(cores, ranks)
 
 
 class SlurmRunner(_EngineRunner):
-    """Every rank by ``srun``, which is told how many there are, and on which nodes."""
+    """Every rank by ``srun``, which gets the number of ranks and the nodes."""
 
     _NAME = "slurm"
     _PROGRAM = "sinfo"
 
     def validate_args(self) -> None:
-        """Filters are fine, as far as they leave whole nodes."""
+        """Accept filters; :meth:`validate_active_resources` checks that they leave whole nodes."""
 
     @classmethod
     def validate_active_resources(cls, active_resources: Resources) -> None:
-        """Refuse chosen slots and uneven nodes: ``srun`` knows only how many tasks a node has.
+        """Refuse chosen slots and different numbers of slots: ``srun`` only takes a number of tasks per node.
 
         Raises:
-            ValueError: the slots of a node are not the first ones, or their numbers differ.
+            ValueError: the slots of a node are not its first ones, or the numbers of slots differ.
         """
         counts = {}
         for host, slots in slots_of(active_resources).items():
@@ -171,15 +171,15 @@ class SlurmRunner(_EngineRunner):
             raise ValueError(f"slurm needs the same slot count on every node, not {counts} (bireme run does not)")
 
     def get_cmd(self, environment: Environment, active_resources: Resources) -> list[str]:
-        """The command."""
+        """Return the command; completes ``environment``."""
         self.validate_active_resources(active_resources)
-        environment.update(self._values())  # --export=ALL takes it from there
+        environment.update(self._values())  # --export=ALL takes the variables from there
         slots = slots_of(active_resources)
         command = ["srun", "-n", str(sum(map(len, slots.values()))), *self._launcher_args()]
         if comment := getattr(self.args, "slurm_comment", ""):
             command += ["--comment", comment]
         if self.args.include or self.args.exclude:
-            # Without --nodes, the list would only be where srun may choose from.
+            # Without --nodes, srun would choose only some nodes of the list.
             command += ["--nodelist", ",".join(slots), "--nodes", str(len(slots))]
         if self.args.num_nodes > 0:
             command += ["--nodes", str(self.args.num_nodes)]
@@ -189,7 +189,7 @@ class SlurmRunner(_EngineRunner):
 
 
 class MVAPICHRunner(_EngineRunner):
-    """Every rank by MVAPICH2's ``mpirun``, with the settings that DeepSpeed found good for it."""
+    """Every rank by MVAPICH2's ``mpirun``, with DeepSpeed's settings."""
 
     _NAME = "mvapich"
 
@@ -200,29 +200,29 @@ class MVAPICHRunner(_EngineRunner):
         if get_accelerator().device_name() == "cuda":
             self.add_export("MV2_USE_CUDA", "1")
         self.add_export("MV2_SUPPORT_DL", "1")
-        self.add_export("MV2_ENABLE_AFFINITY", "0")  # MPI_THREAD_MULTIPLE needs that
+        self.add_export("MV2_ENABLE_AFFINITY", "0")  # required by MPI_THREAD_MULTIPLE
         self.add_export("MV2_INTER_ALLGATHER_TUNING", "5")
         self.add_export("MV2_CUDA_USE_NAIVE", "0")
 
     def backend_exists(self) -> bool:
-        """Whether ``mpiname`` says that the MPI here is MVAPICH; warns of what is there instead."""
+        """Whether ``mpiname`` reports MVAPICH; warns if it does not."""
         if not which("mpiname"):
-            warnings.warn("there is no mpiname on PATH: MVAPICH is not installed", stacklevel=2)
+            warnings.warn("mpiname not found on PATH: MVAPICH is not installed", stacklevel=2)
             return False
         found = subprocess.check_output(["mpiname"]).decode(errors="replace").strip()
         if "MVAPICH" not in found:
-            warnings.warn(f"mpiname should say MVAPICH2-GDR or another MVAPICH, but says {found}", stacklevel=2)
+            warnings.warn(f"mpiname should report MVAPICH2-GDR or another MVAPICH, but reports {found}", stacklevel=2)
         return "MVAPICH" in found
 
     def get_cmd(self, environment: Environment, active_resources: Resources) -> list[str]:
-        """The command. It names the hosts itself: a hostfile in /tmp would be the same for all users and jobs."""
+        """Return the command. It lists the hosts: DeepSpeed's hostfile in /tmp is shared by all users and jobs."""
         environment.update(self._values())  # hydra passes on its whole environment
         count = ["-np", str(self._world_size()), "-ppn", str(self._ranks_per_node())]
         return ["mpirun", *count, *self._hosts(), *self._launcher_args(), *self._program()]
 
 
 def slots_of(active_resources: Resources) -> dict[str, list[int]]:
-    """The slots of each host, also where only their number is given."""
+    """The slots of each host; a number stands for the first so many."""
     return {
         host: list(range(slots)) if isinstance(slots, int) else list(slots) for host, slots in active_resources.items()
     }

@@ -1,4 +1,4 @@
-"""What all ways have in common by which a command line runs a job on many nodes by itself."""
+"""The base class of all runners that build a stand-alone command line for a job on many nodes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class MultiNodeRunner(ABC):
-    """A way to run a job on many nodes.
+    """Builds the command line that runs a job on many nodes.
 
     Attributes:
         args: the command line, as :func:`bireme.deepspeed.runner.parse_args` gives it.
-        user_arguments: the script's arguments, as they stand in the command.
+        user_arguments: the script's arguments, as the command contains them.
         user_script: the script.
         world_info_base64: host → slots, encoded.
-        exports: name → value of the variables that travel, in double quotes where a shell needs them.
+        exports: name → value of exported variables, in double quotes where a shell needs them.
     """
 
     _NAME: ClassVar[str] = ""
@@ -40,11 +40,11 @@ class MultiNodeRunner(ABC):
 
     @abstractmethod
     def backend_exists(self) -> object:
-        """Whether what the command needs is installed here: its path, or something else that is true."""
+        """Whether the program that the command needs is installed: its path or another true value."""
 
     @abstractmethod
     def get_cmd(self, environment: Environment, active_resources: Resources) -> Any:
-        """The command, to be run in ``environment``, which is completed for it.
+        """Return the command, which has to be run in ``environment``; completes the environment.
 
         Args:
             environment: what the command inherits.
@@ -52,12 +52,12 @@ class MultiNodeRunner(ABC):
         """
 
     def add_export(self, key: str, var: str) -> None:
-        """Let a variable travel to all ranks."""
+        """Export a variable to all ranks."""
         var = var.strip()
         self.exports[key.strip()] = f'"{var}"' if re.search(r"[^\w@%+=:,./-]", var) else var
 
     def parse_user_args(self) -> list[str]:
-        """The script's arguments, as they have to stand in the command."""
+        """The script's arguments in the form that the command needs."""
         return list(self.args.user_args)
 
     @property
@@ -69,7 +69,7 @@ class MultiNodeRunner(ABC):
         """Refuse what this backend cannot do.
 
         Raises:
-            ValueError: there is such a thing among the arguments.
+            ValueError: the arguments ask for something that it cannot do.
         """
 
     @classmethod  # noqa: B027
@@ -77,17 +77,17 @@ class MultiNodeRunner(ABC):
         """Refuse slots that this backend cannot choose.
 
         Raises:
-            ValueError: there are such.
+            ValueError: such slots are chosen.
         """
 
     def _values(self) -> dict[str, str]:
-        """The exports without the quotes that :meth:`add_export` has put around them."""
+        """The exports without the quotes that :meth:`add_export` added."""
         return {name: value[1:-1] if value.startswith('"') else value for name, value in self.exports.items()}
 
     def _launcher_args(self) -> list[str]:
         return split(self.args.launcher_args)
 
     def _program(self) -> list[str]:
-        """What the engine starts for a rank."""
+        """The command line of a rank."""
         python = [] if self.args.no_python else [sys.executable, "-u", *(["-m"] if self.args.module else [])]
         return [*python, self.user_script, *self.user_arguments]

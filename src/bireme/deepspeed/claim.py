@@ -1,4 +1,4 @@
-"""A folder of results, claimed, and the loop for the experiments in it: who runs some there is alone."""
+"""Locks a results folder against other tuners, and opens the event loop for the experiments in it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from bireme.tune.lock import ExperimentsLock
 
 
 class Claim:
-    """The locks that ``bireme tune`` holds on its folder, so that it counts as another tuner as well.
+    """The locks that ``bireme tune`` holds on its folder too, so that the two exclude each other.
 
-    The journal's is held by who is at work; nothing of ours is written there, for each experiment's own files say how
-    it has ended. The other is held until nothing is left of the experiments, though who began them was killed.
+    The running tuner holds the lock of the journal. (Nothing is written to the journal here: each experiment's own
+    files say how it ended.) The experiments lock is held until no process of the experiments is left, even if their
+    tuner was killed.
 
     Attributes:
-        loop: the event loop, which takes the signals.
+        loop: the event loop, which receives the signals.
 
     Args:
-        files: the folders, which are made.
+        files: the folders, which are created.
 
     Raises:
-        BadInputError: another tuner is at work, or nothing can be written there.
+        BadInputError: another tuner is using the folder, or it is not writable.
     """
 
     def __init__(self, files: StudyFiles) -> None:
@@ -36,7 +37,7 @@ class Claim:
             opened.callback(Journal.open(os.path.join(files.results_dir, JOURNAL)).close)
             self._lock = opened.enter_context(ExperimentsLock(os.path.join(files.results_dir, LOCK)))
             if not self._lock.taken():
-                complain("waiting for what an earlier tuner has left to end")
+                complain("waiting for experiments of an earlier tuner to end")
                 self._lock.wait()
             sweep(files)
             self.loop = Loop()
@@ -44,9 +45,9 @@ class Claim:
             self._held = opened.pop_all()
 
     def fileno(self) -> int:
-        """For the guardians to keep, as long as anything of an experiment lives."""
+        """The file descriptor that the guardians hold as long as any process of an experiment lives."""
         return self._lock.fileno()
 
     def close(self) -> None:
-        """Give the signals back; others may come."""
+        """Restore the signal handlers and release the locks."""
         self._held.close()

@@ -13,4 +13,4 @@ SSH_LAUNCHER = "ssh"
 """Not DeepSpeed's: see :class:`~bireme.deepspeed.multinode_runner.SSHRunner`."""
 
 PDSH_MAX_FAN_OUT = 1024
-"""How many sessions pdsh has at a time."""
+"""Maximum number of concurrent pdsh sessions."""

@@ -1,7 +1,7 @@
-"""One experiment of DeepSpeed's scheduler: its file, its command, its files, and what its end means.
+"""One experiment of DeepSpeed's scheduler: reads its file, makes its command, and judges its end.
 
-How it has ended stands in its folder, as ``outcome.json`` (``bireme run --report``): written last, and before a start
-the first to be removed. So a folder with an outcome holds a whole run.
+Its folder contains ``outcome.json`` (``bireme run --report``), which is removed first before a start and written last:
+a folder with an outcome holds a complete run.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ _ONE_NODE_BY_HAND = ("no_ssh", "node_rank")
 
 
 class Command(Value):
-    """How an experiment is launched: what the launcher's command line says of each, and the script's arguments.
+    """How an experiment is launched.
 
-    ``limit``: seconds that it may take; None: any. ``by_file``: the script gets its configuration as a path.
+    ``launch``: the part that all share. ``args``: the script's arguments. ``limit``: seconds that it may take; None:
+    any. ``by_file``: the script gets its configuration as a path.
     """
 
     launch: Launch
@@ -51,28 +52,31 @@ class Command(Value):
 
 
 def read_experiment(path: str, results_dir: str, pool: Pool, taken: Collection[str] = ()) -> dict[str, Any]:
-    """An experiment's file, with its folder of results, and the file for its figures in its configuration.
+    """Read an experiment's file; add its results folder, and to its configuration the file for its figures.
 
     Args:
         path: the file.
         results_dir: where it gets a folder.
-        pool: the slots that there are.
-        taken: the names of others.
+        pool: the slots of the cluster.
+        taken: the names of other experiments.
 
     Raises:
-        ValueError: it is none, is broken, has the name of another, or asks for more than there will ever be.
+        ValueError: the file is malformed or not an experiment, its name is taken, or it needs more slots than there
+        are.
     """
     document = read_document(path)
     exp: dict[str, Any] = copy.deepcopy(document.data)
     for key, kind in (("name", str), ("ds_config", dict), ("num_gpus", int), ("num_nodes", int)):
         if not isinstance(exp.get(key), kind):
             raise BadInputError(
-                f"an experiment needs {key!r}", hint=f"of type {kind.__name__}", where=document.where(key)
+                f"missing or not of type {kind.__name__}: {key!r}",
+                hint="every experiment needs it",
+                where=document.where(key),
             )
     if exp["name"] in taken:
         raise BadInputError(
-            f"there is an experiment {exp['name']} already",
-            hint="the name is that of its folder: give each its own",
+            f"duplicate experiment name: {exp['name']}",
+            hint="it becomes the name of a folder: give each experiment its own",
             where=document.where("name"),
         )
     if reason := why_impossible(pool, Shape(exp["num_nodes"], exp["num_gpus"])):
@@ -86,12 +90,12 @@ def read_experiment(path: str, results_dir: str, pool: Pool, taken: Collection[s
 
 
 def command_of(args: Namespace, pool: Pool, hostfile: str | None = None) -> Command:
-    """What the launcher's command line says of an experiment.
+    """Make the launch of an experiment from the launcher's command line.
 
     Args:
-        args: the command line.
-        pool: the hosts, for where there is no hostfile.
-        hostfile: the experiment's own.
+        args: the launcher's command line.
+        pool: the hosts, used if there is no hostfile.
+        hostfile: the experiment's own hostfile; None: that of the command line.
     """
     own = {"hostfile": hostfile} if hostfile and os.path.isfile(hostfile) else {}
     options = with_accelerator(parsed_again(Namespace(**{**vars(args), **own})).options)
@@ -99,31 +103,31 @@ def command_of(args: Namespace, pool: Pool, hostfile: str | None = None) -> Comm
         declared = {host: 1 + max(map(int, slots)) for host, slots in pool.items() if slots}
         options["hosts"] = ",".join(f"{host}:{slots}" for host, slots in declared.items())
     launch = Launch(
-        Ground(pool),
-        words_of(Parsed(options, ()), without=(*NOT_SHARED, *_ONE_NODE_BY_HAND)),
-        args.user_script,
-        options["master_port"],
-        options["grace"],
-        options["heartbeat"],
-        options["log_dir"],
-        options["enable_each_rank_log"],
+        ground=Ground(pool),
+        words=words_of(Parsed(options, ()), without=(*NOT_SHARED, *_ONE_NODE_BY_HAND)),
+        script=args.user_script,
+        port=options["master_port"],
+        grace=options["grace"],
+        heartbeat=options["heartbeat"],
+        log_dir=options["log_dir"],
+        rank_log_dir=options["enable_each_rank_log"],
     )
     return Command(launch, tuple(args.user_args), options["experiment_limit"], options["config_as"] == "file")
 
 
 class Experiments:
-    """The executor's client: knows what each experiment is.
+    """The executor's client for experiments of DeepSpeed's scheduler.
 
     Args:
         args: the launcher's command line.
         pool: the hosts.
         files: the folders.
         mappings: ``arg_mappings``.
-        on_end: called with each experiment that has ended for good.
-        port: is added to the port of the command line, beside the place among those that run.
+        on_end: called with each experiment that has ended and is not retried.
+        port: added to the port of the command line, together with the number among the running experiments.
 
     Attributes:
-        lingering: seconds until nothing can be left of the one that has ended last.
+        lingering: seconds until the experiment that ended last has certainly left nothing.
     """
 
     def __init__(
@@ -141,13 +145,13 @@ class Experiments:
         self._exps: dict[str, dict[str, Any]] = {}
 
     def add(self, exp: dict[str, Any]) -> None:
-        """Make an experiment known."""
+        """Add an experiment."""
         self._exps[exp["name"]] = exp
 
     # -- before --------------------------------------------------------------------------------------
 
     def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
-        """As `executor.Client.order`; writes the files of the contract."""
+        """Return what to start for an experiment, and write its files; see `executor.Client.order`."""
         exp = self._exps[name]
         command, identity, report = self._command(exp), self._identity(exp), self._files.result(name, "outcome.json")
         limit = () if command.limit is None else ("--time_limit", f"{command.limit:g}")
@@ -163,15 +167,21 @@ class Experiments:
         facts = {key: value for key, value in exp.items() if key not in ("name", "results")}
         facts.update(identity, slots=reservation.include())
         self._files.write_start(name, facts.pop("ds_config"), ("bireme", "run", *words), **facts)
-        stdout, stderr = (self._files.result(name, file) for file in ("stdout.log", "stderr.log"))
-        argv = isolated.command("bireme", "run", *words)
-        return Order(argv, dict(os.environ), os.getcwd(), stdout, stderr, report, command.launch.grace)
+        return Order(
+            argv=isolated.command("bireme", "run", *words),
+            env=dict(os.environ),
+            cwd=os.getcwd(),
+            stdout=self._files.result(name, "stdout.log"),
+            stderr=self._files.result(name, "stderr.log"),
+            report=report,
+            grace=command.launch.grace,
+        )
 
     def _command(self, exp: Mapping[str, Any]) -> Command:
         return command_of(self._args, self._pool, exp.get("hostfile"))
 
     def _identity(self, exp: Mapping[str, Any]) -> dict[str, Any]:
-        """What makes two runs the same; as JSON gives it back."""
+        """What identifies a run, as JSON reads it back."""
         ds_config: dict[str, Any] = copy.deepcopy(exp["ds_config"])
         metrics, info = self._figures(exp)
         if isinstance(ds_config.get(SECTION), dict):
@@ -190,7 +200,7 @@ class Experiments:
         }
 
     def _figures(self, exp: Mapping[str, Any]) -> tuple[str, str]:
-        """Where the engine writes: its figures, and what it found out about the model."""
+        """The files that DeepSpeed writes: (its figures, what it found about the model)."""
         section = exp["ds_config"].get(SECTION)
         given = section if isinstance(section, dict) else {}
         return (
@@ -199,30 +209,30 @@ class Experiments:
         )
 
     def started(self, name: str, reservation: SlotReservation) -> None:
-        """As `executor.Client.started`."""
+        """Do nothing: no watcher shows the start."""
 
     # -- after ---------------------------------------------------------------------------------------
 
     def judge(self, name: str, end: End) -> TrialResult:
-        """As `executor.Client.judge`."""
+        """Read the figures of a run that has ended, and decide its result."""
         figures, reason = self._read(self._exps[name])
         return diagnose(end, figures, reason, tail(self._files.result(name, "stderr.log")))
 
     def settling(self, reservation: SlotReservation, end: End) -> float:
-        """As `executor.Client.settling`."""
+        """Seconds until a run has certainly left nothing on other nodes."""
         launch = command_of(self._args, self._pool).launch
         self.lingering = launch.settling(reservation, end.report)
         return self.lingering
 
     def ended(self, name: str, ending: TrialResult, *, again: bool) -> None:
-        """As `executor.Client.ended`."""
+        """Report an experiment that is not retried."""
         if not again:
             self._on_end(self._exps[name], ending)
 
     def earlier(self, exp: dict[str, Any]) -> TrialResult | None:
-        """How this experiment ended in an earlier process; None: it is to be run.
+        """The result of this experiment from an earlier process; None if it is to be run.
 
-        Where it has measured nothing it is run again, as in DeepSpeed: its figures may have been taken away.
+        An experiment without figures is run again, as in DeepSpeed: they may have been deleted.
         """
         identity = self._identity(exp)
         written = read_report(self._files.result(exp["name"], "exp.json")) or {}
@@ -233,15 +243,17 @@ class Experiments:
         if any(written.get(key) != value for key, value in identity.items()):
             return None
         self.add(exp)
-        ending = self.judge(exp["name"], End(code, report, 0.0, float(seconds), False))
+        ending = self.judge(
+            exp["name"], End(exit_code=code, report=report, began=0.0, seconds=float(seconds), stopped=False)
+        )
         return ending if ending.counts and ending.cause != "no metric" else None
 
     def figures(self, exp: Mapping[str, Any]) -> dict[str, float]:
-        """What the engine has measured; empty: nothing."""
+        """The figures that DeepSpeed measured; empty if none."""
         return read_metrics(self._figures(exp)[0]).values
 
     def _read(self, exp: Mapping[str, Any]) -> tuple[dict[str, float], str]:
-        """(figures, why there are none). Where none are asked for, there is nothing to miss."""
+        """(figures, why they are missing). Without an ``autotuning`` section none are expected."""
         if _is_profile(exp):
             info = read_model_info(self._figures(exp)[1])
             return {"num_params": float(info.params or 0)}, info.reason

@@ -1,4 +1,4 @@
-"""The names of ``deepspeed.launcher.launch``: one node's launcher."""
+"""The public names of ``deepspeed.launcher.launch``: the launcher of one node."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["PID_FILE_BASEPATH", "main", "parse_args"]
 
 
 def parse_args(args: Sequence[str] | None = None) -> Namespace:
-    """The command line as a namespace, with ``training_script`` and ``training_script_args``.
+    """Parse the command line into a namespace, with ``training_script`` and ``training_script_args``.
 
     Raises:
-        SystemExit: with code 2, for a command line that cannot be read; with 0 for ``--help``.
+        SystemExit: with code 2 if the command line is invalid; with 0 for ``--help``.
     """
     return launch_namespace(sys.argv[1:] if args is None else args)
 
@@ -38,7 +38,7 @@ def main() -> None:
 
     Raises:
         ValueError: bad input; nothing was started.
-        SystemExit: with the node's exit code, when it is not 0.
+        SystemExit: with the node's exit code, if it is not 0.
     """
     code = agent.main(sys.argv[1:])
     if code:

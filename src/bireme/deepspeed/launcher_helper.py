@@ -1,7 +1,7 @@
-"""The names of ``deepspeed.launcher.launcher_helper``: between MPICH and a rank, tells it its numbers.
+"""The public names of ``deepspeed.launcher.launcher_helper``: sets a rank's numbers when MPICH starts it.
 
 ``python -m bireme.deepspeed.launcher_helper --launcher mpich [--module | --no_python] SCRIPT …`` sets ``RANK`` and
-``LOCAL_RANK`` and executes the program in its own place, so that signals and exit codes are the program's.
+``LOCAL_RANK`` and replaces itself by the program, so that signals and exit codes are those of the program.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["env_mapping", "main", "parse_args"]
 
 _OPTIONS: dict[str, tuple[Option, ...]] = {
     "helper": (
-        Option(("--launcher",), "the engine that has started this rank", "choice", "NAME", "mpich", ("mpich",)),
+        Option(("--launcher",), "the MPI that started this rank", "choice", "NAME", "mpich", ("mpich",)),
         Option(("--module",), "the script is a Python module"),
         Option(("--no_python",), "the script is a program of its own"),
     )
@@ -46,14 +46,14 @@ _LOCAL_RANKS = ("PALS_LOCAL_RANKID", "MPI_LOCALRANKID")
 
 
 def parse_args(args: Sequence[str] | None = None) -> Namespace:
-    """The command line, with ``user_script`` and ``user_args``.
+    """Parse the command line; adds ``user_script`` and ``user_args``.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: the command line is invalid.
     """
     parsed = parse(_OPTIONS, sys.argv[1:] if args is None else args)
     if not parsed.command:
-        raise BadInputError("no script is named")
+        raise BadInputError("no script given")
     return Namespace(**parsed.options, user_script=parsed.command[0], user_args=list(parsed.command[1:]))
 
 
@@ -62,27 +62,32 @@ def env_mapping(
     rank_name_list: Sequence[str] = _RANKS,
     local_rank_name_list: Sequence[str] = _LOCAL_RANKS,
 ) -> MutableMapping[str, str]:
-    """Set ``RANK`` and ``LOCAL_RANK`` from the engine's variables, in place; return the environment.
+    """Set ``RANK`` and ``LOCAL_RANK`` from the variables of the MPI, in place; return the environment.
+
+    Args:
+        env: the environment, which is changed.
+        rank_name_list: variables that may contain the rank.
+        local_rank_name_list: variables that may contain the local rank.
 
     Raises:
-        OSError: none of the variables is there, or they differ.
+        OSError: none of the variables is set, or they differ.
     """
     for ours, names in (("RANK", rank_name_list), ("LOCAL_RANK", local_rank_name_list)):
         values = {env[name] for name in names if name in env}
         if len(values) != 1:
             what = "differ" if values else "are not in the environment"
-            raise OSError(f"cannot tell {ours}: {' and '.join(names)} {what}")
+            raise OSError(f"cannot determine {ours}: {' and '.join(names)} {what}")
         env[ours] = values.pop()
     return env
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Execute the program; does not return, unless it cannot be executed."""
+    """Replace this process by the program; returns an exit code only if that fails."""
     parsed = parse_args(args)
     try:
         environ = dict(env_mapping(os.environ.copy()))
     except OSError as error:
-        raise BadInputError(str(error), hint="this is for ranks that mpirun has started") from None
+        raise BadInputError(str(error), hint="this helper is for ranks that mpirun started") from None
     kind: ProgramKind = "exec" if parsed.no_python else "module" if parsed.module else "script"
     program = Program(parsed.user_script, tuple(parsed.user_args), kind)
     argv = worker_argv(program, sys.executable)
@@ -94,7 +99,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def command() -> NoReturn:
-    """Execute the program that this process's command line names."""
+    """Execute the program of this process's command line."""
     guarded(main, sys.argv[1:])
 
 

@@ -1,19 +1,20 @@
-"""The names of ``deepspeed.launcher.multinode_runner``: command lines that run a job on many nodes by themselves.
+"""The public names of ``deepspeed.launcher.multinode_runner``: classes that build stand-alone command lines.
 
-``bireme run`` does not use them: what it starts has a channel to every node. They are for programs that ask for a
-command line and run it on their own account. There are two kinds:
+``bireme run`` does not use them, since it keeps a channel to every node. They are for programs that build a command
+line for a job on many nodes and run it themselves. There are two kinds:
 
 =====================================  ==================================================================
 ``PDSHRunner``, ``SSHRunner``          one agent on each node (``python -m bireme.agent``), which starts and
                                        supervises that node's ranks
-``OpenMPIRunner``, ``MPICHRunner``,    the engine starts every rank itself; what DeepSpeed's class
-``IMPIRunner``, ``SlurmRunner``,       cannot do, such as filters down to slots, this one refuses, too
+``OpenMPIRunner``, ``MPICHRunner``,    ``mpirun`` or ``srun`` starts every rank itself; what DeepSpeed's
+``IMPIRunner``, ``SlurmRunner``,       class cannot do, such as filtering slots, this one refuses too
 ``MVAPICHRunner``
 =====================================  ==================================================================
 
-Values of exported variables never stand in a command: they are put into the ``environment`` that ``get_cmd`` is given,
-which has to be the one in which the command is run (as DeepSpeed does it). To the nodes of pdsh and ssh they go in
-``LC_BIREME_EXPORTS``, since stock servers accept variables named ``LC_*``; one that does not is found at the start.
+A command never contains values of exported variables. They are put into the ``environment`` passed to ``get_cmd``, in
+which the caller has to run the command (as DeepSpeed does). pdsh and ssh pass them to the nodes in
+``LC_BIREME_EXPORTS``, since servers accept variables named ``LC_*`` by default; a server that does not is detected at
+the start.
 """
 
 from __future__ import annotations

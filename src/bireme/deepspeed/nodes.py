@@ -1,4 +1,4 @@
-"""DeepSpeed's ``Node`` and ``Reservation``: slots of a host, and some of them."""
+"""DeepSpeed's ``Node`` and ``Reservation``: the slots of a host, and reserved ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Node:
 
     Args:
         host: its name.
-        max_slots: how many slots it has, numbered from 0; or which.
+        max_slots: the number of its slots, counted from 0, or the list of them.
     """
 
     def __init__(self, host: str, max_slots: int | Sequence[int]) -> None:
@@ -22,36 +22,41 @@ class Node:
         self.max_slots = len(self.slots)
 
     def reserve_slots(self, slot_request: int) -> list[int] | None:
-        """So many idle slots, which are idle no more; None: there are fewer."""
+        """Reserve this many idle slots; None if there are fewer."""
         if len(self.idle_slots) < slot_request:
             return None
         taken, self.idle_slots = self.idle_slots[:slot_request], self.idle_slots[slot_request:]
         return taken
 
     def restore_slots(self, slots: Iterable[int]) -> None:
-        """They are idle again; those that were idle stay so."""
+        """Make slots idle again; those already idle stay so."""
         self.idle_slots = sorted({*self.idle_slots, *slots})
 
 
 class Reservation:
-    """Some slots of a node."""
+    """Reserved slots of a node."""
 
     def __init__(self, node: Node, slots: list[int]) -> None:
         self.node, self.slots = node, slots
 
     def restore_slots(self) -> None:
-        """Give them back."""
+        """Make the slots idle again."""
         self.node.restore_slots(self.slots)
 
     def desc(self) -> str:
-        """``host:0,1@``."""
+        """The slots as DeepSpeed writes them: ``host:0,1@``."""
         return f"{self.node.host}:{','.join(map(str, self.slots))}@"
 
 
 def reserve(nodes: Iterable[Node], num_nodes: int, num_gpus: int) -> list[Reservation] | None:
-    """So many slots on each of so many nodes, the first that have enough; None: they have not, and keep what they have.
+    """Reserve slots on the first nodes that have enough; None, and nothing reserved, if there are too few.
 
-    Reserving several nodes is one step, so that no two experiments wait for each other's slots.
+    All nodes are reserved in one step, so that two experiments cannot wait for each other's slots.
+
+    Args:
+        nodes: the nodes to choose from.
+        num_nodes: how many nodes.
+        num_gpus: how many slots on each.
     """
     reservations: list[Reservation] = []
     for node in nodes:
@@ -67,5 +72,5 @@ def reserve(nodes: Iterable[Node], num_nodes: int, num_gpus: int) -> list[Reserv
 
 
 def pool_of(places: Iterable[tuple[str, Sequence[int]]]) -> dict[str, tuple[str, ...]]:
-    """Hosts and slots as the core names them."""
+    """The hosts and slots as a resource pool: host → slot ids."""
     return {host: tuple(map(str, slots)) for host, slots in places}

@@ -1,4 +1,4 @@
-"""What the experiments of DeepSpeed's scheduler have come to: an error each, or figures, and the best of them."""
+"""Results of experiments as DeepSpeed's scheduler reports them: the error of each, and the best one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def error_of(ending: TrialResult) -> str | None:
-    """What DeepSpeed calls an error: why there is no figure; None: all is well."""
+    """What DeepSpeed calls an error: why there is no figure; None if there is no error."""
     if ending.cause == "ok":
         return None
     if not ending.reason or ending.reason.startswith(f"{ending.cause}:"):
@@ -22,12 +22,12 @@ def error_of(ending: TrialResult) -> str | None:
 
 
 def best_of(exps: Iterable[dict[str, Any]], metric: str) -> tuple[dict[str, Any] | None, float | None]:
-    """The experiment whose ``results`` are the best by a metric, and its figure; (None, None): none has it.
+    """The experiment with the best ``results`` by a metric, and its figure; (None, None) if none has one.
 
-    Of a metric that nobody knows, more is better.
+    For an unknown metric, more is better.
     """
     known = METRICS.get(metric, Metric(metric, "maximise", ""))
-    # Zero means not measured, and would win where less is better.
+    # Zero means not measured. It would win where less is better.
     measured = [(value, exp) for exp in exps if (value := exp["results"].get(known.key)) is not None and value > 0]
     if not measured:
         return None, None

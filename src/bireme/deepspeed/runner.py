@@ -1,6 +1,6 @@
-"""The names of ``deepspeed.launcher.runner``: the command, and the helpers that others import from it.
+"""The public names of ``deepspeed.launcher.runner``: the command, and the helpers that programs import from it.
 
-What a filter names and the pool lacks is a ``ValueError`` in DeepSpeed's words, since programs look for them.
+A filter that names an unknown host or slot raises ``ValueError`` with DeepSpeed's text, since programs look for it.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ __all__ = [
 ]
 
 DLTS_HOSTFILE = DEFAULT_HOSTFILE
-"""Where a hostfile is looked for that nobody has named."""
+"""The default hostfile."""
 
 EXPORT_ENVS = list(exports.PREFIXES)
-"""A variable travels when its name begins with one of these. To be read: changing it changes nothing."""
+"""Variables whose names begin with one of these are exported. Read-only: changing the list has no effect."""
 
-DEEPSPEED_ENVIRONMENT_NAME = os.environ.get(exports.REFERENCE_ENV_FILE_VARIABLE, exports.REFERENCE_ENV_FILE)
-"""The file with further variables that travel."""
+DEEPSPEED_ENVIRONMENT_NAME = os.environ.get(exports.DEEPSPEED_ENV_FILE_VARIABLE, exports.DEEPSPEED_ENV_FILE)
+"""The file with further variables to export."""
 
 DEEPSPEED_ENVIRONMENT_PATHS = [os.path.expanduser("~"), "."]
-"""Where that file is looked for."""
+"""The folders in which that file is searched."""
 
 LAUNCHER_CLASSES: dict[str, type[MultiNodeRunner]] = {
     PDSH_LAUNCHER: PDSHRunner,
@@ -94,31 +94,31 @@ LAUNCHER_CLASSES: dict[str, type[MultiNodeRunner]] = {
 
 
 def parse_args(args: Sequence[str] | None = None) -> Namespace:
-    """The command line as a namespace, with ``user_script`` and ``user_args``; options may be shortened.
+    """Parse the command line into a namespace, with ``user_script`` and ``user_args``; options may be abbreviated.
 
     Raises:
-        SystemExit: with code 2, for a command line that cannot be read; with 0 for ``--help``.
+        SystemExit: with code 2 if the command line is invalid; with 0 for ``--help``.
     """
     return runner_namespace(sys.argv[1:] if args is None else args)
 
 
 def fetch_hostfile(hostfile_path: str) -> OrderedDict[str, int] | None:
-    """The pool of a hostfile, ``host → number of slots``; ``None``, and a word on stderr, where there is no file.
+    """Read a hostfile into ``host → number of slots``; None, and a message on stderr, if there is no file.
 
     Raises:
-        ValueError: as :func:`_parse_hostfile`.
+        ValueError: a line is malformed or lacks ``slots=N``, a host is listed twice, or there are no hosts.
     """
     if not os.path.isfile(hostfile_path):
-        complain(f"there is no hostfile {hostfile_path}: only this machine is used")
+        complain(f"no hostfile {hostfile_path}: using only this machine")
         return None
     return _numbers(parse_hostfile(read_text(hostfile_path), hostfile_path), hostfile_path)
 
 
 def _parse_hostfile(hostfile_lines: Iterable[str]) -> OrderedDict[str, int]:
-    """The pool that the lines of a hostfile declare.
+    """Parse the lines of a hostfile into ``host → number of slots``.
 
     Raises:
-        ValueError: a line is malformed or has no number of slots, a host stands there twice, or there is none.
+        ValueError: a line is malformed or lacks ``slots=N``, a host is listed twice, or there are no hosts.
     """
     text = "\n".join(line.rstrip("\r\n") for line in hostfile_lines)
     return _numbers(parse_hostfile(text, "hostfile"), "hostfile")
@@ -134,7 +134,7 @@ def _numbers(entries: Iterable[HostEntry], path: str) -> OrderedDict[str, int]:
 
 
 def parse_node_config(node_config: str) -> tuple[str, list[int]]:
-    """``NODE[:SLOT,…]`` as (node, slots); no slots stand for all.
+    """Parse ``NODE[:SLOT,…]`` into (node, slots); no slots means all.
 
     Raises:
         ValueError: it cannot be read.
@@ -144,7 +144,7 @@ def parse_node_config(node_config: str) -> tuple[str, list[int]]:
 
 
 def parse_node_config_list(node_config_list: str) -> dict[str, list[int]]:
-    """``NODE[:SLOT,…][@NODE…]`` as node → slots, sorted, each once.
+    """Parse ``NODE[:SLOT,…][@NODE…]`` into node → slots, sorted and without duplicates.
 
     Raises:
         ValueError: it cannot be read.
@@ -159,12 +159,17 @@ def parse_node_config_list(node_config_list: str) -> dict[str, list[int]]:
 def parse_resource_filter(
     host_info: Mapping[str, Sequence[int]], include_str: str = "", exclude_str: str = ""
 ) -> Mapping[str, Sequence[int]]:
-    """Filter ``host → slots`` by ``NODE[:SLOT,…][@NODE…]``; hosts keep their order, those left empty are dropped.
+    """Filter ``host → slots`` by ``NODE[:SLOT,…][@NODE…]``; hosts keep their order, empty ones are dropped.
 
     As in DeepSpeed, ``a@a:0`` names slot 0 of ``a`` alone (under ``bireme run``, all its slots).
 
+    Args:
+        host_info: the slots of each host.
+        include_str: keep only these; "": all.
+        exclude_str: drop these; "": none.
+
     Raises:
-        ValueError: both filters are given, one cannot be read, or it names what is not there.
+        ValueError: both filters are given, a filter is malformed, or it names an unknown host or slot.
     """
     if not include_str and not exclude_str:
         return host_info
@@ -190,10 +195,15 @@ def parse_resource_filter(
 def parse_inclusion_exclusion(
     resource_pool: Mapping[str, int], inclusion: str, exclusion: str
 ) -> Mapping[str, Sequence[int]]:
-    """The same, from ``host → number of slots``.
+    """Filter ``host → number of slots``; otherwise as :func:`parse_resource_filter`.
+
+    Args:
+        resource_pool: the number of slots of each host.
+        inclusion: keep only these; "": all.
+        exclusion: drop these; "": none.
 
     Raises:
-        ValueError: as :func:`parse_resource_filter`.
+        ValueError: both filters are given, a filter is malformed, or it names an unknown host or slot.
     """
     active = OrderedDict((host, list(range(slots))) for host, slots in resource_pool.items())
     return parse_resource_filter(active, inclusion, exclusion)
@@ -202,10 +212,15 @@ def parse_inclusion_exclusion(
 def apply_num_nodes_and_gpus(
     active_resources: Mapping[str, Sequence[int]], num_nodes: int, num_gpus: int
 ) -> Mapping[str, Sequence[int]]:
-    """The first ``num_nodes`` hosts and the first ``num_gpus`` slots of each; all where the number is -1.
+    """Keep the first ``num_nodes`` hosts and the first ``num_gpus`` slots of each.
+
+    Args:
+        active_resources: the slots of each host.
+        num_nodes: number of hosts; -1: all.
+        num_gpus: number of slots on each; -1: all.
 
     Raises:
-        ValueError: a number is more than there are.
+        ValueError: a number is larger than what there is.
     """
     pool = {host: tuple(map(str, slots)) for host, slots in active_resources.items()}
     left = filters.take(pool, num_nodes if num_nodes > 0 else None, num_gpus if num_gpus > 0 else None)
@@ -216,7 +231,7 @@ def run_autotuning(args: Namespace, active_resources: Mapping[str, Sequence[int]
     """Tune on these slots; with ``--autotuning run``, then run the job.
 
     Raises:
-        SystemExit: with the exit code of ``bireme run --autotuning``, when it is not 0.
+        SystemExit: with the exit code of ``bireme run --autotuning``, if it is not 0.
     """
     from bireme.cli import tune
 
@@ -226,18 +241,18 @@ def run_autotuning(args: Namespace, active_resources: Mapping[str, Sequence[int]
     )
     code, best = tune.study(parsed.replace(options={**parsed.options, "include": include, "exclude": ""}))
     if not code and parsed.options["autotuning"] == "run":
-        code = carry_out(parse_runner(best[2:]))  # in this process: our caller goes on behind it
+        code = carry_out(parse_runner(best[2:]))  # in this process, because our caller continues afterwards
     if code:
         raise SystemExit(code)
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run a command line; return when the job has ended well.
+    """Run a command line; return if the job succeeds.
 
     Raises:
         ValueError: bad input; nothing was started. As in DeepSpeed that includes, with ``--launcher slurm``,
-            filters that ``srun`` itself could not carry out, although ``bireme run`` can.
-        SystemExit: with the job's exit code, when it is not 0.
+            filters that ``srun`` itself does not support, although ``bireme run`` does.
+        SystemExit: with the job's exit code, if it is not 0.
     """
     parsed = parse_runner(sys.argv[1:] if args is None else args)
     if not parsed.options["help"]:
@@ -248,7 +263,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _refuse_as_reference(parsed: Parsed) -> None:
-    """What the job's own run would not refuse, or would in other words."""
+    """Refuse what DeepSpeed refuses and the job itself would not, or would with another text."""
     options = parsed.options
     if options["hosts"] or options["accelerator"] != "auto":
         return
@@ -265,7 +280,7 @@ def _refuse_as_reference(parsed: Parsed) -> None:
 
 
 def _refuse_unknown_visible_devices() -> None:
-    """A list such as ``CUDA_VISIBLE_DEVICES=0,2`` names devices of this machine, as a filter does."""
+    """Refuse unknown devices in ``CUDA_VISIBLE_DEVICES=0,2`` as in a filter."""
     accelerator = get_accelerator()
     for variable in accelerator.visible_devices_envs()[:1]:
         visible = os.environ.get(variable, "")

@@ -1,11 +1,10 @@
-"""The names of ``deepspeed.autotuning.scheduler``: experiments, given as files, on the slots of some hosts.
+"""The public names of ``deepspeed.autotuning.scheduler``: runs experiments, given as files, on the slots of hosts.
 
-An adapter over :mod:`bireme.tune`. What DeepSpeed does is done, with what it does wrong left out: every experiment
-has arguments of its own, a configuration fails by what its ranks raised and not by a word on stderr, what the
-infrastructure has failed is run again, times are minimised, and nothing is ended by its name.
+An adapter over :mod:`bireme.tune`. It behaves like DeepSpeed's scheduler without its defects: each experiment has its
+own arguments; a configuration fails because of what its ranks raised, not of a word on stderr; experiments that the
+infrastructure failed are run again; times are minimised; and no process is killed by its name.
 
-Where DeepSpeed sleeps and looks, :meth:`ResourceManager.run` waits for what happens. Like all of Bireme that runs
-jobs it belongs to the main thread.
+Where DeepSpeed polls, :meth:`ResourceManager.run` waits for events. It must be called in the main thread.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ class ResourceManager:
 
     Args:
         args: the launcher's command line, as ``bireme.deepspeed.runner.parse_args`` gives it.
-        hosts: their names; or, where nodes differ, host → slot ids.
-        num_gpus_per_node: slots of each, where ``hosts`` does not say.
-        results_dir: where each experiment has a folder.
-        exps_dir: where their files lie.
+        hosts: their names; or host → slot ids, if nodes differ.
+        num_gpus_per_node: slots of each host, if ``hosts`` gives only names.
+        results_dir: where each experiment gets a folder.
+        exps_dir: the folder of the experiments' files.
         arg_mappings: configuration key → flag of the script.
     """
 
@@ -73,10 +72,10 @@ class ResourceManager:
     # -- the queue -----------------------------------------------------------------------------------
 
     def schedule_experiments(self, exp_paths: Iterable[str]) -> None:
-        """Queue experiments, JSON or HJSON files; those that have ended before are taken as finished.
+        """Queue experiments, given as JSON or HJSON files; those that ended earlier count as finished.
 
         Raises:
-            ValueError: a file is none, has the name of another one, or asks for more than there will ever be.
+            ValueError: a file is not an experiment, its name is taken, or it needs more slots than there are.
         """
         for path in exp_paths:
             if path in self.exp_paths:
@@ -95,27 +94,27 @@ class ResourceManager:
         return {exp["name"] for exp in (*known, *(exp for _, exp, _, _ in self.running_experiments.values()))}
 
     def resource_request(self, exp: Mapping[str, Any]) -> list[Reservation] | None:
-        """Slots for an experiment, on the first nodes that have enough; None: there are too few now."""
+        """Reserve slots for an experiment on the first nodes that have enough; None if there are too few now."""
         return reserve(self.nodes, exp["num_nodes"], exp["num_gpus"])
 
     def status(self) -> str:
-        """The idle slots of every node, in words."""
+        """A line with the number of idle slots of every node."""
         return ", ".join(f"{node.host} ({len(node.idle_slots)} idle gpus)" for node in self.nodes)
 
     # -- the whole queue -----------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run the queue, as many at a time as there are slots for, in order; return when all have ended.
+        """Run the queue in order, as many experiments at a time as there are slots for; return when all have ended.
 
-        A signal stops all in order, and does then what it would have done without us; what has not ended is queued
-        again. A second Ctrl+C does not wait for them.
+        A signal stops all experiments gracefully, and then has its usual effect; unfinished experiments are queued
+        again. A second Ctrl+C kills them.
 
         Raises:
-            BadInputError: another tuner is at work in this folder, or slots that are needed are reserved.
-            UnfitError: no host can run anything; what is left is queued again.
+            BadInputError: another tuner is using this folder, or slots that are needed are reserved.
+            UnfitError: no host can run anything; unfinished experiments are queued again.
             KeyboardInterrupt: Ctrl+C.
         """
-        while self.running_experiments:  # by `run_job`, on slots that are needed here
+        while self.running_experiments:  # started by `run_job`, on slots that are needed here
             self.experiment_check()
         pool = pool_of((node.host, node.idle_slots) for node in self.nodes)
         for exp in self.experiment_queue:
@@ -129,18 +128,18 @@ class ResourceManager:
         signum = signum or claim.loop.late
         if signum:
             signal.raise_signal(signum)
-            raise KeyboardInterrupt  # the signal was handled, and we have not done what was asked for
+            raise KeyboardInterrupt  # the caller handled the signal, but the queue is not done
 
     def _scheduler(self, pool: Mapping[str, tuple[str, ...]]) -> Scheduler:
-        """In order, as DeepSpeed; with ``--order longest`` the widest first, and what is not in its way beside it.
+        """In order, as DeepSpeed; with ``--order longest`` the widest first, with backfill.
 
-        How long anything takes is not known: nobody has run it.
+        Durations are unknown, since no experiment has run yet.
         """
         order = parsed_again(self.args).options["order"]
         return Scheduler(pool, order=order, backfill=order != "fifo")
 
     def _run(self, claim: Claim, scheduler: Scheduler) -> int:
-        """Return the signal that has stopped it, or 0."""
+        """Run the queue; return the signal that stopped it, or 0."""
         loop, client = claim.loop, self._experiments(self._ended)
         executor = Executor(loop, scheduler, client, keep=(claim.fileno(),))
         signals: list[int] = []
@@ -164,7 +163,7 @@ class ResourceManager:
             if executor.hopeless:
                 raise UnfitError(f"no experiment can run: {executor.hopeless}")
         finally:
-            executor.stop()  # for an error of ours, such as a full disk: otherwise nothing runs any more
+            executor.stop()  # after an error such as a full disk; otherwise nothing is running
             while not executor.idle:
                 loop.run()
             executor.close()
@@ -175,7 +174,7 @@ class ResourceManager:
     # -- one by one ----------------------------------------------------------------------------------
 
     def run_job(self, exp: dict[str, Any], reservations: list[Reservation]) -> None:
-        """Start an experiment on slots that were reserved for it; :meth:`experiment_check` waits for its end."""
+        """Start an experiment on slots reserved for it; :meth:`experiment_check` waits for its end."""
         try:
             self._start(exp, reservations)
         except BaseException:
@@ -199,7 +198,7 @@ class ResourceManager:
         executor.start_ready()
 
     def experiment_check(self, pbar: Any = None) -> None:
-        """Wait until one of those that run has ended, if any does; its slots are idle then."""
+        """Wait until a running experiment has ended, if any is running; its slots are then idle."""
         before = len(self.finished_experiments)
         if self.running_experiments:
             self._wait()
@@ -208,7 +207,7 @@ class ResourceManager:
             pbar.update(len(self.finished_experiments) - before)
 
     def _ended(self, exp: dict[str, Any], ending: TrialResult) -> None:
-        """An experiment has ended for good. One that `run` was told to stop has not: it is queued again."""
+        """An experiment has ended and is not retried. One that was stopped by a signal in `run` is queued again."""
         executor, _, reservations, _ = self.running_experiments[exp["exp_id"]]
         self._open().loop.stop()
         if ending.counts or reservations or not executor.stopping:
@@ -216,19 +215,19 @@ class ResourceManager:
             self._forget(exp, reservations)
 
     def _forget(self, exp: Mapping[str, Any], reservations: list[Reservation]) -> None:
-        """It runs no more, and its slots are idle."""
+        """Remove an experiment from the running ones, and free its slots."""
         self.running_experiments.pop(exp["exp_id"], None)
         _RUNNING.pop(_folder(exp), None)
         for reservation in reservations:
             reservation.restore_slots()
 
     def _stop(self, exp_ids: Iterable[int]) -> None:
-        """Have these end in order, and wait for it."""
+        """Stop these experiments gracefully, and wait for their ends."""
         exp_ids = list(exp_ids)
         for number in exp_ids:
             executor, exp, _, _ = self.running_experiments[number]
             executor.stop()
-            if executor.withdraw():  # it was to be started again
+            if executor.withdraw():  # it was waiting to be retried
                 self._ended(exp, TrialResult("stopped"))
         while any(number in self.running_experiments for number in exp_ids):
             self._wait()
@@ -237,8 +236,8 @@ class ResourceManager:
     def _wait(self) -> None:
         """Run the loop until something stops it.
 
-        A signal does then what it would have done without us: in the midst of what is told of an end it would leave
-        an experiment that neither runs nor has ended.
+        A signal has its usual effect only afterwards: during the handling of an experiment's end it would leave the
+        experiment neither running nor ended.
         """
         loop, signals = self._open().loop, list[int]()
 
@@ -248,7 +247,7 @@ class ResourceManager:
 
         taken = [signum for signum in STOP_SIGNALS if signal.getsignal(signum) not in (signal.SIG_IGN, None)]
         before = {signum: signal.signal(signum, interrupt) for signum in taken}
-        loop.after(0.0, lambda: loop.stop() if signals else None)  # one that came before the loop ran
+        loop.after(0.0, lambda: loop.stop() if signals else None)  # for a signal before the loop ran
         try:
             loop.run()
         finally:
@@ -260,9 +259,9 @@ class ResourceManager:
     # -- results -------------------------------------------------------------------------------------
 
     def parse_results(self, metric: str) -> tuple[dict[str, Any] | None, float | None]:
-        """(the best experiment, its figure); (some experiment or None, None) where none has one.
+        """(the best experiment, its figure); (any experiment or None, None) if none has a figure.
 
-        Each experiment that has figures gets them as ``results``.
+        Adds the figures of each experiment to it as ``results``.
         """
         finished = self.finished_experiments.values()
         for exp, error in finished:
@@ -272,7 +271,7 @@ class ResourceManager:
         return (best, value) if best else (next((exp for exp, _ in reversed(finished)), None), None)
 
     def clear(self) -> None:
-        """Stop what runs and forget what there was; experiments are counted on."""
+        """Stop running experiments and forget all; the numbering of experiments continues."""
         self._stop(list(self.running_experiments))
         self.experiment_queue, self.running_experiments, self.finished_experiments = [], {}, {}
         self.exp_paths = set()
@@ -289,7 +288,7 @@ class ResourceManager:
         return pool_of((node.host, node.slots) for node in self.nodes)
 
     def _open(self) -> Claim:
-        """The folder is ours, and signals go to the loop, as long as something runs."""
+        """Lock the folder and direct signals to the loop, as long as something is running."""
         self._claim = self._claim or Claim(StudyFiles.at(self.results_dir, self.exps_dir))
         return self._claim
 
@@ -304,13 +303,20 @@ class ResourceManager:
 
 
 _RUNNING: dict[str, ResourceManager] = {}
-"""Who runs the experiments of `ResourceManager.run_job`, by their folders."""
+"""The managers of experiments started by `ResourceManager.run_job`, by the experiments' folders."""
 
 
 def run_experiment(
     exp: dict[str, Any], reservations: list[Reservation], user_script: str, user_args: Sequence[str]
 ) -> None:
-    """Run one experiment on reserved slots to its end; its files are in ``exp["result_dir"]``."""
+    """Run one experiment on reserved slots to its end.
+
+    Args:
+        exp: the experiment; its files are in ``exp["result_dir"]``.
+        reservations: the slots.
+        user_script: the script.
+        user_args: its arguments.
+    """
     from argparse import Namespace
 
     results_dir, name = os.path.split(_folder(exp))
@@ -326,21 +332,22 @@ def run_experiment(
 
 
 def clean_up(exp: Mapping[str, Any], reservations: Iterable[Reservation]) -> None:
-    """Nothing of an experiment may be left on its nodes: one that still runs is stopped, by its own channel.
+    """Stop an experiment if it is still running, over its own channels.
 
-    One that has ended has left nothing; nothing is looked for by its name, which another's may contain.
+    An ended experiment leaves nothing behind. Processes are not searched by name, since another experiment's name may
+    contain this one's.
     """
     if manager := _RUNNING.get(_folder(exp)):
         manager._stop([exp["exp_id"]])
 
 
 def get_job_id() -> str:
-    """The job id of the infrastructure, as some clusters have it."""
+    """The job id that some clusters set in the environment."""
     return os.environ.get("DLWS_JOB_ID") or os.environ.get("DLTS_JOB_ID") or "unknown-job-id"
 
 
 def get_user() -> str:
-    """Who runs this."""
+    """The name of the user."""
     return os.environ.get("USER", "unknown-user")
 
 

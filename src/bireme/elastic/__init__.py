@@ -1,1 +1,1 @@
-"""Elastic training: who takes part, who is looked for, how often the job may be started again. Pure."""
+"""Elastic training: epochs, the roster of nodes, the membership monitor with its node probes, the control socket."""

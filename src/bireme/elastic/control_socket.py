@@ -1,8 +1,8 @@
-"""Where an elastic job hears requests while it runs: a socket of the abstract namespace, named by its user and pid.
+"""The control socket, on which a running elastic job takes requests (``bireme drain``), and its client.
 
-Such a socket leaves nothing behind when its owner is killed. Whoever asks must be the job's owner, or root. Anyone can
-take a name: this one ends in random digits, so that nobody has taken it before, and whoever asks looks for it in the
-kernel's list, and has the kernel say whose process listens there.
+It is a socket in the abstract namespace, named by user and pid, which leaves nothing behind when its owner is killed.
+Only the job's owner and root may send requests. Any user can take any name, so the name ends in random digits; a client
+looks it up in ``/proc/net/unix`` and asks the kernel which process of which user listens there.
 """
 
 from __future__ import annotations
@@ -23,20 +23,24 @@ if TYPE_CHECKING:
     from bireme.loop import Loop
 
 _MOST_BYTES = 4096
-_MOST_GUESTS = 32
+_MOST_CLIENTS = 32
 _PATIENCE = 5.0
 """Seconds that a runner may take to answer."""
 _PAUSE = 0.05
-"""Seconds between two tries to reach one that has many waiting."""
+"""Seconds between two attempts to connect to a runner with a full queue."""
 
 
 class ControlSocket:
-    """The runner's side."""
+    """The runner's side: listens for requests and answers them.
+
+    Attributes:
+        is_open: whether this system has abstract sockets and the name was free.
+    """
 
     def __init__(self) -> None:
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        except OSError:  # there is no such thing on macOS
+        except OSError:  # not available on macOS
             self._socket = socket.socket()
         self._socket.setblocking(False)
         try:
@@ -46,128 +50,138 @@ class ControlSocket:
             self.is_open = False
         else:
             self.is_open = True
-        self._guests: dict[int, socket.socket] = {}
+        self._clients: dict[int, socket.socket] = {}
 
     def listen(self, loop: Loop, on_request: Callable[[dict[str, Any]], dict[str, object]]) -> None:
-        """Answer requests while this loop runs."""
+        """Answer requests while this loop runs.
+
+        Args:
+            loop: the event loop.
+            on_request: called with a request; returns the answer, with ``said`` or ``error``.
+        """
         if not self.is_open:
             return
         loop.watch(self._socket.fileno(), lambda: self._accept(loop, on_request))
 
     def _accept(self, loop: Loop, on_request: Callable[[dict[str, Any]], dict[str, object]]) -> None:
         try:
-            guest, _ = self._socket.accept()
+            client, _ = self._socket.accept()
         except OSError:
             return
-        if peer_of(guest)[1] not in (0, os.geteuid()) or len(self._guests) >= _MOST_GUESTS:
-            guest.close()
+        if peer_of(client)[1] not in (0, os.geteuid()) or len(self._clients) >= _MOST_CLIENTS:
+            client.close()
             return
-        guest.setblocking(False)
-        self._guests[guest.fileno()] = guest
-        loop.watch(guest.fileno(), lambda: self._hear(loop, guest, on_request))
+        client.setblocking(False)
+        self._clients[client.fileno()] = client
+        loop.watch(client.fileno(), lambda: self._hear(loop, client, on_request))
 
     def _hear(
-        self, loop: Loop, guest: socket.socket, on_request: Callable[[dict[str, Any]], dict[str, object]]
+        self, loop: Loop, client: socket.socket, on_request: Callable[[dict[str, Any]], dict[str, object]]
     ) -> None:
-        loop.unwatch(guest.fileno())
-        del self._guests[guest.fileno()]
+        loop.unwatch(client.fileno())
+        del self._clients[client.fileno()]
         try:
-            request = json.loads(guest.recv(_MOST_BYTES))
-            if _has_hung_up(guest):  # we may have been halted, and it was told that nobody answers
+            request = json.loads(client.recv(_MOST_BYTES))
+            if _has_hung_up(client):  # we may have been suspended, and the client has given up
                 raise ConnectionResetError
             answer = on_request(request if isinstance(request, dict) else {})
-            guest.send(json.dumps(answer).encode())
+            client.send(json.dumps(answer).encode())
         except (OSError, ValueError, RecursionError):
-            pass  # whoever has asked is gone, or has asked for nothing
-        guest.close()
+            pass  # the client is gone, or sent no valid request
+        client.close()
 
     def rest(self) -> None:
-        """The loop is over: who asks now waits for the next."""
-        for guest in self._guests.values():
-            guest.close()
-        self._guests.clear()
+        """Answer nothing until the next :meth:`listen`; new clients wait."""
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
 
     def close(self) -> None:
-        """Nobody is heard any more."""
+        """Stop listening for good."""
         self.rest()
         self._socket.close()
 
 
 def ask(pid: int, **request: object) -> dict[str, Any]:
-    """Ask the runner with this pid; its answer has ``said`` or ``error``.
+    """Send a request to the runner with this pid.
+
+    Returns:
+        The answer, with ``said`` or ``error``.
 
     Raises:
-        ConnectionRefusedError: no elastic job of this user has this pid; root may ask those of others.
+        ConnectionRefusedError: this user has no elastic job with this pid; root may ask the jobs of others.
         OSError: it does not answer.
-        ValueError: its answer is none.
+        ValueError: its answer is not valid.
     """
-    with connect(pid) as guest:
-        guest.settimeout(_PATIENCE)
-        guest.send(json.dumps(request).encode())
-        answer = json.loads(guest.recv(_MOST_BYTES) or b'{"error": "it is not your job, or has just ended"}')
+    with connect(pid) as client:
+        client.settimeout(_PATIENCE)
+        client.send(json.dumps(request).encode())
+        answer = json.loads(client.recv(_MOST_BYTES) or b'{"error": "it is not your job, or it has just ended"}')
     if not isinstance(answer, dict) or not answer.keys() & {"said", "error"}:
-        raise ValueError("it says nothing that could be understood")
+        raise ValueError("its answer cannot be understood")
     return answer
 
 
 def connect(pid: int) -> socket.socket:
-    """A connection to the runner with this pid.
+    """Connect to the runner with this pid.
 
     Raises:
-        OSError: as `ask`.
+        OSError: as for `ask`.
     """
     deadline = time.monotonic() + _PATIENCE
     while True:
         reached, busy = _reach(pid)
-        chosen = [guest for guest, peer in reached if peer == pid]
-        if not chosen and not busy:  # it may be in a container of its own, where it has another pid than here
-            chosen = [guest for guest, _ in reached]
-        for guest, _ in reached:
-            if guest not in chosen[:1]:
-                guest.close()
+        chosen = [client for client, peer in reached if peer == pid]
+        if not chosen and not busy:  # it may run in a container, where its pid differs from the one here
+            chosen = [client for client, _ in reached]
+        for client, _ in reached:
+            if client not in chosen[:1]:
+                client.close()
         if len(chosen) == 1:
             return chosen[0]
         if chosen:
             chosen[0].close()
-            raise OSError("containers have several jobs with this pid: ask from within the job's own")
+            raise OSError(
+                "several containers have a job with this pid: run the command inside the container of the job"
+            )
         if not busy:
-            raise ConnectionRefusedError(f"no elastic job of this user has pid {pid}")
+            raise ConnectionRefusedError(f"you have no elastic job with pid {pid}")
         if time.monotonic() > deadline:
-            raise TimeoutError("it does not take the request")
+            raise TimeoutError("it does not accept the request")
         time.sleep(_PAUSE)
 
 
 def _reach(pid: int) -> tuple[list[tuple[socket.socket, int]], bool]:
-    """Connections to the runners that may be meant, each with its pid; and whether one was too busy to take any."""
+    """Connect to the runners that may be meant; return the connections with their pids, and whether one was busy."""
     reached: list[tuple[socket.socket, int]] = []
     busy = False
     for name, uid in _names(pid):
-        guest = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        guest.setblocking(False)
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client.setblocking(False)
         try:
-            guest.connect(name)
-            peer, owner = peer_of(guest)
+            client.connect(name)
+            peer, owner = peer_of(client)
         except OSError as error:
             busy = busy or isinstance(error, BlockingIOError)
-            guest.close()
+            client.close()
             continue
         if owner == uid and (uid == os.geteuid() or peer == pid):
-            reached.append((guest, peer))
-        else:  # another user has taken the name of a job
-            guest.close()
+            reached.append((client, peer))
+        else:  # another user imitates the name of a job
+            client.close()
     return reached, busy
 
 
 def _names(pid: int) -> list[tuple[bytes, int]]:
-    """The names under which a job of this pid could be heard, each with its user; root may ask those of others."""
+    """The socket names for jobs with this pid, each with its user's id; for root, those of all users."""
     with open("/proc/net/unix", "rb") as file:
         found = re.findall(rb"^[^@\n]* @(bireme-job-(\d{1,10})-%d-[0-9a-f]{16})$" % pid, file.read(), re.MULTILINE)
     me = os.geteuid()
     return [(b"\0" + name, int(uid)) for name, uid in dict.fromkeys(found) if me in (0, int(uid))]
 
 
-def _has_hung_up(guest: socket.socket) -> bool:
+def _has_hung_up(client: socket.socket) -> bool:
     try:
-        return guest.recv(1, socket.MSG_PEEK) == b""
+        return client.recv(1, socket.MSG_PEEK) == b""
     except BlockingIOError:
         return False

@@ -1,4 +1,4 @@
-"""Signals that arrive between two sessions of one job: kept, and delivered to the next session."""
+"""Deferred signals: keeps signals that arrive between two sessions of a job, and delivers them to the next one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 
 
 class DeferredSignals:
-    """While it is entered, signals end nothing, and the first that asks for the end is kept.
+    """While entered, keeps the first stop signal instead of letting it end the process.
 
-    A session has handlers of its own, and gives these back at its end. Outside the main thread it does nothing.
+    A session installs its own handlers and restores these at its end. Outside the main thread this does nothing.
+
+    Attributes:
+        signum: the signal that was kept; 0: none.
     """
 
     def __init__(self) -> None:
@@ -43,7 +46,7 @@ class DeferredSignals:
             self.signum = self.signum or signum
 
     def deliver(self) -> None:
-        """Send it to this process again: there is somebody now to take it."""
+        """Send the kept signal to this process again, now that a session handles it."""
         if self.signum:
             signum, self.signum = self.signum, 0
             os.kill(os.getpid(), signum)

@@ -1,7 +1,8 @@
-"""An elastic job: epoch after epoch, each a whole job on the nodes that there are, and what leads from one to the next.
+"""Runs an elastic job as a sequence of epochs, and decides after each whether another one follows.
 
-An epoch ends when a worker fails, a node is lost or drained, or one is there that was not. Its ranks are stopped as
-those of any job are, so nothing of it is left when the next begins, and the ranks go on from their checkpoint.
+Each epoch is a whole job on the nodes that are available. It ends when a rank fails, a node is lost or drained, or a
+node becomes available. Its ranks are stopped as in any job, so that nothing of it is left when the next epoch begins;
+the ranks resume from their checkpoint.
 """
 
 from __future__ import annotations
@@ -39,17 +40,16 @@ if TYPE_CHECKING:
 
 _THIS_MACHINE = "this machine"
 _FRUITLESS = 10
-"""So many epochs may come to nothing, one after the other, before any rank has started."""
-
+"""How many epochs in a row may end before any rank has started."""
 _FORGIVEN = 600.0
-"""Seconds at least after which it is forgiven to a node that it was lost."""
+"""The least time, in seconds, after which earlier losses of a node are forgiven."""
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> Found:
-    """The declared pool; this machine where there is none.
+    """Find the declared pool; this machine where there is none.
 
     Raises:
-        BadInputError: as `pool.find`.
+        BadInputError: as `node_selection.find`.
     """
     found = node_selection.find(spec, environ)
     return found if found is not None else Found((HostEntry("localhost"),), _THIS_MACHINE)
@@ -58,15 +58,15 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> Found:
 def run(
     spec: JobSpec, environ: Mapping[str, str], on_change: Callable[[Outcome, str], object] = lambda *_: None
 ) -> Outcome:
-    """Run an elastic job until it is done, has failed once too often, or has had too few nodes for too long.
+    """Run an elastic job until it succeeds, fails too often, or has too few nodes for too long.
 
     Args:
         spec: the job.
         environ: what the ranks inherit.
-        on_change: called between two epochs, with how the one has ended and what follows, in words.
+        on_change: called between two epochs, with the outcome of the first and the reason for the second.
 
     Raises:
-        BadInputError: the job cannot be run as described; nothing was started.
+        BadInputError: the job cannot run as described; nothing was started.
     """
     job = ElasticJob(spec.replace(run_id=spec.run_id or os.urandom(6).hex()), environ, on_change)
     try:
@@ -77,12 +77,12 @@ def run(
 
 
 class ElasticJob:
-    """What lasts from epoch to epoch: see `run`."""
+    """The state that lasts from epoch to epoch; for the arguments see `run`."""
 
     def __init__(self, spec: JobSpec, environ: Mapping[str, str], on_change: Callable[[Outcome, str], object]) -> None:
         self._spec, self._environ, self._on_change = spec, environ, on_change
         path = None if spec.hosts else spec.hostfile
-        file = PoolFile(path or DEFAULT_HOSTFILE, spec.elastic_interval)  # stamped before it is read
+        file = PoolFile(path or DEFAULT_HOSTFILE, spec.elastic_interval)  # note its time stamp before reading it
         self._found = find(spec, environ)
         if self._found.source == _THIS_MACHINE:
             self._spec = spec = node_selection.by_one_name(spec)
@@ -91,14 +91,12 @@ class ElasticJob:
         names = self._names(self._found)
         placement.check_node_rank(spec, len(names))
         if len(names) < spec.min_nodes and file.next_look is None:
-            what = f"there are {len(names)} nodes, and at least {spec.min_nodes} are needed"
-            raise BadInputError(what, hint="name more, or fewer are needed", where="--min_elastic_nodes")
+            what = f"{spec.min_nodes} nodes are required, but only {len(names)} given"
+            raise BadInputError(what, hint="add nodes, or require fewer", where="--min_elastic_nodes")
         if spec.output == "auto" and (len(names) > 1 or file.next_look is not None):
-            # Also while there is but one rank: the form is the same to the end.
+            # Label lines even while there is only one rank, so that the format never changes.
             self._spec = spec = spec.replace(output="prefix")
-        self._exports = many_nodes.what_travels(
-            spec, environ
-        )  # a file that is broken later does not end a job that runs
+        self._exports = many_nodes.what_travels(spec, environ)  # once: a file that is broken later must not end the job
         self._roster = Roster(
             names,
             min_nodes=spec.min_nodes,
@@ -118,7 +116,7 @@ class ElasticJob:
             exports=self._exports,
             read_pool=self._read_again,
             is_over=self._is_over,
-            door=self._control_socket,
+            control_socket=self._control_socket,
         )
         self._over = base.load(many_nodes.launcher_name(spec, self._found)).OVER
         self._deferred = DeferredSignals()
@@ -144,7 +142,7 @@ class ElasticJob:
         return tuple(entry.name for entry in entries)
 
     def _read_again(self) -> tuple[str, ...]:
-        """The pool, which may have grown. A node that is gone from it goes on working: its description is kept."""
+        """Read the pool again. Nodes that were removed from it stay in use, so their entries are kept."""
         found = find(self._spec, self._environ)
         names = self._names(found)
         known = {entry.name for entry in found.entries}
@@ -155,7 +153,7 @@ class ElasticJob:
     # -- epoch after epoch -----------------------------------------------------------------------
 
     def run(self, pid_file: PidFile) -> Outcome:
-        """Until the end of the job."""
+        """Run epochs until the job ends."""
         with self._deferred:
             return self._run(pid_file)
 
@@ -171,7 +169,7 @@ class ElasticJob:
             self._on_change(outcome, why)
 
     def _comes_to_nothing(self) -> bool:
-        """Whether too many epochs have ended before a rank was started, and nobody has gone or come in them."""
+        """Whether too many epochs in a row have ended before any rank started, with the same nodes."""
         if not self._has_begun and self._invited == self._roster.invited():
             self._fruitless += 1
         return self._fruitless >= _FRUITLESS
@@ -201,12 +199,12 @@ class ElasticJob:
         except (BadInputError, UnfitError, OSError) as error:
             if number == 0:
                 raise
-            return Outcome(UNFIT, "unfit", 0.0, note=str(error))  # something has been started, and may have run long
+            return Outcome(UNFIT, "unfit", 0.0, note=str(error))  # earlier epochs ran: report this as their outcome
         finally:
             self._detach()
 
     def _waited(self) -> Outcome:
-        """Until there are enough nodes."""
+        """Wait until enough nodes are available, or for too long."""
         self._invited = ()
         spec, now = self._spec, time.monotonic()
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
@@ -215,27 +213,31 @@ class ElasticJob:
         options = session.SessionOptions.of(spec).replace(time_limit=self._time_left())
         try:
             return session.run(
-                options, lambda waiting: IdleCrew(waiting, self._whom, left, gave_up, self._attach_waiting)
+                options, lambda waiting: IdleCrew(waiting, self._lacking, left, gave_up, self._attach_waiting)
             )
         finally:
             self._detach()
 
-    def _whom(self) -> str:
+    def _lacking(self) -> str:
         roster = self._roster
-        missing = f", not {roster.missing()}" if roster.missing() else ""
-        return f"{len(roster.present)} of {roster.min_nodes} nodes are there{missing}"
+        missing = f"; missing: {roster.missing()}" if roster.missing() else ""
+        return f"{len(roster.present)} of {roster.min_nodes} required nodes are available{missing}"
 
     def _time_left(self) -> float | None:
         limit = self._spec.time_limit
         return None if limit is None else max(0.01, limit - (time.monotonic() - self._begin))
 
     def _at_the_end(self, outcome: Outcome) -> Outcome:
-        """The outcome of the last epoch, as that of the job."""
+        """Turn the outcome of the last epoch into that of the job."""
         signum = outcome.interrupted or self._deferred.signum
-        if signum and outcome.cause in ("membership", "agent lost", "unfit"):  # without it the job would have gone on
+        if signum and outcome.cause in (
+            "membership",
+            "agent lost",
+            "unfit",
+        ):  # without the signal there would be another epoch
             outcome = outcome.replace(cause="signal", signum=signum, exit_code=128 + signum, note="")
         elif outcome.cause == "membership":
-            note = f"{self._fruitless} times in a row no rank could be started, at last: {outcome.note}"
+            note = f"no rank could be started {self._fruitless} times in a row; the last time: {outcome.note}"
             outcome = outcome.replace(cause="unfit", exit_code=UNFIT, note=note)
         if outcome.cause == "time limit" and self._spec.time_limit is not None:
             outcome = outcome.replace(note=session.limit_note(self._spec.time_limit))
@@ -246,7 +248,7 @@ class ElasticJob:
             seconds=time.monotonic() - self._begin,
         )
 
-    # -- what an epoch tells ---------------------------------------------------------------------
+    # -- what an epoch reports ---------------------------------------------------------------------
 
     def _attach(self, running: Session) -> None:
         self._running = running
@@ -266,7 +268,7 @@ class ElasticJob:
         self._roster.lose((name,), why, time.monotonic())
         spare = [other for other in self._roster.invited() if other not in self._invited]
         if spare:
-            self._monitor.rearrange(f"{spare[0]} takes the place of {name}")
+            self._monitor.rearrange(f"{spare[0]} replaces {name}")
         self._monitor.plan_look()
 
     def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
@@ -286,14 +288,14 @@ class ElasticJob:
             self._running.console.say(level, text)
 
     def _why_go_on(self, outcome: Outcome) -> str:
-        """Why there is another epoch; "" if this was the last."""
+        """The reason for another epoch; "": this was the last."""
         now = time.monotonic()
         if outcome.interrupted:
             return ""
         if outcome.cause == "membership":
             return outcome.note
         if outcome.cause == "too few nodes" and not self._roster.lacking:
-            return "at the last moment there are enough nodes"
+            return "enough nodes became available at the last moment"
         if outcome.cause == "rank failed":
             if not self._budget.spend(now):
                 return ""
@@ -308,7 +310,7 @@ class ElasticJob:
         return ""
 
     def _unfit(self, outcome: Outcome, now: float) -> str:
-        """Nodes could not take part. At the first time that is a mistake to be mended, unless they were not there."""
+        """Nodes were unfit. In the first epoch, a node that answers and is unfit is a mistake that ends the job."""
         there = [host for host in outcome.hosts if host in self._roster.present]
         if self._epoch == 1 and there:
             return ""
@@ -318,5 +320,5 @@ class ElasticJob:
         return "" if self._is_over(why) else why
 
     def _is_over(self, why: str) -> bool:
-        """Whether the nodes are gone for good, with the allocation that they were of."""
+        """Whether the reason says that the scheduler's allocation has ended, so that its nodes never come back."""
         return bool(self._over and re.search(self._over, why))

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
 
 class IdleCrew:
-    """A crew without ranks: see :class:`bireme.agent.session.Crew`.
+    """A crew without ranks: implements :class:`bireme.agent.session.Crew`.
 
     Args:
-        note: whom the job waits for.
-        seconds: after so many it does not wait any longer.
-        gave_up: what is said then, before the note.
+        session: the session to keep alive.
+        note: returns a text about which nodes are missing.
+        seconds: how long to wait.
+        gave_up: what to report after that time, before the note.
         attach: called with the session once it runs.
     """
 
@@ -37,8 +38,8 @@ class IdleCrew:
         self._gave_up = gave_up
 
     def start(self) -> None:
-        """Wait."""
-        self._session.console.say("warning", f"waiting, at most {self._seconds:.0f} s: {self._note()}")
+        """Begin to wait."""
+        self._session.console.say("warning", f"waiting up to {self._seconds:.0f} s for nodes: {self._note()}")
         self._session.loop.after(self._seconds, self._give_up)
         self._attach(self._session)
 
@@ -46,27 +47,27 @@ class IdleCrew:
         self._session.trouble("too few nodes", f"{self._gave_up}: {self._note()}", time.monotonic())
 
     def stop(self, signum: int) -> None:
-        """There is nothing to stop."""
+        """End the session; there are no ranks to stop."""
         self._session.gone()
         self._session.over()
 
     def urge(self) -> None:
-        """There is nothing to kill."""
+        """Do nothing: there are no ranks."""
 
     def signal_ranks(self, signum: int) -> None:
-        """There are none."""
+        """Do nothing: there are no ranks."""
 
     def suspend(self) -> None:
-        """There is nothing to halt."""
+        """Do nothing: there are no ranks."""
 
     def resume(self) -> None:
-        """There is nothing to wake."""
+        """Do nothing: there are no ranks."""
 
     def hold_output(self) -> None:
-        """There is no output."""
+        """Do nothing: there is no output."""
 
     def release_output(self) -> None:
-        """There is no output."""
+        """Do nothing: there is no output."""
 
     def close(self) -> None:
-        """Nothing is left behind."""
+        """Do nothing: there is nothing to clean up."""

@@ -1,6 +1,6 @@
-"""Looking for nodes beside a running job: a preflight of its own.
+"""Node probe: checks beside a running job, by a preflight, whether a node can take part.
 
-In a process of its own, since a preflight is a session, and a node that hangs must not hold up the job.
+It runs in its own process: a preflight is a session of its own, and a node that hangs must not delay the job.
 """
 
 from __future__ import annotations
@@ -23,12 +23,20 @@ if TYPE_CHECKING:
 
 
 def words() -> tuple[str, ...]:
-    """The command that looks; it reads `request` from stdin and prints ``{"there": true}`` or ``{"why": REASON}``."""
+    """The command that probes: reads a `request` from stdin, prints ``{"there": true}`` or ``{"why": REASON}``."""
     return isolated.command("bireme.elastic.node_probe")
 
 
 def request(spec: JobSpec, found: Found, name: str, accelerator: str, exports: Exports) -> dict[str, object]:
-    """Whether this node of a pool can carry its part of the job, which runs on such devices with these variables."""
+    """The request to probe one node.
+
+    Args:
+        spec: the job.
+        found: the pool.
+        name: of the node.
+        accelerator: the kind of device that the job runs on; "": not known yet.
+        exports: the exported variables.
+    """
     quiet = spec.replace(log_dir=None, save_pid=False, time_limit=None)
     part = found.replace(entries=tuple(entry for entry in found.entries if entry.name == name))
     return {
@@ -61,10 +69,10 @@ def main() -> None:
     def there(members: Sequence[AgentHandle]) -> str:
         return json.dumps({"there": True} if members else {"why": "".join(reasons)}) + "\n"
 
-    patience = max(2, min(CONNECT_TIMEOUT, round(spec.elastic_interval)))  # so many can be looked for at a time
+    patience = max(2, min(CONNECT_TIMEOUT, round(spec.elastic_interval)))  # only a few nodes are probed at a time
 
     def nothing(*_: object) -> None:
-        """Nobody wants to know."""
+        """Ignore the call."""
 
     epoch = Epoch(
         1,

@@ -1,4 +1,4 @@
-"""The nodes of an elastic job: which take part, which are gone, when one is looked for again. Pure: seconds in."""
+"""The roster of an elastic job: which nodes are present, absent or drained, and when to probe one again. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
 FIRST_LOOK = 1.0
-"""Seconds between the loss of a node and the first look for it: an agent that was killed leaves a node that is well."""
+"""Seconds from the loss of a node to its first probe: if only its agent was killed, the node is well."""
 LONGEST_WAIT = 3600.0
-"""Seconds that a node is left alone, however often it was lost."""
+"""The longest time, in seconds, before a node is probed again, however often it was lost."""
 
 
 class Absence(Value):
-    """Why a node is not there, when it is looked for next, and how long to wait if it is not found then, in seconds."""
+    """A node that is absent: why, when to probe it next, and the seconds to wait before that."""
 
     why: str
     next_look: float
@@ -25,15 +25,15 @@ class Absence(Value):
 class Roster:
     """All nodes that an elastic job may use, in the pool's order.
 
-    A node is *present* until it is lost, *absent* until it is found again, *drained* until it is called back. Present
-    nodes beyond the most that the job may have are spares.
+    A node is *present* until it is lost, *absent* until it is found again, and *drained* until it is taken back.
+    Present nodes beyond ``max_nodes`` are spares. All times are seconds of one clock.
 
     Args:
         names: the nodes of the pool.
-        min_nodes: with fewer the job waits.
-        max_nodes: it uses no more; None: all.
-        interval: seconds at most between two looks for a node.
-        window: seconds that a node must have been there until its earlier losses are forgiven.
+        min_nodes: with fewer nodes the job waits.
+        max_nodes: the most nodes that the job uses; None: all.
+        interval: seconds at most between two probes of a node.
+        window: seconds that a node must be present until its earlier losses are forgiven.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Roster:
 
     @property
     def present(self) -> tuple[str, ...]:
-        """The nodes that are there, as far as is known."""
+        """The nodes that are present, in the pool's order."""
         return tuple(name for name in self._names if name not in self._absent and name not in self._drained)
 
     def invited(self) -> tuple[str, ...]:
-        """The nodes of the next rendezvous, in the pool's order: those that have worked stay, as many as may be."""
+        """The nodes of the next epoch, in the pool's order; nodes of the last epoch are preferred over spares."""
         present = self.present
         if self.max_nodes is None or len(present) <= self.max_nodes:
             return present
@@ -75,22 +75,30 @@ class Roster:
 
     @property
     def lacking(self) -> int:
-        """How many nodes more the job needs."""
+        """How many more nodes the job needs."""
         return max(0, self.min_nodes - len(self.present))
 
     @property
     def has_room(self) -> bool:
-        """Whether the job could use another node than those that are there."""
+        """Whether the job could use more nodes than are present."""
         return self.max_nodes is None or len(self.present) < self.max_nodes
 
     def working(self, names: Iterable[str]) -> None:
-        """These take part in the job now."""
+        """Note the nodes of the present epoch."""
         self._working = tuple(names)
 
     # -- what happens to nodes -------------------------------------------------------------------
 
     def lose(self, names: Iterable[str], why: str, now: float) -> None:
-        """Nodes are gone. The more often one was lost, the later it is looked for: it would stop the others again."""
+        """Make nodes absent.
+
+        Each further loss of a node doubles the time until its first probe, since its return stops the other nodes.
+
+        Args:
+            names: the nodes; drained and unknown ones are ignored.
+            why: the reason.
+            now: the time.
+        """
         for name in names:
             if name in self._names and name not in self._drained:
                 well = now - self._found.get(name, now)
@@ -99,7 +107,16 @@ class Roster:
                 self._absent[name] = Absence(why, now + wait, wait)
 
     def missed(self, name: str, now: float, why: str = "") -> bool:
-        """A look has not found it fit; return whether the reason is news."""
+        """A probe found the node unfit or not at all; double the wait up to the interval.
+
+        Args:
+            name: the node.
+            now: the time.
+            why: the reason; "": as before.
+
+        Returns:
+            Whether the reason is a new one.
+        """
         absence = self._absent.get(name)
         if absence is None:
             return False
@@ -108,12 +125,12 @@ class Roster:
         return bool(why) and why != absence.why
 
     def find(self, name: str, now: float) -> None:
-        """It is there."""
+        """Make a node present."""
         self._absent.pop(name, None)
         self._found[name] = now
 
     def add(self, names: Iterable[str], now: float) -> tuple[str, ...]:
-        """The pool as it is now; return the nodes that it had not before, which are looked for at once."""
+        """Add the nodes that are not yet in the roster, to be probed at once; return them."""
         new = tuple(name for name in names if name not in self._names)
         for name in new:
             self._names.append(name)
@@ -121,36 +138,36 @@ class Roster:
         return new
 
     def drain(self, name: str) -> bool:
-        """It shall not be used any more; return whether it was not drained before."""
+        """Drain a node; return whether it was not drained before."""
         news = name not in self._drained
         self._drained.add(name)
         return news
 
     def call_back(self, name: str, now: float) -> bool:
-        """It may be used again, if it is found; return whether it was drained."""
+        """End a node's drain, and probe it at once; return whether it was drained."""
         if name not in self._drained:
             return False
         self._drained.discard(name)
         self._absent[name] = Absence("was drained", now, FIRST_LOOK)
         return True
 
-    # -- looking for them ------------------------------------------------------------------------
+    # -- when to probe ------------------------------------------------------------------------
 
     def due(self, now: float, besides: Container[str] = ()) -> tuple[str, ...]:
-        """The absent nodes that are to be looked for now, besides these."""
+        """The absent nodes that are due for a probe, without those of ``besides``."""
         return tuple(name for name, absence in self._sought(besides) if absence.next_look <= now)
 
     def next_look(self, besides: Container[str] = ()) -> float | None:
-        """The second at which the next node is due, besides these; None: there is none to look for."""
+        """When the next probe is due, without the nodes of ``besides``; None: never."""
         return min((absence.next_look for _, absence in self._sought(besides)), default=None)
 
     def _sought(self, besides: Container[str]) -> list[tuple[str, Absence]]:
-        """Who is absent, and not because it was drained, in the pool's order."""
+        """The absent nodes that are not drained, in the pool's order."""
         absent = [(name, self._absent[name]) for name in self._names if name in self._absent]
         return [(name, absence) for name, absence in absent if name not in self._drained and name not in besides]
 
     def missing(self) -> str:
-        """Who is not there and why, for a person."""
+        """The missing nodes and the reasons, for messages."""
         whys = [
             f"{name} ({'drained' if name in self._drained else self._absent[name].why})"
             for name in self._names

@@ -1,4 +1,4 @@
-"""A job on this machine: look at the world once, plan, run."""
+"""Runs a job on this machine, or one node's part of a job started by hand: finds its resources, plans, runs."""
 
 from __future__ import annotations
 
@@ -29,17 +29,20 @@ HOST = "localhost"
 
 
 class Declared(Value):
-    """This machine as a pool has it: its name there, and its slots (``None``: whatever it has)."""
+    """This machine as declared in a pool: its name, and its slots (``None``: all that it has)."""
 
     name: str
     slots: tuple[str, ...] | None
 
 
 class Prepared(Value):
-    """All that is known before the first process: the plan, and what came up while making it.
+    """All that is decided before the first process is started.
 
-    ``lease`` is the rendezvous port's lock; whoever holds it may not let go before the job's end. ``None``
-    where somebody else has chosen the port.
+    Attributes:
+        plan: the start plan.
+        environ: what the ranks inherit.
+        lease: the lock of the rendezvous port, to be held until the job ends; ``None``: another node chose the port.
+        notes: (level, text) of messages to show.
     """
 
     plan: StartPlan
@@ -48,19 +51,21 @@ class Prepared(Value):
     notes: tuple[tuple[str, str], ...]
 
     def release(self) -> None:
-        """Let go of the port."""
+        """Release the port."""
         if self.lease is not None:
             self.lease.close()
 
 
 def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> Prepared:
-    """Find out what there is on this machine and make the plan. Starts nothing, writes nothing.
+    """Find the resources of this machine and make the plan. Starts and writes nothing.
 
     Args:
+        spec: the job.
+        environ: the environment.
         declared: how the pool names this machine, and the slots that are left of those it declares there.
 
     Raises:
-        BadInputError: whatever is wrong with the job, before anything has happened.
+        BadInputError: the job cannot run as described.
     """
     _check_working_directory()
     found = devices.discover(spec.accelerator, environ)
@@ -92,15 +97,21 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
 
 
 def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:
-    """The plan of one node of a job whose nodes and slots are given, as for DeepSpeed's per-node launcher.
+    """Make the plan of one node of a job whose nodes and slots are given, as for DeepSpeed's per-node launcher.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        world: the slots of every node.
+        node_rank: the place of this node in it.
 
     Raises:
-        BadInputError: as :func:`prepare`, or there is no such node.
+        BadInputError: as :func:`prepare`, or there is no node of that number.
     """
     if not 0 <= node_rank < len(world):
         raise BadInputError(
-            f"there is no node {node_rank}: the world has {len(world)}",
-            hint=f"0 to {len(world) - 1}",
+            f"no such node: {node_rank} (the job has {len(world)})",
+            hint=f"expected 0 to {len(world) - 1}",
             where="--node_rank",
         )
     _check_working_directory()
@@ -145,7 +156,7 @@ def _check_working_directory() -> None:
     try:
         os.getcwd()
     except OSError:
-        raise BadInputError("the working directory is gone", hint="change to one that exists") from None
+        raise BadInputError("the working directory no longer exists", hint="change to one that exists") from None
 
 
 def run(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> Outcome:
@@ -164,7 +175,11 @@ def run_by_hand(
     """Run one node's part of a job and wait for its end.
 
     Args:
-        main_pid: names the pid file, with ``save_pid``.
+        spec: the job.
+        environ: the environment.
+        world: the slots of every node.
+        node_rank: the place of this node in it.
+        main_pid: the pid in the name of the pid file, with ``save_pid``.
 
     Raises:
         BadInputError: see :func:`prepare_by_hand`.
@@ -182,7 +197,7 @@ def run_by_hand(
 
 
 def _at_fault(name: str, carry_out: Callable[[], Outcome]) -> Outcome:
-    """Put down to this machine, by its name in the pool, whatever keeps it from carrying the job."""
+    """Run, and name this machine as the node at fault where it is unfit or its agent is lost."""
     try:
         outcome = carry_out()
     except UnfitError as error:

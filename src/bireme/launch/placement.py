@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bireme.cluster.many_nodes import EngineCommands
+    from bireme.cluster.many_nodes import LauncherCommands
     from bireme.cluster.node_selection import Found
     from bireme.job import JobSpec
     from bireme.result.outcome import Outcome
@@ -22,10 +22,10 @@ _SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_MCPU_HO
 
 
 def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
-    """Run the job wherever its pool says, and wait for its end.
+    """Run the job where its pool says, and wait for its end.
 
     Raises:
-        BadInputError: the job cannot be run as described; nothing was started.
+        BadInputError: the job cannot run as described; nothing was started.
     """
     found = find(spec, environ)
     check_node_rank(spec, 1 if found is None else len(found.entries))
@@ -56,21 +56,25 @@ def plan(spec: JobSpec, environ: Mapping[str, str]) -> Sketch:
     if found is not None and here is None:
         from bireme.cluster import many_nodes
 
-        return many_nodes.plan(spec, environ, found)
+        return many_nodes.plan(spec, found)
     prepared = one_machine.prepare(spec, environ, here)
     prepared.release()
     return Sketch.of(prepared.plan)
 
 
 def check_node_rank(spec: JobSpec, nodes: int) -> None:
-    """Typed on every node, as torchrun wants it, each would start the whole job."""
+    """Refuse ``--node_rank`` without ``--no_ssh``: typed on every node, the command would start as many whole jobs.
+
+    Raises:
+        BadInputError: the option was given without ``--no_ssh``.
+    """
     if spec.node_rank not in (None, -1) and not spec.by_hand and (nodes > 1 or spec.node_rank != 0):
-        hint = "one command reaches all nodes; to type it on each, add --no_ssh"
-        raise BadInputError("which node this one is matters only with --no_ssh", hint=hint, where="--node_rank")
+        hint = "one command starts all nodes; to run it on each node yourself, add --no_ssh"
+        raise BadInputError("has an effect only with --no_ssh", hint=hint, where="--node_rank")
 
 
-def engine_commands(spec: JobSpec, environ: Mapping[str, str]) -> EngineCommands | None:
-    """The command lines by which other nodes would be reached; ``None`` where the job runs on this machine alone.
+def launcher_commands(spec: JobSpec, environ: Mapping[str, str]) -> LauncherCommands | None:
+    """The command lines of the launcher, for a dry run; ``None`` where the job runs on this machine alone.
 
     Raises:
         BadInputError: as :func:`run`.
@@ -81,17 +85,17 @@ def engine_commands(spec: JobSpec, environ: Mapping[str, str]) -> EngineCommands
     from bireme.cluster import many_nodes, native_ranks
 
     if spec.native_ranks:
-        return many_nodes.EngineCommands.of(
+        return many_nodes.LauncherCommands.of(
             (native_ranks.command(spec, environ, found, many_nodes.launcher_name(spec, found)),)
         )
-    return None if only_here(spec, found) is not None else many_nodes.engine_commands(spec, environ, found)
+    return None if only_here(spec, found) is not None else many_nodes.launcher_commands(spec, environ, found)
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
-    """The declared pool, or ``None``. The modules that read one are loaded only where something declares one.
+    """The declared pool; ``None``: there is none. Modules that read a pool are imported only where one is declared.
 
     Raises:
-        BadInputError: what declares it cannot be read, or the job needs more than this machine.
+        BadInputError: the declaration cannot be read, or the job needs more than this machine.
     """
     declared = spec.hosts or spec.hostfile is not None or os.path.exists(_DEFAULT_HOSTFILE)
     found = None
@@ -102,18 +106,18 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
     if found is None:
         if spec.num_nodes is not None and spec.num_nodes > 1:
             raise BadInputError(
-                f"{spec.num_nodes} nodes are asked for, there is only this machine",
-                hint="--hostfile or --hosts name others",
+                f"{spec.num_nodes} nodes requested, but only this machine is known",
+                hint="name the others with --hostfile or --hosts",
                 where="--num_nodes",
             )
         if spec.by_hand or spec.native_ranks:
             option = "--no_ssh" if spec.by_hand else "--native_ranks"
-            raise BadInputError(f"{option} needs the nodes", hint="--hostfile or --hosts names them")
+            raise BadInputError(f"{option} requires a list of nodes", hint="give it with --hostfile or --hosts")
     return found
 
 
 def only_here(spec: JobSpec, found: Found) -> one_machine.Declared | None:
-    """This machine, if it is the only one that is left."""
+    """This machine as the pool declares it, if it is the only node left; else ``None``."""
     if spec.force_multi:
         return None
     from bireme.cluster import node_selection
@@ -133,10 +137,12 @@ def _run_by_hand(spec: JobSpec, environ: Mapping[str, str], found: Found) -> Out
     for entry in entries:
         declared = slots[entry.name]
         if declared is None:
-            raise BadInputError(f"the slots of {entry.name} are not declared", hint="--no_ssh cannot ask: add slots=N")
+            raise BadInputError(
+                f"no number of slots declared for {entry.name}", hint="add slots=N: --no_ssh cannot ask it"
+            )
         world[entry.name] = declared
     if spec.node_rank is None:
-        raise BadInputError("--no_ssh needs --node_rank K: which node this one is")
+        raise BadInputError("--no_ssh requires --node_rank K, the number of this node")
     addressed = spec if spec.master_addr else spec.replace(master_addr=entries[0].name)
     if spec.elastic:
         addressed = addressed.replace(run_id=spec.run_id or environ.get("ELASTIC_RUN_ID", "bireme"))

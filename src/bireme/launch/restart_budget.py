@@ -1,14 +1,17 @@
-"""How often a job may be started again. Pure: seconds in, a decision out."""
+"""Decides how often a failed job may be restarted. Pure: seconds in, a decision out."""
 
 from __future__ import annotations
 
 
 class RestartBudget:
-    """So many restarts, all of them forgiven after a healthy time.
+    """A number of restarts, all of which are available again after a time without failure.
 
     Args:
-        most: restarts that may be used up.
-        window: seconds without a failure after which those used up so far are forgiven.
+        most: the number of restarts.
+        window: seconds without a failure after which those used so far are forgiven.
+
+    Attributes:
+        used: restarts used since they were last forgiven.
     """
 
     def __init__(self, most: int, window: float) -> None:
@@ -17,12 +20,12 @@ class RestartBudget:
         self._healthy_since: float | None = None
 
     def begin(self, now: float) -> None:
-        """The job runs, from this second on, unless it has run since its last failure."""
+        """The job runs from now on, unless it has run since its last failure."""
         if self._healthy_since is None:
             self._healthy_since = now
 
     def spend(self, now: float) -> bool:
-        """The job has failed; return whether it may be started again."""
+        """The job has failed: use up a restart; return whether there was one left."""
         if self._healthy_since is not None and now - self._healthy_since >= self._window:
             self.used = 0
         self._healthy_since = None

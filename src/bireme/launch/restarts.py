@@ -1,4 +1,4 @@
-"""``--restarts``: a job that has failed is started again as a whole, for scripts that go on from a checkpoint."""
+"""``--restarts``: decides after which failures to restart a whole job, for scripts that resume from a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ if TYPE_CHECKING:
     from bireme.result.outcome import Outcome
 
 CURABLE = ("rank failed", "agent lost")
-"""Ends after which another attempt may do better. Who has stopped a job wants no other, nor does a time limit."""
+"""Causes after which another attempt may succeed. A signal or a time limit ends the job for good."""
 
 
 def run(
     spec: JobSpec, environ: Mapping[str, str], on_restart: Callable[[Outcome, JobSpec], object] = lambda *_: None
 ) -> Outcome:
-    """Run the job, at most ``spec.restarts`` times again; the outcome is that of the last attempt.
+    """Run the job, restart it up to ``spec.restarts`` times, and return the outcome of the last attempt.
 
-    Restarts are forgiven after ``spec.restart_window`` seconds without a failure. Nodes that were lost, or turned out
-    not to be fit, are left out of the next attempt where the pool has others. The time limit is that of all attempts
-    together.
+    Restarts are forgiven after ``spec.restart_window`` seconds without a failure. The next attempt avoids nodes that
+    were lost or unfit where the pool has others. The time limit covers all attempts together.
 
     Args:
         spec: the job.
         environ: what the ranks inherit.
-        on_restart: called before each restart, with how the attempt ended and with the next one.
+        on_restart: called before each restart, with the outcome of the attempt and the job of the next one.
 
     Raises:
-        BadInputError: as `launch.run`.
+        BadInputError: as `placement.run`.
     """
     begin, limit = time.monotonic(), spec.time_limit
     budget = RestartBudget(spec.restarts, spec.restart_window)
@@ -48,7 +47,7 @@ def run(
             if last is None:
                 raise
             note = f"{last.note}\n" if last.note else ""
-            return last.replace(note=f"{note}it cannot be started again: {error}")
+            return last.replace(note=f"{note}cannot restart it: {error}")
         last = outcome
         again = _next_attempt(spec, outcome, budget)
         if again is None:
@@ -63,8 +62,8 @@ def run(
 
 
 def _next_attempt(spec: JobSpec, outcome: Outcome, budget: RestartBudget) -> JobSpec | None:
-    """The job that is to be tried next; None: this was the last one."""
-    # At the first attempt, a node that is not fit is a mistake to be mended; later it is one that was lost.
+    """The job of the next attempt; None: there is none."""
+    # In the first attempt an unfit node is a mistake to fix; later it is a node that was lost.
     unfit = outcome.exit_code == UNFIT and spec.attempt > 0 and bool(outcome.hosts)
     if outcome.interrupted or not (outcome.cause in CURABLE or unfit) or not budget.spend(time.monotonic()):
         return None

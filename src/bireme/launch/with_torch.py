@@ -1,4 +1,4 @@
-"""The interpreter of an elastic job by hand, which must have PyTorch: its elastic agent starts the ranks there."""
+"""Finds the interpreter of an elastic job started by hand. It must have PyTorch, whose agent starts the ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
 
-# Without the seconds that importing it takes, and without what lies in the working directory.
+# Does not import torch, which takes seconds, nor look in the working directory.
 _HAS_TORCH = (
     "import sys; sys.path[:] = filter(None, sys.path); import importlib.util as u; sys.exit(not u.find_spec('torch'))"
 )
@@ -21,7 +21,7 @@ def interpreter_with_torch(spec: JobSpec, environ: Mapping[str, str]) -> str:
     """The ranks' interpreter on this machine.
 
     Raises:
-        BadInputError: it cannot be started, or has no torch.
+        BadInputError: it cannot be started, or does not have PyTorch.
     """
     import subprocess
 
@@ -34,6 +34,6 @@ def interpreter_with_torch(spec: JobSpec, environ: Mapping[str, str]) -> str:
     except OSError as error:
         raise BadInputError(f"cannot start {interpreter}: {error.strerror}") from None
     if status:
-        what = f"elastic training with --no_ssh needs PyTorch, and {interpreter} has none"
-        raise BadInputError(what, hint="pip install torch, or leave out --no_ssh")
+        what = f"elastic training with --no_ssh requires PyTorch, which {interpreter} does not have"
+        raise BadInputError(what, hint="install torch, or leave out --no_ssh")
     return interpreter

@@ -1,7 +1,6 @@
-"""The screen: where the lines of all ranks and our own messages meet.
+"""The console: writes the lines of all ranks and our own messages to stdout and stderr.
 
-Knows which line is open (shown without its newline yet), so that nothing is ever written into the middle
-of it.
+It knows which line is open (shown, but without its newline yet), so that nothing is written into the middle of it.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ OUT, ERR = 1, 2
 
 
 def printable(text: str) -> str:
-    """A message in which no word of another process can command the terminal.
+    """Escape control characters, so that text quoted from launchers, nodes and ranks cannot control the terminal.
 
-    We quote what engines, nodes and ranks say. Ends of lines become newlines, and colours are left out; any other
-    control character, and whatever else is not printable, is shown by its number: an escape as ``\\x1b``.
+    Line ends become newlines, and colours are removed. Every other character that is not printable is shown by its
+    number: an escape as ``\\x1b``.
     """
     if text.isprintable():
         return text
@@ -43,7 +42,7 @@ def printable(text: str) -> str:
 
 
 def _by_number(char: str) -> str:
-    if "\udc80" <= char <= "\udcff":  # stands for a byte that is not UTF-8
+    if "\udc80" <= char <= "\udcff":  # represents a byte that is not UTF-8
         return f"\\x{ord(char) - 0xDC00:02x}"
     return char.encode("unicode_escape").decode()
 
@@ -52,9 +51,9 @@ class Console:
     """Our stdout and stderr.
 
     Args:
-        loop: for what cannot be written at once.
-        level: the least level of our own messages that is shown.
-        on_gone: called when the reader of our stdout went away.
+        loop: the event loop.
+        level: the lowest level of our own messages that is shown.
+        on_gone: called when the reader of our stdout has gone away.
         on_room: called when there is room again after :attr:`full`.
     """
 
@@ -62,7 +61,7 @@ class Console:
         self._loop, self._on_gone = loop, on_gone
         self._level = _LEVELS[level]
         out = Sink(loop, OUT, on_error=self._out_failed, on_room=on_room)
-        # Two ends of one file or terminal share the place on the line, and the order of what is written.
+        # Two descriptors of one file or terminal share the open line and the order of writes.
         same = os.path.sameopenfile(OUT, ERR)
         err = out if same else Sink(loop, ERR, on_error=lambda error: None, on_room=on_room)
         self._sinks = {OUT: out, ERR: err}
@@ -70,12 +69,12 @@ class Console:
 
     @property
     def full(self) -> bool:
-        """Whether the ranks have to wait for the reader of our output."""
+        """Whether the ranks must wait for the reader of our output."""
         return self._sinks[OUT].full or self._sinks[ERR].full
 
     @property
     def pending(self) -> bool:
-        """Whether something waits to be written."""
+        """Whether something is waiting to be written."""
         return any(sink.pending for sink in self._sinks.values())
 
     def is_terminal(self, stream: int) -> bool:
@@ -83,7 +82,13 @@ class Console:
         return self._sinks[stream].terminal
 
     def put(self, stream: int, source: object, block: Block) -> None:
-        """Write a block of one source (a rank's stream) in one piece."""
+        """Write a block in one piece.
+
+        Args:
+            stream: `OUT` or `ERR`.
+            source: identifies the rank's stream that the block comes from.
+            block: the block.
+        """
         sink = self._sinks[stream]
         line = self._open.get(sink)
         data = block.data
@@ -95,19 +100,19 @@ class Console:
         sink.write(data)
 
     def say(self, level: str, text: str) -> None:
-        """One message of ours, on stderr, whole lines."""
+        """Show a message of ours on stderr, if its level is high enough."""
         if _LEVELS[level] >= self._level:
             self.write_lines("".join(f"bireme: {line}\n" for line in printable(text).splitlines()))
 
     def write_lines(self, text: str, stream: int = ERR) -> None:
-        """Whole lines of ours."""
+        """Write whole lines of ours."""
         sink = self._sinks[stream]
         start = "\n" if self._open.get(sink) is not None else ""
         self._open[sink] = None
         sink.write((start + printable(text)).encode())
 
     def when_drained(self, callback: Callable[[], None]) -> None:
-        """Call once everything has been written, or cannot be any more."""
+        """Call back once everything was written, or can no longer be written."""
         waiting = [sink for sink in set(self._sinks.values()) if sink.pending]
         if not waiting:
             callback()
@@ -115,14 +120,14 @@ class Console:
             sink.on_drained = lambda: None if self.pending else callback()
 
     def finish_line(self, *, report_follows: bool) -> None:
-        """End a line that was left open, so that the shell's prompt, or our report, begins on one of its own."""
+        """End a line that is still open, so that the shell's prompt or our report begins on a new one."""
         for sink in set(self._sinks.values()):
             if self._open.get(sink) is not None and (sink.terminal or (report_follows and sink is self._sinks[ERR])):
                 self._open[sink] = None
                 sink.write(b"\n")
 
     def pass_on(self, stream: int, data: bytes) -> None:
-        """Bytes of the only source there is, as they are."""
+        """Write bytes unchanged, of the only source."""
         sink = self._sinks[stream]
         self._open[sink] = None if data.endswith(b"\n") else self
         sink.write(data)
@@ -131,20 +136,21 @@ class Console:
         if is_gone(error):
             self._on_gone()
         else:
-            self.say("error", f"cannot write to stdout: {error.strerror}; the job goes on without it")
+            self.say("error", f"cannot write to stdout: {error.strerror}; the job continues without it")
 
     def close(self) -> None:
-        """Free what the sinks have opened."""
+        """Close what the sinks have opened."""
         for sink in set(self._sinks.values()):
             sink.close()
 
 
 def complain(text: str, *, every_line: bool = False, patience: float | None = None) -> None:
-    """A message of ours when there is no console: before the start, or after the end.
+    """Write a message to stderr when there is no console: before the start or after the end of a session.
 
     Args:
-        every_line: each line says that it is ours, not only the first.
-        patience: seconds to wait for a reader that does not read; ``None``: as long as it takes.
+        text: the message.
+        every_line: whether each line begins with ``bireme:``, not only the first.
+        patience: seconds to wait for a reader that does not read; ``None``: forever.
     """
     said = printable(text).splitlines()
     left = "".join(
@@ -154,17 +160,17 @@ def complain(text: str, *, every_line: bool = False, patience: float | None = No
     poll.register(ERR, select.POLLOUT)
     try:
         while left and poll.poll(None if patience is None else patience * 1000):
-            left = left[os.write(ERR, left[:256]) :]  # a small piece does not block after the poll's yes
+            left = left[os.write(ERR, left[:256]) :]  # after a successful poll a small write does not block
     except OSError:
         pass
 
 
 def show(text: str) -> None:
-    """What was asked for, on stdout, when there is no console: a page of help, a plan.
+    """Write requested text (help, a plan) to stdout when there is no console.
 
     Raises:
         BiremeError: it cannot be written.
-        BrokenPipeError: its reader went away.
+        BrokenPipeError: the reader has gone away.
     """
     try:
         sys.stdout.write(text)

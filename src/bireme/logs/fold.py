@@ -1,7 +1,7 @@
-"""Lines that many ranks write alike, shown once (``--fold``). Pure: lines in, groups out.
+"""``--fold``: groups equal lines of several ranks, to show them once. Pure: lines in, groups out.
 
-The order of each rank's own lines is kept. A line waits while others still have it further back in their queue, so that
-``rank 0``, ``done`` and ``rank 1``, ``done`` give a single ``done``.
+The order of each rank's lines is kept. A line waits while other ranks have it further back in their queues, so that
+``rank 0``, ``done`` and ``rank 1``, ``done`` result in a single ``done``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter, deque
 
 
 class _Queue:
-    """The lines of one rank, and how often each is still in there."""
+    """The waiting lines of one rank, and how often it has each of them."""
 
     def __init__(self) -> None:
         self.lines: deque[bytes] = deque()
@@ -25,20 +25,20 @@ class _Queue:
 
 
 class Folder:
-    """Gathers whole lines of one stream of all ranks for a moment."""
+    """Collects whole lines of one stream of all ranks."""
 
     def __init__(self) -> None:
         self._queues: dict[int, _Queue] = {}
         self.size = 0
-        """Bytes gathered."""
+        """Bytes collected."""
 
     def add(self, rank: int, lines: bytes) -> None:
-        """Whole lines of a rank, each with its newline."""
+        """Add whole lines of a rank, each with its newline."""
         self._queues.setdefault(rank, _Queue()).extend(lines.splitlines(keepends=True))
         self.size += len(lines)
 
     def take(self) -> list[tuple[tuple[int, ...], bytes]]:
-        """All that was gathered: (the ranks that wrote it, the line)."""
+        """Remove and return all lines, each as (the ranks that wrote it, the line)."""
         groups = []
         while self._queues:
             line = self._next()
@@ -52,7 +52,7 @@ class Folder:
         return groups
 
     def _next(self) -> bytes:
-        """The first line that nobody has further back; else the one that most have in front."""
+        """The first line that no rank has further back; else the one that most ranks have in front."""
         heads = Counter(self._queues[rank].lines[0] for rank in sorted(self._queues))
         for line, count in heads.items():
             if count == sum(1 for queue in self._queues.values() if queue.counts[line] > 0):

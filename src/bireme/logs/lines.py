@@ -1,8 +1,8 @@
-"""From a rank's bytes to labelled lines. Pure: bytes in, bytes out, no object per line.
+"""Cuts a rank's output into lines and labels them. Pure: bytes in, bytes out, without an object per line.
 
-Lines up to :data:`MAX_LINE` are never torn. A longer one is cut into pieces, and every piece after the
-first carries a ``+`` in its label; so does the rest of a line whose beginning was shown early
-(a prompt, a progress bar) when other output has come in between.
+Lines up to :data:`MAX_LINE` are kept whole. A longer one is cut into pieces, and every piece after the first has a
+``+`` in its label. So has the rest of a line whose beginning was shown early (a prompt, a progress bar) if other output
+came in between.
 """
 
 from __future__ import annotations
@@ -20,14 +20,20 @@ MAX_LINE = 64 * 1024
 
 
 class Label(Value):
-    """What stands before a rank's lines: ``first`` before a line, ``more`` before the rest of a cut one."""
+    """The prefix of a rank's lines: ``first`` for a line, ``more`` for the rest of a line that was cut."""
 
     first: bytes
     more: bytes
 
     @staticmethod
     def of(host: str, rank: int | str, *, timestamps: bool = False) -> Callable[[], Label]:
-        """A function that gives the label for what arrives now: ``[host:rank] `` with the local time if asked."""
+        """A function that returns the label for output that arrives now.
+
+        Args:
+            host: the node.
+            rank: a rank, or a set of ranks.
+            timestamps: whether the label includes the local time.
+        """
         name = f"{host}:{rank}"
         plain = Label(f"[{name}] ".encode(), f"[{name}+] ".encode())
         return (lambda: _stamped(name)) if timestamps else (lambda: plain)
@@ -45,11 +51,13 @@ def _stamped(name: str) -> Label:
 
 
 class Block:
-    """Bytes that go to the console in one piece; a plain object, for one is made with every chunk.
+    """Bytes to write to the console in one piece. A plain object, since one is created for every chunk.
 
-    ``resumes``: the first line goes on where an earlier block of this stream left its line open.
-    ``open``: the last line has no newline yet. ``more``: the label to repeat in front of a
-    resumed line when something else has been written meanwhile.
+    Attributes:
+        data: the bytes.
+        more: the label to repeat before a resumed line if something else was written in between.
+        resumes: whether the first line continues the open line of an earlier block.
+        open: whether the last line has no newline yet.
     """
 
     __slots__ = ("data", "more", "open", "resumes")
@@ -62,25 +70,25 @@ class LineCutter:
     """Labels one stream of one rank.
 
     Args:
-        label: gives the label for what arrives now.
-        relabel_cr: on a terminal, repeat the label after a carriage return, so that a progress
-            bar that redraws its line does not wipe it out.
+        label: returns the label for output that arrives now.
+        relabel_cr: on a terminal, whether to repeat the label after a carriage return, so that a progress bar that
+            redraws its line does not erase it.
     """
 
     def __init__(self, label: Callable[[], Label], *, relabel_cr: bool = False) -> None:
         self._label = label
         self._relabel_cr = relabel_cr
         self._rest = b""  # an unfinished line, not shown yet
-        self._shown = 0  # bytes of the present line that were shown already
-        self._torn = False  # the present line was cut: its next piece is labelled as such
+        self._shown = 0  # bytes of the current line that were shown already
+        self._torn = False  # the current line was cut: its next piece is labelled as such
 
     @property
     def resting(self) -> bool:
-        """Whether an unfinished line waits that was not shown yet."""
+        """Whether an unfinished line is waiting to be shown."""
         return bool(self._rest)
 
     def feed(self, chunk: bytes) -> Block | None:
-        """Take what was read; give the lines that it completes, and the pieces of one that is too long."""
+        """Take what was read; return the lines that it completes, and the pieces of a line that is too long."""
         newline = chunk.find(b"\n")
         rest = self._rest
         length = self._shown + len(rest) + (newline if newline >= 0 else len(chunk))
@@ -94,15 +102,15 @@ class LineCutter:
         return self._emit(rest, chunk, end)
 
     def _cut(self, body: bytes) -> Block:
-        """The first line of ``body`` is too long, and only that can be."""
+        """Cut the first line of ``body``, which is too long; no other line can be."""
         blocks = []
         while self._first_line(body) > MAX_LINE:
             room = MAX_LINE - self._shown
-            labelled = bool(self._label().first)  # without a label, a cut could not be told from a line's end
+            labelled = bool(self._label().first)  # without a label, a cut would look like the end of a line
             piece = body[:room] + (b"\n" if labelled else b"")
             blocks.append(self._emit(b"", piece, len(piece)))
             self._torn = labelled
-            self._shown = 0 if labelled else 1  # what comes next goes on with the line
+            self._shown = 0 if labelled else 1  # what comes next continues the line
             body = body[room:]
         end = body.rfind(b"\n") + 1
         self._rest = body[end:]
@@ -112,21 +120,21 @@ class LineCutter:
         return Block(data, blocks[0].more, resumes=blocks[0].resumes, open=blocks[-1].open)
 
     def _first_line(self, body: bytes) -> int:
-        """Bytes of the present line with what ``body`` adds to it: only the first line can be too long."""
+        """Bytes of the current line with what ``body`` adds to it."""
         newline = body.find(b"\n")
         return self._shown + (newline if newline >= 0 else len(body))
 
     def flush(self) -> Block | None:
-        """Show the unfinished line as far as it is: it has rested, or the stream is at its end."""
+        """Return the unfinished line as far as it was read, because it rests or the stream has ended."""
         if not self._rest:
             return None
         body, self._rest = self._rest, b""
         return self._emit(b"", body, len(body))
 
     def _emit(self, begun: bytes, body: bytes, end: int) -> Block:
-        """Label ``begun`` (which has no newline) and the first ``end`` bytes of ``body``, in as few copies as can be.
+        """Label ``begun`` (without a newline) and the first ``end`` bytes of ``body``, with as few copies as possible.
 
-        They end with a newline, or ``end`` is all there is.
+        They end with a newline, or ``end`` is the length of ``body``.
         """
         label = self._label()
         whole = body.endswith(b"\n", 0, end)
@@ -136,7 +144,7 @@ class LineCutter:
         elif self._relabel_cr and (b"\r" in body or b"\r" in begun):
             data = self._start(label) + self._redrawn(begun + body[:end], label, whole=whole)
         else:
-            # Labels also what follows the last newline: that is cut off again, which costs no copy.
+            # Also labels what follows the last newline, and cuts that off again without a copy.
             text = memoryview(body.replace(b"\n", b"\n" + label.first))
             keep = len(text) - (len(body) - end) - (len(label.first) if whole else 0)
             data = b"".join((self._start(label), begun, text[:keep]))
@@ -146,13 +154,13 @@ class LineCutter:
         return Block(data, label.more, resumes=resumes, open=not whole)
 
     def _start(self, label: Label) -> bytes:
-        """What stands before the first line of a block."""
+        """The label of a block's first line."""
         if self._shown:
             return b""
         return label.more if self._torn else label.first
 
     def _redrawn(self, text: bytes, label: Label, *, whole: bool) -> bytes:
-        """The text labelled, also after carriage returns, but for those before a newline: another kind of line end."""
+        """Label the text after newlines and carriage returns, except those of a ``\\r\\n``."""
         text = text[:-1] if whole else text
         text = text.replace(b"\r", b"\r" + label.first).replace(b"\r" + label.first + b"\n", b"\r\n")
         return text.replace(b"\n", b"\n" + label.first) + (b"\n" if whole else b"")

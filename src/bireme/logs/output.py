@@ -1,4 +1,4 @@
-"""What the ranks write, on its way to the screen: labelled, cut into lines, remembered for the report."""
+"""Handles the output of all ranks: decides which is shown and how, and keeps the end of stderr for the report."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ if TYPE_CHECKING:
     from bireme.loop import Loop
 
 _TAIL = 32 * 1024
-"""Bytes of stderr that are kept of each rank, for the report."""
-
+"""Bytes of each rank's stderr that are kept for the report."""
 
 _FOLD_SECONDS = 0.1
-"""How long a line waits for others like it."""
+"""Seconds for which a line waits for equal lines of other ranks."""
 _FOLD_BYTES = 256 * 1024
 
 
 class Style(Value):
     """How output is shown.
 
-    ``world_size``: with more than one rank, lines are labelled by default. ``fold``: lines that several ranks write
-    alike are shown once.
+    Attributes:
+        mode: which ranks' lines are shown, and whether they are labelled.
+        timestamps: whether labels include the time.
+        world_size: the number of ranks; with more than one, lines are labelled by default.
+        fold: whether equal lines of several ranks are shown once.
     """
 
     mode: OutputMode
@@ -36,7 +38,7 @@ class Style(Value):
 
     @property
     def effective(self) -> OutputMode:
-        """The mode, with ``auto`` decided."""
+        """The mode, with ``auto`` resolved."""
         if self.mode != "auto":
             return self.mode
         return "prefix" if self.world_size > 1 else "raw"
@@ -45,8 +47,11 @@ class Style(Value):
 class _Stream:
     """One stream of one rank.
 
-    ``cutter`` is ``None`` where lines are not looked at: it is not shown, or ``alone`` on the screen, so that it is
-    passed on as it is.
+    Args:
+        rank: the rank.
+        number: 1 for stdout, 2 for stderr.
+        cutter: ``None`` if the stream is not shown, or shown unchanged.
+        alone: whether it is shown unchanged, as the only stream on the screen.
     """
 
     def __init__(self, rank: int, number: int, cutter: LineCutter | None, *, alone: bool) -> None:
@@ -55,7 +60,7 @@ class _Stream:
 
 
 class JobOutput:
-    """All streams of a job's ranks, wherever they run."""
+    """The output of all ranks of a job, wherever they run."""
 
     def __init__(self, loop: Loop, console: Console, style: Style) -> None:
         self._loop, self._console, self._style = loop, console, style
@@ -79,7 +84,7 @@ class JobOutput:
         self._streams[rank, number] = _Stream(rank, number, cutter, alone=alone)
 
     def feed(self, rank: int, number: int, chunk: bytes) -> None:
-        """A rank has written."""
+        """Take a chunk of a rank's output."""
         stream = self._streams[rank, number]
         if number == ERR:
             stream.tail = chunk[-_TAIL:] if len(chunk) >= _TAIL else (stream.tail + chunk)[-_TAIL:]
@@ -89,17 +94,17 @@ class JobOutput:
             self._put(stream, stream.cutter.feed(chunk))
 
     def eof(self, rank: int, number: int) -> None:
-        """A stream is at its end: what has no newline is shown as it is."""
+        """Note the end of a stream, and show its unfinished line."""
         self.rested(rank, number)
 
     def rested(self, rank: int, number: int) -> None:
-        """An unfinished line, to which nothing has been added for a moment, is shown as far as it is."""
+        """Show an unfinished line, as nothing was added to it for a moment."""
         stream = self._streams[rank, number]
         if stream.cutter is not None:
             self._put(stream, stream.cutter.flush())
 
     def _gather(self, rank: int, number: int, block: Block | None) -> None:
-        """Keep a rank's lines for a moment, in which others may write the same."""
+        """Keep a rank's lines for a moment in which other ranks may write the same."""
         if block is None:
             return
         folder = self._folders[number]
@@ -116,12 +121,12 @@ class JobOutput:
             self._console.put(number, self, Block(label.first + line, label.more))
 
     def flush(self) -> None:
-        """Show what was kept back."""
+        """Show what was held back."""
         self._unfold(OUT)
         self._unfold(ERR)
 
     def tail(self, rank: int) -> bytes:
-        """The last bytes that a rank has written to its stderr."""
+        """The last bytes of a rank's stderr."""
         return self._streams[rank, ERR].tail
 
     def _put(self, stream: _Stream, block: Block | None) -> None:

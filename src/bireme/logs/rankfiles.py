@@ -1,7 +1,7 @@
-"""One log file for each rank: ``DIR/YYYYmmddHHMMSS_rankN.log``, stdout and stderr together.
+"""Writes a log file for each rank: ``DIR/YYYYmmddHHMMSS_rankN.log``, with stdout and stderr.
 
-Name and content as DeepSpeed's launcher has them (``--enable_each_rank_log``), but the console keeps
-its output too, and a full disk is said and does not kill training.
+Name and content are those of DeepSpeed's launcher (``--enable_each_rank_log``). Unlike there, the output is shown on
+the console too, and a full disk is reported and does not end the job.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 
 def prepare(directory: str, where: str = "--enable_each_rank_log") -> str:
-    """Make the directory for the log files if need be; return its absolute path.
+    """Create the directory for the log files if it does not exist; return its absolute path.
+
+    Args:
+        directory: its path.
+        where: the option that named it, for messages.
 
     Raises:
-        BadInputError: it is a file, or cannot be made or written.
+        BadInputError: it is a file, or cannot be created or written to.
     """
     path = os.path.abspath(os.path.expanduser(directory))
     if os.path.exists(path) and not os.path.isdir(path):
@@ -28,9 +32,9 @@ def prepare(directory: str, where: str = "--enable_each_rank_log") -> str:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise BadInputError(f"cannot make the directory {directory}: {error.strerror}", where=where) from None
+        raise BadInputError(f"cannot create the directory {directory}: {error.strerror}", where=where) from None
     if not os.access(path, os.W_OK | os.X_OK):
-        raise BadInputError(f"cannot write into the directory {directory}", where=where)
+        raise BadInputError(f"cannot write to the directory {directory}", where=where)
     return path
 
 
@@ -38,15 +42,15 @@ class RankFiles:
     """The log files of the ranks of one node.
 
     Args:
-        directory: as :func:`prepare` gave it.
-        ranks: global ranks; files are named by them.
-        on_trouble: called once a file that cannot be written any more, with a message.
+        directory: as returned by :func:`prepare`.
+        ranks: global ranks, which name the files.
+        on_trouble: called with a message, once for each file that cannot be written.
     """
 
     def __init__(self, directory: str, ranks: Sequence[int], on_trouble: Callable[[str], None]) -> None:
         prefix = time.strftime("%Y%m%d%H%M%S", time.localtime())
         self.paths: dict[int, str] = {}
-        """Of each rank."""
+        """The path of each rank's file."""
         self._on_trouble = on_trouble
         self._fds: dict[int, int] = {}
         for rank in ranks:
@@ -56,7 +60,7 @@ class RankFiles:
                 self._lose(rank, error)
 
     def _create(self, rank: int, stem: str) -> None:
-        """A new file, also where another attempt of the same second has left one."""
+        """Create a new file, with another name if an attempt in the same second has left one."""
         for number in range(1000):
             path = self.paths[rank] = f"{stem}.{number}.log" if number else f"{stem}.log"
             try:
@@ -67,7 +71,7 @@ class RankFiles:
         raise taken
 
     def write(self, rank: int, data: bytes) -> None:
-        """Append what a rank has written, as it came."""
+        """Append a chunk of a rank's output, unchanged."""
         fd = self._fds.get(rank)
         if fd is None:
             return
@@ -82,7 +86,7 @@ class RankFiles:
         fd = self._fds.pop(rank, None)
         if fd is not None:
             os.close(fd)
-        self._on_trouble(f"cannot write the log {self.paths[rank]}: {error.strerror}; rank {rank} goes on without it")
+        self._on_trouble(f"cannot write the log {self.paths[rank]}: {error.strerror}; rank {rank} continues without it")
 
     def close(self) -> None:
         """Close the files."""

@@ -1,7 +1,7 @@
-"""Writing without ever waiting: to a terminal under Ctrl+S, a slow pipe, a full disk.
+"""Writes output without blocking, even to a terminal after Ctrl+S or a slow pipe; decides when output is held back.
 
-What cannot be written at once is kept, up to a bound; above it the sink is *full* and its sources are
-no longer read, so that the ranks wait instead of our memory growing.
+What cannot be written at once is kept. Above a limit the sink is *full*, and its sources are not read any more, so that
+the ranks wait instead of our memory growing.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ if TYPE_CHECKING:
     from bireme.loop import Loop
 
 _HIGH_WATER = 256 * 1024
-"""Bytes waiting above which a sink is full."""
+"""Waiting bytes above which a sink is full."""
 
 _SAFE_WRITE = 4096
-"""PIPE_BUF: after the poll said "writable", a write of this size does not block even a blocking pipe."""
+"""PIPE_BUF: after a successful poll, a write of this size does not block, even on a blocking pipe."""
 
 
 class Sink:
-    """One descriptor that output goes to.
+    """A descriptor that output is written to.
 
     Args:
-        loop: tells when a slow reader has made room.
-        fd: the descriptor; it is not closed, and its flags are not changed (a terminal is shared
-            with the shell, which would find it non-blocking).
-        on_error: called once, with the error, when nothing more can be written; the sink swallows
-            everything from then on.
+        loop: the event loop.
+        fd: the descriptor. It is not closed, and its flags are not changed: a terminal is shared with the shell,
+            which would find it non-blocking.
+        on_error: called once with the error when nothing more can be written; the sink then discards everything.
         on_room: called when a full sink has room again.
     """
 
@@ -50,7 +49,7 @@ class Sink:
 
     @property
     def pending(self) -> bool:
-        """Whether something waits to be written."""
+        """Whether something is waiting to be written."""
         return self._size > 0
 
     def write(self, data: bytes) -> None:
@@ -71,12 +70,12 @@ class Sink:
         self.full = self.full or self._size > _HIGH_WATER
 
     def _try(self, data: bytes) -> int:
-        """Write as much as goes without waiting; return how much that was."""
+        """Write as much as possible without blocking; return the number of bytes."""
         done = 0
         view = memoryview(data)
         while done < len(data):
             if self._limit and done:
-                break  # one safe piece each time that the poll has said yes
+                break  # one safe piece for each successful poll
             try:
                 done += os.write(self._fd, view[done : done + self._limit] if self._limit else view[done:])
             except BlockingIOError:
@@ -89,7 +88,7 @@ class Sink:
         return done
 
     def _room(self) -> None:
-        """The poll says that a write will not block."""
+        """Write what is waiting, now that a write will not block."""
         while self._waiting:
             data = self._waiting[0]
             written = self._try(data)
@@ -121,7 +120,7 @@ class Sink:
         self.on_drained()
 
     def close(self) -> None:
-        """Free what the sink has opened itself."""
+        """Close what the sink has opened itself."""
         self._loop.unwatch_write(self._fd)
         if self._own:
             os.close(self._fd)
@@ -129,16 +128,19 @@ class Sink:
 
 
 def is_gone(error: OSError) -> bool:
-    """Whether the reader of our output went away (a closed pipe, a hung-up terminal)."""
+    """Whether the error means that the reader is gone (a closed pipe, a hung-up terminal)."""
     return error.errno in (errno.EPIPE, errno.ECONNRESET, errno.EIO)
 
 
 def _nonblocking_twin(fd: int) -> tuple[int, int, bool]:
-    """(descriptor, most bytes a write, whether it is ours) by which ``fd`` can be written without waiting.
+    """Find a descriptor by which ``fd`` can be written without blocking.
 
-    A pipe or terminal is opened once more, since ``O_NONBLOCK`` belongs to the open file, which is
-    shared with other processes. Where that cannot be done (a socket, a terminal of another user), small
-    writes after a poll do not block either. A regular file never blocks in this sense.
+    A pipe or terminal is opened again, since ``O_NONBLOCK`` belongs to the open file, which other processes share.
+    Where that is impossible (a socket, a terminal of another user), small writes after a poll do not block. A regular
+    file never blocks in this sense.
+
+    Returns:
+        The descriptor, the most bytes per write (0: no limit), and whether we have to close it.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not os.isatty(fd)):

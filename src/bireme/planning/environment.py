@@ -1,7 +1,7 @@
-"""The environment protocol: what every rank finds in its environment.
+"""The environment variables of every rank: RANK, WORLD_SIZE, MASTER_ADDR, visible devices and others.
 
-The union of what ``torchrun`` (PyTorch's "Environment Variables" of elastic launch) and the ``deepspeed`` launcher
-set, so that scripts written for either find what they look for. ``docs/environment.md`` is the table for users.
+They are the union of those that ``torchrun`` (PyTorch's "Environment Variables" of elastic launch) and the
+``deepspeed`` launcher set, so that scripts for either work. ``docs/environment.md`` has the table for users.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from bireme.planning.start import JobFacts, NodeFacts
 
 MARK = "BIREME_JOB"
-"""Every process of a job carries ``<job id>/<node rank>`` in this variable: the sweep goes by it."""
+"""This variable of every process of a job is ``<job id>/<node rank>``; leftover processes are found by it."""
 
 ELASTIC_MARK = "BIREME_ELASTIC"
-"""The same for all epochs of an elastic job: a node is not fit for the next while any of an earlier one lives there."""
+"""The same for all epochs of an elastic job: while a process of one epoch lives, its node is unfit for the next."""
 
 
 def elastic_mark(run_id: str, host: str) -> str:
-    """The value of `ELASTIC_MARK` on a node, by its name in the pool."""
+    """The value of `ELASTIC_MARK` on a node; ``host``: its name in the pool."""
     return f"{run_id}/{host}"
 
 
@@ -38,7 +38,18 @@ def node_environment(
     world_size: int,
     host: str,
 ) -> dict[str, str]:
-    """What is the same for all ranks of a node; ``host``: its name in the pool."""
+    """The variables that all ranks of a node share.
+
+    Args:
+        spec: the job as the user described it.
+        job: the facts about the whole job.
+        facts: the facts about the node.
+        slots: the slots of the node.
+        node_rank: the number of the node.
+        nodes: the number of nodes.
+        world_size: the number of ranks of the job.
+        host: the node's name in the pool.
+    """
     local = str(len(slots))
     env = {
         "WORLD_SIZE": str(world_size),
@@ -54,7 +65,7 @@ def node_environment(
         MARK: f"{job.job_id}/{node_rank}",
     }
     if job.accelerator == "cpu" and job.explicit_accelerator:
-        env["CUDA_VISIBLE_DEVICES"] = ""  # else a script that asks PyTorch finds the GPUs all the same
+        env["CUDA_VISIBLE_DEVICES"] = ""  # otherwise PyTorch would still find the GPUs
     else:
         env.update(visible_devices(job, slots))
     if spec.elastic:
@@ -72,24 +83,24 @@ def node_environment(
 
 
 def visible_devices(job: JobFacts, slots: tuple[str, ...]) -> dict[str, str]:
-    """The variables that bind devices, for these slots."""
+    """The variables that restrict a process to the devices of these slots."""
     return {name: ",".join(slots) for name in job.visible_variables}
 
 
 def is_mig(slot: str) -> bool:
-    """Whether a slot is a slice of a GPU: CUDA shows a process only the first of its list, so each gets its own."""
+    """Whether a slot is a MIG device. CUDA shows a process only the first of a list, so each rank is given its own."""
     return slot.startswith("MIG-")
 
 
 def threads_per_rank(facts: NodeFacts, ranks: int) -> int:
-    """``OMP_NUM_THREADS`` for each rank: its bound cores, else an even share of the node's; 0: the user has set it."""
+    """``OMP_NUM_THREADS`` of each rank: its bound cores, or an equal share of the node's; 0 if the user has set it."""
     if facts.bound:
         return len(facts.bound[0])
     return 0 if facts.omp_threads_set else max(1, facts.cores // ranks)
 
 
 def rank_environment(rank: int, local_rank: int, *, error_dir: str) -> dict[str, str]:
-    """What is a rank's own. ``TORCHELASTIC_ERROR_FILE`` is where torch's ``record`` decorator leaves its traceback."""
+    """The variables of one rank. torch's ``record`` decorator writes a traceback to ``TORCHELASTIC_ERROR_FILE``."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
@@ -105,12 +116,15 @@ def native_environment(
     master_addr: str,
     master_port: int,
 ) -> dict[str, str]:
-    """The environment of a rank that an engine has started itself.
+    """The environment of a rank that mpirun or srun has started itself (``--native_ranks``).
 
     Args:
         world: (host, slots) in rank order.
-        rank, local_rank: as the engine numbers them, host by host.
-        variables: what binds devices.
+        rank: the rank, as mpirun or srun numbers it, host by host.
+        local_rank: the rank within its host.
+        variables: the names of the variables that select devices.
+        master_addr: the address where the ranks meet.
+        master_port: the port where they meet.
     """
     node_of = [node for node, (_, slots) in enumerate(world) for _ in slots]
     node_rank = node_of[rank]

@@ -1,26 +1,25 @@
-"""Which environment variables travel to the other nodes, and where each comes from.
+"""Selects the environment variables that are sent to the other nodes (``--export`` and environment files).
 
-From the weakest to the strongest:
+They come from these sources; a later one overrides an earlier one:
 
-1. what this shell has, of the names below: those of DeepSpeed, those of its accelerators, and
-   what else steers training. ``PYTHONPATH`` is given the working directory in front, as by DeepSpeed;
+1. this shell's variables of the names below: those of DeepSpeed and its accelerators, and others that control
+   training. The working directory is put in front of ``PYTHONPATH``, as by DeepSpeed;
 2. ``.deepspeed_env`` (or the file that ``DS_ENV_FILE`` names), then ``.bireme_env``, in the home directory;
 3. the same in the working directory;
 4. ``--export NAME``, ``--export 'PREFIX*'`` and ``--export NAME=VALUE``, in their order.
 
-A file of 2 or 3 is one that we have found, not one that the user has named: it is passed over unless nobody but the
-user and root can have written it (`bireme.planning.trust`). What one of the working directory says of variables by
-which programs load code is announced.
+The files of 2 and 3 are found, not named by the user, so they are ignored if anybody except the user and root can have
+written them (`bireme.planning.trust`). Variables that make programs load code are reported if they come from the
+working directory.
 
-Those files hold a ``NAME=VALUE`` on a line, perhaps with ``export`` before it and quotes around the value.
-``#`` begins a comment where a word could begin. Nothing is expanded: ``$`` is a dollar sign.
+These files have one ``NAME=VALUE`` per line, optionally with ``export`` in front and quotes around the value. ``#``
+starts a comment where a word could start. Nothing is expanded: ``$`` is a dollar sign.
 
-What belongs to one process, one rank or one node never travels by way of a prefix: the variables that
-a launcher sets for its ranks, the lists of visible devices, a scheduler's variables. Those that
-Bireme sets itself cannot be exported by name either; in a file, which is often the dump of a whole
-environment, they are passed over.
+Variables that belong to one process, rank or node are never exported by a prefix: those that a launcher sets for its
+ranks, the lists of visible devices, and those of a scheduler. Variables that Bireme sets itself cannot be exported by
+name either; in a file, which often is a dump of a whole environment, they are ignored.
 
-Values may be secrets: they are for the channel alone. What is logged is names and origins.
+Values may be secrets: they are sent only through the control channel, and only names and origins are logged.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ import os
 from bireme.errors import BadInputError
 from bireme.planning.trust import reason_to_pass_over
 from bireme.resources.devices import ACCELERATORS, visible_variables
-from bireme.resources.hostfile import numbered_lines, quoted, read_text
+from bireme.resources.hostfile import numbered_lines, read_text
+from bireme.resources.pool import quoted
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 ENV_FILE = ".bireme_env"
-REFERENCE_ENV_FILE = ".deepspeed_env"
-REFERENCE_ENV_FILE_VARIABLE = "DS_ENV_FILE"
+DEEPSPEED_ENV_FILE = ".deepspeed_env"
+DEEPSPEED_ENV_FILE_VARIABLE = "DS_ENV_FILE"
 
 PREFIXES = (
     # DeepSpeed's, and those that its accelerators add.
@@ -56,7 +56,7 @@ PREFIXES = (
     # Networks below the collectives.
     *("GLOO_", "TP_", "FI_", "OFI_", "I_MPI_", "UCC_", "PSM2_", "PSM3_", "SHARP_", "MLX5_", "IBV_", "RDMAV_"),
 )
-"""A variable travels when its name begins with one of these."""
+"""Variables whose names begin with one of these are exported."""
 
 NAMES = frozenset(
     {
@@ -64,7 +64,7 @@ NAMES = frozenset(
         *("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "HYDRA_FULL_ERROR"),
     }
 )
-"""... or is one of these."""
+"""Further variables that are exported."""
 
 _OURS = frozenset(
     {
@@ -75,7 +75,7 @@ _OURS = frozenset(
 )
 _OURS_PREFIX = "BIREME_"
 
-# Each of these has another value in every process, or on every node.
+# These have different values in every process, or on every node.
 _BOUND = frozenset(
     {
         *("ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "NVIDIA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES"),
@@ -87,7 +87,7 @@ _BOUND_PREFIXES = (
     *("I_MPI_HYDRA_", "MV2_COMM_WORLD_", "CCL_LOCAL_", "SLURM", "SRUN_", "SBATCH_", "SALLOC_", "PBS_"),
     *("LSB_", "LSF_", "LS_", "JSM_", "FLUX_", "PALS_"),
 )
-# What ``--export '*'`` leaves behind besides: it tells of this login and this machine.
+# Also left out by ``--export '*'``: these describe this login and this machine.
 _OF_LOGIN = frozenset(
     {
         *("_", "PWD", "OLDPWD", "SHLVL", "HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "HOST", "TERM", "TTY"),
@@ -96,7 +96,7 @@ _OF_LOGIN = frozenset(
     }
 )
 _OF_LOGIN_PREFIXES = ("SSH_", "XDG_", "DBUS_", "TMUX", "WAYLAND_", "GNOME_", "KDE_", "SYSTEMD_")
-# Where the key is set, every node sets the others for its own network cards (so DeepSpeed has it).
+# If the key is set, every node sets the other variables for its own network cards (as in DeepSpeed).
 _SET_BY_SITE = {"AISC_JOB_NAME": ("NCCL_IB_HCA", "UCX_NET_DEVICES")}
 
 _LOADS_CODE = frozenset(
@@ -107,22 +107,22 @@ _LOADS_CODE = frozenset(
     }
 )
 _LOADS_CODE_PREFIXES = ("LD_", "DYLD_", "BASH_FUNC_")
-"""By these, programs load code that they would not load otherwise."""
+"""Variables that make programs load additional code."""
 
 _WHERE = "--export"
-_ESCAPED = frozenset('"\\$`')  # what a backslash stands before within double quotes, as in a shell
+_ESCAPED = frozenset('"\\$`')  # characters that a backslash escapes within double quotes, as in a shell
 
 
 class Exports(Value):
-    """What the other nodes are to have in their environment.
+    """The variables for the environment of the other nodes.
 
     Attributes:
-        variables: name to value. Values may be secrets: they are neither logged nor put into arguments
-            (so beware of ``as_dict()``; ``repr()`` shows names alone).
-        origins: name to where it comes from: ``environment``, ``FILE:LINE`` or ``--export``.
-        passed_over: ``NAME (FILE:LINE)`` for what a file says of variables that Bireme sets itself.
-        distrusted: ``FILE: REASON`` for files that others can have written.
-        loading: ``NAME (FILE:LINE)`` for variables by which programs load code, taken from the working directory.
+        variables: name to value. Values may be secrets, so they are never logged or put into arguments
+            (``as_dict()`` has them; ``repr()`` shows only names).
+        origins: name to origin: ``environment``, ``FILE:LINE`` or ``--export``.
+        passed_over: ``NAME (FILE:LINE)`` of ignored variables in files, which Bireme sets itself.
+        distrusted: ``FILE: REASON`` of ignored files, which others can have written.
+        loading: ``NAME (FILE:LINE)`` of variables that make programs load code, from files of the working directory.
     """
 
     variables: Mapping[str, str]
@@ -132,14 +132,13 @@ class Exports(Value):
     loading: tuple[str, ...] = ()
 
     def notes(self) -> Iterator[tuple[str, str]]:
-        """What is to be said of them before anything starts, each with its level."""
+        """Messages for the user, each with its log level."""
         for file in self.distrusted:
-            how = f"mend that, or name the file by {REFERENCE_ENV_FILE_VARIABLE}"
-            yield "warning", f"{file}, so it is passed over ({how})"
+            yield "warning", f"ignoring {file} (fix that, or name the file in {DEEPSPEED_ENV_FILE_VARIABLE})"
         if self.passed_over:
-            yield "warning", f"set by Bireme itself, so passed over: {', '.join(self.passed_over)}"
+            yield "warning", f"ignoring variables that Bireme sets itself: {', '.join(self.passed_over)}"
         if self.loading:
-            yield "info", f"these make programs load code, and travel: {', '.join(self.loading)}"
+            yield "info", f"exporting variables that make programs load code: {', '.join(self.loading)}"
 
     def __repr__(self) -> str:
         names = ", ".join(f"{name} from {origin}" for name, origin in sorted(self.origins.items()))
@@ -147,17 +146,17 @@ class Exports(Value):
 
 
 def exports(environ: Mapping[str, str], requests: Sequence[str], home: str, cwd: str) -> Exports:
-    """Gather what travels; see above.
+    """Collect the variables from all sources.
 
     Args:
         environ: this shell's environment.
         requests: the values of ``--export``.
-        home: the home directory; empty when there is none.
+        home: the home directory; "" if there is none.
         cwd: the working directory.
 
     Raises:
-        BadInputError: a request or a line of a file is malformed; what is asked for by name is not
-            set, or is set by Bireme itself; a file cannot be read.
+        BadInputError: a request or a line of a file is malformed; a requested variable is not set, or is set by Bireme
+            itself; a file cannot be read.
     """
     here = {**environ, "PYTHONPATH": python_path(environ.get("PYTHONPATH", ""), cwd)}
     kept_here = {name for key, names in _SET_BY_SITE.items() if key in environ for name in names}
@@ -185,23 +184,24 @@ def exports(environ: Mapping[str, str], requests: Sequence[str], home: str, cwd:
 
 
 def python_path(inherited: str, cwd: str) -> str:
-    """The module search path with the working directory in front, where it does not stand there already."""
+    """The value of ``PYTHONPATH`` with the working directory in front, unless it is there already."""
     if not inherited:
         return cwd
     return inherited if inherited.split(os.pathsep)[0] == cwd else f"{cwd}{os.pathsep}{inherited}"
 
 
 def parse_env_file(text: str, path: str) -> Iterator[tuple[str, str, int]]:
-    """Read ``NAME=VALUE`` lines.
+    """Parse an environment file.
 
     Args:
-        path: what the errors call the file.
+        text: the content of the file.
+        path: its name, for errors.
 
     Yields:
-        Name, value and line; a name may come again.
+        Name, value and line number; a name may occur several times.
 
     Raises:
-        BadInputError: a line is malformed. It is not shown: it may hold a secret.
+        BadInputError: a line is malformed. The error does not show it: it may contain a secret.
     """
     for number, line in numbered_lines(text):
         line = line.strip()
@@ -212,7 +212,7 @@ def parse_env_file(text: str, path: str) -> Iterator[tuple[str, str, int]]:
         name = words[-1] if words else ""
         where = f"{path}:{number}"
         if not equals or words[:-1] not in ([], ["export"]) or not _is_name(name) or "\0" in value:
-            raise BadInputError("this is not NAME=VALUE", hint="a comment begins with '#'", where=where)
+            raise BadInputError("expected NAME=VALUE", hint="start a comment with '#'", where=where)
         yield name, _unquoted(value.strip(), where), number
 
 
@@ -232,15 +232,15 @@ def _requested(request: str, here: Mapping[str, str]) -> list[tuple[str, str]]:
             raise BadInputError(f"the value of {name} has a zero byte", where=_WHERE)
         return [(name, value)]
     if name not in here:
-        raise BadInputError(f"{name} is not set", hint=f"--export {name}=VALUE gives it a value", where=_WHERE)
+        raise BadInputError(f"{name} is not set", hint=f"set it with --export {name}=VALUE", where=_WHERE)
     return [(name, here[name])]
 
 
 def _files(environ: Mapping[str, str], home: str, cwd: str) -> Iterator[tuple[str, str]]:
-    """The files that are there, the weakest first, each with the variable that names it."""
-    name = environ.get(REFERENCE_ENV_FILE_VARIABLE) or REFERENCE_ENV_FILE
-    if os.sep in name:  # a path: it is looked for nowhere else, and was meant to be there
-        yield os.path.join(cwd, name), REFERENCE_ENV_FILE_VARIABLE
+    """The existing files, the weakest first, each with the variable that names it, or ""."""
+    name = environ.get(DEEPSPEED_ENV_FILE_VARIABLE) or DEEPSPEED_ENV_FILE
+    if os.sep in name:  # a path: it must exist, and no other folder is searched
+        yield os.path.join(cwd, name), DEEPSPEED_ENV_FILE_VARIABLE
     for directory in dict.fromkeys((home, cwd)):
         for file in dict.fromkeys((name, ENV_FILE)):
             path = os.path.join(directory, file)
@@ -249,15 +249,15 @@ def _files(environ: Mapping[str, str], home: str, cwd: str) -> Iterator[tuple[st
 
 
 def _found(path: str) -> tuple[str, str]:
-    """The text of a file that we have found, or why it is passed over."""
+    """(text of a file that we have found, reason to ignore it); one of them is empty."""
     try:
-        reason = reason_to_pass_over(path)  # first: another user's may be one that we cannot open
+        reason = reason_to_pass_over(path)  # before opening: another user's file may not be readable
         if reason:
             return "", reason
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return read_text(path), ""  # says what is wrong
-    reason = reason_to_pass_over(path, fd)  # it may have been replaced
+        return read_text(path), ""  # raises the error
+    reason = reason_to_pass_over(path, fd)  # again: it may have been replaced
     if reason:
         os.close(fd)
         return "", reason
@@ -293,7 +293,7 @@ def _by_default(name: str) -> bool:
 
 
 def _may_match(name: str, prefix: str = "-") -> bool:
-    """Whether a variable may be taken by a prefix; the empty one takes less."""
+    """Whether a prefix may select a variable; the empty prefix also leaves out those of the login."""
     if not _is_name(name) or name in _OURS or name in _BOUND or name.startswith(_BOUND_PREFIXES):
         return False
     return bool(prefix) or not (name in _OF_LOGIN or name.startswith(_OF_LOGIN_PREFIXES))
@@ -308,5 +308,5 @@ def _is_name(text: str) -> bool:
 
 
 def _no_request(name: str) -> BadInputError:
-    hint = "NAME, 'PREFIX*' or NAME=VALUE, once for each"
-    return BadInputError(f"{quoted(name)} is not the name of a variable", hint=hint, where=_WHERE)
+    hint = "expected NAME, 'PREFIX*' or NAME=VALUE; repeat the option for more"
+    return BadInputError(f"not a variable name: {quoted(name)}", hint=hint, where=_WHERE)

@@ -1,7 +1,7 @@
-"""What of a command line or an environment is likely to be secret: the one place that decides it.
+"""Masks likely secrets in command lines and environments; the only module that decides what is secret.
 
-A name decides, not a value; only a URL shows by itself that it carries a password. To hide too much costs a look into
-one's own shell, to show too much costs a password: so ``--sort_key`` is hidden, and ``--num_keys`` is not.
+The name decides, not the value; only a URL shows by itself that it has a password. Hiding too much is a nuisance,
+showing too much gives away a password: ``--sort_key`` is hidden, ``--num_keys`` is not.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ MASK = "********"
 
 _SECRET = re.compile(
     r"""
-      (?:api|access|secret|private|auth|encryption|signing)[-_.]?(?:key|token)   # wherever it stands
-    | token (?! iz | s(?![a-z]) )                          # not a tokenizer, and not a number of tokens
+      (?:api|access|secret|private|auth|encryption|signing)[-_.]?(?:key|token)   # anywhere
+    | token (?! iz | s(?![a-z]) )                          # not tokenizer, not tokens
     | secret | passw | passphrase | credential | bearer | authorization
-    | (?:pass|key) $                                       # whatever ends so: mypass, SSH_KEY, apikey
-    | (?<![a-z]) (?:auth|pw|pwd|pat) $                     # as a word of its own: --db_pw, --auth
+    | (?:pass|key) $                                       # at the end: mypass, SSH_KEY, apikey
+    | (?<![a-z]) (?:auth|oauth|pw|psw|pwd|pat|jwt|otp|sig|cookie|creds) $  # as a word of its own: --db_pw, --auth
     """,
     re.IGNORECASE | re.VERBOSE,
 )
@@ -31,6 +31,9 @@ _NAMES_NEXT = frozenset({"-genv", "-env", "--genv", "--env"})  # of mpirun: NAME
 _EXPORTS = ("--export=", "--exports=")
 _PLURAL = re.compile(r"(?<!s)s$", re.IGNORECASE)
 _PORT = re.compile(r"\d{1,5}[/?#]")
+_FIELD = re.compile(r"[\w.-]+$")
+_LONGEST_NAME = 100
+"""Characters of a field's name that are looked at."""
 _PATH = re.compile(r"[/?#]")
 
 
@@ -40,15 +43,15 @@ def is_secret(name: str) -> bool:
 
 
 def masked_words(argv: Iterable[str], *, of_script: bool = True) -> list[str]:
-    """A command line with what is likely to be secret in it hidden.
+    """A command line with likely secrets masked.
 
     Args:
         argv: the command line.
-        of_script: ``-p`` may be a password, as it may in a script's arguments; otherwise it may be a port, which is
-            shown: ``ssh -p 2222``.
+        of_script: it contains a script's arguments, where a number after ``-p`` may be a password. Otherwise it is a
+            port, which is shown: ``ssh -p 2222``.
     """
     words: list[str] = []
-    hide = several = False  # whether the next word is the value of a secret; whether more of them may follow
+    hide = several = False  # whether the next word is a secret; whether more may follow
     before = ""
     for word in argv:
         is_port = word.isdecimal() and not of_script
@@ -64,7 +67,7 @@ def masked_words(argv: Iterable[str], *, of_script: bool = True) -> list[str]:
 
 
 def masked_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables with what is likely to be secret hidden."""
+    """Environment variables with likely secrets masked."""
     return {name: MASK if is_secret(name) else _masked_url(value) for name, value in env.items()}
 
 
@@ -78,8 +81,8 @@ def _has_secret_value(word: str, before: str) -> bool:
 
 
 def _masked_word(word: str, before: str) -> str:
-    """One word: what stands in it after the name of a secret and ``=``, and the passwords of its URLs."""
-    for option in _EXPORTS:  # ours and srun's: names alone
+    """Mask the value after ``=`` or ``:`` if its name is that of a secret, and the passwords in URLs."""
+    for option in _EXPORTS:  # of Bireme and srun: only names are shown
         if word.startswith(option):
             name, equals, _ = word[len(option) :].partition("=")
             return f"{option}{name}={MASK}" if equals else word
@@ -89,11 +92,21 @@ def _masked_word(word: str, before: str) -> str:
     for place, name in enumerate(parts[:-1]):
         if name == "-p" or is_secret(name):
             return "=".join((*parts[: place + 1], MASK))
-    return _masked_url(word)
+    return _masked_url(_masked_field(word))
+
+
+def _masked_field(word: str) -> str:
+    """A field of JSON, YAML or a header hidden, and all that follows it: ``{"api_key": …``, ``Authorization: …``."""
+    parts = word.split(":")
+    for place, before in enumerate(parts[:-1]):
+        name = _FIELD.search(before[-_LONGEST_NAME:].rstrip(" \t\"'"))
+        if name is not None and is_secret(name[0]) and not parts[place + 1].startswith("//"):
+            return ":".join((*parts[: place + 1], f" {MASK}" if parts[place + 1][:1] == " " else MASK))
+    return word
 
 
 def _masked_url(text: str) -> str:
-    """``user:password@`` in URLs, and ``token@`` in those of HTTP; by hand, for a pattern would take quadratic time."""
+    """Mask ``user:password@`` in URLs, ``token@`` in those of HTTP. A regular expression would take quadratic time."""
     if "://" not in text:
         return text
     shown = []
@@ -108,10 +121,10 @@ def _masked_url(text: str) -> str:
 
 
 def _masked_user(after: str, *, is_http: bool) -> str:
-    """What stands after ``://``."""
+    """Mask the user or password in the part of a URL after ``://``."""
     user, at, host = after.rpartition("@")
     name, colon, password = user.partition(":")
-    if not at or _PATH.search(name) or (name and _PORT.match(password)):  # the sign is one of the path
+    if not at or _PATH.search(name) or (name and _PORT.match(password)):  # the ``@`` is part of the path
         return after
     if colon:
         return f"{name}:{MASK}@{host}"

@@ -1,4 +1,4 @@
-"""The command line of a rank, as a list of words: no shell ever reads it."""
+"""The command line of a rank, as a list of words; no shell reads it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ if TYPE_CHECKING:
 def worker_argv(
     program: Program, interpreter: str, *, local_rank: str = "", wrap: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """What one rank executes.
+    """The command line of one rank.
 
-    Python runs unbuffered (``-u``), as under DeepSpeed: what a rank prints is seen at once although
-    its stdout is a pipe.
+    Python runs unbuffered (``-u``), as under DeepSpeed, so that the output of a rank appears at once although its
+    stdout is a pipe.
 
     Args:
-        local_rank: ``--local_rank=K``, given to the script before its own arguments; empty: not given.
-        wrap: words that stand before everything else (a profiler, a container, a debugger).
+        program: what the rank runs.
+        interpreter: the path of the Python interpreter.
+        local_rank: ``--local_rank=K``, put before the script's own arguments; "": leave it out.
+        wrap: words to put in front (a profiler, a container, a debugger).
     """
     start: tuple[str, ...]
     if program.kind == "exec":
@@ -25,7 +27,7 @@ def worker_argv(
     elif program.kind == "module":
         start = (interpreter, "-u", "-m", program.target)
     else:
-        # a name that begins with a dash would be taken for an option of Python's
+        # Python would take a name with a leading dash for an option
         target = f"./{program.target}" if program.target.startswith("-") else program.target
         start = (interpreter, "-u", target)
     rank_words = (local_rank,) if local_rank else ()

@@ -1,7 +1,7 @@
-"""The plan as data: which rank runs where, with which command and environment.
+"""Makes the start plan: which rank runs where, with which command and environment.
 
-A pure function from the job, the active resources and the facts about the nodes to an immutable
-:class:`StartPlan`; no process is started and nothing is looked up to make one.
+Pure: the immutable :class:`StartPlan` follows from the job, its slots and the facts about the nodes. Making it starts
+no process and reads no files.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 
 
 class NodeFacts(Value):
-    """What only the node itself can tell, and what was decided from it.
+    """Facts that only the node itself knows, and decisions that follow from them.
 
-    ``cores``: how many this process may use. ``bound``: the cores of each local rank, by local rank,
-    or empty. ``omp_threads_set``: the user has chosen ``OMP_NUM_THREADS``. ``interpreter``: the Python that
-    runs the ranks. ``error_dir``: where ranks leave their traceback.
+    Attributes:
+        hostname: the name of the node.
+        interpreter: the Python that runs the ranks.
+        cwd: the working directory of the ranks.
+        cores: the number of cores that the agent may use.
+        error_dir: the directory of the ranks' traceback files.
+        bound: the cores to which each local rank is bound; empty if they are not bound.
+        omp_threads_set: the user has set ``OMP_NUM_THREADS``.
     """
 
     hostname: str
@@ -37,10 +42,16 @@ class NodeFacts(Value):
 
 
 class JobFacts(Value):
-    """What was found out once for the whole job.
+    """Facts about the whole job.
 
-    ``visible_variables``: the environment variables that bind devices. ``explicit_accelerator``: the user named
-    it. ``local_rank_flag``: the flag by which the script wants its local rank, or empty.
+    Attributes:
+        job_id: the id of the job, in the marks of its processes.
+        accelerator: the kind of device.
+        visible_variables: the environment variables that select devices.
+        explicit_accelerator: the user has named the accelerator.
+        local_rank_flag: the flag for the script's local rank (``--local_rank``); "" if it wants none.
+        master_addr: the address where the ranks meet.
+        master_port: the port where they meet.
     """
 
     job_id: str
@@ -53,7 +64,7 @@ class JobFacts(Value):
 
 
 class WorkerPlan(Value):
-    """One rank: ``env`` holds what is set for it beyond its node's environment; ``cores`` empty: unbound."""
+    """One rank. ``env`` is set on top of its node's ``env``; with empty ``cores``, the rank is not bound."""
 
     rank: int
     local_rank: int
@@ -64,7 +75,7 @@ class WorkerPlan(Value):
 
 
 class NodePlan(Value):
-    """The ranks of one node. ``env`` is set on top of the inherited environment, for all of them."""
+    """The ranks of one node. ``env`` is set for all of them, on top of the inherited environment."""
 
     host: str
     node_rank: int
@@ -75,7 +86,7 @@ class NodePlan(Value):
 
 
 class StartPlan(Value):
-    """The whole job; ``nodes`` are in hostfile order, ranks count through them."""
+    """The whole job. ``nodes`` are in the order of the pool, and ranks are numbered in that order."""
 
     job_id: str
     accelerator: str
@@ -86,10 +97,12 @@ class StartPlan(Value):
 
 
 class Sketch(Value):
-    """A plan whose nodes are made when they are looked at: all of 100,000 would take a gigabyte.
+    """A plan that makes its nodes on demand: 100,000 nodes at once would take a gigabyte.
 
-    ``head``: the plan without its nodes. ``ranks``: how many each node has. ``part``: the nodes from one on, up to
-    another.
+    Attributes:
+        head: the plan without its nodes.
+        ranks: the number of ranks of each node.
+        part: makes the nodes from a first number up to, but not including, a second.
     """
 
     head: StartPlan
@@ -98,7 +111,7 @@ class Sketch(Value):
 
     @classmethod
     def of(cls, plan: StartPlan) -> Sketch:
-        """That of a plan which is there."""
+        """The sketch of a complete plan."""
         ranks = tuple(len(node.workers) for node in plan.nodes)
         return cls(plan.replace(nodes=()), ranks, lambda first, end: iter(plan.nodes[first:end]))
 
@@ -111,11 +124,13 @@ def start_plan(spec: JobSpec, active: Pool, job: JobFacts, nodes: Mapping[str, N
     """Number the ranks and give each its command and environment.
 
     Args:
-        active: host → slot ids, after the filters, in hostfile order.
-        nodes: the facts of the hosts in ``active`` (of one host only, when it plans for itself).
+        spec: the job as the user described it.
+        active: host → slot ids, after the filters, in the order of the pool.
+        job: the facts about the whole job.
+        nodes: the facts about the hosts in ``active``; a node that plans for itself has only its own.
 
     Raises:
-        BadInputError: ``--wrap_ranks`` names a rank that there is not.
+        BadInputError: ``--wrap_ranks`` names a rank that the job does not have.
     """
     world_size = _world_size(spec, active)
     made = tuple(_node_plans(spec, active, job, lambda _, host: nodes.get(host)))
@@ -123,10 +138,16 @@ def start_plan(spec: JobSpec, active: Pool, job: JobFacts, nodes: Mapping[str, N
 
 
 def sketch(spec: JobSpec, active: Pool, job: JobFacts, facts: Callable[[str], NodeFacts]) -> Sketch:
-    """The same, as far as somebody looks at it; ``facts``: those of a host.
+    """Make a plan whose nodes are made on demand.
+
+    Args:
+        spec: the job as the user described it.
+        active: host → slot ids, after the filters, in the order of the pool.
+        job: the facts about the whole job.
+        facts: returns the facts about a host.
 
     Raises:
-        BadInputError: as :func:`start_plan`.
+        BadInputError: ``--wrap_ranks`` names a rank that the job does not have.
     """
 
     def part(first: int, end: int) -> Iterator[NodePlan]:
@@ -138,13 +159,13 @@ def sketch(spec: JobSpec, active: Pool, job: JobFacts, facts: Callable[[str], No
 
 
 def _world_size(spec: JobSpec, active: Pool) -> int:
-    """How many ranks there are; raises BadInputError where ``--wrap_ranks`` names another."""
+    """The number of ranks; raises BadInputError if ``--wrap_ranks`` names another rank."""
     world_size = sum(len(slots) for slots in active.values())
-    for rank in spec.wrap_ranks if not spec.elastic else ():  # there it may come yet
+    for rank in spec.wrap_ranks if not spec.elastic else ():  # in an elastic job a later epoch may have it
         if not 0 <= rank < world_size:
             raise BadInputError(
-                f"there is no rank {rank}: the job has {world_size}",
-                hint=f"0 to {world_size - 1}",
+                f"no such rank: {rank} (the job has {world_size})",
+                hint=f"use 0 to {world_size - 1}",
                 where="--wrap_ranks",
             )
     return world_size
@@ -153,7 +174,7 @@ def _world_size(spec: JobSpec, active: Pool) -> int:
 def _node_plans(
     spec: JobSpec, active: Pool, job: JobFacts, facts: Callable[[int, str], NodeFacts | None]
 ) -> Iterator[NodePlan]:
-    """The nodes whose facts are known, by their number and name."""
+    """Yield the plans of the nodes for which ``facts``, given their number and name, returns facts."""
     world_size = sum(map(len, active.values()))
     first_rank = 0
     for node_rank, (host, slots) in enumerate(active.items()):
@@ -194,7 +215,7 @@ def _node_plan(
 
 
 def _fill(words: tuple[str, ...], rank: int, local_rank: int, host: str) -> tuple[str, ...]:
-    """The wrapper's words with ``{rank}``, ``{local_rank}`` and ``{host}`` replaced; other braces are its own."""
+    """The wrapper's words with ``{rank}``, ``{local_rank}`` and ``{host}`` replaced; other braces stay."""
     names = {"{rank}": str(rank), "{local_rank}": str(local_rank), "{host}": host}
     filled = []
     for word in words:

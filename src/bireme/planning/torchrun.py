@@ -1,4 +1,4 @@
-"""PyTorch's own elastic agent in the place of one node's ranks, where no runner stands above the nodes. Pure."""
+"""Plans elastic training with ``--no_ssh``: PyTorch's own elastic agent (torchrun) starts the ranks of a node. Pure."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ _ITS_OWN = (
         "TORCHELASTIC_ERROR_FILE",
     ),
 )
-"""Variables that say how the nodes were when the plan was made; the agent sets its own, or they would be wrong."""
+"""Variables about nodes and ranks that PyTorch's agent sets itself, or that are wrong after a change of nodes."""
 
 
 def by_torchrun(plan: StartPlan, spec: JobSpec, interpreter: str, nodes: int) -> StartPlan:
-    """The plan of one node, with its ranks left to ``python -m torch.distributed.run``.
+    """Replace the ranks of one node's plan by one ``python -m torch.distributed.run``.
 
     Args:
-        plan: of this node alone.
-        nodes: how many the world has, as it was given.
+        plan: the plan of this node only.
+        spec: the job as the user described it.
+        interpreter: the Python that runs the ranks.
+        nodes: the number of nodes of the world, as given.
 
     Raises:
-        BadInputError: the job has an option that only works where Bireme starts the ranks.
+        BadInputError: the job has an option that only works if Bireme starts the ranks.
     """
     (node,) = plan.nodes
     _refuse_what_it_cannot(spec, node)
@@ -73,6 +75,6 @@ def _refuse_what_it_cannot(spec: JobSpec, node: NodePlan) -> None:
     for what, wanted in refused.items():
         if wanted:
             raise BadInputError(
-                f"{what} cannot be used here: PyTorch's elastic agent starts the ranks",
-                hint="with a runner it can: leave out --no_ssh",
+                f"{what} cannot be used with --no_ssh: PyTorch's elastic agent starts the ranks",
+                hint="leave out --no_ssh, or the option",
             )

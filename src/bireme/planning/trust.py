@@ -1,8 +1,8 @@
-"""Whether a file that we have found, and that nobody has named, may be followed.
+"""Decides whether a file that we have found, and the user has not named, can be trusted.
 
-Anyone can put a file into a folder that others share, such as ``/tmp``. What counts is who can have written what stands
-in it: its owner, and whom its mode lets write. The folder does not count: whoever may write there can put another file
-in its place, but only one of their own.
+Anybody can put a file into a shared folder such as ``/tmp``. So the owner of the file and its mode decide: they show
+who can have written its content. The mode of the folder does not matter: another user who can write to the folder can
+replace the file only by one that they own.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from bireme.resources.users import name_of
 
 
 def reason_to_pass_over(path: str, fd: int = -1) -> str:
-    """Why a file is not to be followed; "": nobody but this user and root can have written it.
+    """The reason not to trust a file; "" if only this user and root can have written it.
 
     Args:
-        path: the file. A link to it must be theirs as well.
-        fd: the file itself, where it is open; else it is looked for by its path.
+        path: the file. If it is a link, the link must also belong to this user or root.
+        fd: a descriptor of the file, if it is open; otherwise ``path`` is used.
 
     Raises:
-        OSError: there is none.
+        OSError: the file does not exist.
     """
     link, found = os.lstat(path), os.stat(path) if fd < 0 else os.fstat(fd)
     for what, owner in (("it", found.st_uid), ("the link", link.st_uid)):
         if owner not in (0, os.geteuid()):
             return f"{what} belongs to {name_of(owner)}"
     if found.st_mode & stat.S_IWOTH:
-        return "everyone may write it"
+        return "everyone can write to it"
     if found.st_mode & stat.S_IWGRP and not _is_private(found):
-        return "its group may write it"
+        return "its group can write to it"
     return ""
 
 
 def _is_private(found: os.stat_result) -> bool:
-    """Whether a file's group is its owner's alone, as where every user has a group of the same name (umask 002)."""
+    """Whether the owner is the only member of the file's group, as where each user has a group of their own."""
     import grp
     import pwd
 

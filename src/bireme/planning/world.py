@@ -1,4 +1,4 @@
-"""World info: host → slot ids as one word for a command line, DeepSpeed's format."""
+"""Encodes and decodes world info, DeepSpeed's format of hosts and their slots in one word."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def encode_world_info(world_info: Mapping[str, Sequence[int | str]]) -> str:
-    """``{"host": [slot, …], …}`` as URL-safe base64 of its JSON; the order of hosts is kept."""
+    """Encode ``{"host": [slot, …], …}`` as URL-safe base64 of its JSON, keeping the order of hosts."""
     return base64.urlsafe_b64encode(json.dumps(world_info).encode()).decode()
 
 
 def decode_world_info(text: str) -> Pool:
-    """The inverse, with slots as words.
+    """Decode world info; the slots become words.
 
     Raises:
-        BadInputError: it is not base64, not JSON, or not a mapping of hosts to lists of slots.
+        BadInputError: the text is not base64, not JSON, or not a mapping of hosts to lists of slots.
     """
     where = "--world_info"
     try:
@@ -32,10 +32,10 @@ def decode_world_info(text: str) -> Pool:
     except ValueError:
         raise BadInputError("not the URL-safe base64 of a JSON object", where=where) from None
     if not isinstance(world, dict) or not world:
-        raise BadInputError("not an object of host: [slots]", where=where)
+        raise BadInputError('not an object such as {"host": [0, 1]}', where=where)
     for host, slots in world.items():
         if not _is_word(host):
-            raise BadInputError(f"{host!r} is not the name of a host", where=where)
+            raise BadInputError(f"not a host name: {host!r}", where=where)
         words = isinstance(slots, list) and all(type(slot) in (int, str) and _is_word(str(slot)) for slot in slots)
         if not words or not slots:
             raise BadInputError(f"the slots of {host} are not a list of ids", where=where)
@@ -43,5 +43,5 @@ def decode_world_info(text: str) -> Pool:
 
 
 def _is_word(text: str) -> bool:
-    """Whether it can be a name in a command line and in an environment."""
+    """Whether a text is safe as a name in a command line and an environment."""
     return text != "" and text.isprintable() and " " not in text

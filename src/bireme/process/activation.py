@@ -1,4 +1,4 @@
-"""What runs a job's programs: the interpreter, in the environment that ``--venv_script`` makes of ours."""
+"""Finds the interpreter of the ranks, and their environment after sourcing ``--venv_script``."""
 
 from __future__ import annotations
 
@@ -22,32 +22,34 @@ _WHERE = "--venv_script"
 
 
 def interpreter(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-    """The Python for the ranks, and the environment that it runs in.
+    """Find the Python for the ranks, and the environment that it runs in.
 
-    With ``--venv_script`` the environment is what that script makes of ours, and Python is the first one on
-    its ``PATH``; else it is the interpreter that runs us.
+    With ``--venv_script``, the environment is the result of sourcing that script, and Python is the first on its
+    ``PATH``. Otherwise both are those of this process.
 
     Raises:
-        BadInputError: the activation script is missing, fails, or leads to no Python.
+        BadInputError: the script is missing or fails, or there is no Python after it.
     """
     script = spec.venv_script
     if script is None:
         return sys.executable, environ
     if not os.path.isfile(script) or not os.access(script, os.R_OK):
-        raise BadInputError(f"cannot read {script}", hint="it is the file that activates the environment", where=_WHERE)
+        raise BadInputError(
+            f"cannot read {script}", hint="expected the script that activates the environment", where=_WHERE
+        )
     environ = _sourced(os.path.abspath(script), environ)
     for name in ("python", "python3"):
         path = find_executable(name, environ)
         if path:
             return path, environ
-    raise BadInputError(f"no python on PATH after {script}", where=_WHERE)
+    raise BadInputError(f"no python on PATH after sourcing {script}", where=_WHERE)
 
 
 def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
     """The environment after ``source script`` in bash."""
     bash = find_executable("bash", environ)
     if not bash:
-        raise BadInputError(f"there is no bash to read {script}", where=_WHERE)
+        raise BadInputError(f"cannot source {script}: no bash on PATH", where=_WHERE)
     import tempfile  # only here: it costs 9 ms
 
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull, "rb") as nothing:
@@ -57,9 +59,9 @@ def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
         out.seek(0)
         err.seek(0)
         found, said = out.read(), err.read().decode(errors="replace").strip().splitlines()
-    if status != 0 or not found:  # it may also have left the shell with 0
+    if status != 0 or not found:  # the script may also have called "exit 0"
         raise BadInputError(
-            f"{script} ended with exit code {exit_code(status)} instead of setting an environment",
+            f"{script} exited with code {exit_code(status)} instead of setting up an environment",
             hint=said[-1] if said else "",
             where=_WHERE,
         )
@@ -68,7 +70,7 @@ def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _run(start: WorkerStart) -> int:
-    """The wait status of a program, of which nothing is left, even if we are killed meanwhile."""
+    """Run a program under a guardian, so that nothing is left of it even if we are killed; return its wait status."""
     handle = guardian.start([start], at_loss=lambda: None)
     status = signal.SIGKILL.value
     try:
@@ -76,7 +78,7 @@ def _run(start: WorkerStart) -> int:
             for word, *args in events:
                 if word == "down":
                     status = int(args[1])
-                    handle.tell("kill")  # what the script has left in the background
+                    handle.tell("kill")  # what the script left in the background
     finally:
         handle.close()
         os.waitpid(handle.pid, 0)

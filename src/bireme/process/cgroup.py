@@ -1,9 +1,8 @@
-"""A control group of the job's own, where one is delegated to us: ``cgroup.kill`` misses nothing.
+"""Puts a job into a control group of its own, where one is delegated to us, so that ``cgroup.kill`` kills all of it.
 
-Only cgroup v2, and only where somebody has handed our group to us (systemd marks such groups with
-the extended attribute ``user.delegate``, or gives them to the user). The guardian moves itself in before
-it forks, so that every process of the job is born inside; moving each worker would cost an RCU
-grace period a rank. Elsewhere everything here does nothing.
+This needs cgroup v2, and a group that was delegated to us: systemd marks such groups with the extended attribute
+``user.delegate``, or gives them to the user. The guardian enters the group before it forks, so that every process of
+the job starts inside; moving each worker would cost an RCU grace period per rank. Elsewhere all functions do nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ _ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 
 
 def delegated() -> str:
-    """The directory of our own v2 group if it was delegated to us, else ``""``."""
+    """The directory of our own group if it is v2 and delegated to us, else ``""``."""
     try:
         with open("/proc/self/cgroup") as file:
             path = next((line[3:].strip() for line in file if line.startswith("0::")), "")
@@ -28,7 +27,7 @@ def delegated() -> str:
 
 
 def _handed_over(group: str) -> bool:
-    """Whether the group's manager allows us to make groups below it."""
+    """Whether the group's manager lets us create groups below it."""
     for attribute in ("user.delegate", "trusted.delegate"):
         try:
             if os.getxattr(group, attribute) == b"1":
@@ -39,10 +38,10 @@ def _handed_over(group: str) -> bool:
 
 
 def enter(pid: int) -> str:
-    """In the guardian: make a group for the job, move into it, return its directory (``""``: none).
+    """In the guardian: create a group for the job and enter it; return its directory, ``""`` if there is none.
 
     Args:
-        pid: the one that names it.
+        pid: names the group.
     """
     outer = delegated()
     if not outer:
@@ -57,12 +56,12 @@ def enter(pid: int) -> str:
 
 
 def group_of(outer: str, pid: int) -> str:
-    """The directory of the job's group: the agent finds it again by the pid of its own child, the watcher."""
+    """The directory of the job's group, named by the pid of the agent's child, so that the agent can find it."""
     return f"{outer}/bireme-{pid}"
 
 
 def leave(inner: str) -> None:
-    """In the guardian: move back out, so that the group can be killed or removed."""
+    """In the guardian: leave the group, so that it can be killed or removed."""
     if inner:
         try:
             _write(f"{os.path.dirname(inner)}/cgroup.procs", "0")
@@ -71,7 +70,7 @@ def leave(inner: str) -> None:
 
 
 def kill(inner: str) -> None:
-    """SIGKILL to every process inside, in one go."""
+    """Send SIGKILL to every process in the group at once."""
     if inner:
         try:
             _write(f"{inner}/cgroup.kill", "1")
@@ -80,7 +79,7 @@ def kill(inner: str) -> None:
 
 
 def remove(inner: str) -> None:
-    """Remove the job's group once nothing runs inside."""
+    """Remove the job's group, which must be empty."""
     if inner:
         try:
             os.rmdir(inner)
@@ -97,6 +96,6 @@ def _write(path: str, text: str) -> None:
 
 
 def named_by(pid: int) -> str:
-    """The job's group as agent and watcher find it, by the pid that names it; ``""`` if there is none."""
+    """In the agent or watcher: the job's group, by the pid that names it; ``""`` if there is none."""
     outer = delegated()
     return group_of(outer, pid) if outer and os.path.isdir(group_of(outer, pid)) else ""

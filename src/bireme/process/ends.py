@@ -1,7 +1,7 @@
-"""In which order children have ended, where the kernel tells: ``waitpid`` knows only that they have.
+"""Finds the order in which child processes ended, which ``waitpid`` does not tell, by an ``epoll`` of their pidfds.
 
-A node whose cores are all busy lets a guardian wait, and the rank that failed first may be followed by those that it
-took along before anybody has looked. An ``epoll`` lists what is ready in the order in which it became so.
+On a busy node the guardian may run late, after the rank that failed first and the ranks that failed because of it have
+all ended. An ``epoll`` lists ready descriptors in the order in which they became ready.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import select
 
 
 class Ends:
-    """Watches children by their pidfds; on kernels before Linux 5.3, and elsewhere, it knows of none."""
+    """Watches children by their pidfds. Before Linux 5.3, and on other systems, it never reports any."""
 
     def __init__(self) -> None:
         self._fds: dict[int, int] = {}
@@ -19,7 +19,7 @@ class Ends:
         self._epoll: select.epoll | None = None
 
     def watch(self, pid: int) -> None:
-        """Tell of its end, unless that cannot be had."""
+        """Watch a child, where the kernel can."""
         try:
             fd = os.pidfd_open(pid)
             self._epoll = self._epoll or select.epoll()
@@ -29,15 +29,15 @@ class Ends:
         self._fds[pid], self._pids[fd] = fd, pid
 
     def new(self) -> list[int]:
-        """The pids of those that have ended and were not forgotten, the first at first; none was reaped by this."""
+        """The pids of ended children that were not forgotten yet, in the order of their ends. Does not reap them."""
         if self._epoll is None or not self._pids:
             return []
         return [self._pids[fd] for fd, _ in self._epoll.poll(0, len(self._pids))]
 
     def forget(self, pid: int) -> None:
-        """It was reaped."""
+        """Stop watching a child that was reaped."""
         fd = self._fds.pop(pid, None)
         if fd is not None and self._epoll is not None:
             del self._pids[fd]
-            self._epoll.unregister(fd)  # a child in mid-fork may have it open as well: closing it is not enough
+            self._epoll.unregister(fd)  # closing is not enough: a child between fork and exec may hold a copy
             os.close(fd)

@@ -1,20 +1,19 @@
-"""The guardian: a small process between the agent and its workers.
+"""The guardian: a small process between the agent and its workers, which kills them all when the agent dies.
 
-It forks the workers, reports their ends, and carries out what the agent tells it. Agent, watcher
-(:mod:`bireme.process.watcher`) and guardian are subreapers, each below the one before it, so that
-whichever of them dies, by SIGKILL too, leaves an ancestor that kills everything below: grandchildren
-in sessions of their own and with an emptied environment included. A guardian *beside* the agent would
-not do, since orphans go past it.
+It forks the workers, reports their ends, and carries out the agent's commands. Agent, watcher
+(:mod:`bireme.process.watcher`) and guardian are subreapers, each below the one before. Whichever of them dies, even by
+SIGKILL, leaves an ancestor that kills everything below, including grandchildren in their own sessions or with an
+emptied environment. A guardian *beside* the agent could not do that: orphans would not become its children.
 
-They speak in lines of ASCII words over two pipes; the end of either pipe is the end of its writers.
+They talk in lines of ASCII words over two pipes. End of file on a pipe means that all its writers are dead.
 
 =================  =====================================================================
 agent → guardian   ``rank SIG *|i,j…``   signal to workers, by their index
 \\                  ``all SIG``            signal to everything below (suspend, resume)
-\\                  ``stray SIG``          and, from now on, to whatever an ended worker leaves
+\\                  ``stray SIG``          from now on, signal to what ended workers leave behind
 \\                  ``kill``               SIGKILL to everything below, until nothing is left
-\\                  ``fork i``             start worker ``i``, which was held back
-\\                  ``gone``               the agent needs neither files nor us any more
+\\                  ``fork i``             start worker ``i``, which was not started at first
+\\                  ``gone``               the agent needs neither its files nor the watcher
 guardian → agent   ``up i PID T``         worker ``i`` was forked, at monotonic second T
 \\                  ``down i STATUS T``    it ended, with this wait status
 \\                  ``unborn i ERRNO``     it could not be forked
@@ -22,7 +21,7 @@ guardian → agent   ``up i PID T``         worker ``i`` was forked, at monotoni
 \\                  ``empty``              nothing is left; the guardian ends
 \\                  ``alone``              the watcher was killed
 watcher → agent    ``lost PID``           the guardian was killed
-\\                  ``swept PID…``         what it has left was killed, but for these
+\\                  ``swept PID…``         what it left was killed, except for these
 \\                  ``unguarded ERRNO``    the guardian could not be forked
 =================  =====================================================================
 """
@@ -50,21 +49,27 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """The agent's end: the pid of its child, which is the watcher, or the guardian if there is none; the two pipes."""
+    """The agent's side of a guardian.
+
+    Args:
+        pid: the agent's child: the watcher, or the guardian if there is no watcher.
+        commands: the pipe to write commands to.
+        events: the pipe to read events from.
+    """
 
     def __init__(self, pid: int, commands: int, events: int) -> None:
         self.pid, self.commands, self.events = pid, commands, events
         self._partial = b""
 
     def tell(self, *words: object) -> None:
-        """Send one command; a guardian that is gone is noticed at its other pipe."""
+        """Send one command. Errors are ignored: the end of a guardian shows on its other pipe."""
         try:
             os.write(self.commands, (" ".join(map(str, words)) + "\n").encode())
         except OSError:
             pass
 
     def read(self) -> list[list[str]] | None:
-        """The events that have come, each as its words; ``None`` at the guardian's end."""
+        """The events that have arrived, each as a list of words; ``None`` at end of file."""
         data = os.read(self.events, 65536)
         if not data:
             return None
@@ -72,7 +77,7 @@ class Handle:
         return [line.decode().split() for line in lines]
 
     def close(self) -> None:
-        """Let go of the pipes: a guardian that still lives kills everything and ends, and then the watcher does."""
+        """Close the pipes. A guardian that is still alive then kills everything and ends, and after it the watcher."""
         self.tell("gone")
         os.close(self.commands)
         os.close(self.events)
@@ -93,20 +98,22 @@ def start(
 
     Args:
         workers: what to start, by index.
-        at_once: how many to start now; the others wait for ``fork``. Nothing is ``empty`` before all were started.
-        files_limit: the (soft, hard) limit of open files that the workers shall have, if it is not ours.
-        farewell: seconds between SIGTERM and SIGKILL when the agent was lost; ranks get none, but ``srun`` has an
-            allocation to give back.
-        keep: descriptors that are held for as long as anything lives (the port's lock).
-        at_start: called in the guardian before it forks: whatever it makes, ``at_loss`` can remove.
-        at_loss: called after the killing, in the guardian when the agent was lost, in the watcher when that was.
-        watched: whether there is a watcher; without one, the death of agent and guardian in one instant leaves what
-            the workers have started.
+        keep: descriptors to hold as long as any process lives (the port's lock).
+        at_start: called in the guardian before it forks. What it creates, ``at_loss`` must be able to remove.
+        at_loss: called after the processes were killed, in the guardian if the agent was lost, else in the watcher.
+        at_once: how many to start at first; the others wait for ``fork``. ``empty`` comes only after all were started.
+        files_limit: the (soft, hard) limit of open files for the workers; ``None``: as in this process.
+        farewell: seconds between SIGTERM and SIGKILL if the agent is lost. 0 for ranks; ``srun`` needs time to give
+            back an allocation.
+        watched: whether to start a watcher. Without one, the workers survive if agent and guardian die at once.
+
+    Raises:
+        UnfitError: no process can be forked.
     """
     command_read, command_write = os.pipe()
     event_read, event_write = os.pipe()
     was = Inherited(files_limit)
-    # A signal between fork and the child's own handlers would write into our wakeup pipe, twice.
+    # A signal before the child installs its own handlers would write into our wakeup pipe.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CATCHABLE)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -115,7 +122,7 @@ def start(
         pid = os.fork()
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        raise UnfitError(f"cannot start a process: {error.strerror}", hint=_FORK_MEND) from None
+        raise UnfitError(f"cannot start a process: {error.strerror}", hint=_FORK_HINT) from None
     if pid == 0:
         try:
             shared = Shared(command_read, event_write, tuple(keep), at_loss, farewell)
@@ -131,7 +138,7 @@ def start(
     return Handle(pid, command_write, event_read)
 
 
-_FORK_MEND = "the limit may be that of the user (ulimit -u) or of the control group (pids.max)"
+_FORK_HINT = "check the limit of the user (ulimit -u) and of the control group (pids.max)"
 _CATCHABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
@@ -149,7 +156,7 @@ class _Guardian:
     ) -> None:
         self.workers, self.shared, self.was, self.mask = workers, shared, was, mask
         self.commands, self.events = shared.commands, shared.events
-        self.lifeline = lifeline  # its end is that of the watcher; -1: there is none
+        self.lifeline = lifeline  # end of file: the watcher is dead; -1: there is no watcher
         self.handle_pid = handle_pid
         self.alive: dict[int, int] = {}  # pid → index
         self.ends = Ends()
@@ -163,7 +170,7 @@ class _Guardian:
 
     def run(self, at_start: Callable[[], object], at_once: int | None) -> NoReturn:
         """Fork the workers (for the arguments see :func:`start`) and serve the agent, until nothing is left."""
-        os.setsid()  # Ctrl+C at the terminal is for the agent to decide upon
+        os.setsid()  # Ctrl+C at the terminal is handled by the agent
         kernel.become_subreaper()
         kernel.name_process("bireme-guard")
         wake = self._take_signals()
@@ -172,7 +179,7 @@ class _Guardian:
         try:
             at_start()
         except OSError:
-            pass  # a directory for tracebacks, a pid file: not worth a job
+            pass  # a directory for tracebacks, a pid file: the job can run without them
         now = len(self.workers) if at_once is None else min(at_once, len(self.workers))
         for index in range(now):
             self._fork(index)
@@ -181,7 +188,7 @@ class _Guardian:
         pipes = {fd for worker in later for fd in (worker.stdin, worker.stdout, worker.stderr)}
         lifeline = {self.lifeline} - {-1}
         kernel.close_all_but({self.commands, self.events, *lifeline, *wake, *self.shared.keep, *pipes})
-        for pid in self.alive:  # after the descriptors were sorted out; who has ended meanwhile is known all the same
+        for pid in self.alive:  # after closing descriptors; a worker that ended before is still reported
             self.ends.watch(pid)
         signal.pthread_sigmask(signal.SIG_SETMASK, set(self.mask) - {signal.SIGCHLD})
         poll = select.poll()
@@ -190,7 +197,7 @@ class _Guardian:
         for fd in lifeline:
             poll.register(fd, select.POLLIN)
         while True:
-            # While killing, look again now and then: a process adopted in mid-fork sends no signal.
+            # While killing, check again regularly: a process adopted between fork and exec causes no signal.
             ready = dict(poll.poll(100 if self.killing else None))
             if wake[0] in ready:
                 os.read(wake[0], 4096)
@@ -216,7 +223,7 @@ class _Guardian:
     # -- workers ---------------------------------------------------------------------------------
 
     def _fork(self, index: int) -> int:
-        """Start a worker; its pid, or 0."""
+        """Start a worker; return its pid, 0 on failure."""
         parent = os.getpid()
         try:
             pid = os.fork()
@@ -224,7 +231,7 @@ class _Guardian:
             self._say("unborn", index, error.errno)
             return 0
         if pid == 0:
-            # One that has to be asked is asked now, and killed by the watcher if it does not hear.
+            # A worker that gets time to end receives SIGTERM, and SIGKILL from the watcher later.
             death = signal.SIGTERM if self.shared.farewell and self.lifeline >= 0 else signal.SIGKILL
             become(self.workers[index], parent, death, self.was, self.mask)
         self.alive[pid] = index
@@ -233,7 +240,7 @@ class _Guardian:
 
     def _fork_held(self, index: int) -> None:
         self.held.discard(index)
-        # A signal that comes before the child's own dispositions would find ours, which ignore it.
+        # A signal before the child sets its own dispositions would be ignored, as in this process.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CATCHABLE)
         pid = self._fork(index)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -244,7 +251,7 @@ class _Guardian:
             os.close(fd)
 
     def _reap(self) -> None:
-        for pid in self.ends.new():  # in the order in which they came: the first is who has failed first
+        for pid in self.ends.new():  # in the order of their ends: the first is the rank that failed first
             self._reap_one(*os.waitpid(pid, os.WNOHANG))
         while True:
             try:
@@ -275,12 +282,12 @@ class _Guardian:
         below = kernel.descendants([os.getpid()])
         for pid in below:
             kernel.send(pid, signum)
-        if not kernel.LINUX:  # no tree to be had: each worker leads a group of its own
+        if not kernel.LINUX:  # no process tree: each worker leads a process group
             for pid in self.alive:
                 kernel.send(-pid, signum)
 
     def _signal_strays(self) -> None:
-        """What an ended worker has left hangs directly below us: signal each such tree, once."""
+        """Signal, once, every process that an ended worker left: it is our child now, or below one."""
         adopted = [pid for pid in kernel.children() if pid not in self.alive]
         if adopted:
             for pid in {*adopted, *kernel.descendants(adopted)} - self.signalled:
@@ -293,11 +300,11 @@ class _Guardian:
     def _say(self, *words: object) -> None:
         try:
             os.write(self.events, (" ".join(map(str, words)) + "\n").encode())
-        except OSError:  # the agent is gone: its other pipe says so too
+        except OSError:  # the agent is gone, which its other pipe shows too
             pass
 
     def _obey(self) -> bool:
-        """Carry out what has come; ``False`` when the agent is gone."""
+        """Carry out the commands that have arrived; ``False`` if the agent is gone."""
         data = os.read(self.commands, 65536)
         if not data:
             return False

@@ -1,4 +1,4 @@
-"""A program of ours that works beside us, and answers with one line of JSON."""
+"""Runs a helper program beside this process, which answers with one line of JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_BYTES = 1 << 20
 
 
 class Helper:
-    """Its stdin is its lifeline: it ends with us. The terminal's signals do not reach it.
+    """A helper process. It ends when its stdin closes, so it cannot outlive us. The terminal's signals do not reach it.
 
     Args:
         argv: the program.
@@ -41,14 +41,14 @@ class Helper:
         self._loop: Loop | None = None
 
     def tell(self, **body: object) -> None:
-        """A line of JSON to its stdin."""
+        """Send it a line of JSON."""
         try:
             os.write(self._stdin, f"{json.dumps(body)}\n".encode())
         except OSError:
-            pass  # it has ended, and that it has is read elsewhere
+            pass  # it has ended, which shows when its answer is read
 
     def when_answered(self, loop: Loop, on_answer: Callable[[dict[str, Any]], None]) -> None:
-        """Call once with the object that it prints; with ``{"error": WHY}`` if it ends without one."""
+        """Call back once with the object that it prints, or with ``{"error": REASON}`` if it ends without one."""
         self._loop = loop
         loop.watch(self._stdout, lambda: self._read(on_answer))
 
@@ -72,10 +72,10 @@ class Helper:
             answer = None
         if isinstance(answer, dict):
             return answer
-        return {"error": f"{self._name} has ended without an answer"}
+        return {"error": f"{self._name} ended without an answer"}
 
     def close(self) -> None:
-        """End it."""
+        """Kill the process."""
         if self._loop is not None:
             self._loop.unwatch(self._stdout)
             self._loop = None

@@ -1,7 +1,7 @@
-"""What the kernel offers for holding on to processes: subreapers, parent-death signals, the tree.
+"""Wraps what the kernel offers to control processes: subreapers, parent-death signals, the process tree, ``/proc``.
 
-Linux only; elsewhere the calls do nothing and say so by returning ``False`` or nothing
-(``docs/guarantees.md`` lists what that costs).
+Linux only. Elsewhere the functions do nothing and return ``False`` or nothing (``docs/guarantees.md`` lists the
+consequences).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LINUX = sys.platform.startswith("linux")
 
 STUCK_WAIT = 5.0
-"""Seconds that a process which nobody is above any more tries to kill what is below it."""
+"""Seconds for which a process whose ancestors are dead tries to kill what is below it."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -33,13 +33,13 @@ if LINUX:
 
 
 def become_subreaper(on: bool = True) -> None:
-    """Orphans below this process become its children instead of init's, where that can be had."""
+    """Make orphans below this process its children instead of init's, where the system can."""
     if LINUX:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
 
 def is_subreaper() -> bool:
-    """Whether orphans come to this process already."""
+    """Whether this process is a subreaper already."""
     if not LINUX:
         return False
     flag = ctypes.c_int(0)
@@ -48,10 +48,10 @@ def is_subreaper() -> bool:
 
 
 def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
-    """Send this process a signal when the *thread* that forked it ends; call between fork and exec.
+    """Have the kernel send this process a signal when the *thread* that forked it ends; call between fork and exec.
 
-    The signal is tied to the forking thread, is not inherited by children, and is lost when the
-    parent died before the call: hence the look at the parent's pid, after it.
+    The signal is tied to the forking thread and not inherited by children. It is not sent if the parent died before
+    the call, so the parent's pid is checked afterwards.
     """
     if LINUX:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
@@ -94,7 +94,7 @@ def children() -> list[int]:
 
 
 def descendants(roots: Collection[int]) -> list[int]:
-    """Every live process below ``roots``, parents before children, the roots themselves left out."""
+    """Every live process below ``roots``, without these, parents before children."""
     below: dict[int, list[int]] = {}
     for pid, parent in _parents().items():
         below.setdefault(parent, []).append(pid)
@@ -108,7 +108,7 @@ def descendants(roots: Collection[int]) -> list[int]:
 
 
 def _parents() -> dict[int, int]:
-    """pid → parent's pid of every process that is not a zombie."""
+    """The parent's pid of every process that is not a zombie, by pid."""
     table = {}
     for name in os.listdir("/proc") if LINUX else ():
         if name.isdigit():
@@ -119,7 +119,7 @@ def _parents() -> dict[int, int]:
 
 
 def marked(name: str, value: str) -> list[int]:
-    """Every process with ``name=value`` in the environment that it was started with, wherever it hangs in the tree."""
+    """Every process with ``name=value`` in its initial environment, wherever it is in the process tree."""
     wanted = f"{name}={value}".encode()
     found = []
     for pid in os.listdir("/proc") if LINUX else ():
@@ -134,7 +134,7 @@ def marked(name: str, value: str) -> list[int]:
 
 
 def close_all_but(keep: Collection[int]) -> None:
-    """Close every descriptor but these, stdout and stderr; stdin becomes the null device."""
+    """Close every descriptor except these, stdout and stderr; stdin becomes the null device."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     for low, high in pairwise([2, *sorted(keep), 1 << 20]):
@@ -142,7 +142,7 @@ def close_all_but(keep: Collection[int]) -> None:
 
 
 def send(pid: int, signum: int) -> None:
-    """A signal to a process that may be gone already."""
+    """Send a signal to a process that may be gone already."""
     try:
         os.kill(pid, signum)
     except OSError:
@@ -150,10 +150,16 @@ def send(pid: int, signum: int) -> None:
 
 
 def kill_below(spare: Collection[int], seconds: float) -> list[int]:
-    """Kill and reap everything below this process; return the pids that would not die in time.
+    """Kill and reap everything below this process, which must be a subreaper.
 
-    Being a subreaper, this process inherits whatever loses its parent, so that nothing below it is
-    left once ``waitpid`` knows no child any more. ``spare``: own children that are not to be touched.
+    Orphans become children of this process, so nothing below it is left once ``waitpid`` finds no child.
+
+    Args:
+        spare: children that are left alone.
+        seconds: how long to try.
+
+    Returns:
+        The pids that did not die in time.
     """
     deadline = time.monotonic() + seconds
     pause = 0.001
@@ -163,8 +169,8 @@ def kill_below(spare: Collection[int], seconds: float) -> list[int]:
         left = _reap_and_list(spare)
         if not left or time.monotonic() > deadline:
             return left
-        # A kill is carried out within microseconds unless the kernel holds the process:
-        # there is no event for "a grandchild that was adopted", so look again, ever less often.
+        # A process dies within microseconds unless the kernel holds it. There is no event for an adopted
+        # grandchild, so check again, with growing pauses.
         time.sleep(pause)
         pause = min(2 * pause, 0.1)
 
@@ -184,5 +190,5 @@ def _reap_and_list(spare: Collection[int]) -> list[int]:
             return alive + descendants(alive)
         if not reaped:
             break
-        # Those that have ended since they were listed may have left us theirs: look again.
+        # Processes that ended since they were listed may have left us their children: check again.
     return []

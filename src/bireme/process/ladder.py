@@ -1,7 +1,7 @@
-"""The stop ladder: one for everything that ends a node's part of a job.
+"""The stop ladder: the steps from a request to stop to the end of all processes, the same for every cause. Pure.
 
-TERM (or the signal that came) to all at once, one shared deadline, KILL, a sweep, a bounded wait for
-what the kernel holds. A table, so that it can be read and tested without a process.
+SIGTERM (or the signal that was received) to all at once, one shared deadline, SIGKILL, and a bounded wait for processes
+that the kernel holds. It is a table, so that it can be read and tested without processes.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     Do: TypeAlias = Literal["signal", "sweep", "kill", "give up", "finish"]
 
 KILL_WAIT = 5.0
-"""Seconds to wait after SIGKILL for a process that the kernel holds, before it is named and left."""
+"""Seconds to wait after SIGKILL for a process that the kernel holds; then it is reported and left behind."""
 
 
 class Step(Value):
-    """Where an event leads: the new state, what to do, and when the next deadline is."""
+    """The result of an event: the new state, what to do, and when the next deadline is."""
 
     state: State
     do: tuple[Do, ...] = ()
     deadline: Literal["grace", "kill", "cancel", "keep"] = "keep"
 
 
-# stop: somebody wants the end. urge: and does not want to wait. deserted: every rank has ended, but
-# has left processes behind. deadline: the time is over. empty: nothing is left below the guardian.
+# stop: the job is to end. urge: at once, without the grace time. deserted: every rank has ended, but processes
+# are left. deadline: the time is over. empty: nothing is left below the guardian.
 TABLE: dict[tuple[State, Event], Step] = {
     ("running", "stop"): Step("stopping", ("signal",), "grace"),
     ("running", "urge"): Step("killing", ("kill",), "kill"),
@@ -47,19 +47,22 @@ TABLE: dict[tuple[State, Event], Step] = {
 
 
 class Ladder:
-    """The table's current row, and the grace time."""
+    """The present state in the table.
+
+    Args:
+        grace: seconds between the stop signal and SIGKILL.
+    """
 
     def __init__(self, grace: float) -> None:
         self.grace = grace
         self.state: State = "running"
         self.signum: int = signal.SIGTERM
 
-    def on(
-        self, event: Event, signum: int = signal.SIGTERM
-    ) -> tuple[tuple[Do, ...], float | Literal["cancel", "keep"]]:
-        """What to do now, and when the next ``deadline`` comes: in so many seconds, never, or as it was.
+    def on(self, event: Event, signum: int = signal.SIGTERM) -> tuple[tuple[Do, ...], Deadline]:
+        """Go to the next state. An event that the table does not list for this state changes nothing.
 
-        An event that the table does not know in this state changes nothing.
+        Returns:
+            What to do now, and when the next ``deadline`` comes: in so many seconds, never ("cancel"), or as before.
         """
         step = TABLE.get((self.state, event))
         if step is None:

@@ -1,4 +1,4 @@
-"""Did the kernel's out-of-memory killer strike? Asked only when a rank died by a SIGKILL that was not ours."""
+"""Finds out whether the kernel's out-of-memory killer ended a rank, when it died by a SIGKILL that was not ours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 class OomWatch:
-    """Remembers how often the killer had struck when the job began, and where the kernel's log ended."""
+    """Compares the kernel's count of out-of-memory kills, and its log, with their state when this was created."""
 
     def __init__(self) -> None:
         self._counter, self._field = _counter_file()
@@ -15,27 +15,27 @@ class OomWatch:
         self._read = b""
 
     def struck(self, pid: int) -> bool:
-        """Whether the killer ended ``pid``, as the kernel's log or the counter of our control group says."""
+        """Whether the killer ended ``pid``, by the kernel's log or the counter of our control group."""
         return self._in_log(pid) or self._count() > self._before
 
     def close(self) -> None:
-        """Free the descriptor."""
+        """Close the kernel's log."""
         if self._log >= 0:
             os.close(self._log)
             self._log = -1
 
     def _in_log(self, pid: int) -> bool:
-        """Look for ``Killed process PID`` in what has been logged since: earlier, the number was another's."""
+        """Look for ``Killed process PID`` in what was logged since; earlier, the pid was that of another process."""
         if self._log < 0:
             return False
         while True:
             try:
                 record = os.read(self._log, 8192)
-            except BrokenPipeError:  # some were overwritten before we came to them: the next is the oldest there is
+            except BrokenPipeError:  # some records were overwritten unread: continue with the oldest one left
                 continue
             except OSError:  # EAGAIN at the end
                 return f"Killed process {pid} ".encode() in self._read
-            if not record:  # what a container has put there is no log
+            if not record:  # in a container this may be an ordinary file
                 return False
             if b"Killed process " in record:
                 self._read += record
@@ -49,7 +49,7 @@ class OomWatch:
 
 
 def _counter_file() -> tuple[str, str]:
-    """(file, beginning of the line) that counts processes killed: our control group's, else the machine's."""
+    """(file, start of the line) of the counter of killed processes: our control group's, else the machine's."""
     try:
         with open("/proc/self/cgroup", errors="surrogateescape") as file:
             groups = [line.rstrip("\n").split(":", 2) for line in file]
@@ -68,7 +68,7 @@ def _counter_file() -> tuple[str, str]:
 
 
 def _log_from_now_on() -> int:
-    """A descriptor of the kernel's log that gives what comes after this call; -1 where we may not read it."""
+    """Open the kernel's log at its end; return the descriptor, -1 where we may not read it."""
     try:
         fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     except OSError:

@@ -1,4 +1,4 @@
-"""The bound on open files: often 1024 by default, and every rank takes four descriptors while it is started."""
+"""Raises the limit of open files: often 1024, while every rank needs four descriptors when it is started."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import resource
 from bireme.errors import UnfitError
 
 _OURS = 64
-"""Descriptors that we need besides those of the ranks."""
+"""Descriptors that we need in addition to those of the ranks."""
 
 
 def allow_files(count: int) -> tuple[int, int] | None:
-    """Raise the soft limit, if need be, so that ``count`` more descriptors can be opened.
+    """Raise the soft limit, if necessary, so that ``count`` more descriptors can be opened.
 
     Returns:
-        The limits as they were, for the ranks; ``None`` when nothing was changed.
+        The (soft, hard) limits as they were, for the ranks; ``None`` if nothing was changed.
 
     Raises:
         UnfitError: the hard limit is too low.
@@ -25,13 +25,13 @@ def allow_files(count: int) -> tuple[int, int] | None:
         return None
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise UnfitError(
-            f"{needed} open files are needed, {hard} are allowed", hint="raise the hard limit (ulimit -Hn)"
+            f"{needed} open files are needed, but only {hard} are allowed", hint="raise the hard limit (ulimit -Hn)"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     return soft, hard
 
 
 def give_back(limits: tuple[int, int] | None) -> None:
-    """In a rank: the limits as the command found them."""
+    """In a rank: restore the limits that :func:`allow_files` returned."""
     if limits is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

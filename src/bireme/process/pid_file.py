@@ -1,10 +1,10 @@
 """The pid file of ``--save_pid``: ``/tmp/<pid>.deepspeed``, DeepSpeed's path and content.
 
-The guardian makes it, so that there is no moment at which it stands there and nobody would remove it; but an elastic
-job keeps it between two epochs, too, when there is no guardian.
+The guardian creates it, so that there is always a process that will remove it. Only an elastic job keeps it between two
+epochs, when there is no guardian.
 
-Anyone may write to ``/tmp``. Only a file of this user's is believed, no link is followed, and another user's file that
-we may not replace there does not stop the job: it runs without one.
+Anyone may write to ``/tmp``. Only files of this user are trusted, and no link is followed. If another user's file is in
+the way and cannot be replaced, the job runs without a pid file.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ DIRECTORY = "/tmp"
 
 
 class PidFile:
-    """The file of one command, from its first process to the end of a ``with``.
+    """The pid file of one command; removed at the end of a ``with``.
 
     Args:
-        main_pid: of the command that was typed, which names the file; None: there is none, as nobody has asked for it.
+        main_pid: the pid of the command that was typed, which names the file; None: no file is wanted.
 
     Raises:
-        BadInputError: it belongs to a process that lives, or the directory cannot be written.
+        BadInputError: the file belongs to a running process, or the directory is not writable.
 
     Attributes:
-        path: of the file; None: there is none.
+        path: the path of the file; None: there is none.
     """
 
     def __init__(self, main_pid: int | None) -> None:
         self.path = os.path.join(DIRECTORY, f"{main_pid}.deepspeed") if main_pid is not None else None
         self._launcher = os.getpid()
-        if self.path is not None and _belongs_to_a_stranger(self.path):
-            complain(f"{self.path} is another user's: no pid file is written; the launcher's pid is {self._launcher}")
+        if self.path is not None and _belongs_to_another_user(self.path):
+            complain(
+                f"{self.path} belongs to another user: no pid file is written; the launcher's pid is {self._launcher}"
+            )
             self.path = None
         if self.path is not None:
             _check(self.path)
@@ -51,7 +53,7 @@ class PidFile:
             drafts.write(self.path, str(self._launcher).encode(), mode=0o644)
 
     def remove(self) -> None:
-        """Remove it if it is ours; a guardian may have done so already."""
+        """Remove the file if it is ours; a guardian may have done so already."""
         if self.path is not None and _owner(self.path) == self._launcher:
             drafts.remove(self.path)
 
@@ -63,16 +65,16 @@ class PidFile:
 
 
 def _check(path: str) -> None:
-    """One that a dead process has left will be replaced."""
+    """Refuse the file of a running launcher, and a directory that is not writable."""
     where = "--save_pid"
-    if _belongs_to_the_living(path):
-        raise BadInputError(f"{path} belongs to a launcher that is running", where=where)
+    if _belongs_to_running_process(path):
+        raise BadInputError(f"{path} belongs to a running launcher", where=where)
     if not os.access(DIRECTORY, os.W_OK | os.X_OK):
         raise BadInputError(f"cannot write {path}", where=where)
 
 
-def _belongs_to_a_stranger(path: str) -> bool:
-    """Whether something stands there that we may not replace: in a sticky directory, that is its owner's business."""
+def _belongs_to_another_user(path: str) -> bool:
+    """Whether something is in the way that we may not replace; in a sticky directory only its owner may."""
     try:
         found, folder = os.lstat(path), os.stat(DIRECTORY)
     except OSError:
@@ -82,7 +84,7 @@ def _belongs_to_a_stranger(path: str) -> bool:
 
 
 def _owner(path: str) -> int:
-    """The launcher whose pid stands there; 0: none, or not in a file of this user's."""
+    """The pid in the file; 0: none, or the file is not a regular file of this user."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -98,7 +100,7 @@ def _owner(path: str) -> int:
         os.close(fd)
 
 
-def _belongs_to_the_living(path: str) -> bool:
+def _belongs_to_running_process(path: str) -> bool:
     owner = _owner(path)
     if owner <= 0 or owner == os.getpid():
         return False

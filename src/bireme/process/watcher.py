@@ -1,11 +1,11 @@
-"""The watcher: a process between agent and guardian, which kills what is below should both be killed at once.
+"""The watcher: a process between agent and guardian, which kills everything below if both are killed at once.
 
-Agent, watcher and guardian are subreapers, each below the one before it. So whichever two of them are killed in the
-same instant, the third is an ancestor of everything, or everything falls to it. The watcher only waits for the
-guardian's end; it is a fork of the agent and needs next to no memory of its own.
+Agent, watcher and guardian are subreapers, each below the one before. If any two of them are killed in the same
+instant, the third is an ancestor of all remaining processes, or becomes their parent. The watcher only waits for the
+end of the guardian. It is a fork of the agent and needs almost no memory of its own.
 
-It writes into the guardian's events (see :mod:`bireme.process.guardian`), whose end the agent thus sees only when
-both are gone, and reads the agent's commands when the guardian cannot any more.
+It shares the guardian's pipe of events (see :mod:`bireme.process.guardian`), so the agent sees end of file only when
+both are dead. It reads the agent's commands once the guardian is dead.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ class Shared(Value):
 
 
 def stand_between(shared: Shared) -> tuple[int, int]:
-    """Become the watcher, and fork the guardian; only the guardian returns from here.
+    """Become the watcher, and fork the guardian. Only the guardian returns from this call.
 
-    All signals must be blocked; the watcher leaves them so. Returns a descriptor that is at its end when the watcher
-    is, and the watcher's pid.
+    All signals must be blocked; the watcher keeps them blocked.
+
+    Returns:
+        A descriptor that reaches end of file when the watcher dies, and the watcher's pid.
     """
     os.setsid()
     kernel.become_subreaper()
@@ -63,7 +65,7 @@ def stand_between(shared: Shared) -> tuple[int, int]:
 
 
 def _sweep(shared: Shared, guardian: int) -> None:
-    """The guardian was killed: tell the agent, and kill what has fallen to us."""
+    """The guardian was killed: tell the agent, and kill the processes that are now below us."""
     _say(shared, "lost", guardian)
     if shared.farewell:
         _bid_farewell(shared.farewell)
@@ -75,7 +77,7 @@ def _sweep(shared: Shared, guardian: int) -> None:
 
 
 def _await_agent(shared: Shared) -> NoReturn:
-    """The agent still reads what ranks have recorded, and then removes the files: unless it is lost before."""
+    """Wait until the agent has read what ranks recorded and removed the files; do that if it dies before."""
     os.close(shared.events)
     while data := os.read(shared.commands, 65536):
         if data.endswith(b"gone\n"):
@@ -85,7 +87,7 @@ def _await_agent(shared: Shared) -> NoReturn:
 
 
 def _bid_farewell(seconds: float) -> None:
-    """Ask what has fallen to us to end, and give it so long."""
+    """Send SIGTERM to everything below, and wait up to ``seconds`` for its end."""
     deadline = time.monotonic() + seconds
     for pid in kernel.descendants([os.getpid()]):
         kernel.send(pid, signal.SIGTERM)

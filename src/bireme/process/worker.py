@@ -1,4 +1,4 @@
-"""A worker between its fork and its program: what the guardian's child does until it executes that."""
+"""A worker between fork and exec: what the guardian's child does until it executes its program."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ class WorkerStart(Value):
     cores: tuple[int, ...] = ()
 
 
-# What a terminal, a shell or a scheduler sends to a whole group; the agent decides about these.
+# Signals that a terminal, shell or scheduler sends to a whole process group: guardian and watcher ignore them.
 DEAF = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
          signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGALRM)  # fmt: skip
-# Ignored by the Python interpreter itself: no program expects that.
+# The Python interpreter ignores these, which no program expects to inherit.
 _OURS = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Inherited:
-    """What the command found when it was started and workers find again: ignored signals (nohup, ``&``), limits."""
+    """What workers inherit as the command found it: ignored signals (nohup, ``&``) and the limit of open files."""
 
     def __init__(self, files_limit: tuple[int, int] | None) -> None:
         self.files_limit = files_limit
         self.ignored = [s for s in DEAF if s not in _OURS and signal.getsignal(s) is signal.SIG_IGN]
 
     def give_back(self) -> None:
-        """In a worker, before exec: every signal as the command found it."""
+        """In a worker, before exec: restore every signal as the command found it."""
         for signum in (*DEAF, *_OURS, signal.SIGCHLD):
             signal.signal(signum, signal.SIG_IGN if signum in self.ignored else signal.SIG_DFL)
 
 
 def become(worker: WorkerStart, parent: int, death: int, was: Inherited, mask: Collection[int]) -> NoReturn:
-    """In the forked child: turn into the worker's program, or say why not and end with 126 or 127.
+    """In the forked child: execute the worker's program, or report the error and exit with 126 or 127.
 
     Args:
-        worker: what it is to become.
-        parent: the guardian.
+        worker: what to execute.
+        parent: the guardian's pid.
         death: the signal that the program gets when the guardian dies.
-        was: what it shall find of what the command found.
-        mask: the signals that it shall find blocked.
+        was: what to restore as the command found it.
+        mask: the signals to block in the program.
     """
     code = 126
     try:
@@ -80,7 +80,7 @@ def become(worker: WorkerStart, parent: int, death: int, was: Inherited, mask: C
 
 
 def _execute(argv: tuple[str, ...], env: dict[str, str]) -> NoReturn:
-    """``os.execvpe`` without its import, for which a low limit of open files may leave no descriptor."""
+    """Like ``os.execvpe``, which imports a module and fails if no descriptor is left for that."""
     if os.sep in argv[0]:
         os.execve(argv[0], argv, env)
     failure: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -89,7 +89,7 @@ def _execute(argv: tuple[str, ...], env: dict[str, str]) -> NoReturn:
             os.execve(os.path.join(directory, argv[0]), argv, env)
         except (FileNotFoundError, NotADirectoryError):
             pass
-        except OSError as error:  # there, but it cannot be run: an error only if no other can
+        except OSError as error:  # found but not executable: an error only if no other is
             failure = error
     raise failure
 
@@ -98,7 +98,7 @@ def _place(*fds: int) -> None:
     """Make the given descriptors 0, 1 and 2, whatever numbers they have now."""
     high = [os.dup(fd) if fd < 3 else fd for fd in fds]
     spare = []
-    while any(fd < 3 for fd in high):  # a command started with some of 0, 1, 2 closed
+    while any(fd < 3 for fd in high):  # the command was started with some of 0, 1, 2 closed
         spare.append(high)
         high = [os.dup(fd) if fd < 3 else fd for fd in high]
     for target, fd in enumerate(high):

@@ -1,4 +1,4 @@
-"""Reading what the kernel publishes; what is missing or denied reads as nothing."""
+"""Reads files of /proc and /sys; a file that is missing or not readable counts as empty."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def read(path: str) -> str:
-    """The file's text without the white space around it."""
+    """The text of the file without surrounding white space; "" if it cannot be read."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             return file.read().strip()
@@ -15,7 +15,7 @@ def read(path: str) -> str:
 
 
 def listing(path: str) -> list[str]:
-    """The directory's entries, in no particular order."""
+    """The entries of the directory, in no particular order; none if it cannot be read."""
     try:
         return os.listdir(path)
     except OSError:

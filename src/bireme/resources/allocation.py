@@ -1,32 +1,32 @@
-"""The hosts that a batch system has allotted to us, from the environment that it gives its jobs.
+"""Finds the hosts that a scheduler (Slurm, PBS, LSF) has allocated, from the environment of its jobs.
 
 =====  ============================================================================================
-slurm  ``SLURM_JOB_ID`` with ``SLURM_JOB_NODELIST`` (``node[1-3,07],gpu1``). Of a heterogeneous job
-       it is the first component.
-pbs    ``PBS_NODEFILE``, of PBS and Torque: a line for each process or core that a host is to have.
+slurm  ``SLURM_JOB_ID`` with ``SLURM_JOB_NODELIST`` (``node[1-3,07],gpu1``). In a heterogeneous job
+       that is the first component.
+pbs    ``PBS_NODEFILE``, of PBS and Torque: one line for each process or core on a host.
 lsf    ``LSB_JOBID`` with ``LSB_DJOB_HOSTFILE`` (the same kind of file) or, without it,
        ``LSB_MCPU_HOSTS`` (``hostA 4 hostB 4``).
 =====  ============================================================================================
 
-**Slots.** What a job of ours wants is devices; what these systems mostly count is cores. And a number of
-devices does not say which: on a shared host ours may be 2 and 3, which only the host can tell. So hosts
-are asked for their devices (their ``slots`` are ``None``), except where tasks are what counts:
+**Slots.** Our jobs need devices, but schedulers mostly count cores. A number of devices does not say which ones: on a
+shared host they may be 2 and 3, which only the host knows. So the hosts are asked for their devices (``slots`` is
+``None``), except where the number of tasks counts:
 
-* Slurm's number of GPUs is kept beside the hosts. ``SLURM_GPUS_PER_NODE`` speaks of every host;
-  ``SLURM_GPUS_ON_NODE`` and ``SLURM_JOB_GPUS`` speak only of the host on which they are set, so they
-  count when it is the only one: after ``--gpus=5`` the hosts differ.
-* The number of tasks makes slots where nothing shows a device, neither the scheduler's variables nor
-  ``CUDA_VISIBLE_DEVICES`` and its kin, and somebody asked for several on a host. Slurm sets
-  ``SLURM_TASKS_PER_NODE`` to the number of cores when nobody asked (``sbatch -N2 --exclusive``), so there
-  must be a ``SLURM_NTASKS`` above the number of hosts; and a shell that ``salloc`` opened on the
-  login host sees none of the job's devices, so there must be a ``SLURMD_NODENAME``.
-  One line for each host in the file of PBS or LSF is what they write when cores, GPUs or whole hosts
-  were asked for by other words: it says nothing.
+* Slurm's number of GPUs is stored beside the hosts. ``SLURM_GPUS_PER_NODE`` is valid for every host.
+  ``SLURM_GPUS_ON_NODE`` and ``SLURM_JOB_GPUS`` are valid only for the host on which they are set, so they
+  are used only if it is the only host: after ``--gpus=5`` the hosts differ.
+* The number of tasks becomes the number of slots if no variable names a device, neither the scheduler's nor
+  ``CUDA_VISIBLE_DEVICES`` and the like, and the user asked for several tasks per host. Slurm also sets
+  ``SLURM_TASKS_PER_NODE``, to the number of cores, when the user did not ask (``sbatch -N2 --exclusive``), so
+  ``SLURM_NTASKS`` must be above the number of hosts. A shell that ``salloc`` opened on the login host sees none of
+  the job's devices, so ``SLURMD_NODENAME`` must be set.
+  PBS and LSF also write one line per host when the user asked for cores, GPUs or whole hosts in other ways, so one
+  line per host gives no number of slots.
 
-**The launch host of LSF.** Where LSF works with CSM (IBM's machines), a job's script runs on a launch
-host, which is listed first, with one slot, and computes nothing. It is left out where it can be told
-from a small share of a common host: there is a ``CSM_ALLOCATION_ID``, or its name begins as sites name
-such hosts, and every other host has more than one slot. Those then count cores, and are not believed.
+**The launch host of LSF.** Where LSF works with CSM (IBM's machines), the job script runs on a launch host. It is
+listed first, with one slot, and computes nothing. It is left out if it can be told from a small share of an ordinary
+host: ``CSM_ALLOCATION_ID`` is set, or its name begins as such hosts are usually named, and every other host has more
+than one slot. The slots of the other hosts then are cores, and are not used.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from bireme.resources.hostfile import (
     HostEntry,
     is_host,
     numbered_lines,
-    quoted,
     read_text,
     split_outside_brackets,
 )
+from bireme.resources.pool import quoted
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -58,15 +58,15 @@ if TYPE_CHECKING:
 _NUMBERS_OF_DEVICES = tuple(f"SLURM_GPUS{end}" for end in ("", "_ON_NODE", "_PER_NODE", "_PER_TASK", "_PER_SOCKET"))
 _LISTS_OF_DEVICES = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 _LAUNCH_HOSTS = ("batch", "launch", "login")
-_MEND = "--hostfile or --hosts name the hosts instead"
+_HINT = "name the hosts with --hostfile or --hosts instead"
 
 
 class Allocation(Value):
-    """What the scheduler gave us.
+    """The hosts that a scheduler has allocated to this job.
 
     Attributes:
-        entries: the hosts in the scheduler's order; ``slots`` where tasks (or cores) were counted.
-        gpus: how many GPUs each host has for the job; ``None``: not known, or not the same for all.
+        entries: the hosts in the scheduler's order, with ``slots`` only where the number of tasks counts.
+        gpus: the number of GPUs on each host; ``None`` if unknown, or not the same on all.
     """
 
     scheduler: Scheduler
@@ -75,13 +75,12 @@ class Allocation(Value):
 
 
 def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """The allocation in which this process runs; ``None``: there is none.
+    """The allocation in which this process runs, or ``None``.
 
-    Where several schedulers have left their variables (one started through another), the order is
-    Slurm, PBS, LSF.
+    If several schedulers have set their variables (one started through another), the order is Slurm, PBS, LSF.
 
     Raises:
-        BadInputError: a variable, or the file that it names, is not what it should be.
+        BadInputError: a variable, or the file that it names, is malformed.
     """
     return _slurm(environ) or _pbs(environ) or _lsf(environ)
 
@@ -98,7 +97,7 @@ def _slurm(environ: Mapping[str, str]) -> Allocation | None:
 
 
 def _gpus(environ: Mapping[str, str], hosts: int) -> int:
-    """How many GPUs every host has; 0: not known."""
+    """The number of GPUs on every host; 0 if unknown."""
     where = "SLURM_GPUS_PER_NODE"
     total = 0
     for word in environ.get(where, "").split(","):
@@ -114,7 +113,7 @@ def _gpus(environ: Mapping[str, str], hosts: int) -> int:
 
 
 def _tasks(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, int]:
-    """How many tasks somebody asked for on each host; nothing where nobody did."""
+    """The number of tasks on each host; empty if the user did not ask for tasks."""
     asked = environ.get("SLURM_NTASKS", "")
     if not environ.get("SLURMD_NODENAME") or not asked or _number(asked, asked, "SLURM_NTASKS") <= len(names):
         return {}
@@ -128,7 +127,7 @@ def _tasks(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, int]
         tasks += [_number(number, word, where)] * min(repeated, len(names))
         if len(tasks) > len(names):
             return {}
-    # Within a step it counts the step's hosts, of which we do not know which they are.
+    # Inside a step the list is for the step's hosts, which we do not know.
     return dict(zip(names, tasks, strict=True)) if len(tasks) == len(names) and all(tasks) else {}
 
 
@@ -137,8 +136,8 @@ def _pbs(environ: Mapping[str, str]) -> Allocation | None:
     if not path:
         return None
     counts = _counted(path, "PBS_NODEFILE")
-    gpus = _files.read(environ.get("PBS_GPUFILE") or os.devnull)  # Torque: a line for each GPU, if there are any
-    return _by_counts("pbs", counts, believed=not gpus and not _shows_devices(environ))
+    gpus = _files.read(environ.get("PBS_GPUFILE") or os.devnull)  # Torque: one line per GPU, if any
+    return _by_counts("pbs", counts, use_counts=not gpus and not _shows_devices(environ))
 
 
 def _lsf(environ: Mapping[str, str]) -> Allocation | None:
@@ -151,17 +150,19 @@ def _lsf(environ: Mapping[str, str]) -> Allocation | None:
     launch = marked and counts[first][0] == 1 and bool(others) and all(counts[name][0] > 1 for name in others)
     if launch:
         del counts[first]
-    return _by_counts("lsf", counts, believed=not launch and not _shows_devices(environ))
+    return _by_counts("lsf", counts, use_counts=not launch and not _shows_devices(environ))
 
 
-def _by_counts(scheduler: Scheduler, counts: Counts, *, believed: bool) -> Allocation:
-    believed = believed and any(count > 1 for count, _ in counts.values())
-    entries = (HostEntry(name, slots=count if believed else None, line=line) for name, (count, line) in counts.items())
+def _by_counts(scheduler: Scheduler, counts: Counts, *, use_counts: bool) -> Allocation:
+    use_counts = use_counts and any(count > 1 for count, _ in counts.values())
+    entries = (
+        HostEntry(name, slots=count if use_counts else None, line=line) for name, (count, line) in counts.items()
+    )
     return Allocation(scheduler, tuple(entries))
 
 
 def _counted(path: str, variable: str) -> Counts:
-    """The hosts of a file that lists one on a line, as often as it has slots."""
+    """The hosts of a file that has one line for each slot of a host."""
     counts: Counts = {}
     for number, line in numbered_lines(read_text(path, variable)):
         name = line.strip()
@@ -170,7 +171,7 @@ def _counted(path: str, variable: str) -> Counts:
             count, first = counts.get(name, (0, number))
             counts[name] = count + 1, first
     if not counts:
-        raise BadInputError(f"{path} lists no host", hint=_MEND, where=variable)
+        raise BadInputError(f"{path} lists no hosts", hint=_HINT, where=variable)
     return counts
 
 
@@ -187,9 +188,9 @@ def _paired(text: str, variable: str) -> Counts:
 
 
 def _expand(text: str, where: str) -> Iterator[str]:
-    """Slurm's short form of a list of hosts, written out in its own order.
+    """Expand Slurm's short form of a list of hosts, in its own order.
 
-    NodeSet would sort them; but ``SLURM_TASKS_PER_NODE`` and the numbers of Slurm's tasks go by this order.
+    NodeSet would sort the hosts, but ``SLURM_TASKS_PER_NODE`` and Slurm's task numbers follow this order.
     """
     left = MOST_HOSTS
     for part in split_outside_brackets(text):
@@ -228,7 +229,7 @@ def _written_out(text: str, most: int, where: str) -> list[str]:
 
 
 def _shows_devices(environ: Mapping[str, str]) -> bool:
-    """Whether anything in the environment says that the job has devices."""
+    """Whether a variable in the environment says that the job has devices."""
     lists = {name for kind in ACCELERATORS for name in visible_variables(kind)}.union(_LISTS_OF_DEVICES)
     return any(environ.get(name, "") not in ("", "0") for name in _NUMBERS_OF_DEVICES) or any(
         environ.get(name, "") not in ("", "-1", "NoDevFiles") for name in lists
@@ -236,7 +237,7 @@ def _shows_devices(environ: Mapping[str, str]) -> bool:
 
 
 def _number(digits: str, text: str, where: str) -> int:
-    # No count has more digits, and int() raises upon thousands of them.
+    # No real count is longer, and int() raises on thousands of digits.
     if not (digits.isascii() and digits.isdecimal() and len(digits) < 10):
         raise _malformed(text, where)
     return int(digits)
@@ -244,12 +245,12 @@ def _number(digits: str, text: str, where: str) -> int:
 
 def _check_host(name: str, where: str, place: str = "") -> None:
     if not is_host(name):
-        raise BadInputError(f"{place}{quoted(name)} is not a host", hint=_MEND, where=where)
+        raise BadInputError(f"{place}{quoted(name)} is not a host", hint=_HINT, where=where)
 
 
 def _malformed(text: str, where: str) -> BadInputError:
-    return BadInputError(f"{quoted(text)} is not understood", hint=_MEND, where=where)
+    return BadInputError(f"cannot parse {quoted(text)}", hint=_HINT, where=where)
 
 
 def _too_many(where: str) -> BadInputError:
-    return BadInputError(f"these are more than {MOST_HOSTS} hosts", hint=_MEND, where=where)
+    return BadInputError(f"more than {MOST_HOSTS} hosts", hint=_HINT, where=where)

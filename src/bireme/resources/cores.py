@@ -1,4 +1,4 @@
-"""Which CPU cores there are, and a share of them for each rank."""
+"""Finds the usable CPU cores, and divides them among the ranks of a node."""
 
 from __future__ import annotations
 
@@ -16,26 +16,34 @@ _BIND = "--bind_cores_to_rank"
 
 
 def allowed_cores() -> set[int]:
-    """The cores that this process may use: what a container or a batch system left it.
+    """The cores that this process may use, as limited by a container or a scheduler.
 
     Raises:
         BadInputError: the system cannot bind processes to cores (macOS).
     """
     if not hasattr(os, "sched_getaffinity"):
-        raise BadInputError("this system cannot bind a process to cores", hint="leave this option out", where=_BIND)
+        raise BadInputError("this system cannot bind processes to cores", hint="leave out this option", where=_BIND)
     return os.sched_getaffinity(0)
 
 
 def usable() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def bound(core_list: str | None, *, physical: bool, ranks: int) -> tuple[tuple[int, ...], ...]:
-    """The cores of each of ``ranks`` ranks: of the list, or of all physical cores; empty when neither is asked for.
+    """The cores to which each rank is bound.
+
+    Args:
+        core_list: the value of ``--bind_core_list``; ``None`` or empty if not given.
+        physical: divide all physical cores, if no list is given.
+        ranks: the number of ranks on this node.
+
+    Returns:
+        The cores by local rank; empty if ranks are not bound.
 
     Raises:
-        BadInputError: the list is no list, or there are fewer cores than ranks.
+        BadInputError: the list is malformed, or there are fewer cores than ranks.
     """
     if core_list:
         return split_cores(parse_core_list(core_list), ranks, where=_LIST)
@@ -43,14 +51,14 @@ def bound(core_list: str | None, *, physical: bool, ranks: int) -> tuple[tuple[i
 
 
 def parse_core_list(text: str, allowed: Collection[int] | None = None) -> tuple[int, ...]:
-    """Read a list such as ``0,2-5``; the cores come in the order of the text.
+    """Read a list such as ``0,2-5``, keeping its order.
 
     Args:
         text: numbers and ranges, both ends included, separated by commas.
-        allowed: the cores that may be named; by default those that this process may use.
+        allowed: the cores that the list may name; by default those that this process may use.
 
     Raises:
-        BadInputError: the list is malformed, names a core twice, or one that may not be used.
+        BadInputError: the list is malformed, names a core twice, or names one that is not allowed.
     """
     allowed = allowed_cores() if allowed is None else allowed
     cores: list[int] = []
@@ -58,16 +66,16 @@ def parse_core_list(text: str, allowed: Collection[int] | None = None) -> tuple[
         first, dash, last = (part.strip() for part in word.partition("-"))
         low, high = _number(first), _number(last if dash else first)
         if low is None or high is None:
-            raise BadInputError(f"{word[:40]!r} is not a core or a range of cores", hint="as in: 0,2-5", where=_LIST)
+            raise BadInputError(
+                f"{word[:40]!r} is not a core or a range of cores", hint="expected e.g. 0,2-5", where=_LIST
+            )
         if low > high:
-            raise BadInputError(f"{word.strip()!r} runs backwards", hint=f"write {high}-{low}", where=_LIST)
+            raise BadInputError(f"the range {word.strip()!r} is reversed", hint=f"write {high}-{low}", where=_LIST)
         for core in range(low, high + 1):
-            if core not in allowed:  # also what stops at the first core of an absurdly long range
-                raise BadInputError(
-                    f"core {core} may not be used", hint=f"those that may: {_ranges(allowed)}", where=_LIST
-                )
+            if core not in allowed:  # also ends an absurdly long range at its first such core
+                raise BadInputError(f"core {core} is not available", hint=f"available: {_ranges(allowed)}", where=_LIST)
             if core in cores:
-                raise BadInputError(f"core {core} stands there twice", where=_LIST)
+                raise BadInputError(f"core {core} is listed twice", where=_LIST)
             cores.append(core)
     return tuple(cores)
 
@@ -75,12 +83,12 @@ def parse_core_list(text: str, allowed: Collection[int] | None = None) -> tuple[
 def physical_cores(allowed: Collection[int], root: str = "/") -> tuple[int, ...]:
     """One hardware thread for each physical core: the first that is allowed.
 
-    They are ordered by package, NUMA node and core, so that neighbours in the list share their
-    memory. A core about which the kernel tells nothing counts as a whole one.
+    They are ordered by package, NUMA node and core, so that neighbours in the list share memory. A core without
+    topology in ``/sys`` counts as a physical one.
 
     Args:
         allowed: the cores that may be used.
-        root: where ``/sys`` is looked for.
+        root: the directory that contains ``sys``.
     """
     node_of: dict[int, int] = {}
     nodes = os.path.join(root, "sys/devices/system/node")
@@ -103,29 +111,32 @@ def physical_cores(allowed: Collection[int], root: str = "/") -> tuple[int, ...]
 
 
 def split_cores(cores: tuple[int, ...], ranks: int, *, where: str = _BIND) -> tuple[tuple[int, ...], ...]:
-    """A share of the cores for each rank: neighbours in the list, and as many for each.
+    """Divide the cores among the ranks: equal numbers of neighbouring cores.
 
-    Cores that cannot be shared evenly stay idle, as with DeepSpeed: all ranks wait for the
-    slowest, so that a larger share for some of them gains nothing.
+    Cores that are left over stay idle, as with DeepSpeed: all ranks wait for the slowest, so a larger share for some
+    ranks gains nothing.
+
+    Args:
+        cores: the cores to divide, in order.
+        ranks: the number of ranks.
+        where: the option at fault, for the error.
 
     Raises:
         BadInputError: there are fewer cores than ranks.
     """
     if len(cores) < ranks:
-        raise BadInputError(
-            f"{ranks} ranks cannot each have a core of their own: {len(cores)} may be used", where=where
-        )
+        raise BadInputError(f"{ranks} ranks need a core each, {len(cores)} available", where=where)
     each = len(cores) // ranks
     return tuple(cores[rank * each : (rank + 1) * each] for rank in range(ranks))
 
 
 def _number(text: str) -> int | None:
-    # No core has more digits, and int() raises upon thousands of them.
+    # No core number is longer, and int() raises on thousands of digits.
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
 def _members(text: str) -> list[int]:
-    """The numbers in a list of the kernel's: ``0,64`` or ``0-3,8``."""
+    """The numbers of a list as the kernel writes it: ``0,64`` or ``0-3,8``."""
     members: list[int] = []
     for word in text.split(","):
         first, dash, last = word.partition("-")
@@ -136,7 +147,7 @@ def _members(text: str) -> list[int]:
 
 
 def _ranges(numbers: Collection[int]) -> str:
-    """The other way round: ``{0, 1, 2, 8}`` as ``0-2,8``."""
+    """The reverse of `_members`: ``{0, 1, 2, 8}`` becomes ``0-2,8``."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][1] == number - 1:

@@ -1,4 +1,4 @@
-"""How much memory devices of this machine have; asked by the tuner alone."""
+"""Finds the memory size of this machine's NVIDIA GPUs, for the tuner."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ if TYPE_CHECKING:
 
 
 def smallest(ids: Collection[str]) -> int | None:
-    """Bytes of memory of the smallest of some NVIDIA GPUs of this machine; None: one of them is not known.
+    """Memory in bytes of the smallest of these NVIDIA GPUs; ``None`` if the size of one is not known.
 
     Args:
-        ids: indices or UUIDs, which may be shortened. Of a GPU in MIG mode, the smallest MIG device counts.
+        ids: indices or UUIDs, possibly shortened. For a GPU in MIG mode, its smallest MIG device counts.
     """
     try:
         import pynvml as nvml
 
         nvml.nvmlInit()
-    except Exception:  # pynvml is missing or too old, there is no driver, its library does not fit, ...
+    except Exception:  # pynvml or the driver is missing, or their versions do not match
         return None
     try:
         devices = _devices(nvml)
@@ -33,7 +33,7 @@ def _is_meant(word: str, index: str, uuid: str) -> bool:
     return word == index or (word.startswith(("GPU-", "MIG-")) and uuid.startswith(word))
 
 
-def _devices(nvml) -> list[tuple[str, str, int]]:  # type: ignore[no-untyped-def]  # the module, which has no types
+def _devices(nvml) -> list[tuple[str, str, int]]:  # type: ignore[no-untyped-def]  # the module pynvml has no types
     """(index of the GPU, UUID, bytes) of every device."""
     found = []
     for index in range(nvml.nvmlDeviceGetCount()):
@@ -45,16 +45,16 @@ def _devices(nvml) -> list[tuple[str, str, int]]:  # type: ignore[no-untyped-def
 
 
 def _parts(nvml, gpu) -> list[object]:  # type: ignore[no-untyped-def]
-    """The MIG devices of a GPU; none where it is not in MIG mode."""
+    """The MIG devices of a GPU; none if it is not in MIG mode."""
     try:
         if nvml.nvmlDeviceGetMigMode(gpu)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return []
-    except nvml.NVMLError:  # a model, or a driver, that knows nothing of MIG
+    except nvml.NVMLError:  # the GPU or the driver does not support MIG
         return []
     parts = []
     for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
         try:
             parts.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place))
-        except nvml.NVMLError:  # nothing was made in this place
+        except nvml.NVMLError:  # no MIG device was created at this index
             continue
     return parts

@@ -1,29 +1,26 @@
-"""Which accelerators this node has, and which of them a job gets; found without PyTorch.
+"""Finds the accelerators of this node and the slots that a job may use, without importing PyTorch.
 
-Importing torch takes seconds and creates threads, so we look where the drivers leave their traces:
+Importing torch takes seconds and creates threads, so we look at what the drivers publish:
 
 ========  ==============================================================================
-cuda      device nodes and ``/proc/driver/nvidia`` say whether asking NVML is worthwhile;
-          NVML then tells the GPUs, their names and MIG devices. Where it fails, the
-          device nodes are counted.
+cuda      If device nodes or ``/proc/driver/nvidia`` exist, NVML is asked for the GPUs, their
+          names and MIG devices. If NVML fails, the device nodes are counted.
 rocm      ``/dev/kfd`` and the topology that the kernel's compute driver publishes. AMD
-          graphics on the processor's die count as well: the kernel lists them only
-          where ROCm can compute on them.
-xpu       Intel render nodes. Graphics on the processor's die (always PCI address 00:02.0)
-          count only when xpu is asked for, else every laptop would have an accelerator.
+          graphics inside the processor count as well: the kernel lists them only if ROCm
+          can compute on them.
+xpu       Intel render nodes. Graphics inside the processor (always PCI address 00:02.0)
+          count only if the user asks for xpu, else every laptop would have an accelerator.
 npu       ``/dev/davinci<N>``.
-cpu       what is left; the slots are numbers without a device behind them.
+cpu       Used if nothing else is found; the slots are numbers without a device.
 ========  ==============================================================================
 
-The user's own list (``CUDA_VISIBLE_DEVICES`` and its kin) is opaque to us, except that we end it
-where the runtimes do: at ``-1`` or any other word that cannot be a device. An empty list means no
-device at all, and ``auto`` then runs on the CPU whatever else is asked for: a GPU that was hidden
-on purpose is never used.
+The user's own list (``CUDA_VISIBLE_DEVICES`` and the like) is taken as it is, except that it ends where it ends for the
+runtimes: at ``-1`` or any other word that cannot be a device. An empty list means no device at all. ``auto`` then uses
+the CPU, whatever other options say: a GPU that was hidden on purpose is never used.
 
-On ROCm three variables come together. HIP reads ``HIP_VISIBLE_DEVICES`` or, without it,
-``CUDA_VISIBLE_DEVICES``, so both are given the same list. ``ROCR_VISIBLE_DEVICES`` (which Slurm
-sets) acts below them: HIP's indices count only the devices which that leaves. Therefore it is
-never changed; the devices that it hides are to us as if they were not there.
+ROCm has three variables. HIP reads ``HIP_VISIBLE_DEVICES`` or, without it, ``CUDA_VISIBLE_DEVICES``, so both are set to
+the same list. ``ROCR_VISIBLE_DEVICES`` (which Slurm sets) works below them: HIP's indices count only the devices that
+it leaves. It is therefore never changed, and the devices that it hides count as absent.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ACCELERATORS = ("cuda", "rocm", "xpu", "npu", "cpu")
-"""In the order in which ``auto`` looks for them."""
+"""All kinds, in the order in which ``auto`` looks for them."""
 
 _VARIABLES = {
     "cuda": ("CUDA_VISIBLE_DEVICES",),
@@ -53,26 +50,26 @@ _NOUNS = {"cuda": "NVIDIA GPU", "rocm": "AMD GPU", "xpu": "Intel GPU", "npu": "A
 _ROCR = "ROCR_VISIBLE_DEVICES"
 _DIGITS = frozenset("0123456789")
 _IN_WORDS = _DIGITS | frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-/._")
-_MOST_ON_CPU = 4096  # far above any use; a slip of the keyboard shall not fill the memory
+_MOST_ON_CPU = 4096  # far above any use; a typing error must not fill the memory
 _OPTION = "--accelerator"
 _USE_CPU = "--accelerator cpu runs the job on the CPU"
 
 
 class Devices(Value):
-    """What a node offers.
+    """The devices of a node.
 
-    A GPU in MIG mode cannot be used itself; its MIG devices stand in ``ids`` by their UUIDs, and
-    all other GPUs then too, because CUDA does not take indices and UUIDs in one list. CUDA shows a
-    process only the first MIG device of its list, so each rank must be given its own alone.
+    A GPU in MIG mode cannot be used itself; ``ids`` has the UUIDs of its MIG devices instead, and then also the UUIDs
+    of all other GPUs, because CUDA does not take indices and UUIDs in one list. CUDA shows a process only the first
+    MIG device of its list, so each rank must be given only its own.
 
     Attributes:
         accelerator: ``cuda``, ``rocm``, ``xpu``, ``npu`` or ``cpu``.
-        ids: all devices of the node; for ``cpu`` as many numbers as cores may be used.
-        visible: what the user's own variable names, in the user's order; ``None`` without one.
-        names: the models, one for each of ``ids``, or nothing.
-        uuids: one for each of ``ids``, or nothing.
-        variable: the variable that ``visible`` comes from, or that hid everything.
-        reason: why it is the CPU, where nobody asked for it.
+        ids: all devices of the node; for ``cpu``, one number for each usable core.
+        visible: the devices that the user's own variable names, in its order; ``None`` if it is not set.
+        names: the models, one for each of ``ids``, or empty.
+        uuids: the UUIDs, one for each of ``ids``, or empty.
+        variable: the name of the variable that set ``visible``, or that hides all devices.
+        reason: why the CPU is used although the user did not ask for it.
     """
 
     accelerator: str
@@ -91,11 +88,12 @@ class _Found(Value):
 
 
 def visible_variables(accelerator: str, *, declared: bool = False) -> tuple[str, ...]:
-    """The variables that tell a worker its devices; all are to be set to the same list.
+    """The environment variables that select a worker's devices; all are set to the same list.
 
     Args:
-        declared: the slots were declared, by a hostfile or as world info. They are bound then even where no
-            accelerator is found, as DeepSpeed does.
+        accelerator: one of :data:`ACCELERATORS`.
+        declared: a hostfile or world info declares the slots. They are then bound even if no accelerator is found,
+            as DeepSpeed does.
     """
     return _VARIABLES["cuda" if declared and accelerator == "cpu" else accelerator]
 
@@ -104,18 +102,18 @@ def discover(accelerator: str, environ: Mapping[str, str], root: str = "/") -> D
     """Find this node's devices.
 
     Args:
-        accelerator: one of :data:`ACCELERATORS`, or ``auto`` for the first that is there.
+        accelerator: one of :data:`ACCELERATORS`, or ``auto`` for the first that is found.
         environ: the user's environment.
-        root: where ``/dev``, ``/proc`` and ``/sys`` are looked for.
+        root: the directory that contains ``dev``, ``proc`` and ``sys``.
 
     Raises:
-        BadInputError: the accelerator that was asked for is unknown or not there.
+        BadInputError: the requested accelerator is unknown or not found.
     """
     asked = accelerator != "auto"
     if asked and accelerator not in ACCELERATORS:
         raise BadInputError(
-            f"{accelerator!r} is not an accelerator",
-            hint=f"it is auto or one of {', '.join(ACCELERATORS)}",
+            f"unknown accelerator: {accelerator!r}",
+            hint=f"expected auto or one of {', '.join(ACCELERATORS)}",
             where=_OPTION,
         )
     for kind in (accelerator,) if asked else ACCELERATORS:
@@ -126,7 +124,7 @@ def discover(accelerator: str, environ: Mapping[str, str], root: str = "/") -> D
             continue
         variable, visible = _visible(kind, environ)
         if kind == "rocm" and _ROCR in environ:
-            # Which model is left under which index is ROCR's secret: it may reorder them.
+            # ROCR may reorder the devices, so the models of those that are left are unknown.
             found = _Found(found.ids[: len(_words(environ[_ROCR]))])
             if not found.ids:
                 variable, visible = _ROCR, ()
@@ -141,19 +139,19 @@ def discover(accelerator: str, environ: Mapping[str, str], root: str = "/") -> D
 def local_slots(
     devices: Devices, *, num_gpus: int | None = None, filtered: bool = False
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The slots that this node offers a job, and the lines to say about it.
+    """The slots that a job may use on this node, and notes for the user.
 
     Args:
-        devices: what the node has.
-        num_gpus: how many of them the user wants.
-        filtered: the user names slots (``--include``, ``--exclude``): all are offered to choose from.
+        devices: the devices of the node.
+        num_gpus: the number of slots that the user wants; ``None``: all visible ones.
+        filtered: the user selects slots (``--include``, ``--exclude``), so all are returned.
 
     Raises:
-        BadInputError: ``num_gpus`` is less than 1 or more than there are; or the user's variable
-            hides all devices of an accelerator that was asked for, or names one that is not there.
+        BadInputError: ``num_gpus`` is less than 1 or more than there are; or the user's variable hides all devices of
+            the requested accelerator, or names one that does not exist.
     """
     if num_gpus is not None and num_gpus < 1:
-        raise BadInputError(f"{num_gpus} is too few: at least 1 is needed", where="--num_gpus")
+        raise BadInputError(f"must be at least 1, not {num_gpus}", where="--num_gpus")
     if devices.accelerator == "cpu":
         return _cpu_slots(devices, num_gpus, filtered)
     chosen = filtered or num_gpus is not None
@@ -165,31 +163,32 @@ def local_slots(
         _check_visible(devices, devices.visible)
         return devices.visible, ()
     if num_gpus is not None and num_gpus > len(devices.ids):
-        there = "is 1" if len(devices.ids) == 1 else f"are {len(devices.ids)}"
-        raise BadInputError(f"{num_gpus} GPUs are asked for, there {there}", hint=_USE_CPU, where="--num_gpus")
+        raise BadInputError(
+            f"{num_gpus} GPUs requested, {len(devices.ids)} available", hint=_USE_CPU, where="--num_gpus"
+        )
     notes: tuple[str, ...] = ()
     if devices.visible is not None and devices.visible != devices.ids:
         value = f"{devices.variable}={','.join(devices.visible)}"
-        notes = (f"{value} is ignored: the command line says which devices to use",)
+        notes = (f"ignoring {value}: the command line says which devices to use",)
     return devices.ids[:num_gpus], notes
 
 
 def remote_slots(
     devices: Devices, wanted: Sequence[str] | None, *, num_gpus: int | None = None, filtered: bool = False
 ) -> tuple[str, ...]:
-    """The slots of a node of many, as device ids of that node.
+    """The slots of a node in a job of many nodes, as device ids of that node.
 
     Args:
-        devices: what the node has.
-        wanted: the slots that the pool gives it; ``None``: whatever it has. Where a scheduler has set the node's
-            variable, a number means a place in its list.
+        devices: the devices of the node.
+        wanted: the node's slots in the pool; ``None``: all that the node has. If a scheduler has set the node's
+            variable, a number is an index into its list.
         num_gpus, filtered: as for :func:`local_slots`, where ``wanted`` is ``None``.
 
     Raises:
-        BadInputError: the node has no such device.
+        BadInputError: the node does not have one of the devices.
     """
     if wanted is None:
-        if devices.visible:  # the scheduler's word, or the node's: filters choose among these
+        if devices.visible:  # set by the scheduler or on the node: filters choose among these
             return local_slots(devices.replace(ids=devices.visible), num_gpus=num_gpus, filtered=filtered)[0]
         return local_slots(devices, num_gpus=num_gpus, filtered=filtered)[0]
     if devices.accelerator == "cpu":
@@ -202,12 +201,12 @@ def remote_slots(
         elif slot in offered:
             slots.append(slot)
         else:
-            raise BadInputError(f"there is no device {slot}: there are {', '.join(offered) or 'none'}")
+            raise BadInputError(f"no such device: {slot} (available: {', '.join(offered) or 'none'})")
     return tuple(slots)
 
 
 def slot_aliases(devices: Devices) -> dict[str, str]:
-    """The devices' UUIDs, each with the slot id that stands for it in the pool."""
+    """The UUIDs of the devices, each with its slot id in the pool."""
     return dict(zip(devices.uuids, devices.ids, strict=True) if devices.uuids else ())
 
 
@@ -219,7 +218,9 @@ def _cpu_slots(devices: Devices, num_gpus: int | None, filtered: bool) -> tuple[
     why = f"{devices.reason}: " if devices.reason else ""
     if num_gpus is not None:
         if num_gpus > _MOST_ON_CPU:
-            raise BadInputError(f"{num_gpus} ranks are too many for one CPU", where="--num_gpus")
+            raise BadInputError(
+                f"{num_gpus} ranks are too many for the CPU (at most {_MOST_ON_CPU})", where="--num_gpus"
+            )
         ranks = "one rank" if num_gpus == 1 else f"{num_gpus} ranks"
         return _numbered(num_gpus), (f"{why}{ranks} on the CPU",) if why else ()
     if filtered:
@@ -228,15 +229,15 @@ def _cpu_slots(devices: Devices, num_gpus: int | None, filtered: bool) -> tuple[
 
 
 def _check_visible(devices: Devices, visible: tuple[str, ...]) -> None:
-    """Refuse what the runtime would take for fewer devices than ranks, or for none."""
+    """Refuse a list that the runtime would read as fewer devices than ranks, or as none."""
     for place, word in enumerate(visible):
         if word in visible[:place]:
-            raise BadInputError(f"device {word[:60]} stands there twice", where=devices.variable)
-        # Only an index into indices can be judged: UUIDs may be shortened, XPU tiles be "0.1".
+            raise BadInputError(f"device {word[:60]} is listed twice", where=devices.variable)
+        # Only indices can be checked: UUIDs may be shortened, and XPU tiles look like "0.1".
         indices = devices.ids == _numbered(len(devices.ids))
         if indices and word.isdecimal() and word not in devices.ids and devices.accelerator != "xpu":
             raise BadInputError(
-                f"there is no device {word[:20]}", hint=f"they are 0 to {len(devices.ids) - 1}", where=devices.variable
+                f"no such device: {word[:20]}", hint=f"available: 0 to {len(devices.ids) - 1}", where=devices.variable
             )
 
 
@@ -251,7 +252,7 @@ def _words(value: str) -> tuple[str, ...]:
     """The devices in a list of devices, up to the first word that cannot be one."""
     words: list[str] = []
     for word in map(str.strip, value.split(",")):
-        # Like the runtimes, which read a number and do not mind what follows: "0;1" is device 0.
+        # Like the runtimes, which read a number and ignore what follows: "0;1" is device 0.
         end = next((place for place, char in enumerate(word) if char not in _IN_WORDS), len(word))
         if not (word[:1] in _DIGITS or word.startswith(("GPU-", "MIG-"))):
             break
@@ -281,7 +282,7 @@ def _find_cuda(root: str) -> _Found:
         return _Found()
     try:
         return _ask_nvml()
-    except Exception:  # pynvml is missing or too old, the driver's library does not fit the driver, ...
+    except Exception:  # pynvml is missing or too old, or does not match the driver
         return _Found(_numbered(len(nodes)))
 
 
@@ -296,7 +297,7 @@ def _ask_nvml() -> _Found:
             gpu = nvml.nvmlDeviceGetHandleByIndex(index)
             try:
                 mig = nvml.nvmlDeviceGetMigMode(gpu)[0] == nvml.NVML_DEVICE_MIG_ENABLE
-            except nvml.NVMLError:  # a model, or a driver, that knows nothing of MIG
+            except nvml.NVMLError:  # the GPU or the driver does not support MIG
                 mig = False
             if not mig:
                 found.append((str(index), nvml.nvmlDeviceGetUUID(gpu), nvml.nvmlDeviceGetName(gpu)))
@@ -305,7 +306,7 @@ def _ask_nvml() -> _Found:
             for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
                 try:
                     part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
-                except nvml.NVMLError:  # nothing was made in this place
+                except nvml.NVMLError:  # no MIG device was created at this index
                     continue
                 found.append(("", nvml.nvmlDeviceGetUUID(part), nvml.nvmlDeviceGetName(part)))
     finally:
@@ -321,7 +322,7 @@ def _find_rocm(root: str) -> _Found:
     nodes = os.path.join(root, "sys/class/kfd/kfd/topology/nodes")
     names: list[str] = []
     for node in sorted((node for node in listing(nodes) if node.isdecimal()), key=int):
-        # A device that a cgroup denies us has unreadable properties, for the runtime as for us.
+        # The properties of a device that a cgroup denies are not readable, for the runtime and for us.
         lines = read(os.path.join(nodes, node, "properties")).splitlines()
         properties = dict(line.split(" ", 1) for line in lines if " " in line)
         if properties.get("simd_count", "0") != "0":
@@ -330,7 +331,7 @@ def _find_rocm(root: str) -> _Found:
 
 
 def _gfx(version: str) -> str:
-    """``90010`` as the compilers write it: ``gfx90a``."""
+    """The compiler's name of a version: ``90010`` becomes ``gfx90a``."""
     if not version.isdecimal() or len(version) > 6:
         return "AMD GPU"
     number = int(version)
@@ -355,7 +356,7 @@ def _find_xpu(root: str, asked: bool, composite: bool) -> _Found:
 
 
 def _tiles(device: str) -> int:
-    """How many devices Level Zero makes of one card: unless told otherwise, one of each tile."""
+    """The number of devices that Level Zero makes of one card: by default, one for each tile."""
     tiles = len(_indexed(device, "tile"))  # the xe driver
     if not tiles:
         for card in _indexed(os.path.join(device, "drm"), "card"):  # i915

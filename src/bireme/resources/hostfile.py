@@ -1,27 +1,28 @@
-"""Hosts as the user lists them: in a hostfile, or behind ``--hosts``.
+"""Reads lists of hosts: hostfiles, and the option ``--hosts``.
 
-A hostfile has MPI's style, and DeepSpeed's: one host on a line, ``#`` begins a comment::
+A hostfile has the style of MPI and DeepSpeed: one host per line, and ``#`` starts a comment::
 
     worker-0 slots=4
     alice@worker-1 slots=8 port=22022   # another user, another port of sshd
     node[01-16] slots=8                 # sixteen hosts with eight slots each
-    @rack2 slots=8                      # a group of ClusterShell's
-    fd00::7 slots=4                     # brackets around IPv6 may stand or not
-    worker-9                            # without slots: the host is asked for its devices
+    @rack2 slots=8                      # a group of ClusterShell
+    fd00::7 slots=4                     # brackets around IPv6 are optional
+    worker-9                            # without slots, the host is asked for its devices
 
-``--hosts`` says the same in one word, without ports: ``node[01-16]:8,alice@other:2,[fd00::7]:4``.
+``--hosts`` gives such a list in one word, without ports: ``node[01-16]:8,alice@other:2,[fd00::7]:4``.
 
-Brackets and groups are read by ClusterShell's NodeSet. It costs a tenth of a second to import, so that happens only
-where such a name occurs. The hosts of one set come in NodeSet's order (``n[3,1]`` is ``n1``, ``n3``), the sets in ours.
+ClusterShell's NodeSet expands brackets and groups. Importing it takes 0.1 s, so it is imported only if such a name
+occurs. The hosts of one set have NodeSet's order (``n[3,1]`` is ``n1``, ``n3``); the sets keep the order of the list.
 """
 
 from __future__ import annotations
 
-# Not ``socket``: its enumerations cost 4 ms on the way to the first worker, this nearly nothing.
+# Not ``socket``: importing it delays the first worker by 4 ms, for its enumerations.
 import _socket
 import os
 
 from bireme.errors import BadInputError
+from bireme.resources.pool import quoted
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 DEFAULT_HOSTFILE = "/job/hostfile"
-"""Where DeepSpeed looks, and so some clusters put it."""
+"""Where DeepSpeed looks for a hostfile, and some clusters provide one."""
 
 MOST_HOSTS = 100_000
-"""More than one job can have; a slip of the keyboard in ``node[1-10000000000]`` shall not fill the memory."""
+"""More than any job can have; a typing error such as ``node[1-10000000000]`` must not fill the memory."""
 
 _MOST_OF_KEY = {"slots": 4096, "port": 65535}
 _MOST_BYTES = 16 << 20
@@ -41,18 +42,18 @@ _IN_HOSTS = frozenset("._-")
 _IN_USERS = frozenset("._-+\\")
 _IN_SETS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-[],/!&^@:*")
 _SET_SIGNS = frozenset("[],!&^@*")
-_ON_LINE = "a line is: HOST slots=N"
+_ON_LINE = "expected a line such as: HOST slots=N"
 
 
 class HostEntry(Value):
-    """A host, as listed.
+    """A host of a list.
 
     Attributes:
-        name: without the user; an IPv6 address without brackets.
-        user: to log in as; ``None``: whoever ssh takes.
-        port: of the host's sshd; ``None``: the one ssh takes.
-        slots: how many; ``None``: its devices are to be asked for.
-        line: where it stands in its file, from 1; 0 where there is no file.
+        name: the name without the user; an IPv6 address without brackets.
+        user: the user to log in as; ``None``: ssh's default.
+        port: the port of the host's sshd; ``None``: ssh's default.
+        slots: the number of slots; ``None``: the host is asked for its devices.
+        line: the line of the hostfile, from 1; 0 if there is no file.
     """
 
     name: str
@@ -63,16 +64,16 @@ class HostEntry(Value):
 
 
 def read_hostfile(path: str | None = None) -> tuple[HostEntry, ...] | None:
-    """The hosts of a hostfile, in its order.
+    """Read a hostfile; returns its hosts, in order.
 
     Args:
-        path: the file that the user named. ``None``: :data:`DEFAULT_HOSTFILE`, which need not be there.
+        path: the file that the user named; ``None``: :data:`DEFAULT_HOSTFILE`, if it exists.
 
     Returns:
-        The hosts; ``None`` where no file was named and the default is not there.
+        The hosts; ``None`` if no file was named and the default does not exist.
 
     Raises:
-        BadInputError: the file cannot be read, or is no hostfile.
+        BadInputError: the file cannot be read, or is not a hostfile.
     """
     if path is None:
         if not os.path.exists(DEFAULT_HOSTFILE):
@@ -82,13 +83,14 @@ def read_hostfile(path: str | None = None) -> tuple[HostEntry, ...] | None:
 
 
 def parse_hostfile(text: str, path: str) -> tuple[HostEntry, ...]:
-    """The hosts of a hostfile's text, in its order.
+    """Parse the text of a hostfile; returns its hosts, in order.
 
     Args:
-        path: what the errors call the file.
+        text: the content of the file.
+        path: the name of the file, for errors.
 
     Raises:
-        BadInputError: the text is no hostfile, lists a host twice, or none at all.
+        BadInputError: a line is malformed, a host is listed twice, or there are no hosts.
     """
     entries: list[HostEntry] = []
     for number, line in numbered_lines(text):
@@ -98,19 +100,20 @@ def parse_hostfile(text: str, path: str) -> tuple[HostEntry, ...]:
             if len(entries) > MOST_HOSTS:
                 raise _too_many(f"{path}:{number}")
     if not entries:
-        raise BadInputError("no host stands in it", hint=_ON_LINE, where=path)
+        raise BadInputError("the hostfile names no hosts", hint=_ON_LINE, where=path)
     _refuse_doubles(entries, path)
     return tuple(entries)
 
 
 def parse_hosts(text: str, *, where: str = "--hosts") -> tuple[HostEntry, ...]:
-    """The hosts of a list in one word, ``HOST[:SLOTS],…``, in its order.
+    """Parse a list of hosts in one word, ``HOST[:SLOTS],…``; returns the hosts, in order.
 
     Args:
-        where: the option that it was given to, for the error.
+        text: the list.
+        where: the option that has it as its value, for errors.
 
     Raises:
-        BadInputError: the text is no such list, or names a host twice.
+        BadInputError: the list is malformed, or names a host twice.
     """
     entries: list[HostEntry] = []
     for piece in split_outside_brackets(text):
@@ -124,13 +127,12 @@ def parse_hosts(text: str, *, where: str = "--hosts") -> tuple[HostEntry, ...]:
 
 
 def is_host(text: str) -> bool:
-    """Whether this can be a host's name (or IPv4 address): no white space, nothing that a shell or ssh would take."""
-    # A dash at the beginning would be read as an option by ssh and its kin.
+    """Whether a text can be a host name or IPv4 address, and is safe in the command lines of ssh and shells."""
     return _is_word(text, _IN_HOSTS) and len(text) < 256
 
 
 def split_outside_brackets(text: str) -> list[str]:
-    """The parts between the commas that do not stand in brackets."""
+    """Split a text at commas outside brackets."""
     parts, depth, start = [], 0, 0
     for place, sign in enumerate(text):
         if sign == "," and depth <= 0:
@@ -141,15 +143,15 @@ def split_outside_brackets(text: str) -> list[str]:
 
 
 def read_text(path: str, variable: str = "", fd: int | None = None) -> str:
-    """A text file that the user gave us, whole.
+    """Read a text file of the user.
 
     Args:
         path: the file.
-        variable: the environment variable that names the file, for the error.
-        fd: the file, where it is open already; it is closed.
+        variable: the environment variable that names the file, for errors; "" if none does.
+        fd: a descriptor of the file, if it is open already; it will be closed.
 
     Raises:
-        BadInputError: the file is not there, cannot be read, or is no text in UTF-8.
+        BadInputError: the file cannot be read, is too large, or is not UTF-8 text.
     """
     of = f"{path if path.isprintable() else ascii(path)} " if variable else ""
     try:
@@ -159,7 +161,7 @@ def read_text(path: str, variable: str = "", fd: int | None = None) -> str:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BadInputError(f"{of}cannot be read: {reason}", where=variable or path) from None
     if len(data) > _MOST_BYTES:
-        raise BadInputError(f"{of}is too long: more than {_MOST_BYTES >> 20} MiB", where=variable or path)
+        raise BadInputError(f"{of}is too large: more than {_MOST_BYTES >> 20} MiB", where=variable or path)
     data = data.removeprefix(_BOM)
     zero = data.find(b"\0")
     try:
@@ -168,18 +170,13 @@ def read_text(path: str, variable: str = "", fd: int | None = None) -> str:
     except UnicodeDecodeError as error:
         zero = error.start
     line = data.count(b"\n", 0, zero) + 1
-    raise BadInputError(f"{of}is not text in UTF-8", where=variable or f"{path}:{line}")
+    raise BadInputError(f"{of}is not UTF-8 text", where=variable or f"{path}:{line}")
 
 
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines as an editor counts them, from 1, whichever system wrote them."""
+    """The lines of a text with their numbers from 1, whichever line ends it has."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return enumerate(lines, start=1)
-
-
-def quoted(text: str) -> str:
-    """The user's text, on one line and of a bearable length whatever is in it."""
-    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def _on_line(words: list[str], line: int, where: str) -> Iterable[HostEntry]:
@@ -190,31 +187,31 @@ def _on_line(words: list[str], line: int, where: str) -> Iterable[HostEntry]:
         if not equals:
             raise BadInputError(f"{quoted(word)} is not slots=N or port=N", hint=_ON_LINE, where=where)
         if key not in _MOST_OF_KEY:
-            raise BadInputError(f"{quoted(key)} is not a key of a host", hint=_nearest(key), where=where)
+            raise BadInputError(f"unknown key: {quoted(key)}", hint=_nearest(key), where=where)
         if key in given:
-            raise BadInputError(f"{key}= stands there twice", where=where)
+            raise BadInputError(f"{key}= is given twice", where=where)
         given[key] = _number(key, value, where)
     return [HostEntry(name, user, given.get("port"), given.get("slots"), line) for name in names]
 
 
 def _and_slots(piece: str, where: str) -> tuple[str, int | None]:
-    """``node[1-4]:8`` → ``node[1-4]``, 8; the colons of an IPv6 address and of a group's source are left alone."""
+    """``node[1-4]:8`` → ``node[1-4]``, 8; colons of an IPv6 address or a group source are not split."""
     host, colon, number = piece.rpartition(":")
     if not colon or "]" in number:
         return piece, None
     if piece.startswith("@") and not number.isdecimal():
         return piece, None
     if ":" in host and not host.endswith("]") and not host.startswith("@"):
-        raise _malformed(piece, "an IPv6 address goes in brackets, as in [fe80::1]:4", where)
+        raise _malformed(piece, "write an IPv6 address in brackets, as in [fe80::1]:4", where)
     return host, _number("slots", number, where)
 
 
 def _hosts(word: str, where: str, hint: str) -> tuple[str | None, tuple[str, ...]]:
-    """The user, if one is named, and the hosts that a word stands for."""
+    """The user of a word, if it names one, and its hosts."""
     user, at, host = word.partition("@")
     named = bool(at) and _is_word(user, _IN_USERS)
     if not named:
-        host = word  # the ``@`` of a group
+        host = word  # the ``@`` begins a group
     if address := _ipv6(host):
         names: tuple[str, ...] = (address,)
     elif is_host(host):
@@ -227,7 +224,7 @@ def _hosts(word: str, where: str, hint: str) -> tuple[str | None, tuple[str, ...
 
 
 def _ipv6(text: str) -> str:
-    """The address without brackets; nothing where it is none."""
+    """An IPv6 address without its brackets; "" if the text is not an IPv6 address."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     address, percent, zone = bare.partition("%")
     if ":" not in address or (percent and not _is_word(zone, _IN_HOSTS)):
@@ -240,13 +237,15 @@ def _ipv6(text: str) -> str:
 
 
 def node_set(text: str, where: str, hint: str) -> tuple[str, ...]:
-    """The hosts that a node set such as ``node[01-16]`` stands for, in the order of ClusterShell's ``NodeSet``.
+    """Expand a node set such as ``node[01-16]``, in the order of ClusterShell's ``NodeSet``.
 
     Args:
-        hint: what the error says when it is none.
+        text: the node set.
+        where: the option, or ``file:line``, for errors.
+        hint: the hint of the error if the text is not a node set.
 
     Raises:
-        BadInputError: it is none, stands for no host, or for too many.
+        BadInputError: the text is not a node set, or names no hosts or too many.
     """
     if not _IN_SETS.issuperset(text):
         raise _malformed(text, hint, where)
@@ -256,16 +255,16 @@ def node_set(text: str, where: str, hint: str) -> tuple[str, ...]:
         from ClusterShell.NodeSet import NodeSet
 
         names = tuple(NodeSet(text))
-    except Exception as error:  # its errors have no base in common; those of a group's source may be anything
+    except Exception as error:  # its errors have no common base class; a group source may raise anything
         reason = " ".join(str(error).split())
         if reason != _NO_GROUPS:
             raise BadInputError(f"{quoted(text)} is not a set of hosts", hint=reason[:160], where=where) from None
         names = ()
     if not names:
-        raise BadInputError(f"{quoted(text)} stands for no host", hint="`nodeset --groups` lists groups", where=where)
+        raise BadInputError(f"{quoted(text)} names no hosts", hint="`nodeset --groups` lists the groups", where=where)
     for name in names:
         if not is_host(name):
-            raise _malformed(name, f"{quoted(text)} stands for it", where)
+            raise _malformed(name, f"it comes from {quoted(text)}", where)
     return names
 
 
@@ -274,7 +273,7 @@ _NO_GROUPS = "<default>"
 
 
 def _spread(text: str) -> int:
-    """How many hosts the brackets can stand for; NodeSet itself would make them all before we could count."""
+    """An upper bound of the hosts of a node set: NodeSet would create all hosts before we could count them."""
     total = 1
     for rest in text.split("[")[1:]:
         count = 0
@@ -309,10 +308,10 @@ def _number(key: str, value: str, where: str) -> int:
     if not (digits.isascii() and digits.isdecimal()):
         raise BadInputError(f"{key}: {quoted(value)} is not a number", where=where)
     if value != digits or not digits.strip("0"):
-        raise BadInputError(f"{key}: {quoted(value)} is too few: at least 1 is needed", where=where)
+        raise BadInputError(f"{key}: must be at least 1, not {quoted(value)}", where=where)
     digits = digits.lstrip("0")
     if len(digits) > len(str(most)) or int(digits) > most:
-        raise BadInputError(f"{key}: {quoted(value)} is too much: at most {most}", where=where)
+        raise BadInputError(f"{key}: must be at most {most}, not {quoted(value)}", where=where)
     return int(digits)
 
 
@@ -324,7 +323,7 @@ def _nearest(key: str) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(key, list(_MOST_OF_KEY), n=1)
-    return f"did you mean {near[0]}=?" if near else "there are slots= and port="
+    return f"did you mean {near[0]}=?" if near else "the keys are slots= and port="
 
 
 def _malformed(text: str, hint: str, where: str) -> BadInputError:
@@ -332,4 +331,4 @@ def _malformed(text: str, hint: str, where: str) -> BadInputError:
 
 
 def _too_many(where: str) -> BadInputError:
-    return BadInputError(f"these are more than {MOST_HOSTS} hosts", where=where)
+    return BadInputError(f"more than {MOST_HOSTS} hosts", where=where)

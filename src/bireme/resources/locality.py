@@ -1,15 +1,15 @@
-"""Whether a host is this machine, and at which addresses others can reach it.
+"""Decides whether a host is this machine, and finds the addresses at which others can reach this machine.
 
-A hostfile names hosts as its author likes: by a short name, a full one, an alias, an address. Names that this machine
-gives itself are recognised at once. Any other name is resolved, and is this machine's when one of the addresses is.
+A hostfile may name a host by a short name, a full name, an alias or an address. This machine's own names are recognised
+at once. Any other name is resolved; it is this machine if one of the addresses is.
 
 The addresses come from the kernel (``SIOCGIFCONF`` and ``/proc/net/if_inet6``), without external commands. A connected
-UDP socket, which has sent nothing, tells which of them the kernel would use towards the rest of the world.
+UDP socket, which sends nothing, shows which address the kernel would use to reach other networks.
 """
 
 from __future__ import annotations
 
-# Not ``socket``: its enumerations cost 4 ms on the way to the first worker, this nearly nothing.
+# Not ``socket``: importing it delays the first worker by 4 ms, for its enumerations.
 import _socket
 import os
 import sys
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 TIMEOUT = 3.0
-"""So many seconds are spent on resolving names, however many there are."""
+"""Seconds for resolving names, for all of them together."""
 
 _THREADS = 16
 _SIOCGIFCONF = 0x8912
 _SIOCGIFFLAGS = 0x8913
 _IFF_RUNNING = 0x40
 _LOCAL_NAMES = ("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
-# Given to nobody (IANA's "reserved"), so no network of ours can be nearer to them than the default route. Those for
-# documentation would not do: laboratories use them.
+# Reserved by IANA and unused, so that only the default route leads there. The addresses for documentation would not do:
+# laboratories use them.
 _FAR_AWAY = {_socket.AF_INET: "240.0.0.1", _socket.AF_INET6: "4000::1"}
 _IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
 _TEMPORARY = 0x01
@@ -37,7 +37,7 @@ _NOT_YET_OURS = 0x48  # tentative; or another machine has it (DAD failed)
 
 
 class _Address(Value):
-    """``second`` choice: it passes (RFC 8981), is known only on its link, or its interface has no carrier."""
+    """An address of an interface. ``second`` choice: temporary (RFC 8981), link-local, or without a carrier."""
 
     interface: str
     text: str
@@ -45,20 +45,19 @@ class _Address(Value):
 
 
 def is_this_machine(name: str, timeout: float = TIMEOUT) -> bool:
-    """Whether a host's name or address is this machine's; a name that cannot be resolved in time is not."""
+    """Whether a name or address is this machine's; a name that is not resolved within ``timeout`` seconds is not."""
     return find_this_machine((name,), timeout) is not None
 
 
 def find_this_machine(names: Iterable[str], timeout: float = TIMEOUT) -> str | None:
-    """Which of the hosts is this machine; of several (aliases), the one that is found out first.
+    """Find the host that is this machine; of several aliases, the one that is recognised first.
 
-    Nothing is resolved where a name or address can be recognised as it stands. Else names are
-    resolved in threads, since no resolver keeps to a time limit of ours; one that hangs is left
-    behind, and touches nothing of ours when it ends.
+    Names are resolved only if none is recognised without that. They are resolved in threads, since a resolver has no
+    time limit; a thread that hangs is left alone, and changes nothing when it ends.
 
     Args:
         names: names or addresses, IPv6 without brackets.
-        timeout: seconds for resolving, for all names together.
+        timeout: seconds for resolving all names together.
     """
     names = list(names)
     node = os.uname().nodename.casefold()
@@ -79,12 +78,11 @@ def find_this_machine(names: Iterable[str], timeout: float = TIMEOUT) -> str | N
 
 
 def own_addresses() -> tuple[str, ...]:
-    """This machine's addresses that others may be able to reach, the likeliest first.
+    """The addresses of this machine that others may be able to reach, the most likely first.
 
-    Those on the interface of the default route come first; last come IPv6's temporary and IPv4's
-    link-local addresses, and those of an interface without a carrier. IPv6's link-local ones are
-    left out: they mean nothing without the other side's interface. Empty on a machine without a
-    network.
+    Addresses on the interface of the default route come first. Temporary IPv6 addresses, link-local IPv4 addresses and
+    those of an interface without a carrier come last. Link-local IPv6 addresses are left out: they need the interface
+    of the other side. The result is empty on a machine without a network.
     """
     found = [address for address in _addresses() if not _only_here(address.text)]
     towards_others = {_source(family) for family in _FAR_AWAY}
@@ -103,7 +101,7 @@ def _own() -> set[bytes]:
 
 
 def _addresses() -> list[_Address]:
-    """All addresses that are ours at this moment, in the kernel's order, IPv4 first."""
+    """All current addresses of this machine, in the kernel's order, IPv4 first."""
     if sys.platform != "linux":
         return [_Address("", source) for family in _FAR_AWAY if (source := _source(family))]
     try:
@@ -135,7 +133,7 @@ def _ipv4(probe: int) -> list[_Address]:
             used = 0
         if used < len(buffer):
             break
-        room *= 2  # it tells what fitted, not what there is
+        room *= 2  # a full buffer may lack some addresses
     found = []
     for start in range(0, used, size):
         name, address = bytes(buffer[start : start + 16]), bytes(buffer[start + 20 : start + 24])
@@ -160,7 +158,7 @@ def _ipv6() -> list[_Address]:
 
 
 def _is_idle(probe: int, interface: str) -> bool:
-    """Down, or without a carrier: a bridge for containers that do not run, a cable that is not plugged in."""
+    """Whether an interface is down or has no carrier, as an unplugged cable or a bridge without containers."""
     import fcntl
 
     try:
@@ -171,7 +169,7 @@ def _is_idle(probe: int, interface: str) -> bool:
 
 
 def _can_bind(text: str) -> bool:
-    """Only an address of ours can be bound; not quite so on Linux, where this is not used."""
+    """Whether an address can be bound, and so belongs to this machine. Not exact on Linux, so not used there."""
     family = _socket.AF_INET6 if ":" in text else _socket.AF_INET
     try:
         probe = _socket.socket(family, _socket.SOCK_DGRAM)
@@ -187,7 +185,7 @@ def _can_bind(text: str) -> bool:
 
 
 def _source(family: int) -> str:
-    """The address that the kernel puts into what we send far away; nothing where there is no way."""
+    """The source address that the kernel uses towards other networks; "" if there is no route."""
     try:
         probe = _socket.socket(family, _socket.SOCK_DGRAM)
     except OSError:
@@ -202,7 +200,7 @@ def _source(family: int) -> str:
 
 
 def _packed(text: str) -> bytes | None:
-    """The bytes of a numeric address, IPv4 within IPv6 as IPv4; ``None`` for a name."""
+    """The bytes of a numeric address, with IPv4 in IPv6 as IPv4; ``None`` for a name."""
     for family in (_socket.AF_INET, _socket.AF_INET6):
         try:
             address = _socket.inet_pton(family, text.partition("%")[0])
@@ -213,7 +211,7 @@ def _packed(text: str) -> bytes | None:
 
 
 def _is_loopback(address: bytes) -> bool:
-    """Also so for the unspecified address: who connects to it reaches himself."""
+    """Whether an address is a loopback or unspecified one; connecting to either reaches this machine."""
     if len(address) == 4:
         return address[0] == 127 or not any(address)
     return not any(address[:-1]) and address[-1] < 2
@@ -237,7 +235,7 @@ def _resolve(names: list[str], own: set[bytes], timeout: float) -> str | None:
     over.acquire()
 
     def work() -> None:
-        """Look up names until one is ours or none is left; the last thread to end says that all is over."""
+        """Resolve names until one is this machine's or none is left; the last thread to end releases the lock."""
         while waiting and not found:
             try:
                 name = waiting.pop()
@@ -255,7 +253,7 @@ def _resolve(names: list[str], own: set[bytes], timeout: float) -> str | None:
     for _ in tuple(working):
         try:
             _thread.start_new_thread(work, ())
-        except RuntimeError:  # this user may have no more of them
+        except RuntimeError:  # the limit of threads is reached
             working.pop()
     over.acquire(timeout=timeout)
     waiting.clear()
@@ -266,7 +264,7 @@ def _looked_up(name: str) -> list[bytes]:
     if "\0" in name:
         return []
     try:
-        # As bytes, else Python loads its tables of Unicode for every name.
+        # As bytes: for text, Python would load its Unicode tables.
         host = name.encode("ascii" if name.isascii() else "idna")
         answers = _socket.getaddrinfo(host, None, 0, _socket.SOCK_STREAM)
     except (OSError, ValueError):  # a UnicodeError is a ValueError

@@ -1,26 +1,26 @@
-"""The pool: which hosts there are, and which slots on each."""
+"""The resource pool: the hosts that a job may use, and the slots of each."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 Pool = dict[str, tuple[str, ...]]
-"""Host name to slot ids, both in the order in which ranks are given out.
+"""Host names and their slot ids, both in the order in which ranks are numbered.
 
-A slot id is an opaque word: an index, a GPU's UUID, a MIG device's name. An IPv6 host stands
-without brackets. A pool is never changed: every step gives another.
+A slot id is an opaque word: an index, the UUID of a GPU, or the name of a MIG device. An IPv6 address has no brackets.
+A pool is never changed: every step makes a new one.
 """
 
 
-def world_size(pool: Mapping[str, tuple[str, ...]]) -> int:
-    """How many ranks the pool carries: one on each slot."""
-    return sum(map(len, pool.values()))
+def quoted(text: str) -> str:
+    """The user's text for a message: on one line, and at most 60 characters of it."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def listed(words: Iterable[str], most: int = 16) -> str:
-    """The words in one line for a message; a cluster's worth of them is cut short."""
+    """Join words by commas for a message; of more than ``most`` words, the rest is only counted."""
     words = list(words)
     if not words:
         return "none"

@@ -1,24 +1,23 @@
-"""The rendezvous port: one that is free, and that no other job of ours takes at the same time.
+"""Chooses and leases the rendezvous port (MASTER_PORT), so that jobs started together do not take the same one.
 
-Whether a port is free can be tested, but the job's first rank listens on it only seconds later,
-when PyTorch is imported; two jobs started together would both find 29500 free. So the number is
-leased, by two names in the abstract socket namespace. Such a name has no file, belongs to the
-network namespace (so do ports: containers do not meet), and is gone when the last process that
-holds it is, however it ended. Systems without that namespace (macOS) have no lock, only the test.
+A test shows whether a port is free, but the first rank listens on it only seconds later, when PyTorch is imported: two
+jobs started together would both find 29500 free. So a job also leases the number, by two names in the abstract socket
+namespace. Such a name has no file, belongs to the network namespace (like ports: containers do not conflict), and
+disappears with the last process that holds it. Systems without that namespace (macOS) have the test only.
 
-Anyone can take any such name, so none may keep everybody out:
+Any user can take any such name, so no name may block everybody:
 
-- ``bireme-port-29500-UID`` decides between jobs of one user. Who holds it is asked of the kernel;
-  if it is another user, the name means nothing.
-- ``bireme-port-29500`` is common to all users. Another user's is heeded as long as there are other
-  ports; when nothing else is left, the test alone decides between users.
+- ``bireme-port-29500-UID`` decides between the jobs of one user. The kernel tells which user holds it; if that is
+  another user, the name is ignored.
+- ``bireme-port-29500`` is shared by all users. If another user holds it, the port is skipped as long as there are
+  other ports; when none is left, only the test decides between users.
 
-A lease speaks of this machine, so it means something only where this machine is the master.
+A lease is valid on this machine, so it is useful only if rank 0 runs here.
 """
 
 from __future__ import annotations
 
-# Not ``socket``: its enumerations cost 4 ms on the way to the first worker, this nearly nothing.
+# Not ``socket``: importing it delays the first worker by 4 ms, for its enumerations.
 import _socket
 import errno
 import os
@@ -33,31 +32,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 TRIED = 100
-"""So many ports, from the default on, are tried before the system is asked for any."""
+"""Number of ports, from the default on, that are tried before the system is asked for any free one."""
 
 _LAST = 65535
 _NO_LOCK = -1
 _UNKNOWN = -1
-_BACKLOG = 4096  # all nodes of a job try the port at the same moment, and nobody accepts
+_BACKLOG = 4096  # all nodes of a job try the port at once, and nothing accepts
 _REFUSED = (errno.EADDRINUSE, errno.EACCES, errno.EPERM)
 
 
 class PortLease:
-    """A port that is ours for as long as a process holds the lease.
+    """A port that no other job takes while a process holds the lease.
 
-    The locks are file descriptors: a forked process holds them too, a program that is executed does
-    not. They are released by :meth:`close` or when the process ends, never by the garbage collector.
+    The locks are file descriptors: a forked process inherits them, an executed program does not. They are released by
+    :meth:`close` or at the end of the process, never by the garbage collector.
 
     Attributes:
-        port: its number.
-        fds: the locks' descriptors; none when it is closed, or the system has no such locks.
+        port: the number of the port.
+        fds: the descriptors of the locks; empty after :meth:`close`, or if the system has no such locks.
     """
 
     def __init__(self, port: int, fds: tuple[int, ...]) -> None:
         self.port, self.fds = port, fds
 
     def close(self) -> None:
-        """Let go of the port, in this process; a second time does nothing."""
+        """Release the port in this process. Calling it again does nothing."""
         fds, self.fds = self.fds, ()
         _unlock(fds)
 
@@ -66,14 +65,14 @@ class PortLease:
 
 
 class PortListener:
-    """A leased port that is listened on, so that others can try whether they reach it."""
+    """Listens on a leased port, so that other nodes can test whether they reach it."""
 
     def __init__(self, lease: PortLease) -> None:
         self._lease = lease
         self._socket = _listen(lease.port)
 
     def hand_over(self) -> tuple[int, ...]:
-        """Stop listening: the job's first rank will. Return the locks' descriptors."""
+        """Stop listening, so that the first rank can; return the descriptors of the locks."""
         self._socket.close()
         return self._lease.fds
 
@@ -82,10 +81,10 @@ def lease_port(default: int = DEFAULT_PORT) -> tuple[PortLease, str]:
     """Lease the default port, one of those after it, or any.
 
     Returns:
-        The lease, and what to say about it: nothing when it is the default port.
+        The lease, and a note for the user; "" for the default port.
 
     Raises:
-        UnfitError: this machine lets nobody listen.
+        UnfitError: no port of this machine can be listened on.
     """
     last = min(default + TRIED - 1, _LAST)
     for port in range(default, last + 1):
@@ -96,7 +95,7 @@ def lease_port(default: int = DEFAULT_PORT) -> tuple[PortLease, str]:
             return PortLease(port, fds), "" if port == default else f"port {default} is taken: using {port}"
         _unlock(fds)
     for attempt in range(2 * TRIED):
-        # The probe stays open until the number is locked, so that the system gives it to nobody else.
+        # The probe stays open until the number is locked, so that no other process gets it.
         try:
             probe = _listen(0)
         except OSError:
@@ -106,20 +105,20 @@ def lease_port(default: int = DEFAULT_PORT) -> tuple[PortLease, str]:
         probe.close()
         if fds is not None:
             return PortLease(port, fds), f"ports {default} to {last} are taken: using {port}"
-    raise UnfitError("no free port was found for the rendezvous")
+    raise UnfitError("no free port found for the rendezvous")
 
 
 def lease_named_port(port: int) -> PortLease:
     """Lease the port that the user named.
 
     Raises:
-        BadInputError: the port is taken, forbidden to this user, or no port at all.
-        UnfitError: this machine lets nobody listen.
+        BadInputError: the port is taken, forbidden to this user, or not a port number.
+        UnfitError: no port of this machine can be listened on.
     """
     where = "--master_port"
     if not 1 <= port <= _LAST:
-        raise BadInputError(f"{port} is not a port: they go from 1 to {_LAST}", where=where)
-    hint = "leave the option out, and a free port is chosen"
+        raise BadInputError(f"not a port: {port} (expected 1 to {_LAST})", where=where)
+    hint = "leave out the option to use a free port"
     fds = _lock(port)
     if fds is None:
         uid = _holder_of(_name(port))
@@ -139,7 +138,7 @@ def lease_named_port(port: int) -> PortLease:
 
 
 def _lock(port: int, *, heed_others: bool = True) -> tuple[int, ...] | None:
-    """Take the port's names. ``None``: a job of this user has it or, where they are heeded, one of another user."""
+    """Take the names of a port. ``None``: a job of this user has it or, with ``heed_others``, one of another user."""
     if sys.platform != "linux":
         return ()
     taken: list[int] = []
@@ -158,20 +157,20 @@ def _name(port: int, uid: int | None = None) -> str:
 
 
 def _take(name: str) -> int | None:
-    """A socket of that name, which listens so that the kernel can tell whose it is. ``None``: another has the name."""
+    """Open a listening socket with a name, so that the kernel can tell its user. ``None``: the name is taken."""
     lock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         lock.bind(name)
         lock.listen(_BACKLOG)
     except OSError as error:
         lock.close()
-        # Where a sandbox forbids such names altogether we are no worse off than macOS.
+        # If a sandbox forbids such names, only the test is left, as on macOS.
         return None if error.errno == errno.EADDRINUSE else _NO_LOCK
     return lock.detach()
 
 
 def _holder_of(name: str) -> int:
-    """The user who holds a name; `_UNKNOWN`: it does not listen yet, or is gone."""
+    """The uid that holds a name; `_UNKNOWN` if it does not listen yet, or is gone."""
     asking = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     asking.setblocking(False)
     try:
@@ -197,10 +196,10 @@ def _can_listen(port: int) -> bool:
 
 
 def _listen(port: int) -> _socket.socket:
-    """Listen as PyTorch's store will: on every address, over IPv6 and IPv4 with one socket.
+    """Listen like PyTorch's store: on every address, with one socket for IPv6 and IPv4.
 
-    SO_REUSEADDR lets a port through whose last connections still linger in TIME_WAIT, and nothing
-    else: a port that someone listens on, on whatever address, stays refused.
+    SO_REUSEADDR only allows a port whose last connections are in TIME_WAIT. A port on which another process listens, on
+    any address, stays refused.
 
     Raises:
         OSError: the port is taken or forbidden.
@@ -222,5 +221,5 @@ def _listen(port: int) -> _socket.socket:
                 probe.close()
             if error.errno in _REFUSED:
                 raise
-            failure = error  # there is no IPv6 here: IPv4 decides
+            failure = error  # this machine has no IPv6: try IPv4
     raise UnfitError(f"cannot listen on any port: {failure}") from failure

@@ -1,4 +1,4 @@
-"""Looks at the program before anything starts: is it there, does it want ``--local_rank``?"""
+"""Checks before the start that the program exists, and whether it wants ``--local_rank``."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _ENOUGH = 1 << 20
 
 
 def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool) -> str:
-    """Refuse a program that cannot be run; return the flag by which it wants its local rank, or ``""``.
+    """Check that the program can be run; return the flag for its local rank (``--local_rank``), or ``""``.
 
     Args:
         spec: the job.
-        environ: what the ranks inherit.
-        own_interpreter: they run by this interpreter, so that we know where it finds modules.
+        environ: the environment that the ranks inherit.
+        own_interpreter: this interpreter runs the ranks, so its search path for modules is known.
 
     Raises:
-        BadInputError: no such script or module, a directory, not readable.
+        BadInputError: the script or module does not exist, is a directory, or is not readable.
     """
     program = spec.program
     if program.kind == "script":
@@ -50,8 +50,8 @@ def _read_script(path: str) -> bytes:
             raise BadInputError(f"{path[:-12]} is a directory, not a script", hint="name the Python file to run")
     if not os.path.exists(path):
         raise BadInputError(
-            f"there is no script {path}",
-            hint="options of bireme stand before the script; --no_python runs a command, -m a module",
+            f"no such script: {path}",
+            hint="put options of bireme before the script; use --no_python to run a command, -m to run a module",
         )
     try:
         return _read(path)
@@ -60,7 +60,7 @@ def _read_script(path: str) -> bytes:
 
 
 def _read_module(program: Program, environ: Mapping[str, str]) -> bytes:
-    """The module's source, where it can be found without importing its parents."""
+    """The source of the module, if it can be found without importing its parent packages; else empty."""
     from importlib.machinery import PathFinder
 
     top, _, rest = program.target.partition(".")
@@ -71,7 +71,7 @@ def _read_module(program: Program, environ: Mapping[str, str]) -> bytes:
     if found is None:
         if top in sys.builtin_module_names:
             return b""
-        raise BadInputError(f"there is no module {top}", hint="is its package installed, or PYTHONPATH set?")
+        raise BadInputError(f"no such module: {top}", hint="install its package, or set PYTHONPATH")
     path = found.origin or ""
     for place in found.submodule_search_locations or () if rest or found.submodule_search_locations else ():
         base = os.path.join(place, *rest.split(".")) if rest else place
@@ -82,7 +82,7 @@ def _read_module(program: Program, environ: Mapping[str, str]) -> bytes:
 
 
 def _user_site() -> list[str]:
-    """Where this interpreter looks for a user's own packages, had it not been told to leave them out."""
+    """The user's own site-packages, which an isolated interpreter leaves out of its search path."""
     import site
 
     path = sys.path[:]
@@ -94,19 +94,19 @@ def _user_site() -> list[str]:
 
 
 def _read_executable(name: str) -> bytes:
-    """The text of a script with a ``#!`` line; a binary's words mean nothing."""
+    """The text of an executable script with a ``#!`` line; empty for a binary."""
     if os.path.isdir(name):
         raise BadInputError(f"{name} is a directory, not a program")
     path = name if os.sep in name else find_executable(name, os.environ)
     try:
         text = _read(path) if path else b""
     except OSError:
-        return b""  # may be executable all the same; if it is not, the rank says why
+        return b""  # it may still be executable; if not, the rank reports why
     return text if text.startswith(b"#!") else b""
 
 
 def _read(path: str) -> bytes:
-    """The text of a regular file. Of a pipe (``<(…)`` in bash) only the ranks may read, for it gives its text once."""
+    """The beginning of a regular file. A pipe (``<(…)`` in bash) can be read only once, so it is left to the ranks."""
     if not os.path.isfile(path):
         return b""
     with open(path, "rb") as file:
@@ -114,7 +114,7 @@ def _read(path: str) -> bytes:
 
 
 def find_executable(name: str, environ: Mapping[str, str]) -> str:
-    """The first executable of that name on ``PATH``, or ``""`` (``shutil`` costs 10 ms)."""
+    """The first executable of that name on ``PATH``, or ``""``. Importing ``shutil`` for this would take 10 ms."""
     for directory in environ.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(directory, name)
         if os.path.isfile(path) and os.access(path, os.X_OK):

@@ -1,4 +1,4 @@
-"""Which addresses can be reached from here: tried, not guessed."""
+"""Finds which addresses can be reached from this node, by connecting to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 
 def reachable(addresses: Sequence[str], port: int, *, seconds: float) -> list[str]:
-    """Those of the numeric addresses at which a TCP connection to ``port`` succeeds, all tried at once."""
+    """Find the addresses to which a TCP connection succeeds, trying all at once.
+
+    Args:
+        addresses: numeric addresses.
+        port: the TCP port.
+        seconds: time limit for all connections together.
+    """
     deadline = time.monotonic() + seconds
     poll = select.poll()
     trying: dict[int, tuple[str, _socket.socket]] = {}
@@ -25,7 +31,7 @@ def reachable(addresses: Sequence[str], port: int, *, seconds: float) -> list[st
             poll.register(sock.fileno(), select.POLLOUT)
     while trying:
         left = max(0.0, deadline - time.monotonic())
-        ready = poll.poll(left * 1000)  # at the deadline once more: it may be we who were away
+        ready = poll.poll(left * 1000)  # once more at the deadline: this process may have been suspended
         if not ready and not left:
             break
         for fd, _ in ready:
@@ -40,7 +46,7 @@ def reachable(addresses: Sequence[str], port: int, *, seconds: float) -> list[st
 
 
 def _connect(address: str, port: int) -> _socket.socket | None:
-    """A connection under way, or ``None`` where it fails at once."""
+    """A socket that is connecting, or ``None`` if that failed at once."""
     family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
     try:
         sock = _socket.socket(family, _socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""Other users of this machine: who is at the other end of a local socket, and what they are called."""
+"""Finds the process and user at the other end of a local socket, and the names of users."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 def peer_of(connection: _socket.socket | socket.socket) -> tuple[int, int]:
-    """(pid, uid) at the other end of a local socket, as the kernel knows them: of who has connected, or who listens.
+    """(pid, uid) of the process that has connected to a local socket or listens on it, from the kernel.
 
-    The pid is 0 where that process is in a container of its own, and not in ours.
+    The pid is 0 if that process is in another pid namespace, as in a container.
     """
     credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid
     return int.from_bytes(credentials[:4], sys.byteorder), int.from_bytes(credentials[4:8], sys.byteorder)
 
 
 def name_of(uid: int) -> str:
-    """A user's name; ``user 1234`` where there is none."""
+    """The name of a user; ``user 1234`` if it has none."""
     import pwd
 
     try:

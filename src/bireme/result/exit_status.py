@@ -1,7 +1,6 @@
-"""One decoder of exit status.
+"""Turns the wait status of a process into an exit code and a text.
 
-A death by signal n is the code 128 + n, never success: DeepSpeed turns it into 0 or a negative
-number on some paths, MPICH into n.
+Death by signal n is always the code 128 + n. (DeepSpeed sometimes turns it into 0 or a negative number, MPICH into n.)
 """
 
 from __future__ import annotations
@@ -17,12 +16,6 @@ def exit_code(status: int) -> int:
     return os.WEXITSTATUS(status)
 
 
-def signal_of(code: int) -> int | None:
-    """The signal that an exit code of 128 + n stands for, or ``None``."""
-    number = code - 128
-    return number if number in _NAMES else None
-
-
 def signal_name(number: int) -> str:
     """``SIGSEGV`` for 11; ``signal 99`` for a number without a name."""
     return _NAMES.get(number, f"signal {number}")
@@ -30,9 +23,8 @@ def signal_name(number: int) -> str:
 
 def describe(code: int, *, by_signal: bool) -> str:
     """How a rank ended, in words: ``exit code 3``, or ``SIGSEGV (exit code 139)``."""
-    number = code - 128
     if by_signal:
-        return f"{signal_name(number)} (exit code {code})"
+        return f"{signal_name(code - 128)} (exit code {code})"
     return f"exit code {code}"
 
 

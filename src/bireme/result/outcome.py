@@ -1,4 +1,4 @@
-"""What happened: one object that the command line prints, the API returns and the tuner reads."""
+"""The outcome of a job: the value that the command line prints, the API returns and the tuner reads."""
 
 from __future__ import annotations
 
@@ -23,15 +23,24 @@ if TYPE_CHECKING:
 
 
 WORDS_OF = 8
-"""So many ranks that failed are quoted at most, and as many that were stopped while they showed a traceback."""
+"""How many failed ranks are quoted at most, and how many that were stopped while they printed a traceback."""
 
 
 class RankEnd(Value):
     """How one rank ended.
 
-    ``code`` is 0 to 255, 128 + n for signal n. ``seconds`` since it was started. ``stopped``: it ended after
-    its node was told to stop, so it is no cause. ``recorded``: what it left in ``TORCHELASTIC_ERROR_FILE``.
-    ``detail``: its last words, from its traceback on, where it failed; see :data:`WORDS_OF`.
+    Attributes:
+        rank: its global rank.
+        host: its node, by the name in the pool.
+        device: such as ``cuda:0`` or ``cpu``.
+        pid: its process id on that node.
+        code: its exit code, 0 to 255; 128 + n for signal n.
+        by_signal: whether a signal ended it.
+        seconds: from its start to its end.
+        stopped: it ended after its node was told to stop, so it is not the cause of the job's end.
+        out_of_memory: the kernel's out-of-memory killer ended it.
+        recorded: what it wrote to ``TORCHELASTIC_ERROR_FILE``.
+        detail: the last lines of its stderr, or its last traceback, if it failed; see :data:`WORDS_OF`.
     """
 
     rank: int
@@ -48,13 +57,23 @@ class RankEnd(Value):
 
 
 class Outcome(Value):
-    """The end of a job.
+    """How a job ended.
 
-    ``first``: the failure that brought the job down. ``stuck``: processes that even SIGKILL did not end, as
-    ``pid (name, state)``. ``killed``: how many ranks SIGKILL had to end. ``unread``: a part of the output was not
-    written, since nobody read and somebody wanted the end. ``hosts``: the nodes at fault, by their names in the pool,
-    where the cause is ``agent lost`` or ``unfit``. ``history``: why the epochs of an elastic job have ended.
-    ``interrupted``: the first signal by which somebody has asked for the end, also where there was a cause before it.
+    Attributes:
+        exit_code: of the job.
+        cause: what ended the job.
+        seconds: from its start to its end.
+        ends: the ends of its ranks, by rank.
+        first: the rank whose failure ended the job, if one did.
+        signum: the signal, where that is the cause.
+        killed: how many ranks had to be killed by SIGKILL.
+        stuck: processes that even SIGKILL did not end, as ``pid (name, state)``.
+        logs: paths of the ranks' log files.
+        note: a message about the cause.
+        unread: part of the output was not written, because its reader did not read and the job was told to stop.
+        hosts: the nodes at fault, by their names in the pool, where the cause is ``agent lost`` or ``unfit``.
+        history: why the earlier epochs of an elastic job ended.
+        interrupted: the first stop signal that was received, even if the job ended for an earlier cause; 0: none.
     """
 
     exit_code: int

@@ -1,4 +1,4 @@
-"""The last thing on the screen when a job has failed: which rank, where, how, why. Pure text."""
+"""Writes the report on a failed job: which rank failed first, where, how, and its last lines or traceback. Pure."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ if TYPE_CHECKING:
 
 
 def summary(outcome: Outcome) -> str:
-    """The report, several lines; empty when all went well."""
+    """The report, in several lines; empty if the job succeeded."""
     lines = _headline(outcome)
     first = outcome.first
     if first is not None:
         if first.out_of_memory:
-            lines.append("  the kernel's out-of-memory killer ended it: the node has too little memory for the job")
+            lines.append("  killed by the kernel's out-of-memory killer: the node has too little memory for the job")
         lines += [f"  | {line}" for line in first.detail.splitlines()]
     lines += _others(outcome)
     if outcome.cause == "rank failed" and outcome.note:
         lines.append(f"  {outcome.note}")
     if outcome.stuck:
-        lines.append(f"  held by the kernel, even after SIGKILL, and left behind: {', '.join(outcome.stuck)}")
+        lines.append(f"  still alive after SIGKILL (held by the kernel) and left behind: {', '.join(outcome.stuck)}")
     if lines and outcome.logs:
         lines.append(f"  logs: {_shorten(outcome.logs)}")
     return "\n".join(lines)
 
 
 def headline(outcome: Outcome) -> str:
-    """How it ended, in one line."""
+    """How the job ended, in one line."""
     return "".join(_headline(outcome)[:1]).partition("\n")[0]
 
 
 def story(history: tuple[str, ...], most: int = 20) -> str:
-    """The epochs of an elastic job, a line for each that has ended."""
-    head = f"{len(history)} change{'' if len(history) == 1 else 's'} on the way:"
-    earlier = [f"  … {len(history) - most} earlier ones"] if len(history) > most else []
+    """The history of an elastic job: one line for each of the last ``most`` changes."""
+    head = f"{len(history)} change{'' if len(history) == 1 else 's'} during the job:"
+    earlier = [f"  … {len(history) - most} earlier changes"] if len(history) > most else []
     return "\n".join((head, *earlier, *(f"  {line}" for line in history[-most:])))
 
 
@@ -48,10 +48,10 @@ def _headline(outcome: Outcome) -> list[str]:
     if outcome.cause == "signal":
         return [f"stopped by {signal_name(outcome.signum)} after {duration(outcome.seconds)}"]
     if outcome.cause == "reader gone":
-        return ["stopped, since the reader of our output went away"]
+        return ["stopped because the reader of its output went away"]
     if outcome.cause in ("agent lost", "unfit", "time limit", "membership", "too few nodes"):
         return [outcome.note]
-    return ["some processes could not be ended"] if outcome.stuck else []
+    return ["some processes could not be killed"] if outcome.stuck else []
 
 
 def _who(end: RankEnd) -> str:
@@ -86,14 +86,15 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def last_words(stderr: bytes, error_file: str, *, by_signal: bool, lines: int = 10) -> str:
-    """What a rank said last: its traceback if there is one, else the last lines of its stderr.
+def last_lines(stderr: bytes, error_file: str, *, by_signal: bool, lines: int = 10) -> str:
+    """What to quote of a failed rank: its traceback if there is one, else the last lines of its stderr.
 
     Args:
-        by_signal: it died by a signal, so that an older traceback is not what ended it.
-        stderr: the end of what it has written there.
-        error_file: content of the file that torch's ``record`` decorator writes, JSON, if there is one. It
-            comes second: what was on stderr is the user's own exception, seen where it happened.
+        stderr: the end of its stderr.
+        error_file: the content (JSON) of the file that torch's ``record`` decorator writes; "": none. A traceback on
+            stderr is preferred: it is the user's own exception, where it happened.
+        by_signal: whether it died by a signal, so that an older traceback is not the reason.
+        lines: how many lines to quote without a traceback.
     """
     traceback = "" if by_signal else last_traceback(stderr)
     if traceback:
@@ -106,7 +107,7 @@ def last_words(stderr: bytes, error_file: str, *, by_signal: bool, lines: int = 
 
 
 def last_traceback(stderr: bytes) -> str:
-    """The last traceback in what a rank has written there, and what follows it; "" if there is none."""
+    """The last traceback in a rank's stderr, and what follows it; "" if there is none."""
     text = _text(stderr)
     start = _last_traceback(text)
     return _clip(text[start:]) if start >= 0 else ""
@@ -120,7 +121,7 @@ def _text(stderr: bytes) -> str:
 
 
 def _without_rank(line: str) -> str:
-    """Take away what torch puts before each line of a traceback once its process group is there: ``[rank1]: ``."""
+    """Remove the ``[rank1]: `` that torch puts before each line of a traceback once its process group exists."""
     rank, colon, rest = line.partition("]: ")
     return rest if colon and rank.startswith("[rank") and rank[5:].isdecimal() else line
 
@@ -130,21 +131,21 @@ _CHAIN = ("direct cause of the following exception", "another exception occurred
 
 
 def _last_traceback(text: str) -> int:
-    """Where the last traceback begins, with those that it is chained to; -1: there is none.
+    """The offset of the last traceback, including those that it is chained to; -1: there is none.
 
-    One that is indented belongs to an exception group, which begins further up.
+    An indented traceback belongs to an exception group, which begins earlier.
     """
     starts = _line_starts(text)
     while len(starts) > 1:
         before = text[: starts[-1]].rstrip().rpartition("\n")[2]
-        if not any(words in before for words in _CHAIN):
+        if not any(phrase in before for phrase in _CHAIN):
             break
         starts.pop()
     return starts[-1] if starts else -1
 
 
 def _line_starts(text: str) -> list[int]:
-    """Where lines begin that begin a traceback."""
+    """The offsets of the lines that begin a traceback."""
     starts = []
     place = 0
     for line in text.splitlines(keepends=True):
@@ -166,7 +167,7 @@ def _recorded(text: str) -> str:
 
 
 def _clip(text: str, most: int = 60) -> str:
-    """At most so many lines: the beginning and, above all, the end."""
+    """Shorten to ``most`` lines: a quarter from the beginning, the rest from the end."""
     lines = text.rstrip().splitlines()
     if len(lines) <= most:
         return "\n".join(lines)

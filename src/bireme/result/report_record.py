@@ -1,8 +1,8 @@
-"""What happened, as a program reads it: the object of ``--report``. Pure: an outcome or an error in, plain data out."""
+"""The report as data, for ``--report``: converts an outcome or an error to a JSON object, and validates one. Pure."""
 
 from __future__ import annotations
 
-from bireme.errors import LOST, UNFIT, BiremeError
+from bireme.errors import UNFIT, BiremeError
 from bireme.result.outcome import Outcome, RankEnd
 
 TYPE_CHECKING = False
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def of_outcome(outcome: Outcome) -> dict[str, Any]:
-    """The fields of the outcome; of ranks, those of their ends.
+    """The fields of an outcome, and of the ends of its ranks.
 
-    Without ``recorded``: what is of use in it stands in ``detail``, and the whole may be a megabyte for each rank.
+    Leaves out ``recorded``, which may be a megabyte per rank; its useful part is in ``detail``.
     """
     record = outcome.as_dict()
     for end in (*record["ends"], record["first"]):
@@ -26,16 +26,20 @@ def of_outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def of_error(error: Exception, seconds: float) -> dict[str, Any]:
-    """The same for a job that an error of ours has ended."""
+    """The report of a job that ended with an exception.
+
+    Args:
+        error: the exception.
+        seconds: from the job's start to its end.
+    """
     if not isinstance(error, BiremeError):
         return of_outcome(Outcome(BiremeError.code, "internal error", seconds, note=f"{type(error).__name__}: {error}"))
-    causes: dict[int, Cause] = {UNFIT: "unfit", LOST: "agent lost"}
-    cause = causes.get(error.code, "internal error")
+    cause: Cause = "unfit" if error.code == UNFIT else "internal error"
     return of_outcome(Outcome(error.code, cause, seconds, note=str(error), hosts=error.hosts))
 
 
 def is_one(report: Any) -> bool:
-    """Whether what was read back is such an object: every field there, and of its type."""
+    """Whether data that was read is a report: every field is present and of the right type."""
     if not _has_fields(report, Outcome(0, "ok", 0.0)):
         return False
     ends = [*report["ends"], *([] if report["first"] is None else [report["first"]])]
@@ -49,7 +53,7 @@ _END = RankEnd(0, "", "", 0, 0, False, 0.0, False)
 
 
 def _has_fields(data: Any, example: Value) -> bool:
-    """Whether this has the fields of the example, each of the same type; ``None`` there stands for any."""
+    """Whether ``data`` has the fields of the example, with the same types; ``None`` in the example allows any."""
     if not isinstance(data, dict):
         return False
     for name, value in example.as_dict().items():

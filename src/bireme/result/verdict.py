@@ -1,4 +1,4 @@
-"""Who failed first, and what is the job's exit code. Pure: ends and causes in, an outcome out."""
+"""Decides what ended a job, which rank failed first, and the job's exit code. Pure: ends and causes in, outcome out."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Verdict:
-    """Collects what happens to a job, with the second at which it happened, on one clock.
+    """Collects the events of a job with their times, on one clock, and keeps the earliest cause of its end.
 
-    The earliest cause stays, in whichever order the news of it arrive: what comes after is its consequence.
-    A rank that ends after its node was told to stop is no cause.
+    News may arrive in any order. Whatever happened after the earliest cause counts as its consequence. A rank that ends
+    after its node was told to stop is not a cause.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Verdict:
         self._ended_at: dict[int, float] = {}
 
     def planned(self, ranks: Iterable[int]) -> None:
-        """These ranks are to run: the job is a success only if each was seen to end with 0."""
+        """Note which ranks will run: the job succeeds only if each is seen to end with 0."""
         self._planned = tuple(ranks)
 
     @property
@@ -40,14 +40,25 @@ class Verdict:
         return self.cause != "ok"
 
     def end(self, end: RankEnd, when: float) -> bool:
-        """A rank has ended; return whether this is news that ends the job."""
+        """Note a rank's end at ``when``; return whether the job must be stopped because of it."""
         self._ends[end.rank], self._ended_at[end.rank] = end, when
         if end.code == OK or end.stopped:
             return False
         return self._blame("rank failed", when, rank=end.rank)
 
     def blame(self, cause: Cause, when: float, *, signum: int = 0, note: str = "", hosts: tuple[str, ...] = ()) -> bool:
-        """Something else ends the job; return whether this is news that does."""
+        """Note another cause that ends the job.
+
+        Args:
+            cause: the cause.
+            when: its time.
+            signum: the signal, if that is the cause.
+            note: a message.
+            hosts: the nodes at fault.
+
+        Returns:
+            Whether it is the first one, so that the job must be stopped.
+        """
         return self._blame(cause, when, signum=signum, note=note, hosts=hosts)
 
     def _blame(
@@ -67,7 +78,7 @@ class Verdict:
         return news
 
     def detail(self, rank: int, text: str) -> None:
-        """What a rank that has ended said last."""
+        """Note what to quote of a rank that has ended."""
         self._ends[rank] = self._ends[rank].replace(detail=text)
 
     @property
@@ -77,16 +88,16 @@ class Verdict:
 
     @property
     def failed(self) -> tuple[RankEnd, ...]:
-        """The ranks that failed by themselves, the first at first."""
+        """The ranks that failed by themselves, in the order of their ends."""
         failed = [end for end in self._ends.values() if end.code != OK and not end.stopped]
         return tuple(sorted(failed, key=lambda end: self._ended_at[end.rank]))
 
     @property
     def swept_along(self) -> tuple[RankEnd, ...]:
-        """The ranks that were stopped since another had failed.
+        """The ranks that were stopped because another had failed.
 
-        Whose fault it was they may know better than the one that was first to end: when a rank runs out of memory, its
-        peers miss it, and may be dead before it has cleared away what it held.
+        The original fault may be among them: when a rank runs out of memory, its peers fail because it does not
+        answer, and may end before it has freed its memory.
         """
         ends = self._ends.values() if self.cause == "rank failed" else ()
         return tuple(end for end in ends if end.code != OK and end.stopped)
@@ -94,10 +105,16 @@ class Verdict:
     def outcome(
         self, *, seconds: float, killed: int, stuck: tuple[str, ...] = (), logs: tuple[str, ...] = ()
     ) -> Outcome:
-        """The job's end, as far as it is known now."""
-        unseen = [str(rank) for rank in self._planned if rank not in self._ends]
-        if unseen and not self.stopping:
-            self.blame("agent lost", float("-inf"), note=f"nobody saw how rank {', '.join(unseen)} ended")
+        """The outcome of the job, once it has ended.
+
+        Args:
+            seconds: from its start to its end.
+            killed: how many ranks had to be killed by SIGKILL.
+            stuck: processes that could not be killed.
+            logs: paths of log files.
+        """
+        if not self.stopping:
+            self._blame_the_unseen()
         first = self.first
         code = first.code if first is not None else self._own_code()
         ends = tuple(self._ends[rank] for rank in sorted(self._ends))
@@ -105,8 +122,19 @@ class Verdict:
             code, self.cause, seconds, ends, first, self.signum, killed, stuck, logs, self.note, hosts=self.hosts
         )
 
+    def _blame_the_unseen(self) -> None:
+        """Without a cause, the job is a success: only if each planned rank was seen to end with 0."""
+        ends = {rank: self._ends.get(rank) for rank in self._planned}
+        unseen = ", ".join(str(rank) for rank, end in ends.items() if end is None)
+        failed = ", ".join(str(rank) for rank, end in ends.items() if end is not None and end.code != OK)
+        if unseen:
+            self.blame("agent lost", float("-inf"), note=f"the end of rank {unseen} was not seen")
+        elif failed:
+            note = f"rank {failed} was reported as stopped, but nothing had stopped it"
+            self.blame("agent lost", float("-inf"), note=note)
+
     def _own_code(self) -> int:
-        """The code of a cause that is not a rank's end."""
+        """The exit code for a cause other than a rank's failure."""
         if self.cause == "signal":
             return 128 + self.signum
         codes: dict[Cause, int] = {

@@ -1,4 +1,7 @@
-"""What the end of a run means: a pure function from what ``bireme run`` has left to an `TrialResult`."""
+"""Decides what the end of a run means: out of memory, a failure of the program, or one of the infrastructure.
+
+A pure function from what ``bireme run`` left behind to a `TrialResult`.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +18,29 @@ from bireme.tune.experiment import End
 from bireme.tune.trial_result import Cause, TrialResult
 
 _LINES = 20
-"""So many lines of a traceback are kept."""
+"""Lines of a traceback that are kept."""
 
 _OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-"""Signals that no program brings upon itself: its node is shut down, or somebody wants it gone."""
+"""Signals that come from outside the program: its node is shutting down, or someone ended it."""
 
 _OURS = "bireme: "
 _PORT_IS_TAKEN = re.compile(r"--master_port: port \d+ is taken")
 
 
 def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -> TrialResult:
-    """How an experiment ended.
+    """Decide how an experiment ended.
 
-    An experiment is ``ok`` when its figures are there and its run ended with 0. One whose rank dies afterwards has
-    failed: a real job of this configuration would end like that too, and who has died cannot vouch for what it wrote.
+    An experiment is ``ok`` if it measured all figures and its run exited with 0. If a rank fails after measuring, the
+    experiment has failed: a real job with this configuration would fail too, and the figures of a failed process cannot
+    be trusted.
 
-    Where nothing tells that the configuration is to blame, it is not: a run that leaves no report was killed itself.
+    Without evidence against the configuration, the infrastructure is blamed: a run without a report was itself killed.
 
     Args:
-        end: how its run ended.
-        figures: what it measured, by their names.
-        reason: why a figure that is needed is not there; "" where all are.
-        stderr: the end of what the run wrote there.
+        end: how the run ended.
+        figures: what it measured, by name.
+        reason: why a required figure is missing; "" if none is.
+        stderr: the end of the run's stderr.
     """
     if end.exit_code == OK:
         ending = TrialResult("no metric", reason) if reason else TrialResult("ok", metrics=dict(figures))
@@ -52,7 +56,7 @@ def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -
 
 
 def _without_report(code: int, stderr: str) -> TrialResult:
-    """The run has refused its command line, was killed, or could not write."""
+    """The result of a run without a report: it refused its command line, was killed, or could not write."""
     words = _our_words(stderr)
     if code == BAD_INPUT and not _PORT_IS_TAKEN.match(words):
         return TrialResult("failed", tracebacks.clip(words) or "bireme run refused its command line", words)
@@ -61,11 +65,11 @@ def _without_report(code: int, stderr: str) -> TrialResult:
     if code == BAD_INPUT:
         return TrialResult("infrastructure", tracebacks.clip(words.partition("\n")[0]))
     how = describe(code, by_signal=code > 128)
-    return TrialResult("infrastructure", f"bireme run has left no report: {how}", words)
+    return TrialResult("infrastructure", f"bireme run left no report: {how}", words)
 
 
 def _of_report(report: Mapping[str, object]) -> TrialResult:
-    """What the report tells of a run that did not end well."""
+    """The result of a run whose report says that it did not end well."""
     cause, note = report["cause"], tracebacks.clip(str(report["note"]))
     if cause == "rank failed":
         return _of_ranks(report)
@@ -73,12 +77,15 @@ def _of_report(report: Mapping[str, object]) -> TrialResult:
         return TrialResult("timed out", note)
     if cause == "signal":
         how = describe(_exit_code(report), by_signal=True)
-        return TrialResult("infrastructure", f"bireme run got {how}, from outside")
+        return TrialResult("infrastructure", f"bireme run received {how} from outside")
     return TrialResult("infrastructure", note or str(cause), hosts=_hosts(report))
 
 
 def _of_ranks(report: Mapping[str, object]) -> TrialResult:
-    """A rank has failed. Memory comes first: the rank that lacked it need not be the one that was first to die."""
+    """The result when a rank has failed.
+
+    Out of memory takes precedence: the rank that ran out of memory is not always the first to fail.
+    """
     first, *others = _failed(report)
     for end in (first, *others):
         if end.out_of_memory:
@@ -97,7 +104,7 @@ def _of_ranks(report: Mapping[str, object]) -> TrialResult:
 
 
 def _failed(report: Mapping[str, object]) -> list[RankEnd]:
-    """The ranks that have failed or tell why: the first one, the others that failed by themselves, those stopped."""
+    """The ranks that failed: the first one, then others that failed by themselves, then stopped ones with a message."""
     first, ends = _end(report["first"]), report["ends"]
     assert isinstance(ends, list)
     others = [end for end in map(_end, ends) if end.code != OK and end.rank != first.rank]
@@ -110,7 +117,7 @@ def _end(fields: object) -> RankEnd:
 
 
 def _why(end: RankEnd) -> str:
-    """A rank's end in one line: what it raised, else how it ended."""
+    """How a rank ended, in one line: what it raised, or its exit status."""
     if tracebacks.is_traceback(end.detail):
         return tracebacks.headline(end.detail)
     said = "" if end.by_signal else tracebacks.headline(end.detail)
@@ -139,7 +146,7 @@ def _hosts(report: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _our_words(stderr: str) -> str:
-    """What ``bireme run`` itself said last."""
+    """The last message of ``bireme run`` itself."""
     lines = stderr.splitlines()
     begin = next((place for place in range(len(lines) - 1, -1, -1) if lines[place].startswith(_OURS)), len(lines))
     return "\n".join(line.removeprefix(_OURS).rstrip() for line in lines[begin:][:_LINES])

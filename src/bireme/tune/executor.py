@@ -1,7 +1,7 @@
-"""Carries out what the scheduler decides: experiments start when their slots are free, and are started again, elsewhere
-if there is another place, when it was not their fault.
+"""Starts the experiments that the scheduler chose, and decides when one is retried or given up, and when a host rests.
 
-Everything is an event of the loop: the next experiment starts in the same turn in which one has ended.
+An experiment that the infrastructure failed is started again, on other hosts if there are any. Everything happens in
+events of the loop: the next experiment starts in the same turn in which one has ended.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
 ATTEMPTS = 4
-"""How often an experiment is started at most, where the infrastructure fails it; and a host tried, where none works."""
+"""How often an experiment is started at most when the infrastructure fails it; also how often a host may fail before
+it counts as dead while nothing has worked yet."""
 
 BACK_OFF = 15.0
-"""Seconds for which a host that has failed gets no experiments; doubled each time, up to `LONGEST_BACK_OFF`."""
+"""Seconds for which a failed host gets no experiments; doubled at each failure, up to `LONGEST_BACK_OFF`."""
 
 LONGEST_BACK_OFF = 600.0
 
 _FILES = 2
-"""Descriptors that an experiment takes as long as it runs."""
+"""File descriptors that a running experiment needs."""
 
 
 class Job(Value):
-    """What is to run: a name that no other has, and the slots that it needs. ``seconds``: predicted, if it is known."""
+    """An experiment to run: a unique name and the slots that it needs. ``seconds``: predicted, None if unknown."""
 
     name: str
     shape: Shape
@@ -40,26 +41,38 @@ class Job(Value):
 
 
 class Client(Protocol):
-    """Who knows what an experiment is; the executor asks and tells it."""
+    """The executor's caller, which knows what an experiment is."""
 
     def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
-        """What to start; ``place`` is a low number that no other running experiment has, another at each attempt."""
+        """Return what to start.
+
+        Args:
+            name: the experiment's name.
+            reservation: its slots.
+            place: a low number that no other running experiment has, another one at each attempt.
+        """
 
     def judge(self, name: str, end: End) -> TrialResult:
-        """What a run's end means."""
+        """The result of a run that has ended."""
 
     def settling(self, reservation: SlotReservation, end: End) -> float:
-        """Seconds until nothing of the experiment can be left on other nodes; 0.0 where nothing is."""
+        """Seconds until the experiment has certainly left nothing on other nodes; 0.0 if nothing is left now."""
 
     def started(self, name: str, reservation: SlotReservation) -> None:
-        """An experiment runs."""
+        """Called when an experiment has started."""
 
     def ended(self, name: str, ending: TrialResult, *, again: bool) -> None:
-        """An experiment has ended; ``again``: it is queued once more."""
+        """Called when an experiment has ended.
+
+        Args:
+            name: its name.
+            ending: its result.
+            again: whether it was queued for another attempt.
+        """
 
 
 class _Attempt(Value):
-    """An experiment in the queue or running; each attempt has a key of its own, since the one before may hold slots."""
+    """A queued or running attempt. Each has its own key, because an earlier attempt may still hold slots."""
 
     job: Job
     number: int
@@ -74,21 +87,21 @@ class _Attempt(Value):
 
 
 class Executor:
-    """Scheduler and experiments on one loop.
+    """Runs queued experiments on one event loop.
 
     Args:
         loop: the event loop.
-        scheduler: who decides.
-        client: who knows what an experiment is.
-        keep: descriptors that the guardians hold as long as anything of an experiment lives.
-        back_off: see `BACK_OFF`.
-        on_room: called when slots have become free without an end of an experiment: a host is back, or nothing can be
-            left of one that was lost.
+        scheduler: decides which experiment starts when and where.
+        client: knows what an experiment is.
+        keep: file descriptors that the guardians hold as long as any process of an experiment lives.
+        back_off: seconds, see `BACK_OFF`.
+        on_room: called when slots become free other than by the end of an experiment: a host is back, or a lost
+            experiment has certainly left nothing.
 
     Attributes:
-        stopping: nothing is started any more.
-        hopeless: why nothing can be run, as ``bireme run`` has it; "" as long as there is hope. No experiment has
-            ever run to its end, and without the hosts that have failed `ATTEMPTS` times none could.
+        stopping: whether no more experiments are started.
+        hopeless: why nothing can run, in the words of ``bireme run``; "" otherwise. Set when no experiment has ever run
+            to its end and the hosts that have not failed `ATTEMPTS` times could not carry one.
     """
 
     def __init__(
@@ -115,21 +128,21 @@ class Executor:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs."""
+        """Whether no experiment is running."""
         return not self._running
 
     @property
     def waiting(self) -> bool:
-        """Whether something is queued."""
+        """Whether an experiment is queued."""
         return len(self._attempts) > len(self._running)
 
     @property
     def ahead(self) -> bool:
-        """Whether something is queued for the first time. What is to be retried may wait for a certain host."""
+        """Whether an experiment is queued for its first attempt. (A retry may be waiting for a particular host.)"""
         return any(attempt.number == 1 for key, attempt in self._attempts.items() if key not in self._running)
 
     def rest(self, name: str) -> float:
-        """Seconds until a host is back, where this one is queued and those that are left cannot carry it; else 0.0."""
+        """Seconds until a host is back, if this experiment waits for lack of hosts; else 0.0."""
         stuck = any(self._attempts[key].job.name == name for key in self._scheduler.stuck)
         if not (stuck and self._resting):
             return 0.0
@@ -141,12 +154,12 @@ class Executor:
 
     def _queue(self, attempt: _Attempt) -> None:
         self._attempts[attempt.key] = attempt
-        self._scheduler.submit(attempt.task(), time.monotonic())
+        self._scheduler.submit(attempt.task())
 
     def withdraw(self) -> tuple[str, ...]:
-        """Take back whatever is queued for the first time; return the names.
+        """Remove the experiments that are queued for their first attempt; return their names.
 
-        What is to be retried stays, unless nothing is started any more.
+        Retries stay queued, unless the executor is stopping.
         """
         queued = {
             key: attempt.job.name
@@ -159,7 +172,7 @@ class Executor:
         return tuple(queued.values())
 
     def start_ready(self) -> int:
-        """Start whatever can be started now; return how many were."""
+        """Start every experiment that can start now; return how many."""
         if self.stopping:
             return 0
         starts = self._scheduler.decide(time.monotonic())
@@ -168,12 +181,12 @@ class Executor:
         return len(starts)
 
     def stop(self) -> None:
-        """End all experiments in order, and start no more."""
+        """End all experiments with SIGTERM and the grace time, and start no more."""
         self.stopping = True
         self._each(Experiment.stop)
 
     def kill(self) -> None:
-        """End all experiments at once."""
+        """Kill all experiments at once, and start no more."""
         self.stopping = True
         self._each(Experiment.kill)
 
@@ -182,7 +195,7 @@ class Executor:
         self._each(lambda experiment: experiment.signal(signum))
 
     def close(self) -> None:
-        """Leave the limits of this process as they were found; nothing runs any more."""
+        """Restore this process's limits of open files. Nothing may be running any more."""
         open_files.give_back(self._limits)
 
     def _each(self, do: Callable[[Experiment], None]) -> None:
@@ -204,7 +217,7 @@ class Executor:
         self._client.started(attempt.job.name, reservation)
 
     def _allow_files(self) -> None:
-        """Often 1024 files may be open: too few for some hundred experiments side by side."""
+        """Raise the limit of open files: the usual 1024 are too few for several hundred experiments at once."""
         before = open_files.allow_files(_FILES * (len(self._running) + 1))
         self._limits = self._limits or before
 
@@ -214,7 +227,7 @@ class Executor:
         if settling:
             self._loop.after(settling, lambda: self._settled(attempt.key))
         else:
-            self._scheduler.ended(attempt.key, time.monotonic())
+            self._scheduler.ended(attempt.key)
         ending = self._client.judge(attempt.job.name, end)
         again = False
         if ending.cause == "infrastructure":
@@ -225,17 +238,17 @@ class Executor:
         self.start_ready()
 
     def _settled(self, key: str) -> None:
-        self._scheduler.ended(key, time.monotonic())
+        self._scheduler.ended(key)
         self._more_room()
 
     def _more_room(self) -> None:
         self.start_ready()
         self._on_room()
 
-    # -- what fails through no fault of its own ------------------------------------------------------
+    # -- failures of the infrastructure ---------------------------------------------------------------
 
     def _failed_by_infrastructure(self, attempt: _Attempt, ending: TrialResult, code: int, settling: float) -> bool:
-        """Queue it again, elsewhere if others can carry it; return whether."""
+        """Queue the experiment again, on other hosts if they can carry it. Returns whether it was queued."""
         for host in ending.hosts:
             self._suspect(host, settling)
         if self.stopping:
@@ -248,9 +261,9 @@ class Executor:
         return True
 
     def _cannot_begin(self, shape: Shape, code: int) -> bool:
-        """Whether nothing has ever run, nor will.
+        """Whether nothing has ever run to its end, and nothing can.
 
-        A node that is lost in mid-run may have been brought down by its configuration: there is hope for the next one.
+        Losing a node in mid-run does not count: the configuration may have brought it down, and the next may run.
         """
         if self._worked or code != UNFIT:
             return False
@@ -258,19 +271,19 @@ class Executor:
         return bool(self._scheduler.impossible(shape, without=dead))
 
     def _ran_to_its_end(self, reservation: SlotReservation) -> None:
-        """Its hosts are sound, whatever has been there before."""
+        """Forget the failures of its hosts: they work."""
         self._worked = True
         for host, _ in reservation.places:
             self._failures.pop(host, None)
 
     def _suspect(self, host: str, settling: float) -> None:
-        """Give a host that has failed a rest, until nothing is left there of what it ran."""
+        """Take a failed host out of use until it has had its rest and nothing of its experiments is left there."""
         try:
-            self._scheduler.lost(host, time.monotonic())
-        except KeyError:  # not of the pool: known under another name here
+            self._scheduler.lost(host)
+        except KeyError:  # not in the pool: known here by another name
             return
         resting = self._resting.get(host)
-        # What fails while it rests was started before: several that are lost with their node are one failure.
+        # An experiment that fails while its host rests was started before: those lost with one node are one failure.
         failures = self._failures[host] = max(1, self._failures.get(host, 0) + (resting is None))
         wait = max(settling, min(self._back_off * 2 ** (failures - 1), LONGEST_BACK_OFF))
         if resting is not None:
@@ -280,5 +293,5 @@ class Executor:
 
     def _forgive(self, host: str) -> None:
         del self._resting[host]
-        self._scheduler.back(host, time.monotonic())
+        self._scheduler.back(host)
         self._more_room()

@@ -1,7 +1,7 @@
-"""One experiment: a ``bireme run`` of its own, under a guardian of its own.
+"""One running experiment: a ``bireme run`` under its own guardian; stops it when it has given its figures.
 
-Whatever happens to the tuner, the guardian ends the run, and the run its ranks, on every node, by the job's own
-channel. The tuner learns of the end when nothing of the experiment is left on this machine.
+If the tuner dies, the guardian ends the run, and the run ends its ranks on every node over the job's own channels. The
+tuner learns of the end when no process of the experiment is left on this machine.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ _PATIENCE = 20.0
 
 
 _LOOK = 5.0
-"""Seconds between two looks at whether a run has given what it was started for."""
+"""Seconds between two checks whether a run has given what it was started for."""
 
 _TAIL = 65536
-"""Bytes at the end of a log that are read for a reason."""
+"""Bytes at the end of a log in which the reason for a failure is looked for."""
 
 
 class Order(Value):
-    """What to start. ``argv`` is a ``bireme run``; ``report`` the file that its ``--report`` writes.
+    """What to start.
 
-    ``stdout`` and ``stderr`` are files, made anew. ``grace``: seconds that its ranks get to end. ``enough``: whether it
-    has given what it was started for; a run that goes on nevertheless is ended. None: it ends by itself.
+    ``argv``: a ``bireme run``. ``stdout``, ``stderr``: files, truncated first. ``report``: the file of its
+    ``--report``. ``grace``: seconds that its ranks get to end after SIGTERM. ``enough``: tells whether the run has
+    given what it was started for, after which it is ended if it continues; None: never ended for that.
     """
 
     argv: tuple[str, ...]
@@ -49,10 +50,11 @@ class Order(Value):
 
 
 class End(Value):
-    """How the run ended.
+    """How a run ended.
 
-    ``report`` is None when it did not live to write one. ``began`` in seconds since the epoch, ``seconds`` of wall
-    time. ``stopped``: we had told it to stop. ``enough``: it had given what it was started for, and was ended.
+    ``report``: what its ``--report`` wrote; None if it was killed before. ``began``: seconds since the epoch.
+    ``seconds``: wall time. ``stopped``: the tuner stopped it. ``enough``: it was ended because it had given what it was
+    started for.
     """
 
     exit_code: int
@@ -64,14 +66,14 @@ class End(Value):
 
 
 class Experiment:
-    """An experiment under way, from its construction to the call of ``on_end``.
+    """A running experiment, from its construction to the call of ``on_end``.
 
     Args:
         loop: the event loop.
         order: what to start.
-        on_end: called once, when nothing is left of it on this machine.
-        keep: descriptors that its guardian holds until then.
-        files_limit: the limits of open files that it shall find, if not ours.
+        on_end: called once, when no process of it is left on this machine.
+        keep: file descriptors that its guardian holds until then.
+        files_limit: its (soft, hard) limits of open files; None: those of this process.
 
     Raises:
         BiremeError: its files cannot be written, or no process can be forked.
@@ -105,7 +107,12 @@ class Experiment:
             _new(order.stderr) as stderr,
         ):
             worker = WorkerStart(
-                order.argv, dict(order.env), order.cwd, null.fileno(), stdout.fileno(), stderr.fileno()
+                argv=order.argv,
+                env=dict(order.env),
+                cwd=order.cwd,
+                stdin=null.fileno(),
+                stdout=stdout.fileno(),
+                stderr=stderr.fileno(),
             )
             return guardian.start(
                 (worker,),
@@ -117,7 +124,7 @@ class Experiment:
             )
 
     def stop(self) -> None:
-        """Have it end in order, and be killed if it does not."""
+        """End it with SIGTERM, and kill it if it has not ended after the grace time."""
         if self._handle is not None and not self._stopped:
             self._stopped = True
             self._terminate()
@@ -128,7 +135,7 @@ class Experiment:
         self._last_resort = self._last_resort or self._loop.after(self._order.grace + _PATIENCE, self.kill)
 
     def _look(self, seen: bool = False) -> None:
-        """End a run that has given enough and still goes on at the next look: most end by themselves just now."""
+        """End a run that has given enough and is still running at the next check; most end by themselves before."""
         if self._handle is None or self._stopped or self._order.enough is None:
             return
         enough = self._order.enough()
@@ -139,7 +146,7 @@ class Experiment:
             self._loop.after(_LOOK, lambda: self._look(enough))
 
     def kill(self) -> None:
-        """End it at once; what it has on other nodes ends as its channel closes."""
+        """Kill it at once; its ranks on other nodes end because their channel closes."""
         if self._handle is not None:
             self._stopped = True
             self._handle.tell("kill")
@@ -170,13 +177,19 @@ class Experiment:
         os.waitpid(handle.pid, 0)
         if self._last_resort is not None:
             self._last_resort.cancel()
-        seconds = time.monotonic() - self._begin
-        report = read_report(self._order.report)
-        self._on_end(End(self._code, report, self._began, seconds, self._stopped, self._enough and not self._stopped))
+        end = End(
+            exit_code=self._code,
+            report=read_report(self._order.report),
+            began=self._began,
+            seconds=time.monotonic() - self._begin,
+            stopped=self._stopped,
+            enough=self._enough and not self._stopped,
+        )
+        self._on_end(end)
 
 
 def read_report(path: str) -> Mapping[str, object] | None:
-    """What ``--report`` wrote; None: there is nothing of use."""
+    """Read what ``--report`` wrote; None if there is no valid report."""
     try:
         with open(path, encoding="utf-8") as file:
             report = jsontext.loads(file.read())
@@ -186,7 +199,7 @@ def read_report(path: str) -> Mapping[str, object] | None:
 
 
 def tail(path: str) -> str:
-    """The end of a log, where the reason stands; "" where there is none."""
+    """The end of a log; "" if there is no log."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
@@ -196,7 +209,7 @@ def tail(path: str) -> str:
 
 
 def _new(path: str) -> BinaryIO:
-    """A log, for the user alone: many programs begin by printing their arguments."""
+    """Create a log that only the user can read: many programs print their arguments first."""
     try:
         return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
     except OSError as error:

@@ -1,24 +1,25 @@
-"""An append-only record of a study on disk, with one writer, that survives being killed between any two bytes.
+"""The journal: a study's append-only record on disk, with one writer; survives a kill between any two bytes.
 
-A line a record: the first 16 hexadecimal digits of the BLAKE2b digest of the rest, a blank, the record as JSON. The
-first line says what the file is. A record counts when its line is whole: `append` returns when the disk has it.
+Each line is a record: the first 16 hexadecimal digits of the BLAKE2b digest of the rest, a blank, the record as JSON.
+The first line identifies the file. A record counts when its line is complete; `append` returns when the disk has it.
 
-An append that was interrupted leaves a torn end, which the next start cuts off. It is one piece without a newline:
+An interrupted append leaves an incomplete record at the end, which the next start cuts off. It has no newline and is
+one of:
 
 - the beginning of a line, where the writer was killed or the disk was full: up to 16 hexadecimal digits, then a blank,
   then printable ASCII that begins with a brace and is not a whole object;
 - the same (of any length, also none) and then nothing but zeros, where the power failed: the new size of the file had
   reached the disk, and the bytes had not.
 
-Nothing else is cut off. A line that ends in a newline and does not agree with its digest, or an end of another form,
-was not written by `append`: something else has changed the file, and we leave it alone. The first line may be cut short
-like any other: to move a finished file into place instead could replace one that another has just locked.
+Nothing else is cut off. A line with a newline that does not match its digest, or an end of another form, was not
+written by `append`: another program changed the file, and it is left alone. The first line may be incomplete like any
+other: moving a finished file into place instead could replace a file that another process has just locked.
 
-The file is read piece by piece: a journal of any size takes the memory of its longest record.
+The file is read in pieces, so a journal of any size takes only the memory of its longest record.
 
-The lock is that of POSIX (``fcntl``) on the file itself: unlike ``flock``'s it is not inherited by what we fork, so
-that it goes the moment we do, and over NFS it reaches other hosts. It also goes when we close any other descriptor of
-the file: nobody else in this process opens it.
+The lock is a POSIX lock (``fcntl``) on the file itself. Unlike a ``flock`` lock it is not inherited by forked
+processes, so it is released the moment this process ends, and over NFS it holds for other hosts too. It is also
+released when this process closes any other descriptor of the file, so nothing else here may open it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _BEGINNING = re.compile(rb"[0-9a-f]{0,15}|[0-9a-f]{16}(?: (?:\{[ -~]*)?)?")
 
 
 class Journal:
-    """An open journal. Made by `open`."""
+    """An open journal, created by `open`. ``note``: what was cut off at the start, if anything."""
 
     def __init__(self, path: str, fd: int, note: str, first: int, size: int) -> None:
         self.path, self.note = path, note
@@ -57,11 +58,11 @@ class Journal:
 
     @classmethod
     def open(cls, path: str) -> Journal:
-        """Open a journal or begin one, and replay it.
+        """Open or create a journal, check all its records, and cut off an incomplete last one.
 
         Raises:
-            BadInputError: it cannot be opened, another process writes it, or it is damaged or of another version.
-            BiremeError: the disk cannot take its first line.
+            BadInputError: it cannot be opened, another process has it open, or it is damaged or of another version.
+            BiremeError: its first line cannot be written.
         """
         if _identity(path) in _OURS:  # a process is not in its own way, and closing a second descriptor would unlock
             raise _in_use(path)
@@ -72,7 +73,7 @@ class Journal:
             note = ""
             if torn:
                 os.ftruncate(fd, whole)
-                note = f"a torn record of {torn} bytes at the end of {path} was cut off"
+                note = f"cut off an incomplete record of {torn} bytes at the end of {path}"
             os.lseek(fd, whole, os.SEEK_SET)
             journal = cls(path, fd, note, first, whole)
             if not whole:
@@ -87,7 +88,7 @@ class Journal:
 
     @property
     def records(self) -> Iterator[dict[str, object]]:
-        """What the file held when it was opened, read from it anew each time.
+        """The records that the file held when it was opened, read again each time.
 
         Raises:
             BiremeError: the journal is closed.
@@ -97,26 +98,26 @@ class Journal:
         for line in _lines(self._fd, self._old.start, self._old.stop):
             record = _parse(line[:-1])
             if record is None:
-                raise BiremeError(f"{self.path} was changed by something else while it was open")
+                raise BiremeError(f"{self.path} was changed by another program while it was open")
             yield record
 
     def append(self, record: Mapping[str, object], *, sync: bool = True) -> None:
         """Write a record.
 
         Args:
-            record: what JSON can write.
+            record: any JSON object.
             sync: return only when the disk has it.
 
         Raises:
-            ValueError: it holds a number that JSON does not know, such as NaN, or is longer than 16 MiB.
-            TypeError: JSON cannot write it, or would make strings of its names.
-            BiremeError: the disk cannot, and the file is as it was before; or it could not be cut back, is closed, or
-                belongs to the process that we were forked from.
+            ValueError: it contains a number that is not JSON, such as NaN, or is longer than 16 MiB.
+            TypeError: it is not JSON, or has a key that is not a string.
+            BiremeError: it cannot be written, and the file is as it was before; or the file could not be cut back, is
+                closed, or belongs to the parent process of this one.
         """
-        if os.getpid() != self._pid:  # the descriptor came along, the lock did not
+        if os.getpid() != self._pid:  # a fork inherits the descriptor, but not the lock
             raise BiremeError(f"{self.path} is written by process {self._pid}, not by a fork of it")
         if self._refusal:
-            raise BiremeError(self._refusal, hint="open it again: what is torn is then cut off")
+            raise BiremeError(self._refusal, hint="open it again: that cuts off the incomplete record")
         line = _line(record)
         size = self._size + len(line)
         try:
@@ -124,10 +125,10 @@ class Journal:
             if sync:
                 os.fdatasync(self._fd)
             self._size = size
-        except BaseException as error:  # a signal's handler may raise anything, too
+        except BaseException as error:  # a signal handler may raise any exception
             self._take_back()
             if isinstance(error, OSError):
-                raise BiremeError(f"{self.path} cannot be written: {error.strerror}", hint=_MEND) from error
+                raise BiremeError(f"{self.path} cannot be written: {error.strerror}", hint=_HINT) from error
             raise
 
     def _take_back(self) -> None:
@@ -140,44 +141,44 @@ class Journal:
             self._refusal = f"{failed}: {error.strerror}"
 
     def close(self) -> None:
-        """Let go of the file and its lock; a second time it does nothing."""
+        """Close the file and release its lock. May be called twice."""
         fd, self._fd = self._fd, -1
-        if fd >= 0:  # its number may soon be another file's
+        if fd >= 0:  # the number may soon belong to another file
             self._refusal = f"{self.path} is closed"
             _close(fd)
 
 
 _OURS: set[tuple[int, int, int]] = set()
-"""The journals that this process writes, by process, device and inode: what we fork has a copy, and no lock."""
+"""The journals open in this process, by process id, device and inode: a fork has a copy of this set, but no lock."""
 
-_MEND = "make room, or mend the disk; what was written by then is kept"
+_HINT = "free some space or repair the disk; everything written before is kept"
 _ELSEWHERE = "choose another results_dir"
 _PRIVATE = 0o600
-"""The script's arguments stand in the records, and what is secret among them."""
+"""The records contain the script's arguments, which may be secret."""
 
 
 def _open(path: str) -> int:
     try:
         if os.path.islink(path) and os.lstat(path).st_uid not in (0, os.geteuid()):
-            raise BadInputError("is another user's link", hint=_ELSEWHERE, where=path)
+            raise BadInputError("is a symbolic link of another user", hint=_ELSEWHERE, where=path)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
     except OSError as error:
         raise _cannot(path, "opened", error) from None
     found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):  # a named pipe would let us wait for ever
+    if not stat.S_ISREG(found.st_mode):  # opening a named pipe would block for ever
         os.close(fd)
-        raise BadInputError("is not a file", hint=_ELSEWHERE, where=path)
-    if found.st_uid == os.geteuid() and found.st_mode & 0o077:  # made by an earlier version, or copied
+        raise BadInputError("is not a regular file", hint=_ELSEWHERE, where=path)
+    if found.st_uid == os.geteuid() and found.st_mode & 0o077:  # created by an earlier version, or copied
         os.fchmod(fd, _PRIVATE)
     return fd
 
 
 def _cannot(path: str, be: str, error: OSError) -> BadInputError:
-    return BadInputError(f"cannot be {be}: {error.strerror}", hint=f"mend that, or {_ELSEWHERE}", where=path)
+    return BadInputError(f"cannot be {be}: {error.strerror}", hint=f"fix that, or {_ELSEWHERE}", where=path)
 
 
 def _lock(fd: int, path: str) -> None:
-    """Take the lock, and leave our name beside the file for whoever comes second."""
+    """Take the lock, and write our pid and host into a file beside it, for the message of a second process."""
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # POSIX allows either
@@ -186,11 +187,11 @@ def _lock(fd: int, path: str) -> None:
         raise _cannot(path, "locked", error) from None
     _OURS.add(_identity(fd))
     try:
-        owner = os.open(_owner(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, _PRIVATE)
+        owner = os.open(_owner(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, _PRIVATE)
         with open(owner, "w") as file:
             file.write(f"pid {os.getpid()} on {socket.gethostname()}")
     except OSError:
-        pass  # a courtesy
+        pass  # only the message of a second process is less helpful
 
 
 def _close(fd: int) -> None:
@@ -199,7 +200,7 @@ def _close(fd: int) -> None:
 
 
 def _identity(file: str | int) -> tuple[int, int, int]:
-    """(our process, device, inode) of a path or a descriptor; of what is not there, one that nothing has."""
+    """(our pid, device, inode) of a path or descriptor; (-1, -1, -1) if it does not exist."""
     try:
         found = os.stat(file)
     except OSError:
@@ -213,21 +214,27 @@ def _owner(path: str) -> str:
 
 def _in_use(path: str) -> BadInputError:
     try:
-        with open(_owner(path), errors="replace") as file:
-            who = file.read(200)
+        fd = os.open(_owner(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        who = ""
+        fd = -1
+    try:
+        owner = os.read(fd, 200).decode(errors="replace")
+    except OSError:
+        owner = ""
+    finally:
+        if fd >= 0:
+            os.close(fd)
     return BadInputError(
-        f"another tuner is at work here: {who or 'its name is not known'}",
-        hint=f"wait for its end, or {_ELSEWHERE}",
+        f"another tuner is using this folder: {owner or 'an unknown process'}",
+        hint=f"wait until it ends, or {_ELSEWHERE}",
         where=path,
     )
 
 
 def _lines(fd: int, place: int, end: int | None = None) -> Iterator[bytes]:
-    """The lines of a file from one place on, each with its newline; the last one may lack it.
+    """The lines of a file from an offset on, each with its newline; the last one may lack it.
 
-    What is longer than any record comes without its rest, and then nothing more.
+    Stops after the beginning of a line that is longer than any record.
     """
     begun = b""
     while piece := os.pread(fd, _PIECE if end is None else min(_PIECE, end - place), place):
@@ -242,24 +249,24 @@ def _lines(fd: int, place: int, end: int | None = None) -> Iterator[bytes]:
 
 
 def _check(path: str, fd: int) -> tuple[int, int, int]:
-    """(where the records begin, where they end, bytes of a torn one behind them)."""
+    """(offset of the first record, offset behind the last one, bytes of an incomplete record after that)."""
     first = place = 0
     for number, line in enumerate(_lines(fd, 0), 1):
         record = _parse(line[:-1]) if line.endswith(b"\n") else None
         if number == 1:
             if record is None and not _is_ours(line):
-                raise BadInputError("is no journal of Bireme", hint=_ELSEWHERE, where=path)
+                raise BadInputError("is not a journal of Bireme", hint=_ELSEWHERE, where=path)
             if record is not None and record != FORMAT:
                 raise BadInputError(
                     f"is a journal of another version: {json.dumps(record)[:80]}",
-                    hint=f"go on with the Bireme that began it, or {_ELSEWHERE}",
+                    hint=f"continue with the version of Bireme that began it, or {_ELSEWHERE}",
                     where=f"{path}:1",
                 )
             first = len(line)
         if record is None:
             if not _is_torn(line):
                 raise BadInputError(
-                    "the journal is damaged: this line is no record, and no append that was cut short",
+                    "the journal is damaged: this line is neither a record nor an interrupted append",
                     hint=f"restore it from a copy, cut it off from here (sed -i '{number},$d'), or {_ELSEWHERE}",
                     where=f"{path}:{number}",
                 )
@@ -269,7 +276,7 @@ def _check(path: str, fd: int) -> tuple[int, int, int]:
 
 
 def _is_torn(line: bytes) -> bool:
-    """Whether an append that was cut short can have left this, the last piece of the file."""
+    """Whether an interrupted append can have left this last line."""
     begun = line.rstrip(b"\0")
     if len(line) > _LONGEST or not _BEGINNING.fullmatch(begun):
         return False
@@ -277,11 +284,11 @@ def _is_torn(line: bytes) -> bool:
         json.loads(begun[17:])
     except (ValueError, RecursionError):
         return True
-    return begun[:16] == _digest(begun[17:])  # only its newline is missing; an object that was cut short is none
+    return begun[:16] == _digest(begun[17:])  # only its newline is missing: an incomplete object is not valid JSON
 
 
 def _is_ours(data: bytes) -> bool:
-    """Whether this could be the beginning of our first line; after a power cut, the rest of it may be zeros."""
+    """Whether this could be the beginning of our first line; after a power failure the rest may be zeros."""
     first = _line(FORMAT)
     return len(data) <= len(first) and first.startswith(data.rstrip(b"\0"))
 
@@ -298,7 +305,7 @@ def _parse(line: bytes) -> dict[str, object] | None:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Records have the same names: kept once, they are half of the memory less."""
+    """Intern the keys: records share them, and interning halves the memory."""
     return {sys.intern(name): value for name, value in pairs}
 
 
@@ -312,7 +319,7 @@ def _line(record: Mapping[str, object]) -> bytes:
 
 
 def _check_names(value: object) -> None:
-    """Raises TypeError: a name is not a string. JSON would make one of it, and of two that then are alike lose one."""
+    """Raises TypeError: a key is not a string. JSON would convert it, and two keys could become the same."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if not isinstance(name, str):
@@ -324,7 +331,7 @@ def _check_names(value: object) -> None:
 
 
 def _digest(text: bytes) -> bytes:
-    """Not a CRC: it finds what has changed, however much of it, and costs a microsecond."""
+    """The digest of a record. Unlike a CRC it finds changes of any size, and takes only a microsecond."""
     return hashlib.blake2b(text, digest_size=8).hexdigest().encode("ascii")
 
 
@@ -334,7 +341,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _sync_folder(path: str) -> None:
-    """The file's name has to be on disk as well as what is in it."""
+    """Sync the folder, so that the file's name is on disk as well as its content."""
     try:
         folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY)
     except PermissionError:  # a folder that may be written but not read; most file systems keep the name anyway

@@ -1,4 +1,4 @@
-"""How experiments are launched: what all of them have in common, and the command of one."""
+"""How experiments are launched: on which slots of which nodes, at which ports, and the command line of each."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ if TYPE_CHECKING:
 
 
 class Ground(Value):
-    """Where experiments may run.
+    """The resource pool: where experiments may run.
 
-    ``pool``: host → slot ids. ``numbered``: nobody has declared the slots of this machine, and it has no devices to
-    name, so that a run is told how many ranks it has and not which slots.
+    ``pool``: host → slot ids. ``numbered``: this machine has no declared slots and no devices, so a run is told only
+    how many ranks it has, not which slots.
     """
 
     pool: Pool
     numbered: bool = False
 
     def words(self, reservation: SlotReservation) -> tuple[str, ...]:
-        """What restricts a run to its slots."""
+        """The options that restrict a run to its slots."""
         if self.numbered:
             return ("--num_gpus", str(reservation.size))
         return ("--include", reservation.include())
 
     def only_here(self, reservation: SlotReservation) -> bool:
-        """Whether all of it is on this machine."""
+        """Whether all its slots are on this machine."""
         return all(host == one_machine.HOST or is_this_machine(host) for host, _ in reservation.places)
 
 
 def ground(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) -> Ground:
-    """The slots that experiments may use: those of the job, as its filters leave them.
+    """Find the slots that experiments may use: those of the job, after its filters.
 
     Args:
-        spec: the job, without numbers of nodes and slots: under tuning, these say how wide an experiment is.
+        spec: the job, without ``num_nodes`` and ``num_gpus``: under tuning they set the size of an experiment.
         environ: the environment.
-        ranks: how many slots an experiment asks for on a node. On a CPU that nobody has divided into slots, there are
-            as many as that: experiments that share cores would measure each other.
+        ranks: slots that an experiment needs on each node. This machine's CPU without declared slots counts as that
+            many slots, because experiments that share cores would disturb each other's measurements.
 
     Raises:
-        BadInputError: there are none, or a node without accelerators has not declared how many.
-        UnfitError: they are not declared, and a node that was to be asked cannot say.
+        BadInputError: there are no slots, or a node without accelerators declares none.
+        UnfitError: slots are not declared, and a node could not be asked for them.
     """
     found = placement.find(spec, environ)
     if found is None:
@@ -68,7 +68,7 @@ def ground(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) -> Grou
 
 
 def _here(spec: JobSpec, environ: Mapping[str, str], ranks: int | None, host: str) -> Ground:
-    """This machine, of which nobody has said what it has."""
+    """The pool of this machine when its slots are not declared."""
     there = devices.discover(spec.accelerator, environ)
     numbered = there.accelerator == "cpu" and not (spec.include or spec.exclude)
     prepared = placement.plan(spec.replace(num_gpus=ranks) if numbered else spec, environ).whole()
@@ -79,7 +79,7 @@ def _here(spec: JobSpec, environ: Mapping[str, str], ranks: int | None, host: st
 
 
 def _asked(spec: JobSpec, environ: Mapping[str, str], found: Found) -> dict[str, tuple[str, ...]]:
-    """The slots of many nodes, as they say themselves: the preflight of a run that does not begin."""
+    """Ask the nodes for their slots: the preflight of a run that is then not started."""
     known: dict[str, tuple[str, ...]] = {}
     without: list[str] = []
 
@@ -99,28 +99,24 @@ def _asked(spec: JobSpec, environ: Mapping[str, str], found: Found) -> dict[str,
         raise UnfitError(outcome.note)
     if without:
         raise BadInputError(
-            f"{without[0]} has no accelerator and does not declare slots, and experiments are given slots",
-            hint="add slots=N there, or name the nodes by --hosts 'NODE:N,…'",
+            f"{without[0]} has no accelerator and no declared slots, and experiments need slots",
+            hint="add slots=N there, or name the nodes with --hosts 'NODE:N,…'",
             where=found.source,
         )
     return known
 
 
 _LAST_PORT, _FIRST_PORT = 65535, 1024
-"""After the last port comes the first that needs no rights."""
+"""After the last port, numbering continues with the first unprivileged one."""
 
 _MAY_LEAVE = ("agent lost", "internal error")
-"""Ends of a run, by its report, after which ranks on other nodes may still be about to end."""
+"""Causes in a run's report after which ranks on other nodes may still be ending."""
 
 
 def gpu_memory(spec: JobSpec, environ: Mapping[str, str]) -> int | None:
-    """Bytes of memory of the smallest GPU that experiments may use; None: nobody knows.
+    """Bytes of memory of the smallest GPU that experiments may use; None if unknown.
 
-    That of another node may have another size, and is asked by nobody.
-
-    Args:
-        spec: as for `ground`.
-        environ: the environment.
+    Known only if all experiments run on this machine: other nodes are not asked.
     """
     if spec.accelerator not in ("auto", "cuda"):
         return None
@@ -129,17 +125,17 @@ def gpu_memory(spec: JobSpec, environ: Mapping[str, str]) -> int | None:
         return None
     if devices.discover(spec.accelerator, environ).accelerator != "cuda":
         return None
-    # The plan knows which device a slot is; it is of all slots, whose cores and port need not do for one job.
+    # The plan maps slots to devices. It covers all slots, so cores and port that suit one experiment are left out.
     plan = placement.plan(spec.replace(master_port=None, bind_cores=False, bind_core_list=None), environ).whole()
     return device_memory.smallest([worker.slot for worker in plan.nodes[0].workers])
 
 
 class Launch(Value):
-    """The launch that all experiments share.
+    """What all experiments have in common.
 
-    ``words``: options of ``bireme run``, as the user gave them, without those that say where. ``port``: the first of
-    the ports at which ranks meet; None: each run finds its own. ``grace`` and ``heartbeat`` in seconds. ``log_dir`` and
-    ``rank_log_dir``: where each experiment makes a folder for its ranks' output.
+    ``words``: the user's options of ``bireme run``, without those that choose nodes and slots. ``port``: the first
+    rendezvous port; None: each run finds its own. ``grace`` and ``heartbeat`` in seconds. ``log_dir`` and
+    ``rank_log_dir``: where each experiment gets a folder for its ranks' output; None: no such output.
     """
 
     ground: Ground
@@ -154,12 +150,12 @@ class Launch(Value):
     def command(
         self, name: str, reservation: SlotReservation, place: int, *, options: Sequence[str], args: Sequence[str]
     ) -> tuple[str, ...]:
-        """A run on these slots, beside others.
+        """The command line of an experiment, without ``bireme run`` itself.
 
         Args:
-            name: the experiment's.
+            name: the experiment's name.
             reservation: its slots.
-            place: a number that no other running experiment has, for its port.
+            place: a number that no other running experiment has; added to ``port``.
             options: further options of ``bireme run``.
             args: the script's arguments.
         """
@@ -174,10 +170,10 @@ class Launch(Value):
         return () if folder is None else (option, os.path.join(folder, name))
 
     def settling(self, reservation: SlotReservation, report: Mapping[str, object] | None = None) -> float:
-        """Seconds until nothing can be left of a run; 0.0: it has seen to that itself.
+        """Seconds until a run has certainly left nothing behind; 0.0 if it made sure of that itself.
 
-        Where an agent was lost, or the run did not live to write a report, a channel is closed: the agents of other
-        nodes stop their ranks, at the latest after a heartbeat.
+        If an agent was lost, or the run was killed before it wrote a report, agents on other nodes stop their ranks
+        when they notice the closed channel, at the latest after a heartbeat.
         """
         if report is not None and report.get("cause") not in _MAY_LEAVE:
             return 0.0

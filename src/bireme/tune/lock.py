@@ -1,7 +1,8 @@
-"""What an earlier tuner has left: its experiments end by themselves, and until then their slots are not free.
+"""The experiments lock: makes a tuner wait until no experiment of an earlier tuner is left.
 
-A tuner holds this lock, and so do the guardians of its experiments, for as long as anything of them lives: who gets it
-knows that nothing is left, whatever has become of the tuner.
+When a tuner dies its experiments end by themselves, and their slots are not free until then. The tuner and the
+guardians of its experiments hold this lock as long as any of their processes lives; so whoever gets it knows that none
+is left.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from bireme.errors import BadInputError
 
 
 class ExperimentsLock:
-    """The lock of a results folder.
+    """The lock of a results folder, released when it is closed here and in all guardians.
 
     Args:
-        path: its file, made where it is missing.
+        path: its file, created if missing.
 
     Raises:
         BadInputError: the file cannot be opened.
@@ -26,17 +27,17 @@ class ExperimentsLock:
     def __init__(self, path: str) -> None:
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            if os.fstat(self._fd).st_uid == os.geteuid():  # whoever can read it could take the lock, and let us wait
+            if os.fstat(self._fd).st_uid == os.geteuid():  # anyone who can read it could take the lock and block us
                 os.fchmod(self._fd, 0o600)
         except OSError as error:
             raise BadInputError(f"cannot be opened: {error.strerror}", where=path) from None
 
     def fileno(self) -> int:
-        """The descriptor, for the guardians to keep."""
+        """The file descriptor, for the guardians to hold."""
         return self._fd
 
     def taken(self) -> bool:
-        """Take the lock if nobody has it; return whether we have it now."""
+        """Take the lock if it is free; return whether we have it now."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -44,7 +45,7 @@ class ExperimentsLock:
         return True
 
     def wait(self) -> None:
-        """Take the lock when everybody has let go of it."""
+        """Wait until the lock is free, and take it."""
         fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def __enter__(self) -> ExperimentsLock:

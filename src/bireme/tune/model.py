@@ -1,10 +1,9 @@
-"""The model-based search: Optuna proposes, the space disposes.
+"""The model-based search: Optuna proposes where to go, and a Gaussian process decides when to stop.
 
-Every ``ask`` builds a study from what was told and what is pending, and lets a fresh sampler
-propose: the answer depends on the past and the seed alone, which makes a study resumable without
-saving a sampler. What Optuna does not know is that our spaces are finite and that nothing is worth
-measuring twice: a proposal that is known already is carried to the nearest point that is not, and
-that a `Surrogate` has hopes of. Where it has hopes of none, it is time to stop.
+Every ``ask`` builds an Optuna study from the results and the pending points, and asks a new sampler: the answer depends
+only on those and the seed, so a study can be resumed without saving a sampler. Optuna does not know that our spaces are
+finite and that no point is worth measuring twice: a proposal is replaced by the nearest open point from which a
+`Surrogate` still expects an improvement. If it expects none from any point, the search is over.
 """
 
 from __future__ import annotations
@@ -23,34 +22,31 @@ if TYPE_CHECKING:
     import optuna
 
 SCANNED = 1024
-"""Of a larger space, so many random points are looked at to find one near a proposal."""
+"""In a larger space, only this many random points are considered as candidates."""
 
 NEGLIGIBLE = 0.01
-"""A point that is expected to add less than this part to the best is not worth a run."""
+"""A point is not worth a run if it is expected to improve the best by less than this fraction."""
 
 SHORT = 3
-"""On an axis of so few values none is far from another."""
+"""On an axis with this many values or fewer, all values count as neighbours."""
 
 
 class ModelBased(Search):
     """Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), with constraints.
 
-    The first points are spread over the space. Out of memory, and any other failure, is a violated
-    constraint, so that the model learns where not to go.
+    The first points are spread over the space. Out of memory, like any other failure, counts as a violated constraint,
+    so that the model learns to avoid such points.
 
     Args:
         space: the points.
         direction: ``maximise`` or ``minimise`` the value.
-        seed: any number.
-        spread: how many points to spread before the model is asked; None: by the number of dimensions.
+        seed: any number; the same seed and results give the same points.
     """
 
-    def __init__(
-        self, space: Points, direction: Direction = "maximise", seed: int = 0, spread: int | None = None
-    ) -> None:
+    def __init__(self, space: Points, direction: Direction = "maximise", seed: int = 0) -> None:
         super().__init__(space, direction, seed)
         self._axes = tuple(_Axis(dimension) for dimension in space.dimensions if len(dimension.choices) > 1)
-        self._spread = spread if spread is not None else min(8, 2 + len(self._axes))
+        self._spread = min(8, 2 + len(self._axes))
 
     def _candidates(self) -> Iterator[dict[str, object]]:
         known = [*(told.point for told in self.told.values()), *self.pending.values()]
@@ -65,10 +61,10 @@ class ModelBased(Search):
 
     @property
     def promising(self) -> bool:
-        """Whether a point that may be asked for is expected to be better than the best, by more than `NEGLIGIBLE`.
+        """Whether any open point is expected to improve the best by more than `NEGLIGIBLE`.
 
-        What is beside the best is looked at in any case: of a stage that was seen only where it is slow, a model is
-        easily wrong.
+        Points beside the best one always count: a model is easily wrong about a stage of which it has seen only slow
+        points.
         """
         if not self._axes or len(self.told) + len(self.pending) < self._spread or self.best is None:
             return True
@@ -77,9 +73,9 @@ class ModelBased(Search):
     # -- the first points ----------------------------------------------------------------------------
 
     def _farthest(self, known: list[dict[str, object]]) -> list[dict[str, object]]:
-        """The open points, first those with the most values that were not tried yet, and of them the farthest.
+        """The open points, those with the most untried values first, and among them the farthest from known points.
 
-        The very first is an end of every axis.
+        The very first point is at an end of every axis.
         """
         places = [self._place(point) for point in known] or [tuple(0.5 for _ in self._axes)]
 
@@ -93,7 +89,7 @@ class ModelBased(Search):
     # -- the model -----------------------------------------------------------------------------------
 
     def _propose(self) -> tuple[float, ...]:
-        """Where the sampler would go next."""
+        """The coordinates that the sampler proposes next."""
         direction = "maximize" if self.direction == "maximise" else "minimize"
         study = _optuna().create_study(direction=direction, sampler=_sampler(self._seed_now()))
         distributions = {axis.name: axis.distribution() for axis in self._axes}
@@ -124,14 +120,14 @@ class ModelBased(Search):
         return max(values, key=self.cost, default=0.0)
 
     def _seed_now(self) -> int:
-        """From the seed and all that is known, in whatever order it became known."""
+        """A seed that depends on the given seed and all known points, whatever their order."""
         known = "\n".join((str(self.seed), *sorted((*self.told, *self.pending))))
         return int.from_bytes(hashlib.sha256(known.encode()).digest()[:4], "big")
 
-    # -- what is left to hope for --------------------------------------------------------------------
+    # -- expected improvement -------------------------------------------------------------------------
 
     def _gains(self) -> dict[str, float]:
-        """What each open point (of a large space: of a sample) is expected to add; nothing while no point counts."""
+        """The expected improvement at each open point (in a large space: each of a sample); empty without results."""
         from bireme.tune.surrogate import Surrogate
 
         points = self._scan()
@@ -142,7 +138,7 @@ class ModelBased(Search):
         values = _logarithms([-self.cost(told.value or 0.0) for told in counting])
         surrogate = Surrogate(places, values)
         if self.pending:
-            # As if they had come out as expected: what they will tell need not be asked twice.
+            # Assume the expected results for pending points, so that the next point tells something else.
             pending = [self._place(point) for point in self.pending.values()]
             surrogate = Surrogate([*places, *pending], [*values, *surrogate.expected(pending)])
         open_places = [self._place(point) for point in points]
@@ -154,7 +150,7 @@ class ModelBased(Search):
         }
 
     def _beside(self, point: Point, best: Point) -> bool:
-        """Whether a point differs from the best on one axis only, and there by a step, or the axis is short."""
+        """Whether a point differs from the best on one axis only, by one step or on a `SHORT` axis."""
         apart = [axis for axis in self._axes if axis.index(point) != axis.index(best)]
         if len(apart) != 1:
             return False
@@ -162,13 +158,14 @@ class ModelBased(Search):
         return steps == 1 or apart[0].size <= SHORT
 
     def _chance(self, place: tuple[float, ...]) -> float:
-        """How likely a point there works at all: what was told votes, the nearer the louder (Shepard, 1968).
+        """The probability that a point at these coordinates works at all.
 
-        By that, half of the way between what worked and what did not it is even.
+        An average of all results weighted by inverse distance (Shepard, 1968): halfway between a point that worked and
+        one that failed it is one half.
         """
-        votes = [(_distance(self._place(told.point), place), told.counts) for told in self.told.values()]
-        loud = [(1 / max(apart, 1e-9) ** 4, counts) for apart, counts in votes]
-        return sum(voice for voice, counts in loud if counts) / sum(voice for voice, _ in loud)
+        results = [(_distance(self._place(told.point), place), told.counts) for told in self.told.values()]
+        weights = [(1 / max(apart, 1e-9) ** 4, counts) for apart, counts in results]
+        return sum(weight for weight, counts in weights if counts) / sum(weight for weight, _ in weights)
 
     # -- from a proposal to a point ------------------------------------------------------------------
 
@@ -176,7 +173,7 @@ class ModelBased(Search):
         return sorted(self._scan(), key=lambda point: _distance(self._place(point), place))
 
     def _scan(self) -> list[dict[str, object]]:
-        """The open points, or a sample of them, in an order drawn by the seed, so that ties are too."""
+        """The open points, or a sample of them, in random order, so that ties are broken at random too."""
         if self.space.size <= SCANNED:
             points = [point for point in self.space.points() if self.open(point)]
             random.Random(self._seed_now()).shuffle(points)
@@ -195,7 +192,7 @@ class ModelBased(Search):
 
 
 class _Axis:
-    """A dimension as the model sees it: numbers by their rank, other values as categories."""
+    """A dimension as the model sees it: numbers as their ranks, other values as categories."""
 
     def __init__(self, dimension: Dimension) -> None:
         self.name, self.ordered = dimension.name, dimension.ordered
@@ -206,11 +203,11 @@ class _Axis:
 
     @property
     def size(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         return len(self._index)
 
     def index(self, point: Point) -> int:
-        """The rank or category of the point; a point without this dimension, or from elsewhere, is at the first."""
+        """The point's rank or category on this axis; 0 if it lacks the dimension or has an unknown value."""
         return self._index.get(key_of({"": point.get(self.name)}), 0)
 
     def distribution(self) -> optuna.distributions.BaseDistribution:
@@ -221,17 +218,17 @@ class _Axis:
         return CategoricalDistribution(tuple(range(len(self._index))))
 
     def place_of_index(self, index: int) -> float:
-        """Numbers lie between 0 and 1; categories so far from each other that `_distance` takes all as equally far."""
+        """Numbers lie between 0 and 1; categories so far apart that `_distance` counts any two as 1 apart."""
         return index / (len(self._index) - 1) if self.ordered else 10.0 * index
 
 
 def _distance(one: tuple[float, ...], other: tuple[float, ...]) -> float:
-    """Steps along the axes; categories are equal (0) or not (1)."""
+    """The sum of distances along the axes; categories are equal (0) or different (1)."""
     return sum(min(abs(a - b), 1.0) for a, b in zip(one, other, strict=True))
 
 
 def _logarithms(values: list[float]) -> list[float]:
-    """Values of one sign by their logarithms, with the same order; others by parts of the greatest."""
+    """Values of one sign as logarithms in the same order; others as fractions of the greatest absolute value."""
     if all(value > 0 for value in values):
         return [math.log(value) for value in values]
     if all(value < 0 for value in values):
@@ -244,7 +241,7 @@ def _sampler(seed: int) -> optuna.samplers.BaseSampler:
     from optuna.samplers import TPESampler
 
     with warnings.catch_warnings():
-        # "multivariate is experimental": that is for us to know, and for nobody at the terminal.
+        # "multivariate is experimental" is of no use to the user.
         warnings.simplefilter("ignore")
         return TPESampler(seed=seed, n_startup_trials=0, multivariate=True, constant_liar=True, n_ei_candidates=64)
 

@@ -1,22 +1,21 @@
-"""Which task starts when, and on which slots: the tuner's core, as state + event → actions.
+"""Decides which experiment starts when, and on which slots: the tuner's scheduler.
 
-There are no threads here, no processes and no clock: what happens is told, with its time, and
-:meth:`Scheduler.decide` answers with what is to be started. The same events give the same answers.
+It has no threads, no processes and no clock. The caller reports what happens; :meth:`Scheduler.decide` returns the
+tasks to start. The same events always give the same decisions. (When an experiment is retried is decided in
+`bireme.tune.executor`.)
 
-**Orders.** ``fifo``: as they were submitted, each on the first nodes of the pool with room, as the
-``ResourceManager`` of DeepSpeed's autotuner does. ``longest``: the longest first, where the fewest
-slots are left over; what is long and what needs whole nodes is not left to the end, when little
-else runs beside it.
+**Orders.** ``fifo`` starts tasks in the order of submission, each on the first nodes of the pool with room, as the
+``ResourceManager`` of DeepSpeed's autotuner does. ``longest`` starts the longest task first, on the nodes where the
+fewest slots are left over, so that long tasks and tasks that need whole nodes do not run alone at the end.
 
-**The head** is the first task in line. When it finds no room, those behind it wait too. With
-``backfill`` (EASY: Lifka, *The ANL/IBM SP scheduling system*, 1995) they may pass where they are
-not in its way. From the predicted ends of what runs follows the earliest moment at which the head
-finds room, and where; a task may start if it ends by then, or on slots that the head will not get.
-So the head starts no later than was predicted. Where that moment cannot be predicted, for want of
-durations, nothing is taken that the head could need, whoever ends first.
+**The head** is the first task in the queue. While it finds no room, the tasks behind it wait too. With ``backfill``
+(EASY: Lifka, *The ANL/IBM SP scheduling system*, 1995) they may overtake the head if they do not delay it. The
+predicted ends of the running tasks give the earliest time at which the head finds room, and on which slots. A task may
+start if it ends by then, or on slots that the head will not get; so the head starts no later than predicted. Where
+durations are unknown and the time cannot be predicted, backfill leaves free every slot that the head could need.
 
-**Aside.** What the nodes that are left cannot carry, however idle, is nobody's head: the others go
-on, and it is :attr:`Scheduler.stuck` until enough nodes are back.
+**Stuck tasks.** A task that the present nodes could not carry even if all were idle never becomes the head: the
+others go on, and it stays in :attr:`Scheduler.stuck` until enough nodes are back.
 """
 
 from __future__ import annotations
@@ -28,21 +27,20 @@ from math import inf
 from typing import Literal
 
 from bireme.tune.slots import FreeSlots, Places, Shape, SlotReservation, why_impossible
-from bireme.tune.wait_queue import Entry, Rank, WaitQueue
 from bireme.value import Value
 
 Order = Literal["fifo", "longest"]
 
 
 class Task(Value):
-    """What is to be run.
+    """A task to run.
 
     Attributes:
-        key: its name; no two tasks that wait or run have the same.
+        key: its name, unique among the waiting and running tasks.
         shape: the slots that it needs.
-        seconds: how long it is predicted to take; None where nobody knows.
-        avoid: hosts not to run on, for a task that failed there through no fault of its own. Where the nodes that are
-            left could not carry it without them, they are not avoided.
+        seconds: its predicted duration; None if unknown.
+        avoid: hosts on which the infrastructure failed this task before. Ignored if the remaining nodes could not
+            carry the task.
     """
 
     key: str
@@ -52,28 +50,40 @@ class Task(Value):
 
 
 class StartTask(Value):
-    """A task is to be started on these slots, which are its own until it has ended."""
+    """A decision to start a task on these slots, which are reserved for it until it has ended."""
 
     task: Task
     reservation: SlotReservation
 
 
+_Rank = tuple[float, ...]
+_Entry = tuple[_Rank, float, Task]
+"""_Rank, predicted seconds, task. No two ranks are equal, and the lowest is first."""
+
+
 class _Kind:
-    """The waiting tasks that need the same, in order."""
+    """The waiting tasks that need the same slots, in the order of their ranks."""
 
     def __init__(self, shape: Shape, unwanted: int, slots: FreeSlots) -> None:
         self.shape, self.unwanted = shape, unwanted
-        self.line: WaitQueue[Task] = WaitQueue()
+        self.queue: list[_Entry] = []
         self.judge(slots)
 
+    def first_ending(self, now: float, by: float) -> _Entry | None:
+        """The first task that ends by then if it starts now."""
+        for entry in self.queue:
+            if now + entry[1] <= by:
+                return entry
+        return None
+
     def judge(self, slots: FreeSlots) -> None:
-        """See what is left to these tasks by the nodes that are here: whom to avoid, and whether to wait at all."""
+        """Decide by the nodes that are present which ones to avoid, and whether these tasks can run at all."""
         self.avoid = self.unwanted if slots.carries(self.shape, self.unwanted) else 0
         self.able = slots.carries(self.shape, self.avoid)
 
 
 class _Running(Value):
-    """A task that runs; ``end`` is when it is predicted to end, infinity where nobody knows."""
+    """A running task; ``end`` is its predicted end, infinity if unknown."""
 
     start: StartTask
     places: Places
@@ -83,48 +93,48 @@ class _Running(Value):
 class Scheduler:
     """Decides which tasks start, and where.
 
-    Times are seconds on any clock that never goes back, the same for all calls. Every event is dated, so that events
-    can be kept and told again, although the present policies look at the time only to decide.
-
     Args:
         pool: host → slot ids.
-        order: who is first.
-        backfill: whether others may pass a head that waits.
+        order: which task is first: ``fifo`` or ``longest``.
+        backfill: whether other tasks may overtake a head that waits.
+
+    Raises:
+        ValueError: the order is unknown.
     """
 
     def __init__(self, pool: Mapping[str, tuple[str, ...]], *, order: Order = "fifo", backfill: bool = False) -> None:
         if order not in ("fifo", "longest"):
-            raise ValueError(f"order {order!r} is neither 'fifo' nor 'longest'")
+            raise ValueError(f"unknown order: {order!r} (expected 'fifo' or 'longest')")
         self._order, self._backfill = order, backfill
         self._slots = FreeSlots(pool)
         self._kinds: dict[tuple[Shape, int], _Kind] = {}
-        self._waiting: dict[str, tuple[_Kind, Rank]] = {}
+        self._waiting: dict[str, tuple[_Kind, _Rank]] = {}
         self._running: dict[str, _Running] = {}
         self._ends: list[_Running] = []  # by predicted end
         self._submitted = 0
 
-    # -- what happens --------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
-    def submit(self, task: Task, now: float) -> None:
-        """A task is to be run. Raises ValueError: one with the same key waits or runs."""
+    def submit(self, task: Task) -> None:
+        """Queue a task. Raises ValueError: a task with this key is already waiting or running."""
         if task.key in self._waiting or task.key in self._running:
-            raise ValueError(f"there is a task {task.key!r} already")
+            raise ValueError(f"task {task.key!r} is already waiting or running")
         seconds = inf if task.seconds is None else task.seconds
         self._submitted += 1
         rank = (self._submitted,) if self._order == "fifo" else (-seconds, -task.shape.size, self._submitted)
         kind = self._kind(task)
-        kind.line.add((rank, seconds, task))
+        insort(kind.queue, (rank, seconds, task), key=_rank)
         self._waiting[task.key] = kind, rank
 
     def withdraw(self, key: str) -> None:
-        """A waiting task is not wanted any more. Raises KeyError: no such task waits."""
+        """Remove a waiting task. Raises KeyError: no such task is waiting."""
         kind, rank = self._waiting.pop(key)
-        kind.line.remove(rank)
-        if not kind.line:
+        del kind.queue[bisect_left(kind.queue, rank, key=_rank)]
+        if not kind.queue:
             del self._kinds[kind.shape, kind.unwanted]
 
-    def ended(self, key: str, now: float) -> None:
-        """A running task has ended, and nothing of it is left: its slots are free. Raises KeyError: it does not run."""
+    def ended(self, key: str) -> None:
+        """Free the slots of a task that has ended and left nothing behind. Raises KeyError: it is not running."""
         run = self._running.pop(key)
         at = bisect_left(self._ends, run.end, key=_end)
         while self._ends[at] is not run:
@@ -132,43 +142,43 @@ class Scheduler:
         del self._ends[at]
         self._slots.give(run.places)
 
-    def lost(self, host: str, now: float) -> tuple[str, ...]:
-        """A node is lost, and gives no slots until it is :meth:`back`.
+    def lost(self, host: str) -> tuple[str, ...]:
+        """Take a lost node out of the pool until it is :meth:`back`.
 
         Returns:
-            The running tasks that have slots there. All their slots stay theirs until each has :meth:`ended`, since
-            processes of theirs may be left on other nodes.
+            The running tasks that have slots there. Each keeps all its slots until it has :meth:`ended`, because it may
+            still have processes on other nodes.
 
         Raises:
-            KeyError: the pool has no such host.
+            KeyError: no such host in the pool.
         """
         self._slots.leave(host)
         self._judge()
         return tuple(key for key, run in self._running.items() if host in dict(run.start.reservation.places))
 
-    def back(self, host: str, now: float) -> None:
-        """A lost node gives slots again. Raises KeyError: the pool has no such host."""
+    def back(self, host: str) -> None:
+        """Put a lost node back into the pool. Raises KeyError: no such host in the pool."""
         self._slots.come(host)
         self._judge()
 
-    # -- what to do ----------------------------------------------------------------------------------------------------
+    # -- decisions -----------------------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> tuple[StartTask, ...]:
-        """The tasks that start now; their slots are reserved from here on."""
+        """Choose the tasks that start now (``now`` in seconds of a monotonic clock), and reserve their slots."""
         starts: list[StartTask] = []
         while head := min(self._able(), key=_next_rank, default=None):
             places = self._find(self._slots, head)
             if places is None:
                 return (*starts, *self._pass(head, now)) if self._backfill else tuple(starts)
-            starts.append(self._start(head.line.first, places, now))
+            starts.append(self._start(head.queue[0], places, now))
         return tuple(starts)
 
     # -- views ---------------------------------------------------------------------------------------------------------
 
     def impossible(self, shape: Shape, *, without: Collection[str] = ()) -> str:
-        """Why no nodes of the whole pool, lost ones included, could ever carry the shape; empty where some could.
+        """Why the whole pool, lost nodes included, could never carry the shape; "" if it could.
 
-        ``without``: nodes that are not to be counted on.
+        ``without``: nodes to leave out.
         """
         return why_impossible({host: ids for host, ids in self._slots.pool.items() if host not in without}, shape)
 
@@ -179,17 +189,17 @@ class Scheduler:
 
     @property
     def running(self) -> dict[str, StartTask]:
-        """What runs, by its key, in the order of the starts."""
+        """The running tasks by key, in the order of their starts."""
         return {key: run.start for key, run in self._running.items()}
 
     @property
     def queued(self) -> tuple[str, ...]:
-        """What waits, in order."""
+        """The keys of the waiting tasks, in order."""
         return self._in_order(self._kinds.values())
 
     @property
     def stuck(self) -> tuple[str, ...]:
-        """What waits and could not start on the nodes that are left, even if all were idle."""
+        """The keys of waiting tasks that the present nodes could not carry even if all were idle."""
         return self._in_order(kind for kind in self._kinds.values() if not kind.able)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -212,7 +222,7 @@ class Scheduler:
         find = slots.first if self._order == "fifo" else slots.tightest
         return find(kind.shape, kind.avoid)
 
-    def _start(self, entry: Entry[Task], places: Places, now: float) -> StartTask:
+    def _start(self, entry: _Entry, places: Places, now: float) -> StartTask:
         _, seconds, task = entry
         self.withdraw(task.key)
         self._slots.take(places)
@@ -222,7 +232,7 @@ class Scheduler:
         return run.start
 
     def _pass(self, head: _Kind, now: float) -> tuple[StartTask, ...]:
-        """Start what is not in the head's way."""
+        """Start the tasks that do not delay the head."""
         until, kept = self._promise(head, now)
         spare = self._slots.copy()
         spare.take(kept)
@@ -236,16 +246,16 @@ class Scheduler:
             starts.append(self._start(entry, places, now))
         return tuple(starts)
 
-    def _candidates(self, spare: FreeSlots, now: float, until: float) -> Iterator[tuple[_Kind, Entry[Task]]]:
-        """Of each kind the first that may start now: on slots to spare, or on any if it ends in time."""
+    def _candidates(self, spare: FreeSlots, now: float, until: float) -> Iterator[tuple[_Kind, _Entry]]:
+        """For each kind the first task that may start now: on spare slots, or on any free slots if it ends in time."""
         for kind in self._able():
             if spare.fits(kind.shape, kind.avoid):
-                yield kind, kind.line.first
-            elif self._slots.fits(kind.shape, kind.avoid) and (entry := kind.line.first_ending(now, until)):
+                yield kind, kind.queue[0]
+            elif self._slots.fits(kind.shape, kind.avoid) and (entry := kind.first_ending(now, until)):
                 yield kind, entry
 
     def _promise(self, head: _Kind, now: float) -> tuple[float, Places]:
-        """When the head finds room, and which slots it then gets; the time is in the past when it is not known."""
+        """When the head finds room, and which slots it then gets; the time is -infinity if it cannot be predicted."""
         later = self._slots.copy()
         for when, runs in groupby(self._ends, key=lambda run: max(run.end, now)):
             if when == inf:
@@ -257,15 +267,19 @@ class Scheduler:
         return -inf, self._slots.kept_for(head.shape, head.avoid)
 
     def _in_order(self, kinds: Iterable[_Kind]) -> tuple[str, ...]:
-        return tuple(task.key for _, _, task in sorted(entry for kind in kinds for entry in kind.line))
+        return tuple(task.key for _, _, task in sorted(entry for kind in kinds for entry in kind.queue))
 
 
-def _next_rank(kind: _Kind) -> Rank:
-    return kind.line.first[0]
+def _next_rank(kind: _Kind) -> _Rank:
+    return kind.queue[0][0]
 
 
-def _rank_of(choice: tuple[_Kind, Entry[Task]]) -> Rank:
+def _rank_of(choice: tuple[_Kind, _Entry]) -> _Rank:
     return choice[1][0]
+
+
+def _rank(entry: _Entry) -> _Rank:
+    return entry[0]
 
 
 def _end(run: _Running) -> float:

@@ -1,9 +1,8 @@
-"""Which point to try next: ask and tell.
+"""Chooses the next point to try (grid, random or by a model), and when a budget is spent.
 
-``ask`` gives a point that was never asked for before, or None when there is nothing to try now;
-``tell`` says what became of one. What was told need not have been asked for, so a study that was
-interrupted goes on by being told its past. The same seed and the same past give the same next
-point: no generator is carried along whose state would have to be saved.
+``ask`` returns a point that was never asked for before, or None if there is nothing to try now; ``tell`` reports the
+result of a point. A result may be told for a point that was not asked for, so an interrupted study is resumed by
+telling its earlier results. The same seed and results give the same next point: there is no generator state to save.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ KINDS = ("gridsearch", "random", "model_based")
 
 
 class Told(Value):
-    """What became of a point.
+    """The result of a point.
 
-    ``value`` is None when there is no figure. ``violated`` is above 0 when the point broke a
-    constraint (ran out of memory), by how much: such a point is no candidate, whatever its value.
+    ``value``: its figure; None if there is none. ``violated``: by how much it violated a constraint (ran out of
+    memory); a point with more than 0 cannot win, whatever its value.
     """
 
     point: dict[str, object]
@@ -35,22 +34,22 @@ class Told(Value):
 
     @property
     def counts(self) -> bool:
-        """Whether the point may win."""
+        """Whether the point can win."""
         return self.value is not None and self.violated <= 0
 
 
 class Search(ABC):
-    """Base of all searches: bookkeeping. A search itself is its order, `_candidates`.
+    """Base of all searches: keeps the results and pending points. A subclass defines the order, `_candidates`.
 
     Args:
         space: the points.
         direction: ``maximise`` or ``minimise`` the value.
-        seed: any number; a grid search has no use for it.
+        seed: any number; a grid search ignores it.
     """
 
     def __init__(self, space: Points, direction: Direction = "maximise", seed: int = 0) -> None:
         if direction not in ("maximise", "minimise"):
-            raise BadInputError(f"direction {direction!r} is neither 'maximise' nor 'minimise'")
+            raise BadInputError(f"unknown direction: {direction!r} (expected 'maximise' or 'minimise')")
         self.space, self.direction, self.seed = space, direction, seed
         self.told: dict[str, Told] = {}
         self.pending: dict[str, dict[str, object]] = {}
@@ -58,10 +57,10 @@ class Search(ABC):
 
     @abstractmethod
     def _candidates(self) -> Iterable[dict[str, object]]:
-        """Points in the order of preference; those that are known or ruled out are passed over by the caller."""
+        """Points in order of preference. May include known and ruled-out points, which the caller skips."""
 
     def ask(self) -> dict[str, object] | None:
-        """The next point, pending from now on; None: there is nothing more to try now."""
+        """Return the next point, which is then pending; None if there is nothing to try now."""
         for point in self._candidates():
             if self.open(point):
                 self.pending[key_of(point)] = point
@@ -69,27 +68,27 @@ class Search(ABC):
         return None
 
     def tell(self, point: Point, value: float | None, *, violated: float = 0.0) -> None:
-        """What became of a point, whether or not it was asked for.
+        """Report the result of a point, whether or not it was asked for.
 
         Args:
             point: the point.
-            value: its figure; None when it failed.
-            violated: above 0 when it ran out of memory.
+            value: its figure; None if it failed.
+            violated: above 0 if it ran out of memory.
         """
         key = key_of(point)
         self.pending.pop(key, None)
         self.told[key] = Told(dict(point), value, violated)
 
     def forget(self, point: Point) -> None:
-        """A pending point came to nothing, through no fault of its own: it may be asked for again."""
+        """A pending point was not measured, for no reason of its own: it may be asked for again."""
         self.pending.pop(key_of(point), None)
 
     def rule_out(self, predicate: Callable[[Point], bool]) -> None:
-        """From now on, points of which this is true need not be tried."""
+        """Exclude the points for which the predicate is true, from now on."""
         self._rules.append(predicate)
 
     def ruled_out(self, point: Point) -> bool:
-        """Whether one of the rules holds for it."""
+        """Whether a rule excludes the point."""
         return any(rule(point) for rule in self._rules)
 
     def open(self, point: Point) -> bool:
@@ -98,28 +97,23 @@ class Search(ABC):
         return key not in self.told and key not in self.pending and not self.ruled_out(point)
 
     @property
-    def done(self) -> bool:
-        """Whether nothing is pending and nothing is left."""
-        return not self.pending and not any(self.open(point) for point in self.space.points())
-
-    @property
     def promising(self) -> bool:
-        """Whether what is left may be worth a run, as far as the search can tell."""
+        """Whether an open point may be worth a run, as far as the search can tell."""
         return True
 
     @property
     def best(self) -> Told | None:
-        """The best point so far, the earliest of equals; None: none counts yet."""
+        """The best point so far, the earliest of equals; None if no point counts yet."""
         counting = [told for told in self.told.values() if told.counts]
         return min(counting, key=lambda told: self.cost(told.value or 0.0)) if counting else None
 
     def cost(self, value: float) -> float:
-        """The value, so turned that less is better."""
+        """The value, negated if necessary so that less is better."""
         return -value if self.direction == "maximise" else value
 
 
 class _Listed(Search):
-    """Base of those whose order is fixed: the walk goes on where it was, so that asking for all points is linear."""
+    """Base of searches with a fixed order. Each ask continues the walk, so asking for all points takes linear time."""
 
     def __init__(self, space: Points, direction: Direction = "maximise", seed: int = 0) -> None:
         super().__init__(space, direction, seed)
@@ -131,7 +125,7 @@ class _Listed(Search):
         """Every point once."""
 
     def _candidates(self) -> Iterator[dict[str, object]]:
-        # Not `yield from`: a generator that is left half-way would close the walk with it.
+        # Not `yield from`: closing this generator half-way would close the walk too.
         return chain(self._forgotten(), self._walk)
 
     def _forgotten(self) -> Iterator[dict[str, object]]:
@@ -139,7 +133,7 @@ class _Listed(Search):
             yield self._again.pop(0)
 
     def forget(self, point: Point) -> None:
-        """As `Search.forget`; the point is the next to be asked for."""
+        """A pending point was not measured: it is the next to be asked for."""
         if key_of(point) in self.pending:
             self._again.append(dict(point))
         super().forget(point)
@@ -153,7 +147,7 @@ class Grid(_Listed):
 
 
 class Random(_Listed):
-    """All points, in an order drawn once by the seed."""
+    """All points, in a random order given by the seed."""
 
     def _order(self) -> Iterator[dict[str, object]]:
         return (self.space.point(index) for index in shuffled(self.space.size, self.seed))
@@ -170,38 +164,43 @@ def shuffled(size: int, seed: int) -> Iterator[int]:
 
 
 class SearchBudget(Value):
-    """How much may be tried; None means without end.
+    """How much may be tried; None means no limit.
 
-    ``trials``: in all. ``patience``: in a row without a better one (``tuner_early_stopping``).
+    ``trials``: in all. ``patience``: trials in a row without an improvement (``tuner_early_stopping``).
     """
 
     trials: int | None = None
     patience: int | None = None
 
     def spent(self, costs: Sequence[float | None]) -> str:
-        """Why it is over, or "".
+        """Why the budget is spent; "" if it is not.
 
         Args:
-            costs: what every trial came to, in the order of their ends; less is better, None counts
-                as a trial that is no better.
+            costs: of all trials in the order of their ends, less is better; None counts as no improvement.
         """
         if self.trials is not None and len(costs) >= self.trials:
-            return f"{self.trials} trials were made (tuner_num_trials)"
+            return f"the limit of {self.trials} trials is reached (tuner_num_trials)"
         since, best = 0, float("inf")
         for cost in costs:
             since = 0 if cost is not None and cost < best else since + 1
             best = best if cost is None else min(best, cost)
-        # While nothing has worked yet there is nothing to be patient about: what comes next may be the first.
+        # Patience begins with the first trial that worked.
         if self.patience and best < float("inf") and since >= self.patience:
-            return f"the last {since} trials brought nothing better (tuner_early_stopping)"
+            return f"no improvement in the last {since} trials (tuner_early_stopping)"
         return ""
 
 
 def make(kind: str, space: Points, direction: Direction = "maximise", seed: int = 0) -> Search:
-    """The search of this name (`KINDS`, the words of ``tuner_type``).
+    """Create a search by its ``tuner_type``.
+
+    Args:
+        kind: one of `KINDS`.
+        space: the points.
+        direction: ``maximise`` or ``minimise`` the value.
+        seed: any number.
 
     Raises:
-        BadInputError: there is no such search.
+        BadInputError: no such search.
     """
     if kind == "gridsearch":
         return Grid(space, direction, seed)
@@ -211,4 +210,4 @@ def make(kind: str, space: Points, direction: Direction = "maximise", seed: int 
         from bireme.tune.model import ModelBased
 
         return ModelBased(space, direction, seed)
-    raise BadInputError(f"there is no search {kind!r}", hint=f"choose one of {', '.join(KINDS)}")
+    raise BadInputError(f"unknown search: {kind!r}", hint=f"choose one of {', '.join(KINDS)}")

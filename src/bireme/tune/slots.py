@@ -1,8 +1,7 @@
-"""Slots: what an experiment asks for, what it gets, and which slots of a pool are free.
+"""Slots: what an experiment requests, what is reserved for it, and which slots of the pool are free.
 
-Sets are whole numbers, one bit for each member: of a node's slots, and of the pool's nodes. Python
-works on thirty of them at a time, so that a thousand nodes are searched in less than a microsecond,
-and what is free is copied by copying two lists.
+Sets of slots and of nodes are integers, one bit for each member: a thousand nodes are searched in less than a
+microsecond, and the free slots are copied by copying two lists, which the scheduler does at every decision.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from bireme.resources.pool import listed
 from bireme.value import Value
 
 Places = tuple[tuple[int, int], ...]
-"""A node's number in the pool and a set of its slots, for each of some nodes; in the pool's order."""
+"""Pairs of a node's number in the pool and a set of its slots, in the pool's order."""
 
 
 class Shape(Value):
-    """What is asked for: ``slots`` slots on each of ``nodes`` different nodes."""
+    """A request for ``slots`` slots on each of ``nodes`` different nodes."""
 
     nodes: int = 1
     slots: int = 1
@@ -34,7 +33,7 @@ class Shape(Value):
 
 
 class SlotReservation(Value):
-    """What is given: slots by their ids, on one or several nodes, in the pool's order."""
+    """Reserved slots by their ids, on one or more nodes, in the pool's order."""
 
     places: tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -44,14 +43,14 @@ class SlotReservation(Value):
         return sum(len(slots) for _, slots in self.places)
 
     def include(self) -> str:
-        """For ``bireme run --include``: ``node1:0,1@node2:3``."""
+        """The slots as ``bireme run --include`` takes them: ``node1:0,1@node2:3``."""
         return "@".join(str(NodeFilter(host, slots)) for host, slots in self.places)
 
 
 class FreeSlots:
-    """The slots of a pool that nobody has; at first, all.
+    """The free slots of a pool; at first, all.
 
-    A node that is away gives no slots, but who has some of it keeps them until they are given back.
+    An absent node gives no slots, but slots taken from it stay taken until they are given back.
 
     Args:
         pool: host → slot ids. Nodes and slots are given out in this order.
@@ -64,12 +63,12 @@ class FreeSlots:
         self._present = (1 << len(self.pool)) - 1
         self._free = [(1 << len(slots)) - 1 for slots in self.pool.values()]
         most = max(map(len, self.pool.values()), default=0)
-        # By number of slots: the nodes that have at least so many, in all and free. The last of these sets is empty.
+        # Index: a number of slots; value: the nodes with at least that many, in all and free. The last set is empty.
         self._sized = [_set(len(slots) >= count for slots in self.pool.values()) for count in range(most + 2)]
         self._roomy = list(self._sized)
 
     def copy(self) -> FreeSlots:
-        """Another, which has its own ways from here on."""
+        """An independent copy."""
         other = object.__new__(FreeSlots)
         other.__dict__.update(self.__dict__)
         other._free, other._roomy = list(self._free), list(self._roomy)
@@ -78,35 +77,35 @@ class FreeSlots:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def leave(self, host: str) -> None:
-        """The node gives no slots any more. Raises KeyError: the pool has no such host."""
+        """Make a node absent: it gives no slots. Raises KeyError: no such host in the pool."""
         self._present &= ~(1 << self.numbers[host])
 
     def come(self, host: str) -> None:
-        """The node gives slots again. Raises KeyError: the pool has no such host."""
+        """Make a node present again. Raises KeyError: no such host in the pool."""
         self._present |= 1 << self.numbers[host]
 
     def nodes(self, hosts: Iterable[str]) -> int:
-        """These nodes as a set; hosts that the pool has not are left out."""
+        """The set of these nodes; unknown hosts are ignored."""
         return _union(1 << self.numbers[host] for host in hosts if host in self.numbers)
 
     # -- slots ---------------------------------------------------------------------------------------------------------
 
     def carries(self, shape: Shape, avoid: int = 0) -> bool:
-        """Whether the nodes that are here could carry the shape if all were idle, those of `avoid` left out."""
+        """Whether the present nodes outside ``avoid`` could carry the shape if all were idle."""
         return self._enough(self._sized, shape, avoid)
 
     def fits(self, shape: Shape, avoid: int = 0) -> bool:
-        """Whether there is room for the shape now, on nodes that are not in `avoid`."""
+        """Whether there is room for the shape now on the present nodes outside ``avoid``."""
         return self._enough(self._roomy, shape, avoid)
 
     def first(self, shape: Shape, avoid: int = 0) -> Places | None:
-        """The first nodes with enough free slots, and the first of these; None where there is no room."""
+        """The first nodes with enough free slots, and their first free slots; None if there is no room."""
         if not self.fits(shape, avoid):
             return None
         return self._places(_lowest(self._roomy[shape.slots] & self._present & ~avoid, shape.nodes), shape)
 
     def tightest(self, shape: Shape, avoid: int = 0) -> Places | None:
-        """The nodes where the fewest free slots are left over, so that wide nodes stay whole; None: no room."""
+        """The nodes where the fewest free slots are left over, so that others stay whole; None if there is no room."""
         if not self.fits(shape, avoid):
             return None
         chosen, missing = 0, shape.nodes
@@ -119,19 +118,19 @@ class FreeSlots:
         return self._places(chosen, shape)
 
     def take(self, places: Places) -> None:
-        """These slots are not free any more; those that were not free stay so."""
+        """Take slots; those already taken stay taken."""
         for node, slots in places:
             self._set_free(node, self._free[node] & ~slots)
 
     def give(self, places: Places) -> None:
-        """These slots are free."""
+        """Free slots."""
         for node, slots in places:
             self._set_free(node, self._free[node] | slots)
 
     def kept_for(self, shape: Shape, avoid: int = 0) -> Places:
         """Every free slot that the shape could need, whichever slots become free next.
 
-        On each node that has slots enough, free or not, these are the first free ones, as many as it needs.
+        On each node with enough slots, free or not, these are the first free ones, up to the number that it needs.
         """
         nodes = self._sized[shape.slots] & self._present & ~avoid
         return tuple((node, _lowest(self._free[node], shape.slots)) for node in _members(nodes))
@@ -139,11 +138,11 @@ class FreeSlots:
     # -- in words ------------------------------------------------------------------------------------------------------
 
     def reservation(self, places: Places) -> SlotReservation:
-        """The places by their names."""
+        """The places by host names and slot ids."""
         return SlotReservation(tuple((self._hosts[node], self._ids(node, slots)) for node, slots in places))
 
     def view(self) -> dict[str, tuple[str, ...]]:
-        """The free slots of each node that is here, in the pool's order."""
+        """The free slots of each present node, in the pool's order."""
         return {self._hosts[node]: self._ids(node, self._free[node]) for node in _members(self._present)}
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -168,7 +167,7 @@ class FreeSlots:
 
 
 def why_impossible(pool: Mapping[str, tuple[str, ...]], shape: Shape) -> str:
-    """Why no nodes of the pool could ever carry the shape, in one line; empty where some could."""
+    """Why the pool could never carry the shape, in one line; "" if it could."""
     if shape.nodes < 1 or shape.slots < 1:
         return f"{shape.slots} slots on {shape.nodes} nodes: at least one slot on one node is needed"
     able = [host for host, slots in pool.items() if len(slots) >= shape.slots]
@@ -176,11 +175,13 @@ def why_impossible(pool: Mapping[str, tuple[str, ...]], shape: Shape) -> str:
         return ""
     asked = f"{shape.slots} {'slot' if shape.slots == 1 else 'slots'}"
     if shape.nodes > len(pool):
-        return f"{shape.nodes} nodes are asked for, the pool has {len(pool)}: {listed(pool)}"
+        return f"{shape.nodes} nodes requested, but the pool has {len(pool)}: {listed(pool)}"
     if able:
-        return f"{asked} on each of {shape.nodes} nodes are asked for, so many are only on {listed(able)}"
+        return (
+            f"{asked} on each of {shape.nodes} nodes requested, but only {len(able)} can give that many: {listed(able)}"
+        )
     largest = max(pool, key=lambda host: len(pool[host]))
-    return f"{asked} on one node are asked for, no node has more than {len(pool[largest])} ({largest})"
+    return f"{asked} on one node requested, but no node has more than {len(pool[largest])} ({largest})"
 
 
 def _set(members: Iterable[bool]) -> int:
@@ -195,7 +196,7 @@ def _union(sets: Iterable[int]) -> int:
 
 
 def _lowest(members: int, count: int) -> int:
-    """The set of the first ``count`` members, of all where there are fewer."""
+    """The set of the first ``count`` members, or of all if there are fewer."""
     chosen = 0
     while members and count:
         bit = members & -members

@@ -1,8 +1,8 @@
-"""What may vary: dimensions, spaces and the points in them. Nothing here knows what is tuned.
+"""Search spaces: dimensions, their choices, and the points of a space. Independent of what is tuned.
 
 A point is a mapping from the names of dimensions to values, such as ``{"stage": 1, "micro": 8}``.
-Values are what JSON can write. Spaces are finite and lazy: points are computed from their index,
-so that a space of a million points costs nothing until it is walked through.
+Values are JSON values. Spaces are finite and lazy: a point is computed from its index, so a space of a million points
+costs nothing until it is enumerated.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ Point = Mapping[str, object]
 
 
 def key_of(point: Point) -> str:
-    """The point as canonical JSON: equal points have equal keys, whatever the order of their names."""
+    """The point as canonical JSON: equal points have equal keys, whatever the order of their dimensions."""
     return json.dumps(point, sort_keys=True, separators=(",", ":"))
 
 
 class Dimension(Value):
-    """One thing that varies: a name, and the values that it may take, in the order of a grid search."""
+    """One thing that varies: its name and its possible values, in the order of a grid search."""
 
     name: str
     choices: tuple[object, ...]
 
     @property
     def ordered(self) -> bool:
-        """Whether all choices are numbers, so that a model may speak of more and less."""
+        """Whether all choices are numbers, which a model can compare."""
         return all(isinstance(choice, (int, float)) and not isinstance(choice, bool) for choice in self.choices)
 
     def check(self) -> None:
-        """Raises BadInputError: there is no choice, or one stands there twice."""
+        """Raises BadInputError: there are no choices, or one is listed twice."""
         if not self.choices:
-            raise BadInputError(f"nothing to choose from for {self.name!r}", hint="name at least one value")
+            raise BadInputError(f"no choices for {self.name!r}", hint="list at least one value")
         for index, choice in enumerate(self.choices):
             if _among(choice, self.choices[:index]):
-                raise BadInputError(f"{json.dumps(choice)} stands twice among the choices for {self.name!r}")
+                raise BadInputError(f"{json.dumps(choice)} is listed twice among the choices for {self.name!r}")
 
 
 class Points(Protocol):
-    """A finite set of points that can be counted through: a `Space`, or a `Union` of some."""
+    """A finite, indexed set of points: a `Space`, or a `Union` of spaces."""
 
     @property
     def size(self) -> int:
-        """How many points there are."""
+        """The number of points."""
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -64,29 +64,20 @@ class Points(Protocol):
 
 
 class Space(Value):
-    """Every combination of the choices of its dimensions; the last dimension varies fastest."""
+    """All combinations of the choices of its dimensions; the last dimension varies fastest."""
 
     dimensions: tuple[Dimension, ...]
 
-    def check(self) -> None:
-        """Raises BadInputError: a dimension is empty, or two have the same name."""
-        names = [dimension.name for dimension in self.dimensions]
-        for name in names:
-            if names.count(name) > 1:
-                raise BadInputError(f"two dimensions are called {name!r}")
-        for dimension in self.dimensions:
-            dimension.check()
-
     @property
     def size(self) -> int:
-        """How many points there are."""
+        """The number of points."""
         return prod(len(dimension.choices) for dimension in self.dimensions)
 
     def point(self, index: int) -> dict[str, object]:
         """The point with this index.
 
         Raises:
-            IndexError: there is none.
+            IndexError: no such point.
         """
         if not 0 <= index < self.size:
             raise IndexError(f"no point {index} in a space of {self.size}")
@@ -107,18 +98,18 @@ class Space(Value):
 
 
 class Union(Value):
-    """Several spaces, one after the other. Their dimensions may differ, their points must."""
+    """Several spaces in a row. Their dimensions may differ; no point may be in two of them."""
 
     parts: tuple[Space, ...]
 
     @property
     def size(self) -> int:
-        """How many points there are."""
+        """The number of points."""
         return sum(part.size for part in self.parts)
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """Every dimension of every part once, with the choices of all parts; numbers in rising order."""
+        """Each dimension of any part once, with the choices of all parts; numbers in ascending order."""
         merged: dict[str, list[object]] = {}
         for part in self.parts:
             for dimension in part.dimensions:
@@ -130,7 +121,7 @@ class Union(Value):
         """The point with this index.
 
         Raises:
-            IndexError: there is none.
+            IndexError: no such point.
         """
         rest = index
         for part in self.parts:

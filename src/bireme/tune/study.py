@@ -1,7 +1,7 @@
-"""A study: asks what to try next, has it run, writes down what came of it, until there is nothing more to learn.
+"""A study: asks what to try next, has it run, records the result in the journal, until nothing is left to try.
 
-The journal is what makes it survive: an experiment whose end stands there is never run again, one without is. The
-tuner may be killed between any two lines.
+The tuner may be killed at any moment: an experiment whose end is in the journal is not run again, any other is.
+Also decides what signals do to a study, and what happens when nothing can run.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from bireme.value import Value
 
 
 class Adapter(Protocol):
-    """What is tuned, and how an experiment of it is run and read."""
+    """What is tuned: proposes experiments, describes how to run one, and interprets its result."""
 
     @property
     def over(self) -> str:
-        """Why nothing is left to try; "" while something is, or is pending."""
+        """Why nothing is left to try; "" while something is left or pending."""
 
     def next(self) -> Job | None:
-        """The next experiment, pending from now on; None: nothing to start now."""
+        """The next experiment, which is then pending; None if there is nothing to start now."""
 
     def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
-        """As `executor.Client.order`."""
+        """Return what to start for an experiment; see `executor.Client.order`."""
 
     def judge(self, name: str, end: End) -> TrialResult:
-        """As `executor.Client.judge`."""
+        """Return the result of a run that has ended."""
 
     def settling(self, reservation: SlotReservation, end: End) -> float:
-        """As `executor.Client.settling`."""
+        """Return the seconds until a run has certainly left nothing on other nodes."""
 
     def tell(self, name: str, ending: TrialResult) -> Mapping[str, object]:
-        """A pending experiment has ended; return what the journal is to keep beside its ending."""
+        """Report the result of a pending experiment; returns facts for its record in the journal."""
 
     def drop(self, name: str) -> None:
-        """A pending one came to nothing, through no fault of its own."""
+        """A pending experiment was not measured: it may be proposed again."""
 
     def give_up(self, name: str) -> None:
-        """The infrastructure has failed it too often: it is not tried any more for now."""
+        """The infrastructure has failed a pending experiment too often: it is not proposed again in this run."""
 
 
 class Watcher(Protocol):
-    """Who shows what happens. ``interval``: seconds between two calls of `tick`; 0.0: none after the first.
+    """Shows the progress. ``interval``: seconds between two calls of `tick`; 0.0: only the first call.
 
-    An OSError of any of these ends the study, as its reader is gone.
+    An OSError of any method ends the study, because its reader is gone.
     """
 
     interval: float
@@ -63,35 +63,41 @@ class Watcher(Protocol):
         """An experiment has started."""
 
     def ended(self, name: str, ending: TrialResult, *, again: float | None) -> None:
-        """One has ended; ``again``: seconds after which it is started once more, None: it is not."""
+        """Show that an experiment has ended.
+
+        Args:
+            name: its name.
+            ending: its result.
+            again: seconds until it is started again; None if it is not.
+        """
 
     def note(self, text: str) -> None:
-        """Something worth a line."""
+        """Show a message."""
 
     def tick(self) -> None:
-        """Show it anew."""
+        """Refresh the display."""
 
     def close(self) -> None:
-        """Leave the screen as it was found; the next call of any other takes it again. May be called twice."""
+        """Restore the screen. May be called twice; the next call of another method takes the screen again."""
 
 
 class Conclusion(Value):
-    """How a study came to its end: by itself (``over`` says why), or by a signal (``signum``)."""
+    """How a run of a study ended: by itself (``over`` says why), or by a signal (``signum``)."""
 
     over: str
     signum: int = 0
 
 
 class Study:
-    """One run of a study, to its end or to a signal.
+    """One run of a study, until it is over or stopped by a signal.
 
     Args:
-        adapter: what is tuned; told of the past already.
-        scheduler: for the pool.
-        journal: open.
-        watcher: who shows it.
-        keep: descriptors that the guardians hold as long as anything of an experiment lives.
-        back_off: see `executor.BACK_OFF`.
+        adapter: what is tuned; it knows the earlier results already.
+        scheduler: of the pool.
+        journal: an open journal.
+        watcher: shows the progress.
+        keep: file descriptors that the guardians hold as long as any process of an experiment lives.
+        back_off: seconds, see `executor.BACK_OFF`.
     """
 
     def __init__(
@@ -112,10 +118,10 @@ class Study:
         self._blind = False
 
     def run(self) -> Conclusion:
-        """Run it. Must be called in the main thread (signals arrive there).
+        """Run the study. Must be called in the main thread, where signals arrive.
 
         Raises:
-            BiremeError: the journal or a file cannot be written; what had ended by then is kept.
+            BiremeError: the journal or a file cannot be written; results recorded before are kept.
             UnfitError: no host can run anything.
         """
         self._loop.on_signals((*STOP_SIGNALS, signal.SIGTSTP, signal.SIGCONT), self._on_signal)
@@ -123,19 +129,19 @@ class Study:
             try:
                 self._fill()
                 self._tick()
-                if not self._at_rest:  # all may have ended in an earlier run
+                if not self._at_rest:  # an earlier run may have finished everything
                     self._loop.run()
             except BaseException:
                 self._wind_up()
                 raise
         finally:
-            self._show(lambda watcher: watcher.close())  # while a signal cannot end us before
+            self._show(lambda watcher: watcher.close())  # while a signal cannot end this process before
             self._executor.close()
             self._loop.close()
         return Conclusion(self._adapter.over, self._signum or self._loop.late)
 
     def _fill(self) -> None:
-        """Start whatever there is room for; end the loop when there is nothing left to wait for."""
+        """Start experiments while there is room; stop the loop when there is nothing to wait for."""
         while not (self._executor.stopping or self._executor.ahead):
             job = self._adapter.next()
             if job is None:
@@ -151,7 +157,7 @@ class Study:
         return self._executor.idle and (self._executor.stopping or not self._executor.waiting)
 
     def _wind_up(self) -> None:
-        """After an error: end what still runs, and wait for it."""
+        """After an error: end the running experiments, and wait for them."""
         self._failed = True
         self._executor.stop()
         if not self._executor.idle:
@@ -163,7 +169,7 @@ class Study:
             self._loop.after(self._watcher.interval, self._tick)
 
     def _show(self, do: Callable[[Watcher], None]) -> None:
-        """Have the watcher show something. When nobody is there to see it any more, stop as after SIGPIPE."""
+        """Call the watcher. If its reader is gone, stop the study as SIGPIPE would."""
         if self._blind:
             return
         try:
@@ -172,7 +178,7 @@ class Study:
             self._blind = True
             if not is_gone(error):
                 raise BiremeError(f"stdout cannot be written: {error.strerror}") from error
-            self._loop.after(0.0, lambda: self._on_signal(signal.SIGPIPE))  # not amidst what is being told
+            self._loop.after(0.0, lambda: self._on_signal(signal.SIGPIPE))  # not in the middle of a report
 
     def _on_signal(self, signum: int) -> None:
         if signum == signal.SIGTSTP:
@@ -186,39 +192,39 @@ class Study:
         elif not self._signum:
             self._signum = signum
             self._executor.stop()
-            self._show(lambda watcher: watcher.note("stopping; what has ended is kept"))
+            self._show(lambda watcher: watcher.note("stopping; the results of finished experiments are kept"))
             self._fill()
         elif signum in (signal.SIGINT, signal.SIGQUIT):
             self._executor.kill()
 
-    # -- what the executor asks and tells ------------------------------------------------------------
+    # -- executor.Client ------------------------------------------------------------------------------
 
     def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
-        """As `executor.Client.order`."""
+        """Return what to start for an experiment; see `executor.Client.order`."""
         return self._adapter.order(name, reservation, place)
 
     def judge(self, name: str, end: End) -> TrialResult:
-        """As `executor.Client.judge`."""
+        """Return the result of a run that has ended."""
         return self._adapter.judge(name, end)
 
     def settling(self, reservation: SlotReservation, end: End) -> float:
-        """As `executor.Client.settling`."""
+        """Return the seconds until a run has certainly left nothing on other nodes."""
         return self._adapter.settling(reservation, end)
 
     def started(self, name: str, reservation: SlotReservation) -> None:
-        """As `executor.Client.started`."""
+        """Record and show the start of an experiment."""
         self._journal.append({"start": name, "on": reservation.include()}, sync=False)
         self._show(lambda watcher: watcher.started(name, reservation))
 
     def ended(self, name: str, ending: TrialResult, *, again: bool) -> None:
-        """As `executor.Client.ended`."""
+        """Record and show the end of an experiment, and start the next ones."""
         if self._failed:
             pass  # nothing can be written any more
         elif ending.counts:
             facts = self._adapter.tell(name, ending)
             self._journal.append({"end": name, "ending": ending.record(), **facts})
             for queued in self._executor.withdraw():
-                self._adapter.drop(queued)  # it was chosen without knowing this end: choose again
+                self._adapter.drop(queued)  # it was chosen without this result: choose again
         elif not again:
             (self._adapter.drop if self._executor.stopping else self._adapter.give_up)(name)
         wait = self._executor.rest(name) if again else None
@@ -226,6 +232,6 @@ class Study:
         if self._executor.hopeless and not self._failed:
             raise UnfitError(
                 f"no experiment can run: {self._executor.hopeless}",
-                hint="once that is mended, the same command goes on",
+                hint="fix that and run the same command again: it continues",
             )
         self._fill()

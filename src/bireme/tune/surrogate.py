@@ -1,9 +1,9 @@
 """Gaussian-process estimate of untried points.
 
 As in Rasmussen and Williams, "Gaussian Processes for Machine Learning" (MIT Press, 2006, sections 2.2, 2.7 and 5.2): a
-constant mean that is not known, and a squared exponential with a length for each axis. Few points are explained by
-many lengths, so not the likeliest are taken: many are drawn, and count by how well they explain what was measured.
-That is what keeps it from being sure too early.
+constant but unknown mean, and a squared exponential kernel with a length for each axis. A few points fit many lengths,
+so instead of the likeliest lengths many are drawn and weighted by how well they explain the measurements. This keeps
+the estimate from being certain too early.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 Place = Sequence[float]
-"""Where a point lies: a coordinate for each axis, of which 1 is the whole way; what is farther apart counts as 1."""
+"""Coordinates of a point, one for each axis. An axis has length 1; points farther apart count as 1 apart."""
 
 NOISE = 0.03
-"""By what part two measurements of one configuration differ (standard deviation)."""
+"""Relative difference between two measurements of one configuration (standard deviation)."""
 
 DRAWS = 96
 _LENGTH, _AMPLITUDE, _SPREAD = 0.5, 0.3, 0.8
-"""Lengths and amplitudes are drawn log-normal about these: half of the way, and a third more or less speed."""
+"""Medians of lengths (half an axis) and amplitudes (a third of the speed), and spread, of log-normal distributions."""
 
 
 class Surrogate:
-    """Fitted to what was measured; the same measurements give the same answers.
+    """Fitted to measurements; deterministic.
 
     Args:
-        places: where; at least one.
-        values: what came out, so turned that more is better, in logarithms: 0.01 is a hundredth more.
+        places: the measured points; at least one.
+        values: their logarithmic results, more is better: a difference of 0.01 is one percent.
     """
 
     def __init__(self, places: Sequence[Place], values: Sequence[float]) -> None:
@@ -52,13 +52,13 @@ class Surrogate:
         self._weights = weights / weights.sum()
 
     def expected(self, places: Sequence[Place]) -> list[float]:
-        """What each place is expected to come to, in the unit of the values."""
+        """The expected value at each place, in the unit of the values."""
         apart = _apart(np.asarray(places, dtype=float), self._places)
         means = [weight * fit.predict(apart)[0] for fit, weight in zip(self._fits, self._weights, strict=True)]
         return [float(mean) for mean in sum(means, np.zeros(len(places)))]
 
     def gains(self, places: Sequence[Place]) -> list[float]:
-        """What measuring each place is expected to add to the best so far.
+        """The expected improvement of the best value by measuring each place.
 
         The expected improvement of Jones, Schonlau and Welch, "Efficient Global Optimization of Expensive Black-Box
         Functions" (1998), in the unit of the values.
@@ -72,13 +72,13 @@ class Surrogate:
 
 
 class _Fit:
-    """One process: the measurements as it explains them.
+    """One Gaussian process with fixed lengths and amplitude, fitted to the measurements.
 
     Args:
-        apart: squared distances between the places measured, a matrix for each axis.
-        values: what was measured.
-        lengths: on each axis, how far a measurement tells.
-        amplitude: by how much values differ (standard deviation).
+        apart: squared distances between the measured places, a matrix for each axis.
+        values: the measured values.
+        lengths: on each axis, how far a measurement has influence.
+        amplitude: standard deviation of the values.
     """
 
     def __init__(self, apart: Array, values: Array, lengths: Array, amplitude: float) -> None:
@@ -93,7 +93,7 @@ class _Fit:
         self.density = 0.5 * (math.log(self._doubt) - misfit) - float(np.log(np.diag(self._factor)).sum())
 
     def predict(self, apart: Array) -> tuple[Array, Array]:
-        """(means, standard deviations) of places at these distances from those measured."""
+        """(means, standard deviations) of places at these distances from the measured ones."""
         across = self._kernel(apart)
         half = np.linalg.solve(self._factor, across.T)
         variance = self._amplitude**2 - (half**2).sum(axis=0) + (1 - across @ self._ones) ** 2 * self._doubt
@@ -108,13 +108,13 @@ class _Fit:
 
 
 def _apart(one: Array, other: Array) -> Array:
-    """Squared distances: from each to each, for each axis."""
+    """Squared distances between all pairs, for each axis."""
     squares: Array = np.minimum(np.abs(one[:, None, :] - other[None, :, :]), 1.0) ** 2
     return squares
 
 
 def _gain(ahead: Array, deviation: Array) -> Array:
-    """The mean of max(0, x) for normal x."""
+    """The mean of max(0, x), where x is normal with mean ``ahead`` and this standard deviation."""
     below = np.array([0.5 * math.erfc(-z / math.sqrt(2)) for z in ahead / deviation])
     slope = deviation * np.exp(-0.5 * (ahead / deviation) ** 2) / math.sqrt(2 * math.pi)
     gain: Array = ahead * below + slope

@@ -1,7 +1,7 @@
-"""What a program says when it fails: a traceback's exceptions, and which of them speak of memory, a port or a disk.
+"""Recognises in a traceback whether a rank ran out of memory, found its port taken or its disk full.
 
-Only what stands where an exception stands is looked at, never a line of source code that the traceback shows, and
-never any line that merely holds a word such as "error" or "memory": programs warn of both, and go on.
+Only the exceptions of a traceback are examined: not the lines of source code that it shows, and not any line that
+merely contains a word such as "error" or "memory", since programs also warn of both and go on.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import re
 
 _MOST_LINES = 12
-"""So many lines of an exception's message are looked at; NCCL names the reason in the fourth."""
+"""Lines of an exception's message that are examined; NCCL names the reason in the fourth."""
 
 _LONGEST = 200
 _LOOKED_AT = 4096
-"""Characters of a line: patterns take their time on one that is made for it."""
+"""Characters of a line that are examined, so that a hostile line cannot slow the patterns down."""
 
 _HEADER = "Traceback (most recent call last):"
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::?$|:\s)")
 _GROUP = "Exception Group Traceback"
 _IN_GROUP = re.compile(r"^ +(?:\| ?|\+[-+ ]*)")
-"""What stands before the lines of a group of exceptions."""
+"""The prefix of lines in an exception group."""
 
 _NAMES = ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError")
 """Exceptions of torch and cupy; of Python; of NumPy."""
@@ -52,12 +52,12 @@ _MEMORY = re.compile(
 )
 
 _ABSURD = "more than 1EB"
-"""torch's word for a size that has gone wrong: no batch is small enough."""
+"""torch's message for a wrong size: a smaller batch would not help."""
 
 _PORT = re.compile(r"\bEADDRINUSE\b|\baddress already in use\b", re.IGNORECASE)
 
 _DISK = re.compile(r"\[Errno (?:28|122)\]")
-"""As Python says it; torch says "No space left on device" of shared memory too, which is the batch's size."""
+"""Python's form. Not "No space left on device", which torch also says of shared memory, where a smaller batch helps."""
 
 _ANOTHER = re.compile(
     r"[Cc]onnection (?:was )?(?:closed|reset|refused)|Broken pipe|ncclRemoteError|remote process exited"
@@ -66,9 +66,9 @@ _ANOTHER = re.compile(
 
 
 def exceptions(detail: str) -> tuple[str, ...]:
-    """Each exception of a traceback and of those that it is chained to, with its message; the last one is last.
+    """The exceptions of a traceback and of those chained to it, each with its message, in their order.
 
-    Words without a traceback count as one: those of a program that is not Python's, or that leaves by ``sys.exit``.
+    A text without a traceback counts as one exception: from a program that is not Python, or a ``sys.exit``.
     """
     lines = detail.splitlines()
     if not is_traceback(detail):
@@ -91,12 +91,12 @@ def exceptions(detail: str) -> tuple[str, ...]:
 
 
 def is_traceback(detail: str) -> bool:
-    """Whether these words show one."""
+    """Whether this text contains a traceback."""
     return _HEADER in detail
 
 
 def headline(detail: str) -> str:
-    """The line by which a person would tell it: that of the last exception, else the last one."""
+    """The line that says best what happened: that of the last exception, else the last line."""
     said = exceptions(detail)
     if not said:
         return ""
@@ -104,33 +104,33 @@ def headline(detail: str) -> str:
 
 
 def of_memory(detail: str) -> str:
-    """The line that says that memory ran out; "" if none does."""
+    """The line that reports that memory ran out; "" if there is none."""
     return next((clip(line) for line in _lines(detail) if _is_of_memory(line)), "")
 
 
 def of_port(detail: str) -> str:
-    """The line that says that a port is taken; "" if none does."""
+    """The line that reports a port in use; "" if there is none."""
     return next((clip(line) for line in _lines(detail) if _PORT.search(line)), "")
 
 
 def of_disk(detail: str) -> str:
-    """The line that says that a disk is full; "" if none does."""
+    """The line that reports a full disk; "" if there is none."""
     return next((clip(line) for line in _lines(detail) if _DISK.search(line)), "")
 
 
 def of_another(detail: str) -> bool:
-    """Whether it only says that another rank is gone."""
+    """Whether it only reports that another rank is gone."""
     return bool(_ANOTHER.search(headline(detail)))
 
 
 def clip(line: str) -> str:
-    """A line that is not too long for a table."""
+    """The text as one line, shortened to fit a table."""
     line = " ".join(line.split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def _lines(detail: str) -> tuple[str, ...]:
-    """The lines of all exceptions; those of the last one, which is what a person sees, come first."""
+    """The lines of all exceptions, those of the last exception first, since that is the one people look at."""
     return tuple(line[:_LOOKED_AT] for said in reversed(exceptions(detail)) for line in said.splitlines())
 
 

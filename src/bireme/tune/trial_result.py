@@ -1,26 +1,24 @@
-"""How an experiment ended: one cause for every end, and its metrics where there are any."""
+"""The result of an experiment: the cause of its end, and its metrics if there are any."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 from bireme.value import Value
 
 Cause = Literal["ok", "out of memory", "failed", "timed out", "no metric", "stopped", "infrastructure"]
 
-CAUSES: tuple[Cause, ...] = get_args(Cause)
-
 NOT_THE_CONFIGURATION = ("stopped", "infrastructure")
-"""Ends that say nothing of the configuration: its experiment has to be run again."""
+"""Causes that say nothing about the configuration: the experiment has to be run again."""
 
 
 class TrialResult(Value):
-    """The end of one experiment.
+    """The result of one experiment.
 
-    ``reason`` is one line, "" when all went well; ``detail`` the last lines of the traceback. ``seconds``: wall time
-    of the run, its start-up included. ``metrics``: the figures by their names. ``samples``: samples per second of wall
-    time, by our own clock; None: not known. ``hosts``: those at fault where the cause is ``infrastructure``.
+    ``reason``: one line, "" if all went well. ``detail``: the last lines of the traceback. ``seconds``: wall time of
+    the run, start-up included. ``metrics``: the figures by name. ``samples``: samples per second of wall time by our
+    own clock; None if unknown. ``hosts``: the hosts at fault if the cause is ``infrastructure``.
     """
 
     cause: Cause
@@ -33,16 +31,16 @@ class TrialResult(Value):
 
     @property
     def counts(self) -> bool:
-        """Whether it tells something of the configuration, and need not be run again."""
+        """Whether it says something about the configuration, so the experiment need not be run again."""
         return self.cause not in NOT_THE_CONFIGURATION
 
     def record(self) -> dict[str, object]:
-        """It as JSON can write it; `from_record` reads it back."""
+        """The result as a JSON object; `from_record` reads it back."""
         return {name: getattr(self, name) for name in self._fields}
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> TrialResult:
-        """Read back what `record` gave; what a newer version may have added is left out."""
+        """Read back what `record` returned; unknown fields of a newer version are ignored."""
         known = {name: record[name] for name in cls._fields if name in record}
         hosts = known.pop("hosts", ())
         assert isinstance(hosts, (list, tuple))

@@ -85,14 +85,14 @@ def test_null_is_the_default(config):
     ],
 )
 def test_unknown_keys(config, key, near):
-    with pytest.raises(BadInputError, match=f"no key '{key}'") as caught:
+    with pytest.raises(BadInputError, match=f"unknown key in autotuning: '{key}'") as caught:
         config(train_batch_size=8, autotuning={"enabled": True, key: 1})
     assert caught.value.hint == f"did you mean {near!r}?"
     assert caught.value.where.endswith("ds_config.json:5")
 
 
 def test_an_unknown_key_that_is_near_to_none(config):
-    with pytest.raises(BadInputError, match="known are enabled, fast"):
+    with pytest.raises(BadInputError, match="known keys: enabled, fast"):
         config(autotuning={"zzz": 1})
 
 
@@ -102,22 +102,22 @@ def test_an_unknown_key_that_is_near_to_none(config):
         ("fast", "false", "true or false"),
         ("fast", 0, "true or false"),
         ("overwrite", None, "true or false"),
-        ("start_profile_step", 0, "whole number above 0"),
-        ("start_profile_step", True, "whole number above 0"),
-        ("end_profile_step", 5.0, "whole number above 0"),
-        ("end_profile_step", "5", "whole number above 0"),
-        ("tuner_num_trials", -1, "whole number above 0"),
+        ("start_profile_step", 0, "a positive integer"),
+        ("start_profile_step", True, "a positive integer"),
+        ("end_profile_step", 5.0, "a positive integer"),
+        ("end_profile_step", "5", "a positive integer"),
+        ("tuner_num_trials", -1, "a positive integer"),
         ("tuner_type", "grid", "one of gridsearch, random, model_based"),
         ("metric", "speed", "one of throughput, latency"),
-        ("results_dir", "", "text that is not empty"),
-        ("exps_dir", 3, "text that is not empty"),
-        ("arg_mappings", ["--batch"], "an object from configuration keys to flags"),
-        ("arg_mappings", {"a": 1}, "an object from configuration keys to flags"),
+        ("results_dir", "", "a non-empty string"),
+        ("exps_dir", 3, "a non-empty string"),
+        ("arg_mappings", ["--batch"], "an object that maps configuration keys to flags"),
+        ("arg_mappings", {"a": 1}, "an object that maps configuration keys to flags"),
         ("model_info", {"num_parms": 1}, "did you mean 'num_params'"),
-        ("model_info", {"num_params": "many"}, "num_params is a whole number"),
+        ("model_info", {"num_params": "many"}, "num_params is a positive integer"),
         ("model_info", 7, "an object"),
-        ("max_train_batch_size", [8], "whole number above 0"),
-        ("mp_size", 0, "whole number above 0"),
+        ("max_train_batch_size", [8], "a positive integer"),
+        ("mp_size", 0, "a positive integer"),
     ],
 )
 def test_wrong_values(config, key, value, wanted):

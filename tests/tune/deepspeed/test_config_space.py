@@ -13,14 +13,20 @@ from hypothesis import strategies as st
 from bireme.errors import BadInputError
 from bireme.tune.deepspeed.names import name_of
 from bireme.tune.search import make
-from bireme.tune.space import Dimension, Space, key_of
+from bireme.tune.space import Dimension, Space, Union, key_of
 
 MICRO = "train_micro_batch_size_per_gpu"
 GAS = "gradient_accumulation_steps"
 
 
+def whole(tuning, found=None) -> Union:
+    """All points: with the micro-batches that are listed, or with those found in each stage."""
+    sizes = dict.fromkeys(tuning.stages, tuning.micro) if found is None else found
+    return Union(tuple(tuning.part(stage, sizes[stage]) for stage in tuning.stages if sizes.get(stage)))
+
+
 def names(tuning) -> list[str]:
-    return [tuning.name(point) for point in tuning.space().points()]
+    return [tuning.name(point) for point in whole(tuning).points()]
 
 
 # -- stages ------------------------------------------------------------------------------------------
@@ -63,7 +69,7 @@ def test_the_twelve_of_the_contract(space):
         f"z{stage}_gas{32 // micro}_tmbspg{micro}" for stage, micro in itertools.product((0, 1, 2), (4, 8, 16, 32))
     ]
     assert names(tuning) == expected
-    for point in tuning.space().points():
+    for point in whole(tuning).points():
         assert tuning.ds_config(point)["train_batch_size"] == 64
 
 
@@ -76,8 +82,8 @@ def test_to_be_found(space, given):
     tuning = space(**given, gradient_accumulation_steps=2, zero_optimization={"stage": [0, 1]})
     assert tuning.micro is None
     assert (tuning.batch.least, tuning.batch.most) == (1, 1024)
-    assert tuning.space().size == 0
-    found = tuning.space({0: (5,), 1: (6, 7)})
+    assert whole(tuning).size == 0
+    found = whole(tuning, {0: (5,), 1: (6, 7)})
     assert [tuning.name(point) for point in found.points()] == ["z0_gas2_tmbspg5", "z1_gas2_tmbspg6", "z1_gas2_tmbspg7"]
 
 
@@ -116,7 +122,7 @@ def test_the_identity_of_batch_sizes(space, world, mp_size, given):
     section = {**given.get("autotuning", {}), "mp_size": mp_size}
     tuning = space(world=world, **{**given, "autotuning": section})
     found = None if tuning.micro else dict.fromkeys(tuning.stages, range(tuning.batch.least, tuning.batch.most + 1))
-    points = [point for point in tuning.space(found).points() if not tuning.impossible(point)]
+    points = [point for point in whole(tuning, found).points() if not tuning.impossible(point)]
     assert points
     for point in points:
         config = tuning.ds_config(point)
@@ -127,7 +133,7 @@ def test_the_identity_of_batch_sizes(space, world, mp_size, given):
 
 def test_what_the_identity_forbids_is_not_tried(space):
     tuning = space(train_batch_size=16, train_micro_batch_size_per_gpu=[2, 4, 3], gradient_accumulation_steps=[2, 4])
-    search = make("gridsearch", tuning.space())
+    search = make("gridsearch", whole(tuning))
     search.rule_out(tuning.impossible)
     tried = []
     while (point := search.ask()) is not None:
@@ -138,34 +144,34 @@ def test_what_the_identity_forbids_is_not_tried(space):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({MICRO: 0}, "whole number above 0"),
-        ({MICRO: "4"}, "whole number above 0"),
-        ({MICRO: True}, "whole number above 0"),
-        ({MICRO: [4, "auto"]}, "whole number above 0"),
+        ({MICRO: 0}, "a positive integer"),
+        ({MICRO: "4"}, "a positive integer"),
+        ({MICRO: True}, "a positive integer"),
+        ({MICRO: [4, "auto"]}, "a positive integer"),
         ({MICRO: []}, "empty list"),
         ({MICRO: [4, 4]}, "twice"),
-        ({GAS: 1.5}, "whole number above 0"),
+        ({GAS: 1.5}, "a positive integer"),
         ({"train_batch_size": [8, 16]}, "cannot be a list"),
-        ({"train_batch_size": 7}, "7 cannot be shared by 2 ranks"),
-        ({"train_batch_size": 8, MICRO: 3}, "micro-batch 3 on 2 ranks does not make up train_batch_size 8"),
-        ({"train_batch_size": 8, MICRO: 4, GAS: 2}, "does not make up"),
-        ({"autotuning": {"mp_size": 3}}, "2 ranks cannot be divided by mp_size 3"),
-        ({"autotuning": {"mp_size": 4}}, "2 ranks cannot be divided by mp_size 4"),
+        ({"train_batch_size": 7}, "7 cannot be divided among 2 ranks"),
+        ({"train_batch_size": 8, MICRO: 3}, "micro-batch 3 on 2 ranks cannot make up train_batch_size 8"),
+        ({"train_batch_size": 8, MICRO: 4, GAS: 2}, "cannot make up"),
+        ({"autotuning": {"mp_size": 3}}, "2 ranks are not divisible by mp_size 3"),
+        ({"autotuning": {"mp_size": 4}}, "2 ranks are not divisible by mp_size 4"),
         ({"autotuning": {"max_train_batch_size": 1}}, "no micro-batch is possible"),
         ({MICRO: [64], "autotuning": {"max_train_batch_size": 32}}, "above max_train_batch_size 32"),
         ({MICRO: 1, "autotuning": {"min_train_batch_size": 4}}, "below min_train_batch_size 4"),
-        ({"autotuning": {"min_train_batch_size": 100000}}, "makes train_batch_size 2048, below min_train_batch_size"),
+        ({"autotuning": {"min_train_batch_size": 100000}}, "gives train_batch_size 2048, below min_train_batch_size"),
         (
             {GAS: 2, "autotuning": {"min_train_batch_size": 300, "max_train_micro_batch_size_per_gpu": 16}},
-            "micro-batch 16 on 2 ranks makes train_batch_size 64, below min_train_batch_size 300",
+            "micro-batch 16 on 2 ranks gives train_batch_size 64, below min_train_batch_size 300",
         ),
         (
             {GAS: [3, 4], "autotuning": {"max_train_batch_size": 5}},
-            "micro-batch 1 on 2 ranks makes train_batch_size 6, above max_train_batch_size 5",
+            "micro-batch 1 on 2 ranks gives train_batch_size 6, above max_train_batch_size 5",
         ),
         (
             {"autotuning": {"min_train_batch_size": 5, "max_train_batch_size": 5}},
-            "on 2 ranks makes train_batch_size 4, below min_train_batch_size 5",
+            "on 2 ranks gives train_batch_size 4, below min_train_batch_size 5",
         ),
     ],
 )
@@ -183,13 +189,13 @@ def test_impossible(space, given, said):
             {"train_batch_size": 64, MICRO: [4, 6, 8]},
             (4, 8),
             (),
-            ("micro-batch 6 on 2 ranks does not make up train_batch_size 64",),
+            ("micro-batch 6 on 2 ranks cannot make up train_batch_size 64",),
         ),
         (
             {MICRO: [4, 8], GAS: [1, 4, 9], "autotuning": {"max_train_batch_size": 40}},
             (4, 8),
             (1, 4),
-            ("gradient_accumulation_steps 9: micro-batch 4 on 2 ranks makes train_batch_size 72",),
+            ("gradient_accumulation_steps 9: micro-batch 4 on 2 ranks gives train_batch_size 72",),
         ),
         ({GAS: [1, 2], "autotuning": {"min_train_batch_size": 4096}}, None, (2,), ("gradient_accumulation_steps 1: ",)),
         ({MICRO: [4, 8]}, (4, 8), (), ()),
@@ -212,9 +218,9 @@ def test_lists_are_choices(space):
         zero_optimization={"stage": [1, 3], "overlap_comm": [True, False], "stage3_max_live_parameters": [1, 2]},
         gradient_clipping=[0.5],
     )
-    assert tuning.space().size == 2 * 2 + 2 * 2 * 2
+    assert whole(tuning).size == 2 * 2 + 2 * 2 * 2
     assert len(set(names(tuning))) == 12
-    configs = [tuning.ds_config(point) for point in tuning.space().points()]
+    configs = [tuning.ds_config(point) for point in whole(tuning).points()]
     assert len({key_of(config) for config in configs}) == 12
     assert all(config["gradient_clipping"] == 0.5 for config in configs)
     assert not any("stage3_max_live_parameters" in config["zero_optimization"] for config in configs[:4])
@@ -223,8 +229,8 @@ def test_lists_are_choices(space):
 def test_lists_that_are_no_choices(space):
     optimizer = {"type": "Adam", "params": {"betas": [0.9, 0.999]}}
     tuning = space(train_micro_batch_size_per_gpu=2, optimizer=optimizer, comms_logger={"prof_ops": ["all_reduce"]})
-    assert tuning.space().size == 1
-    assert tuning.ds_config(tuning.space().point(0))["optimizer"] == optimizer
+    assert whole(tuning).size == 1
+    assert tuning.ds_config(whole(tuning).point(0))["optimizer"] == optimizer
 
 
 LEAVES = ["Block", "Expert"]
@@ -243,8 +249,8 @@ SPECS = [{"patterns": ["q", "k"], "partition_type": "row"}, {"patterns": ["v"], 
 )
 def test_lists_that_the_engine_wants_as_they_are(space, given):
     tuning = space(train_micro_batch_size_per_gpu=2, **given)
-    assert tuning.space().size == 1
-    config = tuning.ds_config(tuning.space().point(0))
+    assert whole(tuning).size == 1
+    config = tuning.ds_config(whole(tuning).point(0))
     assert {key: config[key] for key in given} == given
 
 
@@ -253,12 +259,12 @@ def test_lists_of_lists_are_choices_there_too(space):
         train_micro_batch_size_per_gpu=2,
         zero_optimization={"stage": 3, "leaf_module": {"classes": [LEAVES, LEAVES[:1]]}},
     )
-    configs = [tuning.ds_config(point) for point in tuning.space().points()]
+    configs = [tuning.ds_config(point) for point in whole(tuning).points()]
     assert [config["zero_optimization"]["leaf_module"]["classes"] for config in configs] == [LEAVES, LEAVES[:1]]
     assert len(set(names(tuning))) == 2
 
 
-@pytest.mark.parametrize(("values", "said"), [([], "nothing to choose from"), ([1, 1], "1 stands twice")])
+@pytest.mark.parametrize(("values", "said"), [([], "no choices"), ([1, 1], "1 is listed twice")])
 def test_choices_that_are_none(space, values, said):
     with pytest.raises(BadInputError, match=said) as caught:
         space(gradient_clipping=values)
@@ -267,24 +273,24 @@ def test_choices_that_are_none(space, values, said):
 
 def test_auto_is_left_to_the_script(space):
     tuning = space(train_micro_batch_size_per_gpu=2, gradient_clipping="auto", zero_optimization={"stage": 1})
-    assert tuning.ds_config(tuning.space().point(0))["gradient_clipping"] == "auto"
+    assert tuning.ds_config(whole(tuning).point(0))["gradient_clipping"] == "auto"
 
 
 @pytest.mark.parametrize(("stage", "size"), [(0, 1), (1, 9), (2, 72), (3, 144)])
 def test_default_spaces_when_fast_is_false(space, stage, size):
     """DeepSpeed raises KeyError."""
     tuning = space(train_micro_batch_size_per_gpu=2, zero_optimization={"stage": stage}, autotuning={"fast": False})
-    assert tuning.space().size == size
+    assert whole(tuning).size == size
     assert len(set(names(tuning))) == size
     assert tuning.part(stage, (1, 2), fast=True).size == 2
     fast = space(train_micro_batch_size_per_gpu=2, zero_optimization={"stage": stage}, autotuning={"fast": True})
-    assert fast.space().size == 1
+    assert whole(fast).size == 1
 
 
 def test_what_the_user_says_takes_the_place_of_the_default_space(space):
     zero = {"stage": 1, "reduce_bucket_size": 1000, "allgather_bucket_size": [1, 2]}
     tuning = space(train_micro_batch_size_per_gpu=2, zero_optimization=zero, autotuning={"fast": False})
-    sizes = [tuning.ds_config(point)["zero_optimization"] for point in tuning.space().points()]
+    sizes = [tuning.ds_config(point)["zero_optimization"] for point in whole(tuning).points()]
     assert [(zero["reduce_bucket_size"], zero["allgather_bucket_size"]) for zero in sizes] == [(1000, 1), (1000, 2)]
 
 
@@ -299,7 +305,7 @@ def test_offload_as_a_dimension(space):
     )
     sizes = {stage: tuning.part(stage, (2,)).size for stage in tuning.stages}
     assert sizes == {0: 1, 1: 2, 2: 2, 3: 4}
-    zeros = [tuning.ds_config(point)["zero_optimization"] for point in tuning.space().points()]
+    zeros = [tuning.ds_config(point)["zero_optimization"] for point in whole(tuning).points()]
     assert zeros[:3] == [{"stage": 0}, {"stage": 1}, {"stage": 1, "offload_optimizer": {"device": "cpu"}}]
     assert zeros[-1] == {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
     assert len(set(names(tuning))) == 9
@@ -313,10 +319,10 @@ def test_the_users_configuration_stays_as_it_is(config, space):
         train_micro_batch_size_per_gpu=2, zero_optimization={"stage": 3, "offload_param": [{"device": "cpu"}]}
     )
     before = copy.deepcopy(tuning.config.data)
-    one = tuning.ds_config(tuning.space().point(0))
+    one = tuning.ds_config(whole(tuning).point(0))
     one["zero_optimization"]["offload_param"]["device"] = "nvme"
     assert tuning.config.data == before
-    assert tuning.ds_config(tuning.space().point(0))["zero_optimization"]["offload_param"] == {"device": "cpu"}
+    assert tuning.ds_config(whole(tuning).point(0))["zero_optimization"]["offload_param"] == {"device": "cpu"}
 
 
 def test_the_section_that_the_engine_reads(space):
@@ -324,7 +330,7 @@ def test_the_section_that_the_engine_reads(space):
         train_micro_batch_size_per_gpu=2,
         autotuning={"enabled": False, "start_profile_step": 4, "end_profile_step": 9, "results_dir": "r"},
     )
-    point = tuning.space().point(0)
+    point = whole(tuning).point(0)
     assert tuning.ds_config(point, metric_path="/r/metrics.json")["autotuning"] == {
         "enabled": True, "start_profile_step": 4, "end_profile_step": 9, "metric_path": "/r/metrics.json"
     }  # fmt: skip
@@ -333,7 +339,7 @@ def test_the_section_that_the_engine_reads(space):
 def test_the_real_job_has_no_such_section(space):
     """With it the engine ends after a few steps, as DeepSpeed's real job does."""
     tuning = space(train_micro_batch_size_per_gpu=2, autotuning={"enabled": True})
-    assert "autotuning" not in tuning.ds_config(tuning.space().point(0))
+    assert "autotuning" not in tuning.ds_config(whole(tuning).point(0))
 
 
 def test_profile(space):
@@ -370,7 +376,7 @@ def test_names_differ_and_fit_a_file(space):
         bf16={"loss_scale": [0, 1]},
     )
     found = names(tuning)
-    assert len(set(found)) == len(found) == tuning.space().size
+    assert len(set(found)) == len(found) == whole(tuning).size
     assert all(re.fullmatch(r"z2_gas\d+_tmbspg\d+_[A-Za-z0-9_.+-]+", name) and len(name) < 200 for name in found)
 
 
@@ -395,7 +401,8 @@ def test_names_differ_whatever_the_choices(first, second):
     """Two experiments of one name would be one folder, in which the later run destroys the figures of the earlier."""
     dimensions = (Dimension("one.b", tuple(first)), Dimension("other.b", tuple(second)))
     try:
-        Space(dimensions).check()
+        for dimension in dimensions:
+            dimension.check()
     except BadInputError:
         return
     choices = {each.name: each.choices for each in dimensions}

@@ -15,7 +15,7 @@ from bireme.tune.deepspeed.stale_files import sweep
 
 @pytest.fixture
 def files(tmp_path):
-    files = StudyFiles.at("results", "exps", str(tmp_path))
+    files = StudyFiles(f"{tmp_path}/results", f"{tmp_path}/exps")
     files.prepare()
     return files
 
@@ -34,9 +34,9 @@ def test_the_users_own_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\0b"])
 def test_names_that_lead_elsewhere(files, name):
-    with pytest.raises(BadInputError, match="no name for an experiment"):
+    with pytest.raises(BadInputError, match="not a name for an experiment"):
         files.result(name)
-    with pytest.raises(BadInputError, match="no name for an experiment"):
+    with pytest.raises(BadInputError, match="not a name for an experiment"):
         files.experiment(name)
 
 
@@ -109,16 +109,17 @@ def test_clearing_leaves_what_is_not_ours(files, tmp_path):
 
 
 def test_clearing_what_is_not_there(tmp_path):
-    StudyFiles.at("r", "e", str(tmp_path)).clear()
+    StudyFiles(f"{tmp_path}/r", f"{tmp_path}/e").clear()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("key", ["results_dir", "exps_dir"])
-def test_folders_that_cannot_be_written_to(tmp_path, key):
+def test_folders_that_cannot_be_written_to(tmp_path, monkeypatch, key):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     places = {"results_dir": "r", "exps_dir": "e", key: "file/below"}
     with pytest.raises(BadInputError, match="cannot be written to: Not a directory") as caught:
-        StudyFiles.at(**places, base=str(tmp_path)).prepare()
+        StudyFiles.at(**places).prepare()
     assert caught.value.where == key
     assert len(str(caught.value).splitlines()) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "the other was not made, or taken away again"

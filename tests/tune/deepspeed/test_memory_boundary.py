@@ -28,7 +28,7 @@ def explore(boundary: Boundary, stage: int, wall: int, count: int = 1) -> list[i
 def test_the_wall_is_found(least, extra, wall, count):
     boundary = Boundary({0: Stage()}, least, least + extra)
     tried = explore(boundary, 0, wall, count)
-    assert boundary.found(0)
+    assert not boundary.propose(0)
     found, real = boundary.wall(0).fits, min(wall, boundary.most)
     if real < least:
         assert found == 0 and tried.count(least) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import get_args
 
 import pytest
 
@@ -10,7 +11,7 @@ from bireme.errors import BadInputError
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.resume import Circumstances, circumstances, take_up
 from bireme.tune.journal import Journal
-from bireme.tune.trial_result import CAUSES, NOT_THE_CONFIGURATION, TrialResult
+from bireme.tune.trial_result import NOT_THE_CONFIGURATION, Cause, TrialResult
 
 STUDY = {"config": {"a": 1}, "script": "train.py", "args": ["--x"], "nodes": 1, "slots": 2}
 THEN = Circumstances(10.0, "abc")
@@ -25,7 +26,7 @@ def end(name: str, cause="ok", then=THEN) -> dict:
 @pytest.fixture
 def folder(tmp_path):
     """Takes up a study in a folder in which another run has left these records."""
-    files = StudyFiles.at("results", "exps", str(tmp_path))
+    files = StudyFiles(f"{tmp_path}/results", f"{tmp_path}/exps")
     files.prepare()
 
     class Folder:
@@ -69,12 +70,12 @@ def test_a_study_begins(folder):
     ],
 )
 def test_what_the_circumstances_may_have_changed_is_run_again(folder, now, again):
-    causes = [cause for cause in CAUSES if cause not in NOT_THE_CONFIGURATION]
+    causes = [cause for cause in get_args(Cause) if cause not in NOT_THE_CONFIGURATION]
     folder.leave({"study": STUDY}, *(end(cause, cause) for cause in causes))
     past, notes = folder.take_up(now)
     assert past == [cause for cause in causes if cause not in again]
-    assert notes[0] == f"taken up where it was: {len(past)} of its experiments have ended"
-    assert any(note.startswith("run again, for ") for note in notes) == bool(again)
+    assert notes[0] == f"resuming the study: {len(past)} of its experiments have ended"
+    assert any(note.startswith("running again, because ") for note in notes) == bool(again)
     assert any("1 of them failed and are not run again; remove " in note for note in notes) == ("failed" in past)
 
 
@@ -129,7 +130,7 @@ def test_an_unfinished_study_is_never_cleared_away(folder, other, said, overwrit
 def test_of_one_in_which_nothing_has_ended_nothing_is_lost(folder, overwrite):
     folder.leave({"study": STUDY}, {"start": "a", "on": "localhost:0"})
     past, notes = folder.take_up(args=[], overwrite=overwrite)
-    assert past == [] and "of which nothing had ended" in notes[0]
+    assert past == [] and "of which no experiment had ended" in notes[0]
 
 
 def test_a_finished_study_is_overwritten_and_that_is_said(folder):

@@ -52,7 +52,7 @@ def test_the_whole(played):
 
 def test_what_is_listed_and_cannot_be_is_said(played):
     tuning = played(Machine(), train_batch_size=64, train_micro_batch_size_per_gpu=[4, 6, 8])
-    said = "What was not tried:\n  micro-batch 6 on 2 ranks does not make up train_batch_size 64\n"
+    said = "What was not tried:\n  micro-batch 6 on 2 ranks cannot make up train_batch_size 64\n"
     assert said in summary(tuning, tuning.over, 1.0)
 
 
@@ -65,7 +65,7 @@ def test_nothing_fits(played):
     tuning = played(Machine(walls=(0,) * 4), **DATA)
     text = summary(tuning, tuning.over, 60.0)
     assert "| global       | 2               |                 |               |" in text
-    assert text.endswith("2 experiments. It ended: no configuration fits into memory.\n")
+    assert text.endswith("2 experiments. It ended: no configuration fits in memory.\n")
 
 
 def test_less_is_better(played):
@@ -98,4 +98,6 @@ def test_what_could_not_be_run(space):
     tuning = Tuning(space(**DATA), 2)
     tuning.give_up(tuning.next().name)
     play(tuning, Machine())
-    assert "typed again: z1_gas2_tmbspg4" in summary(tuning, "some experiments could not be run", 1.0)
+    assert "Could not be run (run the same command again to retry): z1_gas2_tmbspg4" in summary(
+        tuning, "some experiments could not be run", 1.0
+    )

@@ -83,7 +83,7 @@ def test_no_configuration(args):
 
 @pytest.mark.parametrize("args", [["--deepspeed_config"], ["--deepspeed_config", "--lr"]])
 def test_no_file_after_the_flag(args):
-    with pytest.raises(BadInputError, match="no file follows --deepspeed_config"):
+    with pytest.raises(BadInputError, match="--deepspeed_config: no file given"):
         find_config(args)
 
 

@@ -96,7 +96,7 @@ def test_a_stage_that_cannot_fit_is_not_run(tuning):
     section = {"model_info": {"num_params": 10**9}}
     study = tuning(**{MICRO: LIST}, zero_optimization={"stage": [0, 3]}, autotuning=section, capacity=10 << 30, world=8)
     assert {each.trial.point[STAGE] for each in play(study, Machine())} == {3}
-    assert study.skipped == ("stage 0: needs 14.9 GiB for the model's states alone, and a GPU has 10.0 GiB",)
+    assert study.skipped == ("stage 0: needs 14.9 GiB for the model's states alone, but a GPU has 10.0 GiB",)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,7 +106,7 @@ def test_everything_out_of_memory(tuning, data, kind):
     study = tuning(**data, autotuning={"tuner_type": kind})
     play(study, Machine(walls=(0,) * 4, info=INFO))
     assert len(study.rows) == 3 if kind == "gridsearch" or data is FOUND else len(study.rows) < 9
-    assert study.over == "no configuration fits into memory"
+    assert study.over == "no configuration fits in memory"
     assert study.best is None
 
 
@@ -293,7 +293,9 @@ def test_on_without_a_profile(tuning):
     study = tuning(**FOUND)
     play(study, Machine())
     assert study.best is not None
-    assert study.skipped[0] == "profile_model_info: RuntimeError: no; so what memory a stage needs was not estimated"
+    assert (
+        study.skipped[0] == "profile_model_info: RuntimeError: no; the memory that each stage needs was not estimated"
+    )
 
 
 def test_a_profile_that_runs_out_of_memory_is_knowledge(tuning):
@@ -309,7 +311,7 @@ def test_without_a_wall_it_climbs_while_that_brings_something(tuning):
     past = play(study, Machine())
     tried = [each.trial.point[MICRO] for each in past[1:] if each.trial.point[STAGE] == 0]
     assert tried[:9] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
-    assert "stage 0: micro-batches above 256 bring nothing more" in study.skipped
+    assert "stage 0: micro-batches above 256 no longer help" in study.skipped
     later = [each.trial.point[MICRO] for each in past[1:] if each.trial.point[STAGE] == 1]
     assert later[:2] == [128, 256] and len(later) <= 3
 
@@ -365,7 +367,7 @@ def test_a_failure_of_another_kind_is_no_wall_but_an_end(tuning):
     past = play(study, Machine(failing={"z0_gas1_tmbspg8": "failed"}))
     tried = [each.trial.point[MICRO] for each in past[1:] if each.trial.point[STAGE] == 0]
     assert max(tried) == 8
-    assert "stage 0: micro-batch 8: failed; so no larger one was tried" in study.skipped
+    assert "stage 0: micro-batch 8: failed; no larger one was tried" in study.skipped
     assert study.best.trial.point == {STAGE: 1, MICRO: 256} or study.best.trial.point[MICRO] > 8
 
 
@@ -398,7 +400,7 @@ def test_offloading_cannot_win_where_memory_is_no_limit(tuning):
     study = tuning(zero_optimization=zero)
     past = play(study, Machine())
     assert all(each.trial.point["zero_optimization.offload_optimizer"] == {"device": "none"} for each in past[1:])
-    assert any("with offloaded optimizer: without offloading memory is no limit" in line for line in study.skipped)
+    assert any("with offloaded optimizer: memory is not the limit without offloading" in line for line in study.skipped)
 
 
 def test_the_least_train_batch_size_is_kept(tuning):

@@ -1,5 +1,4 @@
-"""DeepSpeed as one program among those that can be tuned: its configuration, its files, its memory.
+"""Tuning of DeepSpeed scripts: their configuration, their files, their memory.
 
-What the engine reads and writes is the contract of ``deepspeed.autotuning``; only that is kept, not
-its way of finding the best.
+Files and configuration keys are those of ``deepspeed.autotuning``; the search for the best configuration is our own.
 """

@@ -1,4 +1,4 @@
-"""DeepSpeed's autotuning, as a whole: from the script's configuration to the best one and the command that runs it."""
+"""Runs a whole DeepSpeed tuning study: reads the configuration, resumes or starts, and writes the best one found."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ JOURNAL, LOCK = "journal", "experiments.lock"
 
 
 class Request(Value):
-    """What is asked for.
+    """What the user asked for.
 
-    ``real``: the launch of the real job, as ``("bireme", "run", …, script)``. ``by_file``, ``limit``: as
-    `TrialOptions`. ``order``: ``fifo`` or ``longest``. ``capacity``: bytes of memory of a GPU; None: not known.
+    ``real``: the command of the real job, such as ``("bireme", "run", …, script)``. ``by_file``, ``limit``: as
+    `TrialOptions`. ``order``: ``fifo`` or ``longest``. ``capacity``: bytes of memory of a GPU; None if unknown.
     """
 
     launch: Launch
@@ -46,7 +46,7 @@ class Request(Value):
 
 
 class Result(Value):
-    """What came of it. ``best``: the command of the real job; empty: no configuration worked."""
+    """The outcome of a study. ``best``: the command of the real job; empty if no configuration worked."""
 
     conclusion: Conclusion
     summary: str
@@ -55,22 +55,24 @@ class Result(Value):
 
 
 def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
-    """Run a study, or go on with one.
+    """Start or resume a study, and run it to its end.
 
     Args:
-        request: what is asked for.
-        show: makes the watcher of what decides.
+        request: what the user asked for.
+        show: makes the watcher that shows the study's progress.
 
     Raises:
-        BadInputError: the configuration, or what stands in the way of the study; nothing was started.
-        BiremeError: a file cannot be written; what had ended by then is kept.
+        BadInputError: the configuration is wrong, or the folder is in use or holds another study; nothing was started.
+        BiremeError: a file cannot be written; the results of finished experiments are kept.
     """
     config = read_config(find_config(request.args).path)
     world = request.shape.size
     space = read_space(config, world, request.args)
     scheduler = Scheduler(request.launch.ground.pool, order=request.order, backfill=True)
     if reason := scheduler.impossible(request.shape):
-        raise BadInputError(f"no experiment can run: {reason}", hint="--num_nodes and --num_gpus say how wide one is")
+        raise BadInputError(
+            f"no experiment can run: {reason}", hint="--num_nodes and --num_gpus set the size of an experiment"
+        )
     files = StudyFiles.at(config.autotuning.results_dir, config.autotuning.exps_dir)
     files.prepare()
     journal = Journal.open(os.path.join(files.results_dir, JOURNAL))
@@ -84,7 +86,7 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
             for note in (journal.note, *notes):
                 watcher.note(note)
             if not lock.taken():
-                watcher.note("waiting for what an earlier tuner has left to end")
+                watcher.note("waiting for experiments of an earlier tuner to end")
                 lock.wait()
             sweep(files)
             trials = Trials(tuning, request.launch, files, _manner(request, config, now))
@@ -96,12 +98,20 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
 
 
 def _manner(request: Request, config: Config, now: Circumstances) -> TrialOptions:
-    mappings, by_file = config.autotuning.arg_mappings or {}, request.by_file
-    return TrialOptions(request.shape, request.args, mappings, request.environ, by_file, request.limit, now.record())
+    mappings = config.autotuning.arg_mappings or {}
+    return TrialOptions(
+        shape=request.shape,
+        args=request.args,
+        mappings=mappings,
+        environ=request.environ,
+        by_file=request.by_file,
+        limit=request.limit,
+        circumstances=now.record(),
+    )
 
 
 def _identity(config: Config, request: Request) -> dict[str, object]:
-    """What makes two studies the same one; as JSON gives it back."""
+    """What identifies a study, as JSON reads it back: a study with the same identity is resumed."""
     return {
         "config": dict(config.data),
         "script": request.launch.script,
@@ -123,7 +133,7 @@ def _conclude(
     journal: Journal,
     files: StudyFiles,
 ) -> Result:
-    """Write down what came of it, whether it is over or was interrupted."""
+    """Write the summary and the best configuration, whether the study is over or was interrupted."""
     why = "it was interrupted" if conclusion.signum else conclusion.over or "some experiments could not be run"
     text = summary(tuning, why, seconds)
     files.write_summary(text)
@@ -134,5 +144,5 @@ def _conclude(
         best = real_job(request.real, request.args, files.best_config, ds_config, mappings)
         files.write_best(ds_config, best)
     if conclusion.over and not conclusion.signum:
-        journal.append({"over": conclusion.over})  # the last: what is over may be cleared away
+        journal.append({"over": conclusion.over})  # the last record: a study that is over may be overwritten
     return Result(conclusion, text, best, files)

@@ -1,7 +1,7 @@
-"""Batch sizes: train_batch_size = micro-batch x gradient accumulation x data-parallel ranks.
+"""Batch sizes: checks train_batch_size = micro-batch x gradient accumulation x data-parallel ranks, and what is open.
 
-The identity is checked by ``deepspeed.runtime.config``; the data-parallel ranks are the world over the
-degree of model parallelism (``mp_size``).
+``deepspeed.runtime.config`` checks the same identity. The number of data-parallel ranks is the world size divided by
+the degree of model parallelism (``mp_size``).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ TRAIN = "train_batch_size"
 
 
 class Batch(Value):
-    """What the configuration says of batch sizes, in samples.
+    """What the configuration says about batch sizes, in samples.
 
-    ``parallel``: data-parallel ranks. ``micro``: the micro-batches given; None: to be found between ``least``
-    and ``most``, from ``start`` if the script names one. ``gas``: choices of the accumulation; empty: it
-    follows. ``total``: the train_batch_size that must come out; None: free. ``share``: samples that one rank
-    takes in a step at most, which the accumulation fills; None: the accumulation is ``steps``. ``dropped``: what
-    was listed and cannot be, each with its reason.
+    ``parallel``: data-parallel ranks. ``micro``: the micro-batches to try; None: to be searched between ``least`` and
+    ``most``, beginning at ``start`` if the script's arguments name one. ``gas``: choices of gradient accumulation;
+    empty: it follows from the rest. ``total``: the required train_batch_size; None: free. ``share``: at most this many
+    samples per rank and step, filled up by accumulation; None: the accumulation is ``steps``. ``floor``, ``ceiling``:
+    limits of train_batch_size. ``dropped``: listed sizes that are impossible, each with the reason.
     """
 
     parallel: int
@@ -42,7 +42,7 @@ class Batch(Value):
     dropped: tuple[str, ...] = ()
 
     def accumulation(self, micro: int, gas: int | None = None) -> int:
-        """Gradient accumulation steps for a micro-batch; ``gas``: what the point says itself."""
+        """Gradient accumulation steps for a micro-batch. ``gas``: the point's own choice, if it has one."""
         if gas is not None:
             return gas
         if self.total is not None:
@@ -50,22 +50,22 @@ class Batch(Value):
         return self.steps if self.share is None else max(1, self.share // micro)
 
     def train(self, micro: int, gas: int | None = None) -> int:
-        """The train_batch_size that comes out."""
+        """The resulting train_batch_size."""
         return micro * self.accumulation(micro, gas) * self.parallel
 
     def impossible(self, micro: int, gas: int | None = None) -> str:
-        """Why this micro-batch (with this accumulation) cannot be, or ""."""
-        train, who = self.train(micro, gas), f"micro-batch {micro} on {self.parallel} ranks"
+        """Why this micro-batch (with this accumulation) is impossible, or ""."""
+        train, what = self.train(micro, gas), f"micro-batch {micro} on {self.parallel} ranks"
         if self.total is not None and train != self.total:
-            return f"{who} does not make up {TRAIN} {self.total}"
+            return f"{what} cannot make up {TRAIN} {self.total}"
         if train < self.floor:
-            return f"{who} makes {TRAIN} {train}, below min_{TRAIN} {self.floor}"
+            return f"{what} gives {TRAIN} {train}, below min_{TRAIN} {self.floor}"
         if self.ceiling is not None and train > self.ceiling:
-            return f"{who} makes {TRAIN} {train}, above max_{TRAIN} {self.ceiling}"
+            return f"{what} gives {TRAIN} {train}, above max_{TRAIN} {self.ceiling}"
         return ""
 
     def off(self, micro: int, gas: int | None = None) -> int:
-        """By how many samples it is impossible."""
+        """By how many samples it misses the limits; 0 if it is possible."""
         train = self.train(micro, gas)
         if self.total is not None and train != self.total:
             return abs(train - self.total)
@@ -73,7 +73,7 @@ class Batch(Value):
 
 
 def read_batch(config: Config, world: int, args: Sequence[str] = ()) -> Batch:
-    """What a configuration says of batch sizes; ``"auto"`` is looked up in the script's arguments.
+    """Read the batch sizes of a configuration; ``"auto"`` is looked up in the script's arguments.
 
     Args:
         config: the configuration.
@@ -81,19 +81,19 @@ def read_batch(config: Config, world: int, args: Sequence[str] = ()) -> Batch:
         args: the script's arguments.
 
     Raises:
-        BadInputError: a size is no whole number above 0, or they cannot be brought together.
+        BadInputError: a size is not a positive integer, or no combination of the sizes is possible.
     """
     section = config.autotuning
     parallel, rest = divmod(world, section.mp_size)
     if rest or not parallel:
         raise BadInputError(
-            f"{world} ranks cannot be divided by mp_size {section.mp_size}",
+            f"{world} ranks are not divisible by mp_size {section.mp_size}",
             where=config.document.where("autotuning", "mp_size"),
         )
     micro, gas, train = (_sizes(config, key) for key in (MICRO, GAS, TRAIN))
     if train and len(train) > 1:
         raise BadInputError(
-            f"{TRAIN} follows from the others and cannot be a list",
+            f"{TRAIN} cannot be a list: it follows from the other batch sizes",
             hint=f"list {MICRO} or {GAS}, or set autotuning.max_{TRAIN}",
             where=config.document.where(TRAIN),
         )
@@ -113,13 +113,13 @@ def read_batch(config: Config, world: int, args: Sequence[str] = ()) -> Batch:
 
 
 def _settled(batch: Batch, gas: tuple[int, ...] | None) -> Batch:
-    """With whatever follows from the others."""
+    """The batch completed with the sizes that follow from the given ones."""
     if batch.total is not None and gas and len(gas) == 1:
-        # Both are said: the accumulation is no longer free to make up for the micro-batch.
+        # Both are given, so the micro-batch follows.
         micro = batch.total // (gas[0] * batch.parallel)
         return batch.replace(gas=gas, micro=batch.micro or (micro,)) if micro else batch.replace(gas=gas)
     if batch.total is not None and batch.micro is None:
-        # To be found, among those that make it up.
+        # Search only among micro-batches that divide it.
         sizes = _divisors(batch)
         return batch.replace(least=sizes[0], most=sizes[-1]) if sizes else batch.replace(micro=())
     if batch.ceiling is not None:
@@ -131,17 +131,20 @@ def _settled(batch: Batch, gas: tuple[int, ...] | None) -> Batch:
 
 
 def _divisors(batch: Batch) -> tuple[int, ...]:
-    """The micro-batches within the limits of which one accumulation or another makes up the train_batch_size."""
+    """The micro-batches within the limits that some accumulation extends to the train_batch_size."""
     sizes = range(batch.least, min(batch.most, (batch.total or 0) // batch.parallel) + 1)
     return tuple(size for size in sizes if not _never(batch, (size,)))
 
 
 def _possible(batch: Batch, config: Config) -> Batch:
-    """Only what can be, if anything can, and why the rest of what is listed cannot."""
+    """The batch with only its possible sizes, and the reasons why the others are dropped.
+
+    Raises BadInputError if none is possible.
+    """
     if batch.micro is None and batch.least > batch.most:
         raise BadInputError(
             f"no micro-batch is possible: at least {batch.least}, at most {batch.most}",
-            hint=f"see max_{TRAIN} and {MICRO}'s limits in the autotuning section",
+            hint=f"check max_{TRAIN} and the limits of {MICRO} in the autotuning section",
             where=config.document.where("autotuning", f"max_{TRAIN}"),
         )
     sizes = range(batch.least, batch.most + 1) if batch.micro is None else batch.micro
@@ -164,15 +167,15 @@ def _kept(reasons: Mapping[int, str]) -> tuple[int, ...]:
 
 
 def _nearest_miss(batch: Batch, sizes: Sequence[int]) -> str:
-    """Why not even that is possible which comes nearest to it."""
+    """Why even the combination that comes nearest to the limits is impossible."""
     pairs = [(micro, gas) for micro in sizes for gas in batch.gas or (None,)]
     if not pairs:
-        return f"{TRAIN} {batch.total} cannot be shared by {batch.parallel} ranks"
+        return f"{TRAIN} {batch.total} cannot be divided among {batch.parallel} ranks"
     return batch.impossible(*min(pairs, key=lambda pair: batch.off(*pair)))
 
 
 def _never(batch: Batch, sizes: Sequence[int]) -> str:
-    """Why no accumulation makes any of these micro-batches possible, or ""."""
+    """Why none of these micro-batches is possible with any accumulation; "" if one is."""
     first = ""
     for micro in sizes:
         for gas in batch.gas or (None,):
@@ -191,7 +194,7 @@ def _most(config: Config, parallel: int) -> int:
 
 
 def _sizes(config: Config, key: str) -> tuple[int, ...] | None:
-    """The numbers given for a key; None: none, or "auto"."""
+    """The numbers given for a key; None if it is absent or "auto"."""
     given = config.data.get(key, "auto")
     if given in ("auto", None):
         return None
@@ -200,15 +203,15 @@ def _sizes(config: Config, key: str) -> tuple[int, ...] | None:
     for size in sizes:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise BadInputError(
-                f'{key} must be a whole number above 0, a list of some, or "auto", not {size!r}', where=where
+                f'{key} must be a positive integer, a list of them, or "auto", not {size!r}', where=where
             )
     if not sizes or len(set(sizes)) < len(sizes):
-        raise BadInputError(f"{key} is " + ("a list with a number twice" if sizes else "an empty list"), where=where)
+        raise BadInputError(f"{key} " + ("lists a number twice" if sizes else "is an empty list"), where=where)
     return tuple(sizes)
 
 
 def _from_args(config: Config, key: str, args: Sequence[str]) -> int | None:
-    """What the script's arguments say for a key that ``arg_mappings`` names."""
+    """The value in the script's arguments for a key that ``arg_mappings`` names; None if there is none."""
     mappings: Mapping[str, str] = config.autotuning.arg_mappings or {}
     for name, flag in mappings.items():
         word = argument(args, flag) if name.strip() == key else None

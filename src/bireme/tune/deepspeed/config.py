@@ -1,7 +1,7 @@
-"""A DeepSpeed configuration with its ``autotuning`` section, checked.
+"""Checks the ``autotuning`` section of a DeepSpeed configuration: its keys, types and defaults.
 
-Keys and defaults are those of ``deepspeed.autotuning.config``. A key that it does not know is ignored
-there; here it is an error, with the nearest known one.
+Keys and defaults are those of ``deepspeed.autotuning.config``. DeepSpeed ignores unknown keys; here they are errors
+that name the nearest known key.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ class Autotuning(Value):
 
 
 class Config(Value):
-    """A configuration: what the file says, and its ``autotuning`` section."""
+    """A configuration: the whole file, and its checked ``autotuning`` section."""
 
     document: Document
     autotuning: Autotuning
 
     @property
     def data(self) -> dict[str, object]:
-        """All of the file; not to be changed."""
+        """The content of the file. Must not be changed."""
         return self.document.data
 
 
 def read_config(path: str) -> Config:
-    """Reads and checks a DeepSpeed configuration.
+    """Read and check a DeepSpeed configuration.
 
     Raises:
-        BadInputError: there is no such file, it is broken, or the section says what it cannot mean.
+        BadInputError: the file is missing or malformed, or the section has unknown keys or invalid values.
     """
     return check_config(read_document(path))
 
 
 def check_config(document: Document) -> Config:
-    """The same for what was read already."""
+    """Check a configuration that was already read; raises as `read_config`."""
     section = document.data.get(SECTION, {})
     if not isinstance(section, dict):
         raise BadInputError(f"{SECTION!r} must be an object: {{...}}", where=document.where(SECTION))
@@ -84,10 +84,10 @@ def check_config(document: Document) -> Config:
 
 def _unknown(key: str, known: tuple[str, ...], where: str) -> BadInputError:
     near = difflib.get_close_matches(key, known, 1, 0.5)
-    # DeepSpeed's own documentation speaks of start_step and end_step, which it does not read.
+    # DeepSpeed's documentation mentions start_step and end_step, which it does not read.
     near = {"start_step": ["start_profile_step"], "end_step": ["end_profile_step"]}.get(key, near)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-    return BadInputError(f"{SECTION} has no key {key!r}", hint=hint, where=where)
+    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+    return BadInputError(f"unknown key in {SECTION}: {key!r}", hint=hint, where=where)
 
 
 def _check_together(section: Autotuning, document: Document) -> None:
@@ -104,7 +104,7 @@ def _check_together(section: Autotuning, document: Document) -> None:
             )
 
 
-# -- what each key may say: a function that gives "" or what it should be instead ---------------------
+# -- checks of values: each returns "" or what the value should be instead ----------------------------
 
 Check = Callable[[object], str]
 
@@ -114,7 +114,7 @@ def _flag(value: object) -> str:
 
 
 def _count(value: object) -> str:
-    return "" if isinstance(value, int) and not isinstance(value, bool) and value > 0 else "a whole number above 0"
+    return "" if isinstance(value, int) and not isinstance(value, bool) and value > 0 else "a positive integer"
 
 
 def _count_or_none(value: object) -> str:
@@ -122,7 +122,7 @@ def _count_or_none(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    return "" if isinstance(value, str) and value.strip() else "a text that is not empty"
+    return "" if isinstance(value, str) and value.strip() else "a non-empty string"
 
 
 def _text_or_none(value: object) -> str:
@@ -138,7 +138,7 @@ def _mappings(value: object) -> str:
         isinstance(value, dict) and all(isinstance(flag, str) and flag.strip() for flag in value.values())
     ):
         return ""
-    return 'an object from configuration keys to flags, as {"train_micro_batch_size_per_gpu": "--batch-size"}'
+    return 'an object that maps configuration keys to flags, such as {"train_micro_batch_size_per_gpu": "--batch-size"}'
 
 
 def _model_info(value: object) -> str:
@@ -157,7 +157,7 @@ def _model_info(value: object) -> str:
     for key, inner in value.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, 1, 0.5)
-            return f"an object without {key!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
+            return f"an object of known keys; {key!r} is none" + (f" (did you mean {near[0]!r}?)" if near else "")
         if wrong := known[key](inner):
             return f"an object whose {key} is {wrong}"
     return ""
@@ -188,4 +188,4 @@ CHECKS: dict[str, Check] = {
 }
 
 NULLABLE = {"tuner_early_stopping", "tuner_num_trials"}
-"""Keys where null does not mean the default, but "without end"."""
+"""Keys for which null means "no limit", not the default."""

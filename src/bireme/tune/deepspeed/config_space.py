@@ -1,11 +1,11 @@
-"""The space of a DeepSpeed configuration: what varies, and the configuration of each point.
+"""The search space of a DeepSpeed configuration: what varies, and the complete configuration of each point.
 
-A list means choices. Points have the dotted paths of the configuration as names::
+A list in the configuration means choices. The dimensions of a point are dotted paths of the configuration::
 
     {"zero_optimization.stage": 1, "train_micro_batch_size_per_gpu": 3, "fp16.enabled": true}
 
-What follows from a point is not in it: ``gradient_accumulation_steps`` and ``train_batch_size`` are such that
-train_batch_size = micro-batch x accumulation x world / model parallelism (`bireme.tune.deepspeed.batch`).
+Values that follow from others are not part of a point: ``gradient_accumulation_steps`` and ``train_batch_size`` are
+computed in `bireme.tune.deepspeed.batch`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bireme.errors import BadInputError
 from bireme.tune.deepspeed.batch import GAS, MICRO, TRAIN, Batch, read_batch
 from bireme.tune.deepspeed.config import SECTION, Config
 from bireme.tune.deepspeed.names import name_of
-from bireme.tune.space import Dimension, Point, Space, Union
+from bireme.tune.space import Dimension, Point, Space
 from bireme.value import Value
 
 ZERO = "zero_optimization"
@@ -35,7 +35,7 @@ LISTS_BY_NATURE = {
     "comms_logger",
     SECTION,
 }
-"""Sections whose lists (betas, milestones, module names) are values and no choices."""
+"""Sections in which lists (betas, milestones, module names) are values, not choices."""
 
 LIST_VALUES = {
     "compile.passes",
@@ -47,7 +47,7 @@ LIST_VALUES = {
     "tensor_parallel.partition_config.lm_head_patterns",
     "torch_autocast.lower_precision_safe_modules",
 }
-"""The keys of all other sections whose value is a list: there, choices are a list of lists."""
+"""Keys of other sections whose value is a list; for them, choices are a list of lists."""
 
 BUCKETS = (50_000_000, 500_000_000, 1_000_000_000)
 ONE: Mapping[str, tuple[object, ...]] = {"reduce_bucket_size": BUCKETS, "allgather_bucket_size": BUCKETS}
@@ -63,14 +63,13 @@ DEFAULT_SPACES: Mapping[int, Mapping[str, tuple[object, ...]]] = {
     2: TWO,
     3: {**TWO, "allgather_partitions": (True, False)},
 }
-"""What varies in each stage when ``fast`` is false (the default spaces of ``deepspeed.autotuning``)."""
+"""The default choices of each stage when ``fast`` is false (those of ``deepspeed.autotuning``)."""
 
 
 class TuningSpace(Value):
     """Everything that may be tried.
 
-    ``micro``: the micro-batches to choose from; None: they are to be found, between `Batch.least` and `most`.
-    ``choices``: what else varies, by stage.
+    ``stages``: the ZeRO stages. ``choices``: what else varies, by stage.
     """
 
     config: Config
@@ -80,16 +79,16 @@ class TuningSpace(Value):
 
     @property
     def micro(self) -> tuple[int, ...] | None:
-        """The micro-batches that were given; None: to be found."""
+        """The micro-batches to try; None: to be searched between `Batch.least` and `Batch.most`."""
         return self.batch.micro
 
     def part(self, stage: int, micro: Sequence[int], *, fast: bool = False) -> Space:
         """The points of one stage.
 
         Args:
-            stage: which.
+            stage: the ZeRO stage.
             micro: its micro-batches.
-            fast: leave out all other choices but the first.
+            fast: of each other dimension keep only the first choice.
         """
         others = self.choices[stage]
         if fast:
@@ -97,21 +96,12 @@ class TuningSpace(Value):
         gas = (Dimension(GAS, self.batch.gas),) if self.batch.gas else ()
         return Space((Dimension(STAGE, (stage,)), *others, *gas, Dimension(MICRO, tuple(micro))))
 
-    def space(self, found: Mapping[int, Sequence[int]] | None = None) -> Union:
-        """All points.
-
-        Args:
-            found: micro-batches by stage, where they were to be found; stages without any are left out.
-        """
-        sizes = dict.fromkeys(self.stages, self.micro or ()) if found is None else found
-        return Union(tuple(self.part(stage, sizes[stage]) for stage in self.stages if sizes.get(stage)))
-
     def impossible(self, point: Point) -> str:
         """Why the batch-size identity or a limit forbids this point, or ""."""
         return self.batch.impossible(_number(point, MICRO), _gas(point))
 
     def name(self, point: Point) -> str:
-        """A name for the point's experiment, as ``z1_gas1_tmbspg3``, that no other point has."""
+        """The unique name of the point's experiment, such as ``z1_gas1_tmbspg3``."""
         micro = _number(point, MICRO)
         choices = {each.name: each.choices for each in self.choices[_number(point, STAGE)] if len(each.choices) > 1}
         accumulation = self.batch.accumulation(micro, _gas(point))
@@ -123,8 +113,8 @@ class TuningSpace(Value):
 
         Args:
             point: a point of this space.
-            metric_path: where the engine is to write its figures and then end; "": the real job, which
-                has no ``autotuning`` section.
+            metric_path: where DeepSpeed is to write its figures before it exits; "": the configuration of the real job,
+                without an ``autotuning`` section.
         """
         config = self._base(_number(point, STAGE))
         for path, value in point.items():
@@ -142,11 +132,11 @@ class TuningSpace(Value):
         return config
 
     def profile_config(self, model_info_path: str, stage: int | None = None) -> dict[str, object]:
-        """The configuration of the run that finds out the number of parameters and the activation memory.
+        """The configuration of the profiling run, which finds the number of parameters and the activation memory.
 
         Args:
-            model_info_path: where the engine writes them before it ends.
-            stage: the stage to run it in; None: the highest of the space, which needs the least memory.
+            model_info_path: where DeepSpeed writes them before it exits.
+            stage: the ZeRO stage to run it in; None: the highest of the space, which needs the least memory.
         """
         stage = max(self.stages) if stage is None else stage
         config = self._base(stage)
@@ -159,7 +149,7 @@ class TuningSpace(Value):
         return config
 
     def _base(self, stage: int) -> dict[str, object]:
-        """The user's configuration without what does not apply to this stage, and without the section."""
+        """The user's configuration without ``autotuning`` and without keys that do not apply to this stage."""
         config = copy.deepcopy(dict(self.config.data))
         config.pop(SECTION, None)
         for path, value in list(choices_in(config)):
@@ -178,15 +168,15 @@ class TuningSpace(Value):
 
 
 def read_space(config: Config, world: int, args: Sequence[str] = ()) -> TuningSpace:
-    """What a configuration leaves open.
+    """Read the search space of a configuration.
 
     Args:
         config: the configuration.
         world: ranks of each experiment.
-        args: the script's arguments, in which ``arg_mappings`` may find what is ``"auto"``.
+        args: the script's arguments, in which ``arg_mappings`` may give values for ``"auto"``.
 
     Raises:
-        BadInputError: there is nothing that could be tried, or a value is of the wrong kind.
+        BadInputError: no point is possible, or a value is invalid.
     """
     zero = config.data.get(ZERO)
     if zero is not None and not isinstance(zero, dict):
@@ -200,21 +190,23 @@ def read_stages(config: Config) -> tuple[int, ...]:
     """The ZeRO stages to try: without ``zero_optimization`` 0, else its ``stage``: a number, a list, or "all".
 
     Raises:
-        BadInputError: there is no such stage.
+        BadInputError: a stage is unknown or listed twice, or the list is empty.
     """
     zero = config.data.get(ZERO)
     given = zero.get("stage", 0) if isinstance(zero, dict) else 0
     wanted = list(given) if isinstance(given, list) else [given]
     where = config.document.where(ZERO, "stage")
     if not wanted:
-        raise BadInputError("an empty list of ZeRO stages leaves nothing to try", where=where)
+        raise BadInputError("the list of ZeRO stages is empty", where=where)
     if "all" in wanted:
         return ALL_STAGES
     for stage in wanted:
         if isinstance(stage, bool) or not isinstance(stage, int) or stage not in ALL_STAGES:
-            raise BadInputError(f"there is no ZeRO stage {stage!r}", hint='stages are 0, 1, 2, 3 or "all"', where=where)
+            raise BadInputError(
+                f"unknown ZeRO stage: {stage!r}", hint='choose among 0, 1, 2 and 3, or "all"', where=where
+            )
     if len(set(wanted)) < len(wanted):
-        raise BadInputError("a ZeRO stage stands twice in the list", where=where)
+        raise BadInputError("the list of ZeRO stages names a stage twice", where=where)
     return tuple(wanted)
 
 
@@ -240,7 +232,7 @@ def _choices(config: Config, stage: int) -> Iterator[Dimension]:
 
 
 def choices_in(config: Mapping[str, object], above: str = "") -> Iterator[tuple[str, list[object]]]:
-    """(dotted path, choices) of every list that means choices."""
+    """Yield (dotted path, choices) for every list in the configuration that means choices."""
     for key, value in config.items():
         if not above and key in LISTS_BY_NATURE:
             continue
@@ -256,7 +248,7 @@ def _all_lists(value: Sequence[object]) -> bool:
 
 
 def applies(key: str, stage: int) -> bool:
-    """Whether a key of ``zero_optimization`` means something in a stage.
+    """Whether a key of ``zero_optimization`` applies to a stage.
 
     Offloading the optimizer needs stage 1, the parameters stage 3 (DeepSpeed's ``ZeroConfig``).
     """
@@ -267,7 +259,7 @@ def applies(key: str, stage: int) -> bool:
 
 
 def _put(config: dict[str, object], path: Sequence[str], value: object) -> None:
-    """Sets a value, making the sections on the way; None takes the key away."""
+    """Set a value, creating sections on the way; None removes the key."""
     for key in path[:-1]:
         inner = config.get(key)
         if not isinstance(inner, dict):

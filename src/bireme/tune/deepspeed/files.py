@@ -1,4 +1,4 @@
-"""The files of the contract, each written whole or not at all.
+"""The files of a study, in the layout of DeepSpeed's autotuner; each is written completely or not at all.
 
 ::
 
@@ -6,10 +6,10 @@
     results_dir/NAME/cmd.txt            its command
     results_dir/NAME/ds_config.json     its configuration
     results_dir/NAME/exp.json           what it is, and where it ran
-    results_dir/NAME/metrics.json       by the engine
-    results_dir/NAME/std{out,err}.log   by its ranks
+    results_dir/NAME/metrics.json       its figures, written by DeepSpeed
+    results_dir/NAME/std{out,err}.log   the output of its ranks
     results_dir/summary.txt             the table
-    results_dir/ds_config_optimal.json  the best configuration, fit for the real job
+    results_dir/ds_config_optimal.json  the best configuration, for the real job
     results_dir/cmd_optimal.txt         the command that runs it
 """
 
@@ -29,23 +29,22 @@ from bireme.value import Value
 SUMMARY, BEST_CONFIG, BEST_COMMAND = "summary.txt", "ds_config_optimal.json", "cmd_optimal.txt"
 PROFILE = "profile_model_info"
 PROBE = ".bireme"
-"""A draft of a file of this name, which is never made, shows whether a folder can be written to."""
+"""The name of a temporary file that is created to test whether a folder is writable."""
 
 _PRIVATE = 0o600
-"""What holds a command or arguments is for the user alone: ``--export TOKEN=…`` stands there word for word."""
+"""Files that contain commands or arguments are private: they may contain secrets such as ``--export TOKEN=…``."""
 
 
 class StudyFiles(Value):
-    """Where a study keeps its files; both are made absolute by `at`."""
+    """The folders of a study; `at` makes both absolute."""
 
     results_dir: str
     exps_dir: str
 
     @classmethod
-    def at(cls, results_dir: str, exps_dir: str, base: str = "") -> StudyFiles:
-        """Relative folders are below ``base`` (the working directory); ``~`` is the user's own."""
-        base = base or os.getcwd()
-        return cls(*(os.path.join(base, os.path.expanduser(folder)) for folder in (results_dir, exps_dir)))
+    def at(cls, results_dir: str, exps_dir: str) -> StudyFiles:
+        """Relative folders are below the working directory; ``~`` is the user's own."""
+        return cls(*(os.path.join(os.getcwd(), os.path.expanduser(folder)) for folder in (results_dir, exps_dir)))
 
     # -- places --------------------------------------------------------------------------------------
 
@@ -56,21 +55,21 @@ class StudyFiles(Value):
         )
 
     def experiment(self, name: str) -> str:
-        """The file that says what an experiment is."""
+        """The file that describes an experiment."""
         return os.path.join(self.exps_dir, f"{_safe(name)}.json")
 
     @property
     def model_info(self) -> str:
-        """Where the profiling run writes."""
+        """The file that the profiling run writes."""
         return self.result(PROFILE, "model_info.json")
 
     # -- before --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Makes both folders.
+        """Create both folders.
 
         Raises:
-            BadInputError: one cannot be made, or not be written to; neither was made then.
+            BadInputError: one cannot be created or is not writable; then neither was created.
         """
         missing = [folder for folder in (self.results_dir, self.exps_dir) if not os.path.lexists(folder)]
         try:
@@ -90,12 +89,12 @@ class StudyFiles(Value):
             except OSError as error:
                 raise BadInputError(
                     f"{folder} cannot be written to: {error.strerror}",
-                    hint=f"set {SECTION}.{key} to a folder that can, on a file system that all nodes share",
+                    hint=f"set {SECTION}.{key} to a writable folder on a file system that all nodes share",
                     where=key,
                 ) from None
 
     def clear(self) -> None:
-        """Removes what an earlier study left, and nothing else: the folders may hold what is not ours."""
+        """Remove the files of an earlier study, and nothing else: the folders may contain other files."""
         for name in self.experiments():
             if os.path.isfile(self.result(name, "exp.json")):
                 shutil.rmtree(self.result(name), ignore_errors=True)
@@ -103,7 +102,7 @@ class StudyFiles(Value):
         self.clear_results()
 
     def clear_results(self) -> None:
-        """Removes what is written at the end, so that nobody takes an earlier study's for that of this one."""
+        """Remove the final results of an earlier study, so that they are not taken for those of this one."""
         for file in (SUMMARY, BEST_CONFIG, BEST_COMMAND):
             drafts.remove(os.path.join(self.results_dir, file))
 
@@ -126,21 +125,40 @@ class StudyFiles(Value):
     # -- an experiment -------------------------------------------------------------------------------
 
     def write_experiment(self, name: str, ds_config: Mapping[str, object], **facts: object) -> str:
-        """Writes ``exps_dir/NAME.json`` and gives its path; ``facts``: num_nodes, num_gpus, hostfile."""
+        """Write ``exps_dir/NAME.json`` and return its path.
+
+        Args:
+            name: the experiment's name.
+            ds_config: its configuration.
+            facts: num_nodes, num_gpus, hostfile.
+
+        Raises:
+            BiremeError: it cannot be written.
+        """
         path = self.experiment(name)
         write_json(path, {"name": name, "ds_config": ds_config, **facts})
         return path
 
     def write_start(self, name: str, ds_config: Mapping[str, object], command: Sequence[str], **facts: object) -> None:
-        """Writes what is in an experiment's folder before it starts, and removes what an earlier run left there."""
+        """Write the files of an experiment's folder before its start, and remove those of an earlier run.
+
+        Args:
+            name: the experiment's name.
+            ds_config: its configuration.
+            command: its command line.
+            facts: further keys of ``exp.json``.
+
+        Raises:
+            BiremeError: a file cannot be written.
+        """
         try:
             os.makedirs(self.result(name), exist_ok=True)
         except OSError as error:
-            raise BiremeError(f"{self.result(name)} cannot be made: {error.strerror}") from error
+            raise BiremeError(f"{self.result(name)} cannot be created: {error.strerror}") from error
         for file in ("metrics.json", "model_info.json", "stdout.log", "stderr.log"):
             drafts.remove(self.result(name, file))
         write_json(self.result(name, "ds_config.json"), ds_config)
-        facts = {"name": name, "ds_config": ds_config, **facts}  # among them, the script's arguments
+        facts = {"name": name, "ds_config": ds_config, **facts}  # may contain the script's arguments
         write_json(self.result(name, "exp.json"), facts, mode=_PRIVATE)
         write_text(self.result(name, "cmd.txt"), shlex.join(command) + "\n", mode=_PRIVATE)
 
@@ -152,30 +170,30 @@ class StudyFiles(Value):
         return os.path.join(self.results_dir, BEST_CONFIG)
 
     def write_summary(self, text: str) -> None:
-        """Writes the table."""
+        """Write ``summary.txt``."""
         write_text(os.path.join(self.results_dir, SUMMARY), text if text.endswith("\n") else text + "\n")
 
     def write_best(self, ds_config: Mapping[str, object], command: Sequence[str]) -> None:
-        """Writes the best configuration without its ``autotuning`` section, and the command of the real job."""
+        """Write the best configuration without its ``autotuning`` section, and the command of the real job."""
         write_json(self.best_config, {key: value for key, value in ds_config.items() if key != SECTION})
         write_text(os.path.join(self.results_dir, BEST_COMMAND), shlex.join(command) + "\n", mode=_PRIVATE)
 
 
 def write_json(path: str, data: Mapping[str, object], *, mode: int = 0o666) -> None:
-    """As `write_text`, indented."""
+    """Write indented JSON; otherwise as `write_text`."""
     write_text(path, json.dumps(data, indent=2) + "\n", mode=mode)
 
 
 def write_text(path: str, text: str, *, mode: int = 0o666) -> None:
-    """Writes a file so that whoever reads it finds the old one or the new one, also after a power failure.
+    """Replace a file atomically: a reader finds the old or the new content, also after a power failure.
 
     Args:
         path: the file.
-        text: all that is to be in it.
-        mode: who may read and write it, as far as the umask allows.
+        text: its whole content.
+        mode: its permissions, before the umask.
 
     Raises:
-        BiremeError: it cannot be written; the old one is as it was.
+        BiremeError: it cannot be written; the old file is unchanged.
     """
     try:
         drafts.write(path, text.encode("utf-8"), mode=mode, sync=True)
@@ -185,7 +203,7 @@ def write_text(path: str, text: str, *, mode: int = 0o666) -> None:
 
 def _safe(name: str) -> str:
     if not name or name in (".", "..") or "/" in name or "\0" in name:
-        raise BadInputError(f"{name!r} is no name for an experiment", hint="it becomes the name of a folder")
+        raise BadInputError(f"not a name for an experiment: {name!r}", hint="it becomes the name of a folder")
     return name
 
 

@@ -1,10 +1,10 @@
-"""How much of a GPU's memory a model's states need, by ZeRO stage.
+"""Estimates how much GPU memory a model's states need in each ZeRO stage, and whether a configuration cannot fit.
 
 With Ψ parameters, N data-parallel ranks and Adam, Rajbhandari et al., "ZeRO: Memory Optimizations Toward
 Training Trillion Parameter Models" (arXiv 1910.02054, section 5 and figure 1) count in bytes per rank:
 
 =====  ======================  ==============================================
-stage  mixed precision, K=12   what is shared out
+stage  mixed precision, K=12   what is partitioned
 =====  ======================  ==============================================
 0      2Ψ + 2Ψ + KΨ            nothing
 1      2Ψ + 2Ψ + KΨ/N          optimizer states
@@ -12,14 +12,14 @@ stage  mixed precision, K=12   what is shared out
 3      (2 + 2 + K)Ψ/N          and parameters
 =====  ======================  ==============================================
 
-K is the fp32 copy of the parameters, momentum and variance (4 bytes each). In fp32 there is no copy:
-4Ψ + 4Ψ + 8Ψ. Where the configuration names an optimizer that keeps less than Adam, K is less. With model
-parallelism of degree m a rank holds Ψ/m, and N is the number of ranks over m.
+K is the fp32 copy of the parameters, momentum and variance (4 bytes each). In fp32 there is no copy: 4Ψ + 4Ψ + 8Ψ. K is
+smaller if the configuration names an optimizer that keeps less than Adam. With model parallelism of degree m a rank
+holds Ψ/m, and N is the number of ranks divided by m.
 
-Offloading takes away what is offloaded: the optimizer's states, and from stage 2 on the gradients
-(Ren et al., "ZeRO-Offload", arXiv 2101.06840, section 4); the parameters in stage 3 (Rajbhandari et al.,
-"ZeRO-Infinity", arXiv 2104.07857). Buffers, fragmentation and activations come on top: the estimate is what
-is needed at least, good for saying what cannot fit, not what will.
+Offloading removes the optimizer's states, and from stage 2 on the gradients (Ren et al., "ZeRO-Offload", arXiv
+2101.06840, section 4); in stage 3 also the parameters (Rajbhandari et al., "ZeRO-Infinity", arXiv 2104.07857). Buffers,
+fragmentation and activations are added to that: the estimate is a lower bound, which tells what cannot fit, not what
+will.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from bireme.value import Value
 GIB = 1024**3
 
 MOMENTS = {"sgd": 0, "lion": 1, "adagrad": 1}
-"""Numbers that an optimizer keeps for a parameter, where they are not two as Adam's; SGD has one with momentum."""
+"""Numbers that an optimizer keeps per parameter, if not two as Adam does; SGD with momentum keeps one."""
 
 _BUCKET = 500_000_000
-"""Elements of a communication bucket, where the configuration does not say (DeepSpeed's ``zero/config.py``)."""
+"""Default number of elements of a communication bucket (DeepSpeed's ``zero/config.py``)."""
 
 
 class Layout(Value):
-    """How a model is spread over the ranks.
+    """How a model is distributed over the ranks.
 
-    ``world``: ranks in all; ``model_parallel``: of them hold one model together; ``half``: fp16 or bf16; ``moments``:
-    numbers that the optimizer keeps for each parameter.
+    ``world``: number of ranks. ``model_parallel``: ranks that share one copy of the model. ``half``: fp16 or bf16.
+    ``moments``: numbers that the optimizer keeps per parameter.
     """
 
     stage: int
@@ -55,7 +55,7 @@ class Layout(Value):
 
 
 class States(Value):
-    """Bytes of one GPU that the model's states take."""
+    """Bytes of one GPU's memory that the model's states take."""
 
     parameters: int
     gradients: int
@@ -68,9 +68,9 @@ class States(Value):
 
 
 def states(model: ModelInfo, layout: Layout) -> States | None:
-    """What the states take; None: the number of parameters is not known.
+    """The memory of the model's states; None if the number of parameters is unknown.
 
-    Only parameters that are trained have gradients and optimizer states.
+    Only trainable parameters have gradients and optimizer states.
     """
     if model.params is None:
         return None
@@ -95,11 +95,11 @@ def states(model: ModelInfo, layout: Layout) -> States | None:
 
 
 def most_samples(model: ModelInfo, layout: Layout, capacity: int) -> int | None:
-    """The largest micro-batch that can fit by this estimate, 0 for none; None: too little is known.
+    """The largest micro-batch that can fit by this estimate, 0 if none can; None if too little is known.
 
     Args:
-        model: with the activation memory of one sample, in bytes.
-        layout: how it is spread.
+        model: what is known about the model.
+        layout: how it is distributed.
         capacity: memory of one GPU, in bytes.
     """
     needed = states(model, layout)
@@ -112,18 +112,24 @@ def most_samples(model: ModelInfo, layout: Layout, capacity: int) -> int | None:
 
 
 def cannot_fit(model: ModelInfo, layout: Layout, capacity: int) -> str:
-    """Why not even one sample can fit, or ""."""
+    """Why not even one sample can fit; "" if one may.
+
+    Args:
+        model: what is known about the model.
+        layout: how it is distributed.
+        capacity: memory of one GPU, in bytes.
+    """
     needed = states(model, layout)
     if needed is None or most_samples(model, layout, capacity) != 0:
         return ""
     return (
         f"stage {layout.stage} needs {needed.total / GIB:.1f} GiB for the model's states alone"
-        f", and a GPU has {capacity / GIB:.1f} GiB"
+        f", but a GPU has {capacity / GIB:.1f} GiB"
     )
 
 
 def buckets(config: Mapping[str, object], layout: Layout) -> int:
-    """Bytes that the buckets for communication may take: the largest where the configuration gives choices."""
+    """Bytes that the communication buckets may take; of several choices the largest counts."""
     if not layout.stage:
         return 0
     zero = _section(config, "zero_optimization")
@@ -137,15 +143,21 @@ def buckets(config: Mapping[str, object], layout: Layout) -> int:
 
 
 def layout_of(ds_config: Mapping[str, object], world: int, model_parallel: int = 1) -> Layout:
-    """The layout that a configuration without choices describes."""
+    """The layout that a configuration without choices describes.
+
+    Args:
+        ds_config: the configuration.
+        world: number of ranks.
+        model_parallel: ranks that share one copy of the model.
+    """
     zero = _section(ds_config, "zero_optimization")
     stage = zero.get("stage", 0)
     return Layout(
         stage=stage if isinstance(stage, int) else 0,
         world=world,
         model_parallel=model_parallel,
-        # What Hugging Face's trainer fills in ("auto") is half as good as always; and so no stage seems too large that
-        # is not, as half takes less.
+        # Hugging Face's trainer replaces "auto", nearly always by half precision. Half precision takes less memory, so
+        # this assumption never makes a stage look too large.
         half=any(_section(ds_config, name).get("enabled") in (True, "auto") for name in ("fp16", "bf16", "bfloat16")),
         offload_optimizer=_offloads(zero, "offload_optimizer") or zero.get("cpu_offload") is True,
         offload_param=_offloads(zero, "offload_param") or zero.get("cpu_offload_params") is True,

@@ -1,13 +1,13 @@
-"""The micro-batch size at which memory runs out, estimated from the trials that ran out of it.
+"""The micro-batch size at which memory runs out: learns it from trials, and proposes the next size to try.
 
-Per stage, what fits is known from below and what does not from above; the wall is between. Three things are
-carried over, so that no wall is run into twice:
+For each stage the limit lies between the largest micro-batch known to fit and the smallest known not to fit. Three
+conclusions are drawn from a trial, so that others need not run out of memory again:
 
-- a larger micro-batch than one that did not fit does not fit either;
-- what did not fit in a stage does not fit in one whose model states take at least as much more as the first
-  may need for its communication buffers: the activations of a sample are the same in every stage;
-- with capacity C, states S and activations A per sample the wall is at (C - S) / A, so one stage's wall tells
-  where to look for another's: at (C - S') / (C - S) of it. That is a guess, and rules out nothing.
+- if a micro-batch does not fit, a larger one does not fit either;
+- if it does not fit in one stage, it does not fit in a stage whose model states are larger by at least the size of the
+  first one's communication buffers, since the activations of a sample are the same in every stage;
+- with capacity C, states S and activations A per sample the limit is (C - S) / A, so the limit of a stage with states
+  S' is expected at (C - S') / (C - S) times that of another stage. This is only a guess where to start.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from math import ceil
 
 from bireme.value import Value
 
+TOLERANCE = 0.1
+"""The limit is known well enough when the open interval is this part of what fits, or less."""
+
 
 class Stage(Value):
-    """What is known of a stage beforehand, in bytes per GPU; None: not known.
+    """What is known about a stage beforehand, in bytes per GPU.
 
-    ``buffers``: what it may need beside states and activations (ZeRO's buckets for communication).
+    ``states``: the model's states; None if unknown. ``buffers``: what it may need besides states and activations
+    (ZeRO's communication buckets).
     """
 
     states: int | None = None
@@ -30,22 +34,24 @@ class Stage(Value):
 
 
 class Wall(Value):
-    """``fits``: the largest micro-batch known to fit, 0 for none. ``breaks``: the smallest that does not."""
+    """A stage's limit.
+
+    ``fits``: the largest micro-batch known to fit; 0 if none. ``breaks``: the smallest known not to fit; None if none.
+    """
 
     fits: int
     breaks: int | None
 
 
 class Boundary:
-    """A pure learner: told what fitted, it says what need not be tried, and what to try next.
+    """Learns from what fitted and what did not; says what need not be tried, and what to try next.
 
     Args:
-        stages: what is known of each stage, by its number.
+        stages: what is known about each stage, by its number.
         least: the smallest micro-batch to try.
         most: the largest.
-        capacity: memory of a GPU in bytes; None: not known.
-        activation: memory of one sample's activations in bytes; None: not known.
-        tolerance: how near to the wall is near enough, as a part of what fits.
+        capacity: memory of a GPU in bytes; None if unknown.
+        activation: memory of one sample's activations in bytes; None if unknown.
     """
 
     def __init__(
@@ -56,27 +62,32 @@ class Boundary:
         *,
         capacity: int | None = None,
         activation: int | None = None,
-        tolerance: float = 0.1,
     ) -> None:
         self.stages, self.least, self.most = dict(stages), least, most
-        self.capacity, self.activation, self.tolerance = capacity, activation, tolerance
+        self.capacity, self.activation = capacity, activation
         self._fits: dict[int, set[int]] = {stage: set() for stage in stages}
         self._breaks: dict[int, set[int]] = {stage: set() for stage in stages}
 
     def tell(self, stage: int, micro: int, fits: bool) -> None:
-        """A micro-batch ran in this stage, or ran out of memory."""
+        """Report a trial.
+
+        Args:
+            stage: the stage.
+            micro: the micro-batch.
+            fits: whether it fitted; else it ran out of memory.
+        """
         (self._fits if fits else self._breaks)[stage].add(micro)
 
     # -- what is known -------------------------------------------------------------------------------
 
     def wall(self, stage: int) -> Wall:
-        """What is known of this stage's wall, from its own runs and from those of others."""
+        """The limit of a stage, as known from its own trials and those of other stages."""
         fits = max(self._fits[stage], default=0)
         breaks = [micro for micro, _ in self._walls(stage) if micro > fits]
         return Wall(fits, min(breaks, default=None))
 
     def ruled_out(self, stage: int, micro: int) -> str:
-        """Why this need not be tried, or ""."""
+        """Why this micro-batch need not be tried in this stage, or ""."""
         if micro < self.least or micro > self.most:
             return f"micro-batch {micro} is not between {self.least} and {self.most}"
         if micro <= max(self._fits[stage], default=0):
@@ -84,14 +95,14 @@ class Boundary:
         states = self.stages[stage].states
         if self.capacity is not None and states is not None and states >= self.capacity:
             return f"the states of stage {stage} alone fill the memory"
-        # What is contradicted by a run of this stage's own tells nothing.
+        # A conclusion that contradicts a trial of this stage is ignored.
         for breaks, source in sorted(self._walls(stage)):
             if max(self._fits[stage], default=0) < breaks <= micro:
                 return f"micro-batch {breaks} ran out of memory in stage {source}"
         return ""
 
     def _walls(self, stage: int) -> list[tuple[int, int]]:
-        """(micro-batch that does not fit here, stage that showed it)."""
+        """(micro-batch that does not fit in this stage, stage whose trial showed it)."""
         return [
             (min(broken), other)
             for other, broken in self._breaks.items()
@@ -106,25 +117,21 @@ class Boundary:
 
     # -- what to try ---------------------------------------------------------------------------------
 
-    def found(self, stage: int) -> bool:
-        """Whether the wall is known well enough, or nothing is left to try."""
-        return not self.propose(stage)
-
     def propose(self, stage: int, count: int = 1, pending: Collection[int] = ()) -> tuple[int, ...]:
-        """What to try next: never what is known, ruled out or pending.
+        """The micro-batches to try next: none that is known, ruled out or pending.
 
         Args:
-            stage: which stage.
-            count: how many at once, at most.
+            stage: the stage.
+            count: how many at most.
             pending: micro-batches of this stage that are being tried.
 
         Returns:
-            Micro-batches, the most telling first; none when the wall is known well enough.
+            Micro-batches, the most informative first; none if the limit is known well enough.
         """
         wall = self.wall(stage)
         if wall.breaks is None:
             wanted = self._climb(stage, wall.fits, count + len(pending))
-        elif wall.breaks - wall.fits <= max(1, int(self.tolerance * wall.fits)):
+        elif wall.breaks - wall.fits <= max(1, int(TOLERANCE * wall.fits)):
             wanted = []
         else:
             wanted = _between(max(wall.fits, self.least - 1), wall.breaks, count + len(pending))
@@ -132,7 +139,7 @@ class Boundary:
         return tuple(micro for micro in wanted if micro not in known and not self.ruled_out(stage, micro))[:count]
 
     def _climb(self, stage: int, fits: int, count: int) -> list[int]:
-        """No wall is known above: what is guessed from other stages or the estimate, and then by doubling."""
+        """Without an upper limit: start at the guess from other stages or the estimate, then double."""
         start = self.least if not fits else min(2 * fits, self.most)
         for guess in self.guess(stage):
             if guess > fits:
@@ -144,9 +151,9 @@ class Boundary:
         return steps
 
     def guess(self, stage: int) -> tuple[int, ...]:
-        """(likely to fit, likely not to fit), within the limits; empty: nothing tells.
+        """(a micro-batch likely to fit, one likely not to fit); empty if nothing is known.
 
-        From the wall of the stage whose states are nearest, else from the estimate.
+        From the limit of the stage whose states are nearest in size, or from the memory estimate.
         """
         here = self.stages[stage].states
         if here is None:
@@ -163,13 +170,13 @@ class Boundary:
         if self.capacity is None or not self.activation or here >= self.capacity:
             return ()
         likely = (self.capacity - here) // self.activation
-        return self._within(likely), self._within(likely + max(1, int(self.tolerance * likely)))
+        return self._within(likely), self._within(likely + max(1, int(TOLERANCE * likely)))
 
     def _own_wall(self, stage: int) -> bool:
         return bool(self._fits[stage]) and bool(self._breaks[stage])
 
     def _ratio(self, here: int, there: int) -> float:
-        """How much higher than there the wall is here."""
+        """The expected ratio of the limit here to the limit there."""
         if self.capacity is None or self.capacity <= max(here, there):
             return 1.0
         return (self.capacity - here) / (self.capacity - there)
@@ -179,14 +186,20 @@ class Boundary:
 
 
 def _between(fits: int, breaks: int, count: int) -> list[int]:
-    """Up to ``count`` numbers that cut the interval evenly, the middle one first; round ones where there is room."""
+    """Up to ``count`` numbers that divide the interval evenly, the middle one first; rounded if there is room."""
     cuts = {rounded(fits + (breaks - fits) * part // (count + 1), fits, breaks) for part in range(1, count + 1)}
     middle = (fits + breaks) / 2
     return sorted((cut for cut in cuts if fits < cut < breaks), key=lambda cut: (abs(cut - middle), cut))
 
 
 def rounded(number: int, above: int, below: int) -> int:
-    """The nearest multiple of the largest power of two that lies in between: kernels like even sizes."""
+    """Round to a multiple of a large power of two, since kernels are faster with such sizes.
+
+    Args:
+        number: the number to round.
+        above: the result is larger than this.
+        below: the result is smaller than this.
+    """
     number = max(number, above + 1)
     step = 1
     while 8 * step <= number:
@@ -200,9 +213,14 @@ def rounded(number: int, above: int, below: int) -> int:
 
 
 def tuning_sizes(measured: Sequence[int], largest: int, count: int) -> tuple[int, ...]:
-    """Micro-batches worth tuning other things at: up to ``count`` from the upper half, those measured first.
+    """The micro-batches at which to tune other choices, from the upper half of what fits.
 
-    Below half of what fits a GPU is seldom busy; ``num_tuning_micro_batch_sizes`` of the contract.
+    Below half of what fits, a GPU is seldom busy.
+
+    Args:
+        measured: micro-batches that were measured; these are preferred.
+        largest: the largest to consider.
+        count: how many at most (``num_tuning_micro_batch_sizes``).
     """
     if largest < 1 or count < 1:
         return ()

@@ -1,7 +1,7 @@
-"""Memory groups: the points of a ZeRO stage that lay the model out in memory alike, and so share a limit.
+"""Memory groups: the points of a ZeRO stage with the same memory layout, which share one memory limit.
 
-Most choices (bucket sizes, overlapping) change memory little; offloading and the width of numbers change it much. The
-latter are those on which `memory.layout_of` depends: each of their combinations is a family of its own.
+Most choices (bucket sizes, overlapping) change memory use little; offloading and precision change it much. The latter
+are the choices on which `memory.layout_of` depends: each combination of them is one group (`Family`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bireme.value import Value
 
 
 class Family(Value):
-    """``fixed``: what makes it one, beside its stage; ``first``: its first point, without batch sizes."""
+    """A memory group. ``fixed``: the choices that define it; ``first``: its first point, without batch sizes."""
 
     stage: int
     fixed: Mapping[str, object]
@@ -26,7 +26,7 @@ class Family(Value):
 
     @property
     def title(self) -> str:
-        """``stage 2``, and what is offloaded or narrow if that is a choice."""
+        """``stage 2``, and what is offloaded or in half precision if that is a choice."""
         if not self.fixed:
             return f"stage {self.stage}"
         layout = self.layout
@@ -39,16 +39,16 @@ class Family(Value):
 
     @property
     def offloads(self) -> bool:
-        """Whether it buys memory with speed by keeping something elsewhere."""
+        """Whether it offloads something, which saves memory and costs speed."""
         return self.layout.offload_optimizer or self.layout.offload_param
 
 
 class Families:
-    """All families of a space, by stage from below, and in each in the order of the choices.
+    """All memory groups of a space, by ascending stage, and within a stage in the order of the choices.
 
     Args:
         space: what may be tried.
-        world: ranks of an experiment.
+        world: ranks of each experiment.
     """
 
     def __init__(self, space: TuningSpace, world: int) -> None:
@@ -59,30 +59,30 @@ class Families:
         self._numbers = {key_of({STAGE: each.stage, **each.fixed}): number for number, each in enumerate(self.all)}
 
     def number(self, point: Point) -> int:
-        """The index in `all` of a point's family."""
+        """The index in `all` of a point's group."""
         stage = point[STAGE]
         assert isinstance(stage, int)
         return self._numbers[key_of({STAGE: stage, **{each.name: point[each.name] for each in self._apart[stage]}})]
 
     def is_first(self, point: Point) -> bool:
-        """Whether, but for its batch sizes, it is the first of its family."""
+        """Whether the point, apart from its batch sizes, is the first of its group."""
         return without_batch(point) == dict(self.all[self.number(point)].first)
 
     def point(self, number: int, micro: int) -> dict[str, object] | None:
-        """The first point of a family with this micro-batch that can be; None: none can."""
+        """The first possible point of a group with this micro-batch; None if none is possible."""
         points = self.part(number, (micro,), only_first=True).points()
         return next((point for point in points if not self._space.impossible(point)), None)
 
     # -- parts of the space --------------------------------------------------------------------------
 
     def part(self, number: int, micro: Sequence[int], *, listed: bool = False, only_first: bool = False) -> Space:
-        """The points of a family with these micro-batches.
+        """The points of a group with these micro-batches.
 
         Args:
-            number: the family's index in `all`.
+            number: the group's index in `all`.
             micro: the micro-batches.
-            listed: of all other choices, vary only those that the configuration lists, not the defaults of a stage.
-            only_first: of all other choices only the first.
+            listed: vary only the dimensions that the configuration lists, not the default choices of the stage.
+            only_first: keep only the first choice of each other dimension.
         """
         family = self.all[number]
         part = self._space.part(family.stage, micro, fast=only_first)
@@ -97,11 +97,11 @@ class Families:
         return Space(tuple(self._narrow(self._space.part(stage, micro).dimensions)))
 
     def has_defaults(self, number: int) -> bool:
-        """Whether something varies in a family that the configuration does not list (``fast`` is false)."""
+        """Whether default choices, which the configuration does not list, vary in a group (``fast`` is false)."""
         return any(each.name not in self._listed for each in self._space.choices[self.all[number].stage])
 
     def varies(self, number: int) -> bool:
-        """Whether anything varies in a family but its batch sizes."""
+        """Whether anything but batch sizes varies in a group."""
         return self.part(number, (1,)).size > 1
 
     def _narrow(self, dimensions: Iterable[Dimension]) -> Iterator[Dimension]:

@@ -1,9 +1,9 @@
 """Excludes configurations that cannot fit in memory, and searches for the largest micro-batch that does.
 
-A wall is found from below: from where an earlier family, the estimate or the script says, upwards by growing steps,
-and then by halving, as `Boundary` proposes. Each run is a measurement, so that climbing ends where it brings nothing
-more. All that is said here follows from what was told, not from when it was asked: so a study that is resumed goes on
-as it was.
+A limit is searched from below: from where an earlier memory group, the estimate or the script suggests, upwards in
+growing steps, and then by bisection, as `Boundary` proposes. Each run is also a measurement, so the search stops where
+larger micro-batches no longer help. Every answer depends only on the results told, so a resumed study continues
+exactly as it would have.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from bireme.tune.deepspeed.rounds import Row
 from bireme.tune.space import Point, key_of
 
 AHEAD = 3
-"""Micro-batches of a family that are tried at once at most: what the first tells may make the others needless."""
+"""Micro-batches of a group tried at the same time: the first result may make the others needless."""
 
 
 class Walls:
-    """What is known of memory.
+    """The memory limits of all groups: what is known, what to try next, what is ruled out.
 
     Args:
         space: what may be tried.
-        families: of that space.
-        capacity: memory of a GPU in bytes; None: not known.
-        info: what is known of the model beforehand.
+        families: the memory groups of that space.
+        capacity: memory of a GPU in bytes; None if unknown.
+        info: what is known about the model beforehand.
     """
 
     def __init__(self, space: TuningSpace, families: Families, capacity: int | None, info: ModelInfo | None) -> None:
@@ -48,27 +48,27 @@ class Walls:
         """Whether the number of parameters is known."""
         return self._info is not None and self._info.params is not None
 
-    # -- what is told --------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------
 
     def learn(self, info: ModelInfo | None) -> None:
-        """What the profiling run has found; None, or nothing in it: go on without."""
+        """Use what the profiling run found; None: it found nothing."""
         self._info = info
         self._boundary = self._make_boundary()
 
     def not_even_one(self) -> None:
-        """The profiling run, one sample in the highest stage, ran out of memory."""
+        """Record that the profiling run, one sample in the highest stage, ran out of memory."""
         number = next(n for n, each in enumerate(self._families.all) if each.stage == max(self._space.stages))
         self._fits(number, 1, False)
 
     def tell(self, row: Row) -> None:
-        """A trial has ended."""
+        """Record the result of a trial."""
         point = row.trial.point
         number, micro = self._families.number(point), _micro(point)
         self._pending[number].discard(micro)
         if row.broken:
             others = key_of(without_batch(point))
             self._broken[others] = min(micro, self._broken.get(others, micro))
-        # Later runs must not change what an earlier phase decides when the study is resumed.
+        # Results of later phases must not change what this phase decides when the study is resumed.
         if row.trial.kind != ("wall" if self._space.micro is None else "search"):
             return
         if row.value is not None:
@@ -86,18 +86,18 @@ class Walls:
         self._boundary.tell(number, micro, fits)
 
     def forget(self, point: Point) -> None:
-        """A pending point came to nothing."""
+        """A pending point was not measured: it may be proposed again."""
         self._pending[self._families.number(point)].discard(_micro(point))
 
     def give_up(self, point: Point) -> None:
-        """A pending point cannot be run for now."""
+        """A pending point cannot be run: do not propose it again in this run."""
         self.forget(point)
         self._limits[self._families.number(point)][_micro(point)] = ""
 
     # -- what need not be tried ----------------------------------------------------------------------
 
     def ruled_out(self, point: Point) -> bool:
-        """Whether memory rules a point out: it needs at least as much as one that ran out of it."""
+        """Whether a point need not be tried: it needs at least as much memory as one that ran out of memory."""
         number, micro = self._families.number(point), _micro(point)
         broken = self._broken.get(key_of(without_batch(point)))
         if broken is not None and micro >= broken:
@@ -108,7 +108,7 @@ class Walls:
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """What was not tried, and why: a line for each family of which there is something to say."""
+        """What was not tried, and why: at most one line for each group."""
         return tuple(
             f"{self._families.all[number].title}: {reason}"
             for number in range(len(self._families.all))
@@ -125,7 +125,7 @@ class Walls:
         if wall.breaks is not None:
             return f"micro-batches of {wall.breaks} and more run out of memory"
         if self._space.micro is None and self._flat(number):
-            return f"micro-batches above {max(self._speeds[number])} bring nothing more"
+            return f"micro-batches above {max(self._speeds[number])} no longer help"
         return ""
 
     def _limit_reason(self, number: int) -> str:
@@ -133,12 +133,12 @@ class Walls:
         if not told:
             return ""
         micro = min(told)
-        return f"micro-batch {micro}: {told[micro]}; so no larger one was tried"
+        return f"micro-batch {micro}: {told[micro]}; no larger one was tried"
 
     # -- what to try ---------------------------------------------------------------------------------
 
     def propose(self) -> Point | None:
-        """The next point by which a wall is found, pending from now on; None: none now, or all are found."""
+        """The next point of the search for limits, then pending; None if there is none now or all limits are known."""
         for number, pending in enumerate(self._pending):
             if len(pending) < AHEAD and not self._closed(number):
                 micro = self._next(number, pending)
@@ -147,21 +147,21 @@ class Walls:
                     pending.add(micro)
                     return point
             if pending:
-                return None  # what they tell decides where the next family begins, and whether it can win
+                return None  # their results decide where the next group starts, and whether it can win
         return None
 
     def _closed(self, number: int) -> bool:
-        """Whether a family needs no more runs."""
+        """Whether a group needs no more runs."""
         return bool(self._cannot_fit(number) or self._cannot_win(number)) or self._flat(number)
 
     def _next(self, number: int, pending: Collection[int]) -> int | None:
-        """The next micro-batch of a family; None: there is none now."""
+        """The next micro-batch of a group; None if there is none now."""
         wall, least = self._boundary.wall(number), self._boundary.least
         limit = min(self._limits[number], default=self._boundary.most + 1)
         breaks = self._boundary.most + 1 if wall.breaks is None else wall.breaks
         top = low = max((wall.fits, *pending))
         if self._limits[number] and limit <= breaks:
-            # It fails even at the least, or halving finds where it does not.
+            # Something else failed: bisect down to a size that works.
             wanted: tuple[int, ...] = (max(2 * top, limit // 2) if top else least,)
         elif not top:
             wanted = (self._start(number), *self._lower(number), *self._boundary.propose(number))
@@ -178,7 +178,7 @@ class Walls:
         return None
 
     def _possible(self, number: int, micro: int, between: range) -> int | None:
-        """A micro-batch, or the nearest that the limits of the whole batch allow."""
+        """The micro-batch, or the nearest one that the batch-size limits allow; None if there is none."""
         if self._families.point(number, micro) is not None:
             return micro
         near = sorted(between, key=lambda size: (abs(size - micro), size))
@@ -188,10 +188,10 @@ class Walls:
         return not self._boundary.ruled_out(number, micro)
 
     def _start(self, number: int) -> int:
-        """Where a family begins: where the last one ended, else where the estimate or the script says."""
+        """The first micro-batch of a group: where the last group ended, or by the estimate or the script."""
         least, most = self._boundary.least, self._boundary.most
         if not self._rising:
-            return least  # small micro-batches take less time
+            return least  # where less is better, small micro-batches are best
         earlier = self._earlier(number)
         speeds = {} if earlier is None else self._speeds[earlier]
         guess = self._boundary.guess(number)
@@ -200,7 +200,7 @@ class Walls:
                 pruning.below_top(speeds) or least
             )  # and then twice that: to see that here, too, more brings nothing
         elif number and not self._boundary.wall(number - 1).fits:
-            start = least  # not even that was possible there
+            start = least  # the group before did not fit even that
         elif guess:
             start = guess[0]
         elif speeds:
@@ -210,23 +210,23 @@ class Walls:
         return max(least, min(most, start))
 
     def _earlier(self, number: int) -> int | None:
-        """The family from which this one learns: the last that works, of those laid out alike if there is one."""
+        """The group from which this one learns: the last that works, preferably with the same choices; None if none."""
         works = [other for other in range(number) if self._speeds[other]]
         fixed = self._families.all[number].fixed
         alike = [other for other in works if self._families.all[other].fixed == fixed]
         return max(alike or works, default=None)
 
     def _lower(self, number: int) -> tuple[int, ...]:
-        """Just below where it began, if only that did not fit: where to begin was no guess in the dark."""
+        """A size just below the first one, if only that did not fit, since the starting point was probably close."""
         broken = self._told(number, fits=False)
         return (rounded(broken[0] * 7 // 8, 0, broken[0]),) if len(broken) == 1 and broken[0] > 1 else ()
 
     def _higher(self, number: int, top: int, pending: Collection[int]) -> int:
-        """Above what fits, while nothing is known that does not: to where the wall is likely, then by growing steps."""
+        """The next larger size while no upper limit is known: at the likely limit, then in growing steps."""
         guess, earlier = self._boundary.guess(number), self._earlier(number)
         likely = guess[1] if guess else None
         if earlier is not None and pruning.flat(self._speeds[earlier]):
-            likely = max(self._speeds[earlier])  # to see that here, too, more brings nothing
+            likely = max(self._speeds[earlier])  # to see whether larger sizes help here
         elif earlier is not None and not guess:
             likely = self._boundary.wall(earlier).breaks
         below = max((size for size in (*self._told(number, fits=True), *pending) if size < top), default=0)
@@ -236,13 +236,13 @@ class Walls:
         return min(2 * top, self._boundary.most)
 
     def _told(self, number: int, *, fits: bool) -> tuple[int, ...]:
-        """The micro-batches of a family that were seen to fit, or not to."""
+        """The micro-batches of a group that fitted, or that did not."""
         return tuple(micro for other, micro, fitted in self._known if other == number and fitted == fits)
 
-    # -- what a family can still bring ---------------------------------------------------------------
+    # -- what a group can still gain ------------------------------------------------------------------
 
     def _flat(self, number: int) -> bool:
-        """Whether larger micro-batches have ceased to bring anything, though they fit."""
+        """Whether larger micro-batches no longer help, although they fit."""
         return pruning.flat(self._speeds[number])
 
     def _cannot_fit(self, number: int) -> str:
@@ -255,22 +255,22 @@ class Walls:
             return ""
         family, plain = self._families.all[number], self._plain()
         if family.offloads and plain[family.stage] != number and self._flat(plain[family.stage]):
-            return "without offloading memory is no limit, so that it could only cost speed"
+            return "memory is not the limit without offloading, which could only cost speed"
         breaks = self._boundary.wall(number).breaks
         largest = {} if breaks is None else {family.stage: breaks - 1}
         return pruning.cannot_win(family.stage, {stage: self._speeds[n] for stage, n in plain.items()}, largest)
 
     def _plain(self) -> dict[int, int]:
-        """For each stage its first family, one that offloads nothing if there is one."""
+        """For each stage its first group, preferably one that offloads nothing."""
         plain: dict[int, int] = {}
         for number, _ in sorted(enumerate(self._families.all), key=lambda each: each[1].offloads):
             plain.setdefault(self._families.all[number].stage, number)
         return plain
 
     def in_reach(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """(family, micro-batches at which the rest of it is worth tuning), the fastest family first.
+        """Yield (group, micro-batches at which to tune its other choices), the fastest group first.
 
-        Only what may still win: where nothing but batch sizes varies, what is as fast as the best but for noise.
+        Only groups that may still win: if nothing but batch sizes varies, those within noise of the best.
         """
         count = self._space.config.autotuning.num_tuning_micro_batch_sizes
         best = max((max(speeds.values()) for speeds in self._speeds if speeds), default=0.0)

@@ -1,4 +1,4 @@
-"""Names of experiments: short, fit for a file, and different for different points."""
+"""Names of experiments: short, valid as file names, and different for different points."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 LONGEST = 120
-"""Longer names are cut and hashed: a file system takes 255 bytes, and suffixes come on top."""
+"""Longer names are cut and get a hash: file systems allow 255 bytes, and suffixes are added."""
 
 
 def name_of(
@@ -18,14 +18,14 @@ def name_of(
     varying: Mapping[str, object],
     choices: Mapping[str, Sequence[object]] | None = None,
 ) -> str:
-    """``z1_gas1_tmbspg3``, and what else varies behind it: ``z2_gas1_tmbspg3_ocT_rbs5e+08``.
+    """The name of an experiment: ``z1_gas1_tmbspg3``, or with other choices ``z2_gas1_tmbspg3_ocT_rbs5e+08``.
 
     Args:
         stage: the ZeRO stage.
         accumulation: gradient accumulation steps.
         micro: samples in a micro-batch.
-        varying: whatever else varies, by dotted path.
-        choices: what each of them may be, from which its word tells it.
+        varying: the values of other choices, by dotted path.
+        choices: all values of each, from which the name must distinguish it.
     """
     head = f"z{stage}_gas{accumulation}_tmbspg{micro}"
     short = _acronyms(tuple(varying))
@@ -35,7 +35,7 @@ def name_of(
 
 
 def _acronyms(paths: tuple[str, ...]) -> dict[str, str]:
-    """The initials of each path's last part; more of the path where two would be called the same."""
+    """The initials of each path's last part, or the whole path if two would be the same."""
     short = {path: "".join(word[:1] for word in path.split(".")[-1].split("_")) for path in paths}
     for path, acronym in list(short.items()):
         if list(short.values()).count(acronym) > 1 or not acronym.isalnum():
@@ -44,7 +44,7 @@ def _acronyms(paths: tuple[str, ...]) -> dict[str, str]:
 
 
 def _word(value: object, choices: Sequence[object]) -> str:
-    """As short as tells it from the other choices: ``1`` and ``"1"`` have the same word, and so have none."""
+    """A short form of a value, or its hash if another choice (``1`` and ``"1"``) has the same form."""
     word = _brief(value)
     alike = [choice for choice in choices if _brief(choice) == word]
     return word if len(alike) <= 1 else _hash(value)

@@ -1,7 +1,7 @@
-"""Reading JSON and HJSON so that whatever is wrong is told with its line and column.
+"""Reads a configuration as JSON or HJSON, and reports errors with line and column.
 
-JSON is tried first: it is stricter, and its errors are where the mistake is. What is no JSON may
-still be HJSON (comments, no commas), which the engine reads too.
+JSON is tried first: it is stricter, and its errors point at the mistake. Text that is not JSON may be HJSON (comments,
+no commas), which DeepSpeed reads too.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ ENCODED = "the configuration in base64"
 TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\],:]')
 
 BEGINNING = re.compile(r"(?:\s|#.*\n|//.*\n|/\*(?:[^*]|\*(?!/))*\*/)*\{")
-"""The first brace, before which there is nothing but comments."""
+"""The first brace, preceded only by comments."""
 
 _HEAD = 65536
-"""Characters of a file in which it is looked for."""
+"""Characters of a file that are searched for it."""
 
 
 class Document(Value):
-    """What a file says, and on which line each key stands (`lines`; empty for HJSON)."""
+    """A parsed file. ``lines``: the line of each key; empty for HJSON."""
 
     path: str
     data: dict[str, object]
     lines: dict[Path, int]
 
     def where(self, *path: str) -> str:
-        """``file:line`` of this key, or of the nearest one around it whose line is known."""
+        """``file:line`` of this key, or of the nearest enclosing key whose line is known."""
         while path and path not in self.lines:
             path = path[:-1]
         return f"{self.path}:{self.lines[path]}" if path else self.path
 
 
 def read_document(path: str) -> Document:
-    """Reads a configuration.
+    """Read a configuration.
 
     Args:
-        path: its file, or the whole configuration in base64, as ``deepspeed.initialize`` takes it too.
+        path: its file, or the whole configuration in base64, which ``deepspeed.initialize`` accepts too.
 
     Raises:
-        BadInputError: it cannot be read, is empty or broken (with line and column), is no object, or has a key
-            twice (with both lines).
+        BadInputError: it cannot be read, is empty, malformed (with line and column) or not an object, or has a
+            duplicate key (with both lines).
     """
     text = decoded(path)
     if text is None:
@@ -70,7 +70,7 @@ def read_document(path: str) -> Document:
 
 
 def decoded(word: str) -> str | None:
-    """What a word says that is a configuration in base64; None: it is none, or the path of a file."""
+    """Decode a configuration in base64; None if the word is not one, or is the path of a file."""
     if os.path.exists(word):
         return None
     try:
@@ -81,8 +81,8 @@ def decoded(word: str) -> str | None:
 
 
 def looks_like_one(path: str) -> bool:
-    """Whether there is a file that begins as a configuration does, whatever its name; broken or not, it is meant."""
-    if not os.path.isfile(path):  # to read a pipe would take from it what the script is to find there
+    """Whether the path is a file that begins like a configuration, whatever its name and even if it is malformed."""
+    if not os.path.isfile(path):  # reading a pipe would take its content from the script
         return False
     try:
         with open(path, encoding="utf-8-sig") as file:
@@ -103,22 +103,22 @@ def _text(path: str) -> str:
 
 def _must_be_object(path: str, data: object) -> None:
     if not isinstance(data, dict):
-        raise BadInputError("a configuration is an object: {...}", where=path)
+        raise BadInputError("not an object: a configuration is {...}", where=path)
 
 
 # -- JSON --------------------------------------------------------------------------------------------
 
 
 def _key_lines(path: str, text: str) -> dict[Path, int]:
-    """The line of each key, by its path; keys in lists of objects have the number of the element in theirs."""
+    """The line of each key by its path; the path of a key in a list contains the element's number."""
     lines: dict[Path, int] = {}
     for keys, start in _keys(text):
         line = text.count("\n", 0, start) + 1
         if keys in lines:
             column = start - text.rfind("\n", 0, start)
             raise BadInputError(
-                f"{'.'.join(keys)!r} stands here for the second time",
-                hint=f"the first is on line {lines[keys]}: keep one",
+                f"duplicate key: {'.'.join(keys)!r}",
+                hint=f"it is first set on line {lines[keys]}: keep one of the two",
                 where=f"{path}:{line}:{column}",
             )
         lines[keys] = line
@@ -126,7 +126,7 @@ def _key_lines(path: str, text: str) -> dict[Path, int]:
 
 
 def _keys(text: str) -> Iterator[tuple[Path, int]]:
-    """(path, offset) of each key in a text that is known to be JSON."""
+    """Yield (path, offset) of each key in a text that is valid JSON."""
     stack: list[str | int] = []
     in_object: list[bool] = []
     key_follows = False
@@ -170,13 +170,13 @@ def _hjson(path: str, text: str, json_error: ValueError) -> Document:
 
 
 def _once(path: str, text: str) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
-    """What hjson is to make objects with."""
+    """An ``object_pairs_hook`` that refuses duplicate keys."""
 
     def check(pairs: list[tuple[str, object]]) -> dict[str, object]:
         seen: dict[str, object] = {}
         for key, value in pairs:
             if key in seen:
-                raise BadInputError(f"{key!r} stands twice in one object", where=_second(path, text, key))
+                raise BadInputError(f"duplicate key: {key!r}", where=_second(path, text, key))
             seen[key] = value
         return seen
 
@@ -184,13 +184,13 @@ def _once(path: str, text: str) -> Callable[[list[tuple[str, object]]], dict[str
 
 
 def _second(path: str, text: str, key: str) -> str:
-    """``file:line`` of the second place where this key is written, as far as that can be told from the text."""
+    """``file:line`` of the second occurrence of this key, as far as the text shows it."""
     found = [match.start() for match in re.finditer(rf"^[\s{{,]*[\"']?{re.escape(key)}[\"']?\s*:", text, re.MULTILINE)]
     return f"{path}:{text.count(chr(10), 0, found[-1]) + 1}" if len(found) > 1 else path
 
 
 def _broken(path: str, text: str, json_error: ValueError, hjson_error: Exception) -> BadInputError:
-    # A file with comments was meant as HJSON; of any other, JSON's error is nearer to the mistake.
+    # A file with comments was meant as HJSON; for any other, JSON's error is nearer to the mistake.
     as_hjson = path.endswith(".hjson") or re.search(r"^\s*(#|//|/\*)", text, re.MULTILINE)
     error = hjson_error if as_hjson or not hasattr(json_error, "lineno") else json_error
     line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)

@@ -1,7 +1,7 @@
-"""What the engine leaves behind: ``metrics.json`` and ``model_info.json``.
+"""Reads what DeepSpeed writes: the figures in ``metrics.json``, and the model's size in ``model_info.json``.
 
-Rank 0 writes them in one go and without renaming, so they may be found half-written after a kill; and
-they may be left from an earlier run. Neither is ever taken for a result.
+Rank 0 writes these files without renaming, so they may be incomplete after a kill; an incomplete file is never taken
+for a result. (Files of an earlier run are removed before an experiment starts.)
 
 Units (``deepspeed.runtime.engine``): ``latency``, ``fwd``, ``bwd`` and ``step`` in microseconds,
 ``throughput`` in samples per second, ``FLOPS_per_gpu`` in operations per second.
@@ -18,9 +18,9 @@ from bireme.value import Value
 
 
 class Metric(Value):
-    """A figure: its key in ``metrics.json``, whether more or less of it is better, and how it is shown.
+    """A metric: its key in ``metrics.json``, whether more or less is better, and how it is shown.
 
-    Shown in ``unit``, after division by ``scale``.
+    Values are shown in ``unit`` after division by ``scale``.
     """
 
     key: str
@@ -29,7 +29,7 @@ class Metric(Value):
     scale: float = 1.0
 
     def show(self, value: float) -> str:
-        """The figure in words: ``153.2 samples/s``."""
+        """The value with its unit: ``153.2 samples/s``."""
         shown = value / self.scale
         return f"{shown:.0f} {self.unit}" if abs(shown) >= 1000 else f"{shown:.4g} {self.unit}"
 
@@ -47,20 +47,21 @@ METRICS = {
     "bwd": Metric("bwd", "minimise", "ms", 1e3),
     "step": Metric("step", "minimise", "ms", 1e3),
 }
-"""The words for ``autotuning.metric``: those of the contract, and those that the engine writes."""
+"""The values of ``autotuning.metric``: documented names, and the keys that DeepSpeed writes."""
 
 
 class Metrics(Value):
-    """The figures of one run by the engine's names, or the reason why there are none."""
+    """The figures of one run by DeepSpeed's names, or the reason why there are none."""
 
     values: dict[str, float]
     reason: str = ""
 
 
 class ModelInfo(Value):
-    """What the profiling run found out; None where it did not say.
+    """What the profiling run found; None where unknown.
 
-    ``activation``: bytes that one micro-batch of the profiling run took in the forward pass.
+    ``params``, ``trainable``: numbers of parameters. ``activation``: bytes that one micro-batch of the profiling run
+    took in the forward pass. ``reason``: why something is missing.
     """
 
     params: int | None = None
@@ -69,69 +70,62 @@ class ModelInfo(Value):
     reason: str = ""
 
 
-def read_metrics(path: str, *, since: float | None = None) -> Metrics:
-    """The figures that a run wrote.
-
-    Args:
-        path: its ``metrics.json``.
-        since: when the run began, in seconds since the epoch; a file from before is not its own.
-    """
-    data, reason = _read(path, since)
+def read_metrics(path: str) -> Metrics:
+    """Read the figures that a run wrote to its ``metrics.json``."""
+    data, reason = _read(path)
     if reason:
         return Metrics({}, reason)
     values = {key: figure for key, value in data.items() if (figure := _figure(value)) is not None}
-    return Metrics(values, "" if values else f"{path} holds no figures")
+    return Metrics(values, "" if values else f"{path} contains no figures")
 
 
 def value_of(metrics: Metrics, name: str) -> tuple[float | None, str]:
-    """(figure, "") or (None, why there is none) for a word of `METRICS`."""
+    """(value, "") of a metric of `METRICS`, or (None, reason why it is missing)."""
     key = METRICS[name].key
     value = metrics.values.get(key)
     if value is None:
-        return None, metrics.reason or f"the run measured no {key!r}"
+        return None, metrics.reason or f"the run did not measure {key!r}"
     if value <= 0:
-        # Zero means not measured (the flops profiler or a timer did not run), and would win where less is better.
+        # Zero means not measured (the flops profiler or a timer did not run). It would win where less is better.
         return None, f"{key!r} is {value:g}"
     return value, ""
 
 
-def read_model_info(path: str, *, since: float | None = None) -> ModelInfo:
-    """What the profiling run wrote, as `read_metrics`."""
-    data, reason = _read(path, since)
+def read_model_info(path: str) -> ModelInfo:
+    """Read what the profiling run wrote to ``model_info.json``."""
+    data, reason = _read(path)
     if reason:
         return ModelInfo(reason=reason)
     return model_info(data)
 
 
 def model_info(data: dict[str, object]) -> ModelInfo:
-    """The same from an object, as ``autotuning.model_info`` is one."""
+    """Interpret the object of ``model_info.json`` or ``autotuning.model_info``."""
     params = _positive(data.get("num_params"))
     return ModelInfo(
         params=params,
         trainable=_positive(data.get("trainable_num_params")),
         activation=_positive(data.get("activation_mem_per_gpu")),
-        reason="" if params else "the number of parameters is not in it",
+        reason="" if params else "it does not contain the number of parameters",
     )
 
 
-def _read(path: str, since: float | None) -> tuple[dict[str, object], str]:
+def _read(path: str) -> tuple[dict[str, object], str]:
     name = os.path.basename(path)
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            written, text = os.fstat(file.fileno()).st_mtime, file.read()
+            text = file.read()
     except FileNotFoundError:
         return {}, f"the run ended without writing {name} (too few steps, or too little data for them?)"
     except OSError as error:
         return {}, f"{name} cannot be read: {error.strerror}"
-    if since is not None and written < since:
-        return {}, f"{name} is from an earlier run"
     if not text.strip():
         return {}, f"{name} is empty"
     try:
         data = jsontext.loads(text)
     except ValueError:
         return {}, f"{name} is broken or half-written"
-    return (data, "") if isinstance(data, dict) else ({}, f"{name} is no object")
+    return (data, "") if isinstance(data, dict) else ({}, f"{name} is not a JSON object")
 
 
 def _figure(value: object) -> float | None:

@@ -1,8 +1,7 @@
-"""Resuming: what an earlier run has left in the folder is taken up, cleared away, or refused.
+"""Decides whether an earlier study in the folder is resumed, overwritten or in the way, and what is run again.
 
-An experiment that has measured, or has run out of memory, tells of the configuration, and is never run again. One that
-failed or timed out tells of its circumstances as well: when the script was changed since, or the limit is longer now,
-it is run again.
+An experiment that measured or ran out of memory depends only on its configuration, and is never run again. One that
+failed or timed out also depends on its circumstances: it is run again if the script has changed or the limit is longer.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bireme.tune.journal import Journal
 from bireme.value import Value
 
 TOLD = ("ok", "out of memory")
-"""Ends that no change of circumstances makes worth another run."""
+"""Causes after which an experiment is never run again, whatever its circumstances."""
 
 _IDENTITY = {
     "config": "configuration",
@@ -37,17 +36,17 @@ Record = Mapping[str, Any]
 
 
 class Circumstances(Value):
-    """``limit``: seconds that an experiment may take; None: any. ``script``: digest of its content; "": not known."""
+    """``limit``: seconds that an experiment may take; None: any. ``script``: digest of its content; "" if unknown."""
 
     limit: float | None = None
     script: str = ""
 
     def record(self) -> dict[str, object]:
-        """As the journal keeps them with an experiment that has ended."""
+        """The form in which the journal keeps them."""
         return {"limit": self.limit, "script": self.script}
 
     def changed(self, record: Record) -> str:
-        """Why an experiment is to be run again, or ""."""
+        """Why the experiment of this record is run again, or ""."""
         cause, script = record["ending"]["cause"], record.get("script", "")
         if cause in TOLD:
             return ""
@@ -57,7 +56,7 @@ class Circumstances(Value):
 
 
 def circumstances(limit: float | None, script: str) -> Circumstances:
-    """Those of now; a script that is no file (a module, a program of the PATH) is not looked into."""
+    """The present circumstances. A script that is not a file (a module, a program on PATH) is not read."""
     digest = hashlib.blake2b(digest_size=16)
     if not os.path.isfile(script):
         return Circumstances(limit)
@@ -65,7 +64,7 @@ def circumstances(limit: float | None, script: str) -> Circumstances:
         with open(script, "rb") as file:
             while piece := file.read(_PIECE):
                 digest.update(piece)
-    except OSError:  # whoever runs it may be able to read it
+    except OSError:  # another user may run it and be able to read it
         return Circumstances(limit)
     return Circumstances(limit, digest.hexdigest())
 
@@ -73,20 +72,23 @@ def circumstances(limit: float | None, script: str) -> Circumstances:
 def take_up(
     journal: Journal, files: StudyFiles, identity: Record, now: Circumstances, *, overwrite: bool
 ) -> tuple[tuple[Past, ...], tuple[str, ...]]:
-    """What an earlier run of this study has left, and what to say of it.
+    """Resume the last study of a journal, or begin a new one.
 
-    The last study of the journal is taken up if it is this one and has not come to its end. With ``overwrite`` a
-    finished one is cleared away; without, it gives its results if it is this one. Any other is in the way.
+    The last study is resumed if it is the same one and unfinished. A finished study is removed with ``overwrite``;
+    without, it is resumed if it is the same one, and so gives its results. Any other study is refused.
 
     Args:
-        journal: the folder's.
-        files: its files.
-        identity: what makes two studies the same one, as JSON gives it back.
-        now: under which circumstances experiments are run now.
+        journal: the folder's journal.
+        files: the folder's files.
+        identity: what identifies the study, as JSON reads it back.
+        now: the present circumstances.
         overwrite: ``autotuning.overwrite``.
 
+    Returns:
+        (the completed trials that count, notes for the user).
+
     Raises:
-        BadInputError: the folder holds another study, which may not be cleared away.
+        BadInputError: the folder holds another study, which must not be overwritten.
     """
     begun, ends, finished = _last_study(journal.records)
     if begun == identity and not (finished and overwrite):
@@ -94,18 +96,18 @@ def take_up(
     note = ""
     if begun is not None:
         _must_not_be_in_the_way(begun, identity, len(ends), files, finished, overwrite)
-        note = _overwritten(files) if finished else "an unfinished study, of which nothing had ended, was cleared away"
+        note = _overwritten(files) if finished else "removed an unfinished study, of which no experiment had ended"
         files.clear()
     elif overwrite:
-        files.clear_results()  # another tuner's, which would be taken for ours where nothing works
+        files.clear_results()  # of another program; they would be taken for ours if nothing works
     journal.append({"study": identity})
     return (), (note,) if note else ()
 
 
 def _last_study(records: Iterable[Record]) -> tuple[Record | None, dict[str, Record], bool]:
-    """(what the last study is, its experiments that have ended, whether it has come to its end).
+    """(identity of the last study, its ended experiments, whether it is finished).
 
-    The experiments are by name, in the order of their ends; of one that was run again the last end counts.
+    The experiments are by name, in the order of their ends; if one was run again, its last end counts.
     """
     begun: Record | None = None
     ends: dict[str, Record] = {}
@@ -129,12 +131,12 @@ def _resumed(
 ) -> tuple[tuple[Past, ...], tuple[str, ...]]:
     again = {name: reason for name, record in ends.items() if (reason := now.changed(record))}
     kept = [record for name, record in ends.items() if name not in again]
-    notes = [f"taken up where it was: {len(kept)} of its experiments have ended"] if ends else []
+    notes = [f"resuming the study: {len(kept)} of its experiments have ended"] if ends else []
     for reason in dict.fromkeys(again.values()):
-        notes.append(f"run again, for {reason}: {few([name for name in again if again[name] == reason])}")
+        notes.append(f"running again, because {reason}: {few([name for name in again if again[name] == reason])}")
     failed = sum(record["ending"]["cause"] == "failed" for record in kept)
     if failed:
-        notes.append(f"{failed} of them failed and are not run again; remove {files.results_dir} to begin afresh")
+        notes.append(f"{failed} of them failed and are not run again; remove {files.results_dir} to start afresh")
     return tuple(past_of(record) for record in kept), tuple(notes)
 
 
@@ -144,13 +146,13 @@ def _resumed(
 def _must_not_be_in_the_way(
     begun: Record, identity: Record, ended: int, files: StudyFiles, finished: bool, overwrite: bool
 ) -> None:
-    """Raises BadInputError: what the folder holds took its time, and has not been said to be of no more use."""
+    """Raise BadInputError if the folder holds results of another study that must not be overwritten."""
     if ended and not finished:
         other = " and ".join(dict.fromkeys(_differences(begun, identity)))
         what = f"an unfinished study with another {other}: {ended} of its experiments have ended"
         raise BadInputError(
             f"{files.results_dir} holds {what}",
-            hint=f"go on with the {other} of before, set autotuning.results_dir to another folder, or remove this one",
+            hint=f"use the {other} of that study, set autotuning.results_dir to another folder, or remove this one",
         )
     if finished and not overwrite:
         raise BadInputError(
@@ -165,7 +167,7 @@ def _differences(begun: Record, identity: Record) -> Iterator[str]:
 
 
 def _overwritten(files: StudyFiles) -> str:
-    """What to say of a finished study that is cleared away."""
+    """The note about a finished study that is overwritten."""
     try:
         ended = time.localtime(os.stat(os.path.join(files.results_dir, SUMMARY)).st_mtime)
         when = time.strftime(" of %Y-%m-%d %H:%M", ended)

@@ -1,9 +1,9 @@
-"""One round of a study: a search over some points, within a budget.
+"""One round of a study: a search over some points within a budget. Decides when a round has tried enough.
 
-*What the budget is.* What a configuration lists is measured as a whole by ``gridsearch``, as DeepSpeed does with
-lists of micro-batches, unless the section names a bound. ``random``, and whatever tries the default choices of a stage,
-keep to ``tuner_num_trials`` and ``tuner_early_stopping``. So does ``model_based``, but of patience it needs none that
-nobody asked for: it stops when no configuration that is left is expected to be better by a hundredth.
+``gridsearch`` measures everything that the configuration lists, as DeepSpeed does with lists of micro-batches, unless
+the section sets a bound. ``random``, and any search among the default choices of a stage, obeys ``tuner_num_trials``
+and ``tuner_early_stopping``. ``model_based`` obeys ``tuner_num_trials``, and ``tuner_early_stopping`` only if the
+section sets it: otherwise it stops when no remaining configuration is expected to be better by one percent.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
 Kind = Literal["profile", "wall", "search", "rest"]
-"""What a trial is for: to learn of the model; to find what fits; one of the list; one of the default choices."""
+"""What a trial is for: profiling the model; finding what fits; a listed configuration; default choices."""
 
 _COUNTED = 5000
-"""Points of larger spaces are not counted, to say what is left."""
+"""In larger spaces the remaining points are not counted."""
 
 
 class Trial(Value):
-    """An experiment: a name that no other of the study has, and its point (that of the profiling run is empty).
+    """An experiment: its unique name and its point (empty for the profiling run).
 
-    ``seconds``: how long it will take, as far as earlier ones tell.
+    ``seconds``: predicted duration; None if unknown.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Trial(Value):
 
 
 class Row(Value):
-    """A trial that has ended. ``value``: its figure in the study's metric; None: there is none, and ``reason`` why."""
+    """A trial that has ended. ``value``: its figure in the study's metric; None if it has none, see ``reason``."""
 
     trial: Trial
     ending: TrialResult
@@ -58,7 +58,7 @@ class Row(Value):
 
 
 class Past(Value):
-    """A trial that ended in an earlier run of the study. ``info``: what the profiling run found."""
+    """A trial that ended in an earlier run of the study. ``info``: what a profiling run found."""
 
     trial: Trial
     ending: TrialResult
@@ -66,23 +66,20 @@ class Past(Value):
 
 
 class Round:
-    """A search over points that may have been measured in part.
+    """A search over points, some of which may be measured already.
 
     Args:
         kind: what its trials are for.
         points: what may be tried.
-        config: the configuration, with its section.
-        seed: for searches that draw.
-        rows: what has ended already, this round's own rows among it, in the order of ends.
-        spent: trials that came before and count against ``tuner_num_trials``.
+        config: the configuration.
+        rows: the trials that have ended, those of this round included, in the order of their ends.
+        spent: earlier trials that count against ``tuner_num_trials``.
     """
 
-    def __init__(
-        self, kind: Kind, points: Points, config: Config, seed: int, rows: Iterable[Row] = (), spent: int = 0
-    ) -> None:
+    def __init__(self, kind: Kind, points: Points, config: Config, rows: Iterable[Row] = (), spent: int = 0) -> None:
         self.kind, self.points = kind, points
         self._section, self._given = config.autotuning, _given(config)
-        self.search: Search = make(self._section.tuner_type, points, METRICS[self._section.metric].direction, seed)
+        self.search: Search = make(self._section.tuner_type, points, METRICS[self._section.metric].direction)
         self._before: float | None = None
         self._spent = spent
         self._own: list[float | None] = []
@@ -91,7 +88,7 @@ class Round:
                 self.tell(row)
 
     def tell(self, row: Row) -> None:
-        """A trial has ended, of this round or an earlier one."""
+        """Report the result of a trial of this round or an earlier one."""
         self.search.tell(row.trial.point, row.value, violated=1.0 if row.broken else 0.0)
         cost = None if row.value is None else self.search.cost(row.value)
         if row.trial.kind == self.kind:
@@ -100,29 +97,24 @@ class Round:
             self._before = cost if self._before is None else min(cost, self._before)
 
     def ask(self) -> Point | None:
-        """The next point, pending from now on; None: none now."""
+        """The next point, then pending; None if there is none now."""
         return None if self.enough else self.search.ask()
 
     @property
     def enough(self) -> str:
-        """Why no more is to be tried, though something is left; or "": then either may be."""
+        """Why nothing more is tried, although points may be left; "" if the budget allows more."""
         budget = self._budget
         pending: list[float | None] = [None] * (len(self.search.pending) + self._spent)
         before = [self._before] if self._before is not None else []
         reason = SearchBudget(budget.trials).spent([*self._own, *pending])
         reason = reason or SearchBudget(None, budget.patience).spent([*before, *self._own])
         if not reason and self._stops_itself and not self.search.promising:
-            return f"nothing that is left is expected to be better by {NEGLIGIBLE:.0%} (model_based)"
+            return f"no remaining configuration is expected to be better by {NEGLIGIBLE:.0%} (model_based)"
         return reason
 
     @property
-    def tried(self) -> int:
-        """How many trials of it have ended."""
-        return len(self._own)
-
-    @property
     def left(self) -> int | None:
-        """How many more it may start at most; None: not known."""
+        """How many more trials it may start at most; None if unknown."""
         trials = self._budget.trials
         most = None if trials is None else max(0, trials - self._spent - len(self._own) - len(self.search.pending))
         if self.points.size > _COUNTED:
@@ -144,6 +136,6 @@ class Round:
 
 
 def _given(config: Config) -> Mapping[str, object]:
-    """What the section says itself."""
+    """The keys that the ``autotuning`` section sets."""
     given = config.data.get(SECTION)
     return given if isinstance(given, Mapping) else {}

@@ -1,8 +1,8 @@
-"""Stale files: what killed processes have left in the folders of a study.
+"""Removes stale files: drafts that killed processes left in the folders of a study.
 
-A draft has the name of its file and the number of its process: ``cmd.txt.4711.0123456789ab.tmp``. Whoever holds the
-locks of the study knows that no experiment is at work; a second tuner may still be at its probe, so what lives is left
-alone.
+A draft is named after its file and the pid of its process: ``cmd.txt.4711.0123456789ab.tmp``. The caller holds the
+locks of the study, so no experiment is running; but a second tuner may be testing the folder, so drafts of living
+processes are kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OF_EXPERIMENT = {"ds_config.json", "exp.json", "cmd.txt", "outcome.json"}
 
 
 def sweep(files: StudyFiles) -> None:
-    """Remove them; what only looks like one, or cannot be removed, stays."""
+    """Remove the stale drafts of a study. Files that only look like drafts, or cannot be removed, stay."""
     for path in (*_in_results(files.results_dir), *_in_experiments(files.exps_dir)):
         drafts.remove(path)
 
@@ -41,7 +41,7 @@ def _in_experiments(folder: str) -> Iterator[str]:
 
 
 def _draft(name: str) -> str:
-    """The file whose draft it is, of a process that is gone; "": it is none."""
+    """The name of the file of which this is a stale draft; "" if it is not one."""
     found = _DRAFT.fullmatch(name)
     return found["file"] if found and _is_gone(int(found["pid"])) else ""
 
@@ -51,7 +51,7 @@ def _is_gone(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return True
-    except OSError:  # it is another user's
+    except OSError:  # the process of another user
         return False
     return False
 

@@ -1,12 +1,12 @@
-"""Step timing by our own clock: the engine prints a line for each step, and ``--timestamps`` says when.
+"""Step timing by our own clock: computes samples per second from the times at which DeepSpeed logs its steps.
 
-The engine's own figure is that of its last step, without what lies between two steps, such as loading data.
+DeepSpeed's own figure is that of its last step, without the time between two steps, such as loading data. The log has a
+line for each step, and ``--timestamps`` adds the time.
 
-Which line that is depends on DeepSpeed's version: while it tunes, it times every step and prints the times of it
-(``time (ms) | fwd: …``, once a step, while those of its micro-batches begin with ``fwd_microstep``); where its log
-shows progress, ``step=7, skipped=0, …`` stands there as well, and has the step's number. The pipeline engine, which
-knows nothing of tuning, says ``steps: 7 loss: … iter time (s): …``; scripts, too, write of steps and losses, but not of
-the time of an iteration in these words.
+Which line that is depends on DeepSpeed's version. While tuning, it prints the times of every step (``time (ms) | fwd:
+…``, once a step; lines about micro-batches begin with ``fwd_microstep``). If its log shows progress, there is also
+``step=7, skipped=0, …`` with the step's number. The pipeline engine, which ignores tuning, prints
+``steps: 7 loss: … iter time (s): …``; scripts print steps and losses too, but not the iteration time in these words.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _DAY = 86400.0
 
 
 def samples_per_second(path: str, samples: int, first: int) -> float | None:
-    """Samples per second of wall time over a run's steps; None: it has said too few.
+    """Samples per second of wall time over the steps of a run; None if it logged too few.
 
     Args:
-        path: what the run has written, with timestamps.
-        samples: how many there are in a step (``train_batch_size``).
-        first: the step at whose end the time begins; those before it are the warm-up.
+        path: the output of the run, with timestamps.
+        samples: samples in a step (``train_batch_size``).
+        first: the step at whose end timing begins, after the warm-up.
     """
     steps = _steps(path)
     begun = [number for number in steps if number >= first]
@@ -38,7 +38,7 @@ def samples_per_second(path: str, samples: int, first: int) -> float | None:
 
 
 def last_step(text: str) -> int:
-    """The number of the last step that the end of a run's output tells; 0: of none."""
+    """The number of the last step logged in the end of a run's output; 0 if none is."""
     numbers = [int(found[4]) for line in text.encode().splitlines() if (found := _numbered(line))]
     return max(numbers, default=0)
 
@@ -48,7 +48,7 @@ def _numbered(line: bytes) -> re.Match[bytes] | None:
 
 
 def _steps(path: str) -> dict[int, float]:
-    """The second of the day at which each step had ended, by its number from 1."""
+    """The second of the day at which each step ended, by its number from 1."""
     numbered: dict[int, float] = {}
     timed: list[float] = []
     try:

@@ -1,4 +1,4 @@
-"""The table at the end: ``summary.txt``, and what stands on the screen. Pure text."""
+"""The summary at the end of a study, as written to ``summary.txt`` and to the screen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bireme.tune.deepspeed.tuning import Row, Tuning
 
 WIDTH = 100
 _NAMED = 3
-"""Experiments of which one thing is said are named up to here, and then counted."""
+"""Of several experiments with one remark this many are named; the others are counted."""
 
 
 def summary(tuning: Tuning, why: str, seconds: float) -> str:
@@ -19,8 +19,8 @@ def summary(tuning: Tuning, why: str, seconds: float) -> str:
 
     Args:
         tuning: the study.
-        why: why it has ended.
-        seconds: how long this run of it took.
+        why: why it ended.
+        seconds: how long this run of the study took.
     """
     parts = [_spaces(tuning), _trials(tuning)] if tuning.rows else []
     reasons = _reasons(tuning.rows)
@@ -30,7 +30,7 @@ def summary(tuning: Tuning, why: str, seconds: float) -> str:
         parts.append(_listed("What was not tried:", tuning.skipped))
     if tuning.given_up:
         names = ", ".join(tuning.given_up)
-        parts.append(_wrapped(f"Could not be run, and will be when the same command is typed again: {names}", ""))
+        parts.append(_wrapped(f"Could not be run (run the same command again to retry): {names}", ""))
     experiments = "1 experiment" if len(tuning.rows) == 1 else f"{len(tuning.rows)} experiments"
     parts.append(_wrapped(f"Tuning took {duration(seconds)}; {experiments}. It ended: {why}.", ""))
     return "\n\n".join(parts) + "\n"
@@ -40,7 +40,7 @@ def summary(tuning: Tuning, why: str, seconds: float) -> str:
 
 
 def _spaces(tuning: Tuning) -> str:
-    """DeepSpeed's table: the best of each stage, and of all."""
+    """DeepSpeed's table: the best experiment of each stage, and of all."""
     groups = {
         f"z{stage}": [row for row in tuning.rows if row.trial.point[STAGE] == stage]
         for stage in sorted(tuning.space.stages)
@@ -56,7 +56,7 @@ def _spaces(tuning: Tuning) -> str:
 
 
 def _trials(tuning: Tuning) -> str:
-    """Every experiment, the best first, and those without a figure in the order of their ends."""
+    """All experiments, the best first; those without a figure last, in the order of their ends."""
     ranked = sorted(tuning.rows, key=lambda row: (row.value is None, tuning.cost(row)))
     header = ("experiment", tuning.section.metric, "by the clock", "took", "end")
     return _table(header, (_cells(tuning, row) for row in ranked))
@@ -74,7 +74,7 @@ def _cells(tuning: Tuning, row: Row) -> tuple[str, ...]:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of pipes, as DeepSpeed prints its own."""
+    """A table in Markdown, as DeepSpeed prints it."""
     lines = [tuple(header), *map(tuple, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     drawn = [
@@ -84,11 +84,11 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([drawn[0], rule, *drawn[1:]])
 
 
-# -- what stands below them --------------------------------------------------------------------------
+# -- the remarks below ---------------------------------------------------------------------------------
 
 
 def _reasons(rows: Iterable[Row]) -> dict[str, list[str]]:
-    """Why experiments failed, and which; what ran out of memory is said in the table."""
+    """Why experiments failed, and which ones; out of memory is only shown in the table."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.value is None and row.reason and not row.broken:
@@ -97,7 +97,7 @@ def _reasons(rows: Iterable[Row]) -> dict[str, list[str]]:
 
 
 def few(names: Sequence[str]) -> str:
-    """Some names, and how many more there are."""
+    """The first names, and the number of the others."""
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -107,7 +107,7 @@ def _listed(title: str, lines: Iterable[str]) -> str:
 
 
 def _wrapped(text: str, indent: str) -> str:
-    # Neither names nor paths are cut: they are there to be copied.
+    # Do not break names and paths: users copy them.
     further = indent + "  "
     return textwrap.fill(
         text, WIDTH, initial_indent=indent, subsequent_indent=further, break_long_words=False, break_on_hyphens=False

@@ -1,7 +1,7 @@
-"""The command line of an experiment, from the user's own.
+"""Derives the command line of an experiment, and of the final job, from the user's command line.
 
-Every function gives a new tuple and leaves what it was given alone: experiments run side by side, and a
-list that they share would hand one the other's configuration.
+Every function returns a new tuple and does not change its arguments: experiments run concurrently, and in a shared list
+one would get the configuration of another.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ NUMBER = re.compile(r"-\d*\.?\d+([eE][-+]?\d+)?")
 
 
 class ConfigWord(Value):
-    """Where in the script's arguments the configuration is named."""
+    """The flag of the script that names the configuration, and its value."""
 
     flag: str
     path: str
 
 
 def find_config(args: Sequence[str]) -> ConfigWord:
-    """The configuration that the script is given: ``--deepspeed_config FILE``, or ``--deepspeed FILE``.
+    """Find the configuration in the script's arguments: ``--deepspeed_config FILE``, or ``--deepspeed FILE``.
 
-    ``--flag=FILE`` too; of several the last counts, as for ``argparse``. What stands there may also be the
-    configuration itself, in base64 (`reading.read_document` takes both).
+    ``--flag=FILE`` works too; the last of several counts, as in ``argparse``. The value may also be the configuration
+    itself in base64 (`reading.read_document` reads both).
 
     Raises:
-        BadInputError: there is none.
+        BadInputError: the arguments name no configuration.
     """
     for flag in (CONFIG_FLAG, HUGGING_FACE_FLAG):
         found = [value for value in _values(args, flag) if flag == CONFIG_FLAG or _is_config(value)]
         if found and found[-1]:
             return ConfigWord(flag, found[-1])
     if CONFIG_FLAG in args[: _end(args)]:
-        raise BadInputError(f"no file follows {CONFIG_FLAG}", where=CONFIG_FLAG)
+        raise BadInputError("no file given", where=CONFIG_FLAG)
     raise BadInputError(
-        "the script is given no DeepSpeed configuration, so there is nothing to tune",
+        "no DeepSpeed configuration in the script's arguments, so there is nothing to tune",
         hint=f"add {CONFIG_FLAG} FILE after the script (or {HUGGING_FACE_FLAG} FILE for a Hugging Face trainer)",
     )
 
 
 def with_config(args: Sequence[str], value: str) -> tuple[str, ...]:
-    """The arguments with another configuration: a path, or what `encoded` gives."""
+    """The arguments with another configuration: a path, or the result of `encoded`."""
     flag = find_config(args).flag
     return replaced(args, flag, value, when=_is_config if flag == HUGGING_FACE_FLAG else None)
 
 
 def encoded(ds_config: Mapping[str, object]) -> str:
-    """A configuration as one word, which ``deepspeed.initialize`` takes in the place of a path."""
+    """A configuration in base64, which ``deepspeed.initialize`` accepts in place of a path."""
     return base64.urlsafe_b64encode(json.dumps(ds_config).encode()).decode()
 
 
@@ -68,18 +68,23 @@ def experiment_args(
         args: as the user gave them.
         ds_config: the experiment's configuration.
         mappings: ``arg_mappings``, from keys of the configuration to flags of the script.
-        path: a file that holds ``ds_config``, for scripts that open it themselves; else it is encoded.
+        path: a file with ``ds_config``, for scripts that open it themselves; "": pass it in base64.
 
     Raises:
-        BadInputError: ``args`` name no configuration.
+        BadInputError: the arguments name no configuration.
     """
     return with_mappings(with_config(args, path or encoded(ds_config)), mappings or {}, ds_config)
 
 
 def with_mappings(args: Sequence[str], mappings: Mapping[str, str], ds_config: Mapping[str, object]) -> tuple[str, ...]:
-    """The arguments with the configuration's values after the flags that stand for them.
+    """The arguments with values of the configuration after the flags that ``arg_mappings`` names.
 
     A value that is missing or ``"auto"`` changes nothing.
+
+    Args:
+        args: the script's arguments.
+        mappings: ``arg_mappings``, from keys of the configuration to flags of the script.
+        ds_config: the configuration.
     """
     words = tuple(args)
     for key, flag in mappings.items():
@@ -92,7 +97,7 @@ def with_mappings(args: Sequence[str], mappings: Mapping[str, str], ds_config: M
 
 
 def look_up(config: Mapping[str, object], key: str) -> object | None:
-    """The value of a key: a dotted path, or a name, of which the outermost counts. None: there is none."""
+    """The value of a key: a dotted path, or a name of which the outermost occurrence counts; None if absent."""
     if key in config:
         return config[key]
     head, _, rest = key.partition(".")
@@ -109,7 +114,7 @@ def look_up(config: Mapping[str, object], key: str) -> object | None:
 
 
 def argument(args: Sequence[str], flag: str) -> str | None:
-    """The value that the user gave with this flag; None: not given."""
+    """The value that the user gave with this flag; None if it was not given."""
     values = [value for value in _values(args, flag.strip()) if value]
     return values[-1] if values else None
 
@@ -120,17 +125,20 @@ def real_job(
     """The command of the real job.
 
     Args:
-        launch: the launch as the user typed it, up to and with the script; its ``--autotuning`` is left out.
+        launch: the user's command line, up to and including the script; its ``--autotuning`` is removed.
         args: the script's arguments, as the user gave them.
         path: the file of the best configuration.
         ds_config: that configuration.
         mappings: ``arg_mappings``.
+
+    Raises:
+        BadInputError: the arguments name no configuration.
     """
     return (*without_autotuning(launch), *experiment_args(args, ds_config, mappings, path=path))
 
 
 def without_autotuning(launch: Sequence[str]) -> tuple[str, ...]:
-    """A launch's words without ``--autotuning MODE``."""
+    """A command line without ``--autotuning MODE``."""
     kept: list[str] = []
     skip = False
     for word in launch:
@@ -149,14 +157,14 @@ def without_autotuning(launch: Sequence[str]) -> tuple[str, ...]:
 def replaced(
     args: Sequence[str], flag: str, value: str, *, append: bool = False, when: Callable[[str], bool] | None = None
 ) -> tuple[str, ...]:
-    """The arguments with this value after every occurrence of the flag, or at the end where it is not given.
+    """The arguments with this value after every occurrence of the flag.
 
     Args:
-        args: the words.
-        flag: the flag, as ``--batch-size``.
+        args: the arguments.
+        flag: the flag, such as ``--batch-size``.
         value: its new value.
-        append: add flag and value where the flag does not occur.
-        when: replace only where this is true of the old value.
+        append: add flag and value at the end if the flag does not occur.
+        when: replace only old values for which this is true.
     """
     words: list[str] = []
     found = skip = False
@@ -183,12 +191,12 @@ def replaced(
 
 
 def is_value(word: str) -> bool:
-    """Whether a word is the value of the flag before it, and not the next flag; ``-1`` is a value."""
+    """Whether an argument is the value of the flag before it and not the next flag; ``-1`` is a value."""
     return not word.startswith("-") or word == "-" or bool(NUMBER.fullmatch(word))
 
 
 def _values(args: Sequence[str], flag: str) -> list[str]:
-    """What stands after each occurrence of the flag; "" where nothing does."""
+    """The value after each occurrence of the flag; "" if it has none."""
     until = _end(args)
     values = []
     for index, word in enumerate(args[:until]):
@@ -201,10 +209,10 @@ def _values(args: Sequence[str], flag: str) -> list[str]:
 
 
 def _end(args: Sequence[str]) -> int:
-    """Where the flags end: what follows ``--`` is no flag."""
+    """The index at which the flags end: at ``--``, or at the end."""
     return args.index("--") if "--" in args else len(args)
 
 
 def _is_config(word: str) -> bool:
-    # `--deepspeed` alone is DeepSpeed's own switch; what follows it then is something else.
+    # `--deepspeed` without a value is DeepSpeed's own switch; what follows it then is another argument.
     return word.lower().endswith((".json", ".hjson")) or decoded(word) is not None or looks_like_one(word)

@@ -1,4 +1,4 @@
-"""A trial as an experiment: its files, its command, and what its end means."""
+"""Runs a trial as an experiment: writes its files and command, and judges its end."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
 _SLACK = 2
-"""Steps past ``end_profile_step`` after which a run has not noticed that it is tuned: it would end after one."""
+"""A run this many steps past ``end_profile_step`` ignores tuning: DeepSpeed would have exited after one step."""
 
 
 class TrialOptions(Value):
-    """How trials are run. ``args``: the script's, as the user gave them; ``mappings``: ``arg_mappings``.
+    """How trials are run.
 
-    ``by_file``: the script is given the path of its configuration, not the configuration itself. ``limit``: seconds
-    after which an experiment is stopped; None: never. ``circumstances``: what the journal is to keep of them with each
-    that has ended (`bireme.tune.deepspeed.resume`).
+    ``shape``: the slots that each needs. ``args``: the script's arguments, as the user gave them. ``mappings``:
+    ``arg_mappings``. ``environ``: the environment of each run. ``by_file``: the script gets the path of its
+    configuration, not the configuration itself. ``limit``: seconds after which an experiment is stopped; None: never.
+    ``circumstances``: kept in the journal with each result (`bireme.tune.deepspeed.resume`).
     """
 
     shape: Shape
@@ -51,11 +52,11 @@ class Trials:
 
     @property
     def over(self) -> str:
-        """As there."""
+        """Why nothing is left to try; "" while something is left or pending."""
         return self._tuning.over
 
     def next(self) -> Job | None:
-        """As there."""
+        """The next trial as an experiment to run; None if there is nothing to start now."""
         trial = self._tuning.next()
         if trial is None:
             return None
@@ -65,11 +66,11 @@ class Trials:
     # -- before --------------------------------------------------------------------------------------
 
     def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
-        """As there; writes the experiment's files."""
+        """Return what to start for a trial, and write its files."""
         trial, manner = self._pending[name], self._manner
         written = self._files.result(name, "model_info.json" if trial.kind == "profile" else "metrics.json")
         ds_config = self._tuning.ds_config(trial, written)
-        ds_config["steps_per_print"] = 1  # each step is a line, from which we take its time
+        ds_config["steps_per_print"] = 1  # a log line for each step, which gives its time
         path = self._files.result(name, "ds_config.json") if manner.by_file else ""
         report = self._files.result(name, "outcome.json")
         limit = () if manner.limit is None else ("--time_limit", f"{manner.limit:g}")
@@ -84,20 +85,20 @@ class Trials:
         self._files.write_experiment(name, ds_config, **shape)
         self._files.write_start(name, ds_config, ("bireme", "run", *words), **shape, slots=reservation.include())
         return Order(
-            isolated.command("bireme", "run", *words),
-            manner.environ,
-            os.getcwd(),
-            self._files.result(name, "stdout.log"),
-            self._files.result(name, "stderr.log"),
-            report,
-            self._launch.grace,
-            lambda: self._enough(name),
+            argv=isolated.command("bireme", "run", *words),
+            env=manner.environ,
+            cwd=os.getcwd(),
+            stdout=self._files.result(name, "stdout.log"),
+            stderr=self._files.result(name, "stderr.log"),
+            report=report,
+            grace=self._launch.grace,
+            enough=lambda: self._enough(name),
         )
 
     def _enough(self, name: str) -> bool:
-        """Whether a run has measured, or is past the steps in which it would have.
+        """Whether a run has measured, or is past the steps in which it should have.
 
-        An engine that does not end then does not know that it is tuned: the pipeline engine is such a one.
+        A DeepSpeed engine that then does not exit, such as the pipeline engine, ignores tuning.
         """
         if read_metrics(self._files.result(name, "metrics.json")).values:
             return True
@@ -107,7 +108,7 @@ class Trials:
     # -- after ---------------------------------------------------------------------------------------
 
     def judge(self, name: str, end: End) -> TrialResult:
-        """As there."""
+        """Read the figures of a run that has ended, and decide its result."""
         metrics = read_metrics(self._files.result(name, "metrics.json"))
         figures, reason = metrics.values, metrics.reason
         if self._pending[name].kind == "profile":
@@ -119,13 +120,13 @@ class Trials:
         return ending.replace(samples=self._samples(name)) if ending.cause == "ok" else ending
 
     def _ended_by_us(self, name: str, end: End, figures: Mapping[str, float], reason: str) -> TrialResult:
-        """What a run has given that did not end by itself; where its engine has measured nothing, our clock has."""
+        """The result of a run that the tuner ended; without figures of DeepSpeed our own clock gives the throughput."""
         samples = self._samples(name)
         if not figures and samples is not None:
             figures, reason = {"throughput": samples}, ""
         if reason:
             return TrialResult(
-                "no metric", f"{reason}; it went on past end_profile_step and was ended", seconds=end.seconds
+                "no metric", f"{reason}; it continued past end_profile_step and was ended", seconds=end.seconds
             )
         return TrialResult("ok", seconds=end.seconds, metrics=dict(figures), samples=samples)
 
@@ -137,29 +138,29 @@ class Trials:
         return samples_per_second(output, self._tuning.samples(trial), self._tuning.first_step)
 
     def settling(self, reservation: SlotReservation, end: End) -> float:
-        """As there."""
+        """Seconds until a run has certainly left nothing on other nodes."""
         return self._launch.settling(reservation, end.report)
 
     def tell(self, name: str, ending: TrialResult) -> Mapping[str, object]:
-        """As there."""
+        """Report a result to the study; returns what the journal keeps beside it."""
         trial, info = self._pending.pop(name), self._found.pop(name, None)
         self._tuning.tell(name, ending, info)
         facts: dict[str, object] = {"point": dict(trial.point), "kind": trial.kind, **self._manner.circumstances}
         return facts if info is None else {**facts, "info": {field: getattr(info, field) for field in info._fields}}
 
     def drop(self, name: str) -> None:
-        """As there."""
+        """A trial was not measured: it may be proposed again."""
         del self._pending[name]
         self._tuning.drop(name)
 
     def give_up(self, name: str) -> None:
-        """As there."""
+        """The infrastructure failed a trial too often: it is not proposed again in this run."""
         del self._pending[name]
         self._tuning.give_up(name)
 
 
 def past_of(record: Mapping[str, Any]) -> Past:
-    """What the journal kept of a trial that has ended: the ending, and what `Trials.tell` gave."""
+    """The completed trial of a record in the journal, which contains its result and what `Trials.tell` returned."""
     info = record.get("info")
     return Past(
         Trial(record["end"], record["point"], record["kind"]),

@@ -1,14 +1,14 @@
-"""What to run next, and when it is enough: DeepSpeed's autotuning as a state machine. Pure: nothing is started here.
+"""Decides which configuration to run next, and when a study is over: DeepSpeed's autotuning as a state machine.
 
-In up to four phases; what a phase decides follows from the trials of those before it alone, so that an interrupted
-study that is told its past goes on as it would have:
+Nothing is started here. There are up to four phases. What a phase decides depends only on its own trials and those of
+earlier phases, so a resumed study continues exactly as it would have:
 
-1. **profile**, where micro-batches are to be found: a short run tells of the number of parameters and activations.
-2. **wall**, there too: for each family the micro-batches worth trying, by `Walls`; each run is a measurement as well.
-3. **search**: the configurations that are listed, in the order of ``tuner_type``.
-4. **rest**, where ``fast`` is false: the default choices of each stage, the fastest first, unless it cannot win.
+1. **profile**, if micro-batches are to be searched: a short run finds the number of parameters and the activation
+memory. 2. **wall**, in the same case: for each memory group the micro-batches worth trying (`Walls`). Each run also
+measures. 3. **search**: the listed configurations, in the order of ``tuner_type``.
+4. **rest**, if ``fast`` is false: the default choices of each stage, the fastest first, unless it cannot win.
 
-How much is tried in the last two, see `bireme.tune.deepspeed.rounds`.
+How much is tried in the last two phases is decided in `bireme.tune.deepspeed.rounds`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from bireme.tune.deepspeed.batch import TRAIN
 from bireme.tune.deepspeed.config_space import STAGE, TuningSpace
+from bireme.tune.deepspeed.files import PROFILE
 from bireme.tune.deepspeed.memory_groups import Families
 from bireme.tune.deepspeed.memory_limits import Walls
 from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, model_info, value_of
@@ -24,24 +25,21 @@ from bireme.tune.deepspeed.rounds import Kind, Past, Round, Row, Trial
 from bireme.tune.space import Point, Points, Union, key_of
 from bireme.tune.trial_result import TrialResult
 
-PROFILE = "profile_model_info"
-
 __all__ = ["PROFILE", "Kind", "Past", "Row", "Trial", "Tuning"]
 
 
 class Tuning:
-    """The study's decisions.
+    """The decisions of a study.
 
     Args:
         space: what may be tried.
-        world: ranks of an experiment.
-        capacity: memory of a GPU in bytes; None: not known, or there is none.
-        seed: for searches that draw.
-        past: what has ended already, in that order.
+        world: ranks of each experiment.
+        capacity: memory of a GPU in bytes; None if unknown.
+        past: trials that ended in earlier runs, in the order of their ends.
     """
 
     def __init__(
-        self, space: TuningSpace, world: int, *, capacity: int | None = None, seed: int = 0, past: Iterable[Past] = ()
+        self, space: TuningSpace, world: int, *, capacity: int | None = None, past: Iterable[Past] = ()
     ) -> None:
         self.space, self.section = space, space.config.autotuning
         self.metric = METRICS[self.section.metric]
@@ -49,7 +47,6 @@ class Tuning:
         self._pending: dict[str, Trial] = {}
         self._given_up: dict[str, Trial] = {}
         self._over = ""
-        self._seed = seed
         self._notes: list[str] = []
         self._families = Families(space, world)
         self._walls = Walls(space, self._families, capacity, _given_info(space))
@@ -62,7 +59,7 @@ class Tuning:
     # -- what to run ---------------------------------------------------------------------------------
 
     def next(self) -> Trial | None:
-        """The next trial, pending from now on; None: nothing to start now."""
+        """The next trial, then pending; None if there is nothing to start now."""
         self._over = ""
         trial = self._candidate()
         if trial is not None:
@@ -77,11 +74,11 @@ class Tuning:
             if point is not None:
                 return self._trial(point, "wall")
             if self._pending:
-                return None  # what they find decides what is searched
+                return None  # their results decide what is searched
         return self._from_rounds()
 
     def _from_rounds(self) -> Trial | None:
-        """The next trial of the round, or of one that follows."""
+        """The next trial of this round or a following one."""
         if self._round is None:
             self._round = self._first_round()
         while True:
@@ -100,7 +97,7 @@ class Tuning:
         return Trial(self.space.name(point), point, kind, self._predicted(point))
 
     def _predicted(self, point: Point) -> float | None:
-        """How long it will take: as those of its stage that worked, or those of all."""
+        """The predicted duration: the mean of the trials of its stage that worked, or of all."""
         worked = [row for row in self._rows.values() if row.ending.cause == "ok" and not row.trial.profile]
         alike = [row for row in worked if row.trial.point[STAGE] == point[STAGE]] or worked
         return sum(row.ending.seconds for row in alike) / len(alike) if alike else None
@@ -108,7 +105,7 @@ class Tuning:
     # -- rounds --------------------------------------------------------------------------------------
 
     def _first_round(self) -> Round:
-        """The search among what is listed."""
+        """The search among the listed configurations."""
         if self.space.micro is None:
             parts = [self._families.part(number, sizes, listed=True) for number, sizes in self._walls.in_reach()]
         else:
@@ -116,7 +113,7 @@ class Tuning:
         return self._make_round("search", Union(tuple(parts)), ("wall", "search"))
 
     def _following(self) -> Round | None:
-        """The next round; None: there is none."""
+        """The next round; None if there is none."""
         if self._to_come is None:
             reach = tuple(self._walls.in_reach()) if not self.section.fast else ()
             self._to_come = (
@@ -130,7 +127,7 @@ class Tuning:
         rows = [row for row in self._rows.values() if row.trial.kind in before]
         counting = [row.trial for row in rows if row.trial.kind in ("search", "rest")]
         spent = sum(trial.kind != kind or trial.point not in points for trial in counting)
-        made = Round(kind, points, self.space.config, self._seed, rows, spent)
+        made = Round(kind, points, self.space.config, rows=rows, spent=spent)
         made.search.rule_out(lambda point: bool(self.space.impossible(point)))
         made.search.rule_out(self._walls.ruled_out)
         for trial in self._given_up.values():
@@ -139,24 +136,24 @@ class Tuning:
         return made
 
     def _end(self, reason: str) -> None:
-        """Nothing more will be started; over, once nothing is pending."""
+        """Record why no more trials start; the study is over once none is pending."""
         causes = {row.ending.cause for row in self.rows}
         if any(row.value is not None for row in self.rows):
             self._over = reason or "every configuration was measured"
         elif causes <= {"out of memory"} and (causes or self._walls.skipped):
-            self._over = "no configuration fits into memory"
+            self._over = "no configuration fits in memory"
         else:
             self._over = "no configuration worked" if causes else "there is nothing to try"
 
-    # -- what became of it ---------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------
 
     def tell(self, name: str, ending: TrialResult, info: ModelInfo | None = None) -> Row:
-        """A pending trial has ended, in a way that tells something of its configuration.
+        """Report the result of a pending trial, which says something about its configuration.
 
         Args:
-            name: its name.
-            ending: how it ended.
-            info: what the profiling run has found.
+            name: the trial's name.
+            ending: its result.
+            info: what it found, if it was the profiling run.
         """
         self._over = ""
         return self._note(self._pending.pop(name), ending, info)
@@ -179,7 +176,7 @@ class Tuning:
             self._walls.not_even_one()
         elif not known:
             reason = ending.reason or (info.reason if info else "") or ending.cause
-            self._notes.append(f"{PROFILE}: {reason}; so what memory a stage needs was not estimated")
+            self._notes.append(f"{PROFILE}: {reason}; the memory that each stage needs was not estimated")
 
     def _row(self, trial: Trial, ending: TrialResult) -> Row:
         if trial.profile or ending.cause != "ok":
@@ -190,7 +187,7 @@ class Tuning:
         return Row(trial, ending, value, reason)
 
     def drop(self, name: str) -> None:
-        """A pending trial came to nothing through no fault of its own: it may be asked for again."""
+        """A pending trial was not measured: it may be proposed again."""
         trial = self._pending.pop(name)
         self._over = ""
         if trial.profile:
@@ -200,62 +197,62 @@ class Tuning:
             self._round.search.forget(trial.point)
 
     def give_up(self, name: str) -> None:
-        """It cannot be run for now: it is not tried again in this run, and says nothing of its configuration."""
+        """A pending trial cannot be run: it is not proposed again in this run, and has no result."""
         trial = self._given_up[name] = self._pending.pop(name)
         if trial.profile:
             self._profile = False
         elif trial.kind == "wall":
             self._walls.give_up(trial.point)
 
-    # -- what there is to see ------------------------------------------------------------------------
+    # -- views ----------------------------------------------------------------------------------------
 
     @property
     def over(self) -> str:
-        """Why the study is over; "" while something is pending, left to try, or could not be run."""
+        """Why the study is over; "" if a trial is pending, left to try, or could not be run."""
         return "" if self._pending or self._given_up else self._over
 
     @property
     def given_up(self) -> tuple[str, ...]:
-        """The names of those that could not be run."""
+        """The names of the trials that could not be run."""
         return tuple(self._given_up)
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """All trials that have ended, in that order, the profiling run not among them."""
+        """All ended trials in the order of their ends, without the profiling run."""
         return tuple(row for row in self._rows.values() if not row.trial.profile)
 
     @property
     def best(self) -> Row | None:
-        """The best so far, the earliest of equals."""
+        """The best trial so far, the earliest of equals; None if none has a figure."""
         return self.best_of(self._rows.values())
 
     def best_of(self, rows: Iterable[Row]) -> Row | None:
-        """The best of some, the earliest of equals; None: none has a figure."""
+        """The best of these trials, the earliest of equals; None if none has a figure."""
         return min((row for row in rows if row.value is not None), key=self.cost, default=None)
 
     def cost(self, row: Row) -> float:
-        """Its figure, so turned that less is better."""
+        """The trial's figure, negated if necessary so that less is better."""
         value = row.value or 0.0
         return -value if self.metric.direction == "maximise" else value
 
     @property
     def first_step(self) -> int:
-        """The step with which measuring begins, counted from 1."""
+        """The step at which measuring begins, counted from 1."""
         return self.section.start_profile_step
 
     @property
     def left(self) -> int | None:
-        """How many trials may still come at most, those that run included; None: not known (yet)."""
+        """How many trials may still end at most, running ones included; None if not known yet."""
         if self.space.micro is None and self._round is None:
             return None
         if not self.section.fast and (self._round is None or self._round.kind == "search"):
-            return None  # what is found decides what else is tried
+            return None  # results decide what else is tried
         left = (self._round or self._first_round()).left
         return None if left is None else (0 if self._over else left) + len(self._pending)
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """What was not tried, and why, in a few lines."""
+        """What was not tried, and why, one line each."""
         return (*self.space.batch.dropped, *self._notes, *self._walls.skipped)
 
     # -- an experiment -------------------------------------------------------------------------------
@@ -265,14 +262,14 @@ class Tuning:
 
         Args:
             trial: the trial.
-            path: the file that the engine is to write, and then end; "": the real job.
+            path: the file that DeepSpeed is to write before it exits; "": the configuration of the real job.
         """
         if trial.profile:
             return self.space.profile_config(path)
         return self.space.ds_config(trial.point, metric_path=path)
 
     def samples(self, trial: Trial) -> int:
-        """How many samples there are in a step (``train_batch_size``)."""
+        """The number of samples in a step (``train_batch_size``)."""
         samples = self.space.ds_config(trial.point)[TRAIN]
         assert isinstance(samples, int)
         return samples
@@ -283,6 +280,6 @@ class Tuning:
 
 
 def _given_info(space: TuningSpace) -> ModelInfo | None:
-    """What the configuration itself says of the model."""
+    """What the configuration itself says about the model; None if it does not give the number of parameters."""
     info = model_info(dict(space.config.autotuning.model_info or {}))
     return info if info.params else None

@@ -1,0 +1,124 @@
+"""Connects agents to their crew: gives each a channel, and sends it the job with the variables that it may see."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from bireme.cluster.agent_handle import allocation_of, find_agent
+from bireme.control.channel import Channel
+from bireme.control.frames import MAX_FROM_AGENT
+from bireme.control.messages import FROM_AGENT, Ask
+from bireme.planning.masking import is_secret
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bireme.agent.session import Session
+    from bireme.cluster.agent_handle import AgentHandle
+    from bireme.cluster.agent_listener import AgentListener
+    from bireme.cluster.cluster_job import ClusterJob
+    from bireme.control.messages import Message, Output
+    from bireme.control.transport import Transport
+
+
+class AgentConnector:
+    """Opens the channels to the agents of one job.
+
+    Args:
+        session: told about an agent on a foreign node, and shows warnings.
+        cluster_job: the job.
+        agents: the agents that are expected, in the order of the pool.
+        listener: where they connect; ``None``: each has a launcher process with the channel on stdin and stdout.
+        on_frame: called with each frame of an agent.
+        on_end: called with the reason when a channel has ended.
+        on_violation: called with what an agent did when it breaks the protocol.
+
+    Attributes:
+        allocation: the scheduler's id of the allocation that the launcher made, as an agent reports it; "": unknown.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        cluster_job: ClusterJob,
+        agents: Sequence[AgentHandle],
+        listener: AgentListener | None,
+        *,
+        on_frame: Callable[[AgentHandle, Message | Output], None],
+        on_end: Callable[[AgentHandle, str], None],
+        on_violation: Callable[[AgentHandle, str], None],
+    ) -> None:
+        self._session, self._cluster_job, self._agents, self._listener = session, cluster_job, agents, listener
+        self._on_frame, self._on_end, self._on_violation = on_frame, on_end, on_violation
+        self._warned: set[str] = set()
+        """The reasons for unencrypted channels that were reported."""
+        self.allocation = ""
+
+    def start(self, ends: Sequence[tuple[int, int]]) -> None:
+        """Attach channels to the launcher processes, and accept connections.
+
+        Args:
+            ends: (descriptor to read from, descriptor to write to) of each launcher process; empty with a listener.
+        """
+        for agent, (read_fd, write_fd) in zip(self._agents, ends, strict=False):
+            self._attach(agent, read_fd, write_fd)
+        if self._listener is not None:
+            self._listener.listen(self._session.loop, self._connected)
+
+    def stop(self) -> None:
+        """Accept no more connections."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def _attach(self, agent: AgentHandle, read_fd: int, write_fd: int, transport: Transport | None = None) -> None:
+        agent.channel = Channel(
+            self._session.loop,
+            read_fd,
+            write_fd,
+            FROM_AGENT,
+            on_frame=lambda frame: self._on_frame(agent, frame),
+            on_end=lambda reason: self._on_end(agent, reason),
+            transport=transport,
+            on_violation=lambda what: self._on_violation(agent, what),
+            longest=MAX_FROM_AGENT,
+        )
+        agent.send(
+            Ask(
+                spec=self._cluster_job.spec,
+                cwd=os.getcwd(),
+                heartbeat=self._cluster_job.heartbeat,
+                first=agent.index == 0 or self._cluster_job.epoch is not None,
+                name=agent.name,
+                slots=agent.slots,
+                exports=self._exports(agent, agent.channel.readable),
+                unset=self._cluster_job.backend.RANK_VARIABLES,
+            )
+        )
+
+    def _exports(self, agent: AgentHandle, readable: str) -> dict[str, str]:
+        """The variables to export to the agent: without secrets if others can read the channel."""
+        if not readable:
+            return dict(self._cluster_job.exports)
+        withheld = sorted(name for name in self._cluster_job.exports if is_secret(name))
+        if readable not in self._warned:  # not once for each of a thousand nodes
+            self._warned.add(readable)
+            names = f"; exported variables withheld as secrets: {', '.join(withheld)}" if withheld else ""
+            note = f"the channel to {agent.name} (and maybe other nodes) is not encrypted: {readable}{names}"
+            self._session.console.say("warning", note)
+        return {name: value for name, value in self._cluster_job.exports.items() if name not in withheld}
+
+    def _connected(self, who: dict[str, str], fd: int, transport: Transport) -> None:
+        """An agent has connected and proved that it belongs to this job: find out which one it is."""
+        agent = find_agent(self._agents, who)
+        if agent is None:
+            os.close(fd)
+            note = f"the launcher started an agent on {who.get('hostname', '?')}, which is not a node of this job"
+            self._session.trouble("unfit", note, time.monotonic())
+        elif agent.channel is not None or agent.state != "connecting":
+            os.close(fd)
+        else:
+            self.allocation = allocation_of(who)
+            self._attach(agent, fd, fd, transport)
