@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from bireme.resources.devices import ACCELERATORS, visible_variables
 from bireme.result import outcome
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report_record import of_outcome
+from tests.conftest import clean_environ
 from tests.test_layers import LAYERS
 
 ROOT = Path(__file__).parent.parent
@@ -207,6 +210,41 @@ def test_stop_ladder():
         for state, event, do, next_state, deadline in rows(section(page("architecture.md"), "The stop ladder"))
     }
     assert table == {key: (step.state, step.do, step.deadline) for key, step in TABLE.items()}
+
+
+GUARANTEES = ("What dies, and what happens then", "On many nodes", "Signals")
+
+
+def named_tests() -> set[str]:
+    """What docs/guarantees.md names, as pytest does."""
+    return {word for word in code_words(page("guarantees.md")) if word.startswith("tests/") and "::" in word}
+
+
+def test_every_guarantee_has_a_test():
+    text = page("guarantees.md")
+    numbers = [[row[0] for row in rows(section(text, title))] for title in GUARANTEES]
+    for letter, found in zip("DNS", numbers, strict=True):
+        assert found == [f"{letter}{number + 1}" for number in range(len(found))]
+    tests = dict(rows(section(text, "The tests")))
+    assert list(tests) == [number for found in numbers for number in found]
+    assert all(set(code_words(cell)) & named_tests() for cell in tests.values())
+
+
+def test_tests_of_guarantees_are_there():
+    """Files and functions; what a function is given only pytest knows: see below."""
+    for name in named_tests():
+        path, _, function = name.partition("[")[0].partition("::")
+        assert re.search(rf"^def {function}\(", (ROOT / path).read_text(encoding="utf-8"), flags=re.MULTILINE), name
+
+
+@pytest.mark.slow
+def test_parameters_of_tests_of_guarantees_are_there():
+    files = sorted({name.partition("::")[0] for name in named_tests()})
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(words, cwd=ROOT, env=clean_environ(), capture_output=True, text=True, check=True)
+    collected = set(done.stdout.splitlines())
+    collected |= {line.partition("[")[0] for line in collected}
+    assert named_tests() - collected == set()
 
 
 def test_files_that_are_named_are_there():

@@ -38,7 +38,7 @@ def test_text(stage, witness, tmp_path):
     for rank in (0, 1):
         assert f"rank {rank}: slot {rank}" in text
         assert f"RANK={rank}\n" in text
-        assert f"$ {sys.executable} -u {witness} --local_rank={rank} 'a b'" in text
+        assert f"$ {shlex.quote(sys.executable)} -u {witness} --local_rank={rank} 'a b'" in text
     assert "WORLD_SIZE=2" in text
     assert not (tmp_path / "ran").exists()
 

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import secrets
+import shlex
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ def in_the_way(jobs: Jobs, **settings: object) -> dict[str, str]:
     directory.mkdir()
     found = jobs.login.run(["sh", "-c", f"command -v {program}"]).stdout.strip()
     stand_in = directory / program
-    stand_in.write_text(f'#!/bin/sh\nexec {sys.executable} {RELAY} {path} {found} "$@"\n')
+    stand_in.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, (sys.executable, RELAY, path, found)))} "$@"\n')
     stand_in.chmod(0o755)
     return {"PATH": f"{directory}:{PATH}"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -337,7 +338,7 @@ def held_up(elastic: Elastic) -> subprocess.Popen[bytes]:
         touch {elastic.folder}/held
         while [ ! -e {elastic.folder}/free ]; do sleep 0.05; done
     fi
-    PATH={Path(sys.executable).parent}:$PATH
+    PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH
     """
     (elastic.folder / "activate").write_text(hold)
     process = elastic.start("--max_elastic_nodes", 2, "--venv_script", elastic.folder / "activate", "rank.py", "go")

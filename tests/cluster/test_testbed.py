@@ -146,8 +146,8 @@ def test_a_popen_ends_its_command(ssh_cluster: Testbed) -> None:
 def test_our_command(ssh_cluster: Testbed, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    report = "import bireme, os, socket; print(bireme.__file__, socket.gethostname(), *os.environ)"
-    path, name, *environ = ssh_cluster[host].run([sys.executable, "-c", report]).stdout.split()
+    report = "import bireme, os, socket; print(bireme.__file__, socket.gethostname(), *os.environ, sep=chr(10))"
+    path, name, *environ = ssh_cluster[host].run([sys.executable, "-c", report]).stdout.splitlines()
     assert Path(path).is_relative_to(Path(__file__).resolve().parents[2])
     assert name == host
     assert "HOME" in environ and not any(name.startswith("PYTHON") for name in environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -244,7 +245,7 @@ class OwnPython:
         base = Path(getattr(sys, "_base_executable", sys.executable))
         library = f"{OWN}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
         found = f"{OWN}/src" if packages is None else packages
-        source = f"ln -s {Path(package.__file__).parents[1]} {OWN}/src" if packages is None else ":"
+        source = f"ln -s {shlex.quote(str(Path(package.__file__).parents[1]))} {OWN}/src" if packages is None else ":"
         script = (
             f"mkdir -p {OWN}/bin {library} && ln -s {base} {self.path} && {source} && "
             f"echo home = {base.parent} > {OWN}/pyvenv.cfg && echo '{found}' > {library}/its.pth"

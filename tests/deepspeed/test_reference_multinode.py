@@ -185,7 +185,7 @@ def test_pdsh() -> None:
     assert command[: len(head)] == kill[: len(head)] == head
     shell = command[len(head) :]
     number = next(word for word in shell if word.startswith("--save_pid="))
-    expected = ["cd", os.getcwd(), "&&", "exec", sys.executable, "-u"]
+    expected = ["cd", shlex.quote(os.getcwd()), "&&", "exec", shlex.quote(sys.executable), "-u"]
     expected += map(shlex.quote, isolated.command("bireme.agent")[1:])
     expected += [f"--world_info={runner.world_info_base64}", "--node_rank=%n", "--master_addr=10.0.0.1"]
     expected += ["--master_port=29500", number, "--module", "--no_local_rank", "--venv_script=/v/activate"]
@@ -249,7 +249,8 @@ def test_mpich() -> None:
 
 def test_impi() -> None:
     command = command_of("impi", pool={"a": 2, "b": 2})
-    ranks = [part.split() for part in " ".join(command).split(" : ")]
+    ends = [place for place, word in enumerate(command) if word == ":"]
+    ranks = [command[begin:end] for begin, end in zip([0, *(end + 1 for end in ends)], [*ends, None], strict=True)]
     assert ranks[0][:3] == ["mpirun", "-ppn", "2"]
     assert " ".join(ranks[0]).count("-genv I_MPI_PIN 0 -hosts a,b") == 1
     for rank, words in enumerate(ranks):

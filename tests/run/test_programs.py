@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -97,7 +98,9 @@ def test_local_rank_of_a_module_and_of_a_program(stage, tmp_path):
     (tmp_path / "old.py").write_text(TEXTS["names_it"] + ARGUMENTS)
     assert got(stage.run("run", "-m", "old", "a", cwd=tmp_path)) == ["--local_rank=0 a"]
     tool = tmp_path / "tool"
-    tool.write_text(f"#!{sys.executable}\n{TEXTS['names_it']}{ARGUMENTS}\n")
+    # The kernel takes no interpreter whose path has a space, so a shell starts it; to Python these lines are a string.
+    found = f"#!/bin/sh\n'''exec' {shlex.quote(sys.executable)} \"$0\" \"$@\"\n' '''\n"
+    tool.write_text(f"{found}{TEXTS['names_it']}{ARGUMENTS}\n")
     tool.chmod(0o755)
     assert got(stage.run("run", "--no_python", tool, "a")) == ["--local_rank=0 a"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import struct
 import subprocess
@@ -117,7 +118,7 @@ def rogue(tmp_path, stage):
     """Start a job of the nodes ``good`` and ``bad``, whose agent does what it is told."""
     (tmp_path / "bin").mkdir()
     ssh = tmp_path / "bin/ssh"
-    ssh.write_text(f'#!/bin/sh\nexec {sys.executable} {PROGRAMS / "rogue.py"} "$@"\n')
+    ssh.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(PROGRAMS / "rogue.py")])} "$@"\n')
     ssh.chmod(0o755)
     (tmp_path / "rank.py").write_text(RANK)
 
