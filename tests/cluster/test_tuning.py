@@ -141,7 +141,7 @@ def test_a_node_is_powered_off_during_a_study(ssh_cluster: Testbed, shared_dir: 
     out, err = process.communicate(timeout=120)
     text = out.decode()
     assert process.returncode == 0, text + err.decode()
-    assert len(re.findall(r"infrastructure: .*started again elsewhere", text)) == 1, text
+    assert len(re.findall(r"infrastructure: .*retrying elsewhere", text)) == 1, text
     assert "z0_gas1_tmbspg16" in (results / "summary.txt").read_text()
     assert json.loads((results / "ds_config_optimal.json").read_text())["train_micro_batch_size_per_gpu"] == 16
     journal = Journal.open(str(results / "journal"))

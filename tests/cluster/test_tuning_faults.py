@@ -94,7 +94,7 @@ def test_two_nodes_each_and_one_of_them_is_lost(desk: Desk) -> None:
     wait_until("nothing on node1", lambda: not desk.ranks("node1"), 30)
     desk.go()
     text = desk.end(process)
-    assert len(re.findall(r"infrastructure: .*node2.*started again elsewhere", text)) == 1, text
+    assert len(re.findall(r"infrastructure: .*node2.*retrying elsewhere", text)) == 1, text
     assert set(desk.ends().values()) == {"ok"} and len(desk.ends()) == 2
     assert desk.starts()[:2] == ["node1:0,1@node2:0,1", "node3:0,1@node4:0,1"]
     assert not any("node2" in on for on in desk.starts()[2:]), "while it is away it gets none"
@@ -108,7 +108,7 @@ def test_a_node_that_is_cut_off_ends_its_ranks_by_itself(desk: Desk) -> None:
     wait_until("nothing on node3", lambda: not desk.ranks("node3"), 30)
     desk.go()
     text = desk.end(process)
-    assert len(re.findall(r"infrastructure: .*node3.*started again elsewhere", text)) == 1, text
+    assert len(re.findall(r"infrastructure: .*node3.*retrying elsewhere", text)) == 1, text
     assert set(desk.ends().values()) == {"ok"} and len(desk.ends()) == 6
 
 
@@ -116,7 +116,7 @@ def test_a_node_that_is_away_from_the_beginning(desk: Desk) -> None:
     desk.configure([4, 8], [0, 1])  # as many as there are nodes: else one may come to it after its rest
     desk.testbed["node1"].poweroff()
     text = desk.end(desk.start())
-    assert len(re.findall(r"infrastructure: .*node1.*started again elsewhere", text)) == 1, text
+    assert len(re.findall(r"infrastructure: .*node1.*retrying elsewhere", text)) == 1, text
     assert set(desk.ends().values()) == {"ok"} and len(desk.ends()) == 4
 
 
@@ -139,7 +139,7 @@ def test_an_agent_that_is_killed(desk: Desk) -> None:
     os.kill(min(desk.testbed["node1"].agents()), signal.SIGKILL)
     desk.go()
     text = desk.end(process)
-    assert re.search(r"infrastructure: .*node1.*started again elsewhere", text), text
+    assert re.search(r"infrastructure: .*node1.*retrying elsewhere", text), text
     assert set(desk.ends().values()) == {"ok"} and len(desk.ends()) == 8
 
 
