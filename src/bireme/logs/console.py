@@ -108,9 +108,7 @@ class Console:
             over_echo: whether it answers a key, so that a terminal has just shown ``^C``, which the message replaces.
         """
         if _LEVELS[level] >= self._level:
-            self.write_lines(
-                "".join(f"bireme: {line}\n" for line in printable(text).splitlines()), over_echo=over_echo
-            )
+            self.write_lines("".join(f"bireme: {line}\n" for line in printable(text).splitlines()), over_echo=over_echo)
 
     def write_lines(self, text: str, stream: int = ERR, *, over_echo: bool = False) -> None:
         """Write whole lines of ours."""
