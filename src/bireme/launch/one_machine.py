@@ -86,9 +86,7 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
             slot_aliases=devices.slot_aliases(found),
         )
     (host,) = active
-    lease, note = (
-        (lease_named_port(spec.master_port), "") if spec.master_port else lease_port()
-    )
+    lease, note = (lease_named_port(spec.master_port), "") if spec.master_port else lease_port()
     said = [("info", text) for text in (*notes, note) if text]
     try:
         is_declared = declared is not None and declared.slots is not None
