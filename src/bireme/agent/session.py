@@ -64,6 +64,9 @@ if TYPE_CHECKING:
         def resume(self) -> None:
             """Resume them."""
 
+        def resize(self) -> None:
+            """Pass the new size of our terminal to the ranks that have one of their own."""
+
         def hold_output(self) -> None:
             """Deliver no more output until :meth:`release_output`."""
 
@@ -184,7 +187,9 @@ class Session:
         """Run the crew to its end; return the outcome."""
         for level, text in self._options.notes:
             self.console.say(level, text)
-        self.loop.on_signals((*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGTSTP, signal.SIGCONT), self._on_signal)
+        heard = (*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGTSTP, signal.SIGCONT)
+        on_terminal = self.console.on_terminal
+        self.loop.on_signals((*heard, signal.SIGWINCH) if on_terminal else heard, self._on_signal)
         limit = self._options.time_limit
         if limit is not None:
             note = limit_note(limit)
@@ -246,6 +251,14 @@ class Session:
         if self.console.full:
             self.crew.hold_output()
 
+    def window(self, rank: int, number: int) -> os.terminal_size | None:
+        """The part of our terminal that a rank's stream may use; ``None``: it is not shown on one."""
+        return None if self._output is None else self._output.window(rank, number)
+
+    def columns_beside_labels(self) -> int:
+        """The width of our terminal less the longest label; 0 if lines have no labels, or go elsewhere."""
+        return 0 if self._output is None else self._output.columns_beside_labels()
+
     @property
     def rest(self) -> float:
         """Seconds after which an unfinished line is shown; fewer on a terminal, where a person waits."""
@@ -292,8 +305,11 @@ class Session:
     def _on_signal(self, signum: int) -> None:
         if signum in RELAYED_SIGNALS:
             self.crew.signal_ranks(signum)
+        elif signum == signal.SIGWINCH:
+            self.crew.resize()
         elif signum == signal.SIGTSTP:
             self.crew.suspend()
+            self.console.leave_rows()
             self.terminal.leave()
             self.loop.halt()
             self.crew.resume()  # at once: before a timer finds that nothing was heard for so long

@@ -189,6 +189,9 @@ class ClusterCrew:
         for member in self.members:
             member.send(Resume())
 
+    def resize(self) -> None:
+        """Do nothing: ranks of other nodes write to pipes."""
+
     def hold_output(self) -> None:
         """Let the agents send no more output."""
         self._credit.hold()
