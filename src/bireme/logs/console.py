@@ -152,7 +152,8 @@ class Console:
     def leave_rows(self) -> None:
         """Move below the live rows, since something else will write to the terminal."""
         for sink, region in self._regions.items():
-            sink.write(region.leave())
+            if region.drawn:
+                sink.write(region.erase() + region.draw() + region.leave())
 
     def say(self, level: str, text: str, *, over_echo: bool = False) -> None:
         """Show a message of ours on stderr, if its level is high enough.

@@ -57,6 +57,11 @@ class LiveRows:
         """What is to be shown below all finished lines."""
         return [_ended(row.text) for row in self._rows if row.text.strip()]
 
+    @property
+    def left(self) -> bool:
+        """Whether the program has finished its rows, as far as one can see, and gone to the next line."""
+        return bool(self._rows) and not self._hidden and not any(row.text.strip() for row in self._rows[self._at :])
+
     def feed(self, chunk: bytes, now: float) -> bytes:
         """Take what was read at ``now``; return the ordinary text in it, and rows that are finished.
 

@@ -124,6 +124,9 @@ class JobOutput:
         if stream.alone:
             self._console.pass_on(number, chunk)
         elif stream.live is not None:
+            other = self._streams[rank, OUT + ERR - number]
+            if other.live is not None and other.live.left:  # its bar was written before this
+                self._follow(other, other.live, other.live.end())
             self._follow(stream, stream.live, stream.live.feed(chunk, time.monotonic()))
         elif stream.cutter is not None:
             self._put(stream, stream.cutter.feed(chunk))
@@ -134,11 +137,11 @@ class JobOutput:
         if live.takes_back:
             stream.cutter.take_back()
             self._console.take_back(stream.number, stream)
-        if text:
-            self._put(stream, stream.cutter.feed(text))
         rows = live.rows
         label = stream.cutter.label().first if rows else b""
         self._console.put_rows(stream.number, stream.rank, [label + row for row in rows])
+        if text:
+            self._put(stream, stream.cutter.feed(text))
 
     def eof(self, rank: int, number: int) -> None:
         """Note the end of a stream, and show its unfinished line."""
