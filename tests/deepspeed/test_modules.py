@@ -1,4 +1,4 @@
-"""``python -m bireme.deepspeed.runner`` and ``.launch``: DeepSpeed's modules as commands, with DeepSpeed's arguments."""
+"""``python -m bireme.deepspeed.runner`` and ``.launch``: DeepSpeed's modules as commands, with its arguments."""
 
 from __future__ import annotations
 

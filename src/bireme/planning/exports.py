@@ -295,9 +295,11 @@ def _unquoted(text: str, where: str) -> str:
 
 def _is_expanded(text: str) -> bool:
     """Whether a shell would expand a part of this text: ``$NAME``, ``${NAME}``, ``$(command)``, ``$$``, a backquote."""
-    follows = zip(text, text[1:], strict=False)
-    return "`" in text or any(
-        sign == "$" and (after in "{($_" or (after.isascii() and after.isalnum())) for sign, after in follows
+    after = (piece[:1] for piece in text.split("$")[1:])
+    return (
+        "`" in text
+        or "$$" in text
+        or any(sign.isascii() and (sign.isalnum() or sign in "{(_") for sign in after if sign)
     )
 
 
