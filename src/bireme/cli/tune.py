@@ -162,13 +162,14 @@ def _real_words(parsed: Parsed, floor: Ground, shape: Shape) -> tuple[str, ...]:
     shared = words_of(parsed, without=(*_WHERE, *_OURS))
     if shape.size == sum(map(len, floor.pool.values())) and not floor.numbered:
         return (*shared, *words_of(parsed, only=("include", "exclude")))
-    free = FreeSlots(floor.pool)
-    places = free.first(shape)
-    if places is None:  # too large for the pool: the scheduler reports that
+    room = FreeSlots(floor.pool).find(shape)
+    if room is None:  # too large for the pool: the scheduler reports that
         return shared
     filtered = parsed.options["include"] or parsed.options["exclude"]
-    if filtered or any(number >= shape.nodes for number, _ in places):  # the first nodes are too small
-        return (*shared, "--include", free.reservation(places).include())
+    if filtered or {host for host, _ in room.places} != set(
+        list(floor.pool)[: shape.nodes]
+    ):  # the first nodes are too small
+        return (*shared, "--include", room.include())
     nodes = () if len(floor.pool) == 1 else ("--num_nodes", str(shape.nodes))
     return (*shared, *nodes, "--num_gpus", str(shape.slots))
 

@@ -26,7 +26,7 @@ from itertools import groupby
 from math import inf
 from typing import Literal
 
-from bireme.tune.slots import FreeSlots, Places, Shape, SlotReservation, why_impossible
+from bireme.tune.slots import FreeSlots, Shape, SlotReservation, why_impossible
 from bireme.value import Value
 
 Order = Literal["fifo", "longest"]
@@ -64,7 +64,7 @@ _Entry = tuple[_Rank, float, Task]
 class _Kind:
     """The waiting tasks that need the same slots, in the order of their ranks."""
 
-    def __init__(self, shape: Shape, unwanted: int, slots: FreeSlots) -> None:
+    def __init__(self, shape: Shape, unwanted: frozenset[str], slots: FreeSlots) -> None:
         self.shape, self.unwanted = shape, unwanted
         self.queue: list[_Entry] = []
         self.judge(slots)
@@ -78,7 +78,7 @@ class _Kind:
 
     def judge(self, slots: FreeSlots) -> None:
         """Decide by the nodes that are present which ones to avoid, and whether these tasks can run at all."""
-        self.avoid = self.unwanted if slots.carries(self.shape, self.unwanted) else 0
+        self.avoid = self.unwanted if slots.carries(self.shape, self.unwanted) else frozenset()
         self.able = slots.carries(self.shape, self.avoid)
 
 
@@ -86,7 +86,6 @@ class _Running(Value):
     """A running task; ``end`` is its predicted end, infinity if unknown."""
 
     start: StartTask
-    places: Places
     end: float
 
 
@@ -107,7 +106,7 @@ class Scheduler:
             raise ValueError(f"unknown order: {order!r} (expected 'fifo' or 'longest')")
         self._order, self._backfill = order, backfill
         self._slots = FreeSlots(pool)
-        self._kinds: dict[tuple[Shape, int], _Kind] = {}
+        self._kinds: dict[tuple[Shape, frozenset[str]], _Kind] = {}
         self._waiting: dict[str, tuple[_Kind, _Rank]] = {}
         self._running: dict[str, _Running] = {}
         self._ends: list[_Running] = []  # by predicted end
@@ -140,7 +139,7 @@ class Scheduler:
         while self._ends[at] is not run:
             at += 1
         del self._ends[at]
-        self._slots.give(run.places)
+        self._slots.give(run.start.reservation)
 
     def lost(self, host: str) -> tuple[str, ...]:
         """Take a lost node out of the pool until it is :meth:`back`.
@@ -167,10 +166,10 @@ class Scheduler:
         """Choose the tasks that start now (``now`` in seconds of a monotonic clock), and reserve their slots."""
         starts: list[StartTask] = []
         while head := min(self._able(), key=_next_rank, default=None):
-            places = self._find(self._slots, head)
-            if places is None:
+            room = self._find(self._slots, head)
+            if room is None:
                 return (*starts, *self._pass(head, now)) if self._backfill else tuple(starts)
-            starts.append(self._start(head.queue[0], places, now))
+            starts.append(self._start(head.queue[0], room, now))
         return tuple(starts)
 
     # -- views ---------------------------------------------------------------------------------------------------------
@@ -205,7 +204,7 @@ class Scheduler:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _kind(self, task: Task) -> _Kind:
-        unwanted = self._slots.nodes(task.avoid)
+        unwanted = task.avoid.intersection(self._slots.pool)
         kind = self._kinds.get((task.shape, unwanted))
         if kind is None:
             kind = self._kinds[task.shape, unwanted] = _Kind(task.shape, unwanted, self._slots)
@@ -218,15 +217,14 @@ class Scheduler:
     def _able(self) -> Iterator[_Kind]:
         return (kind for kind in self._kinds.values() if kind.able)
 
-    def _find(self, slots: FreeSlots, kind: _Kind) -> Places | None:
-        find = slots.first if self._order == "fifo" else slots.tightest
-        return find(kind.shape, kind.avoid)
+    def _find(self, slots: FreeSlots, kind: _Kind) -> SlotReservation | None:
+        return slots.find(kind.shape, kind.avoid, tight=self._order == "longest")
 
-    def _start(self, entry: _Entry, places: Places, now: float) -> StartTask:
+    def _start(self, entry: _Entry, room: SlotReservation, now: float) -> StartTask:
         _, seconds, task = entry
         self.withdraw(task.key)
-        self._slots.take(places)
-        run = _Running(StartTask(task, self._slots.reservation(places)), places, now + seconds)
+        self._slots.take(room)
+        run = _Running(StartTask(task, room), now + seconds)
         self._running[task.key] = run
         insort(self._ends, run, key=_end)
         return run.start
@@ -240,10 +238,10 @@ class Scheduler:
         while choice := min(self._candidates(spare, now, until), key=_rank_of, default=None):
             kind, entry = choice
             ends_in_time = now + entry[1] <= until
-            places = self._find(self._slots if ends_in_time else spare, kind)
-            assert places is not None, "it was a candidate"
-            spare.take(places)
-            starts.append(self._start(entry, places, now))
+            room = self._find(self._slots if ends_in_time else spare, kind)
+            assert room is not None, "it was a candidate"
+            spare.take(room)
+            starts.append(self._start(entry, room, now))
         return tuple(starts)
 
     def _candidates(self, spare: FreeSlots, now: float, until: float) -> Iterator[tuple[_Kind, _Entry]]:
@@ -254,16 +252,16 @@ class Scheduler:
             elif self._slots.fits(kind.shape, kind.avoid) and (entry := kind.first_ending(now, until)):
                 yield kind, entry
 
-    def _promise(self, head: _Kind, now: float) -> tuple[float, Places]:
+    def _promise(self, head: _Kind, now: float) -> tuple[float, SlotReservation]:
         """When the head finds room, and which slots it then gets; the time is -infinity if it cannot be predicted."""
         later = self._slots.copy()
         for when, runs in groupby(self._ends, key=lambda run: max(run.end, now)):
             if when == inf:
                 break
             for run in runs:
-                later.give(run.places)
-            if places := self._find(later, head):
-                return when, places
+                later.give(run.start.reservation)
+            if room := self._find(later, head):
+                return when, room
         return -inf, self._slots.kept_for(head.shape, head.avoid)
 
     def _in_order(self, kinds: Iterable[_Kind]) -> tuple[str, ...]:
