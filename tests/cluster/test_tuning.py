@@ -23,10 +23,10 @@ import json, os, sys
 from bireme import isolated
 from bireme.loop import Loop
 from bireme.tune.diagnosis import diagnose
-from bireme.tune.executor import Executor, Job
+from bireme.tune.executor import Executor
 from bireme.tune.experiment import Order, tail
 from bireme.tune.launching import Ground, Launch
-from bireme.tune.scheduler import Scheduler
+from bireme.tune.scheduler import Scheduler, Task
 from bireme.tune.slots import Shape
 
 POOL = {f"node{n}": ("0", "1") for n in range(1, 5)}
@@ -59,7 +59,7 @@ class Client:
 loop = Loop()
 executor = Executor(loop, Scheduler(POOL), Client(), back_off=600.0)
 for name, shape in SHAPES.items():
-    executor.submit(Job(name, shape))
+    executor.submit(Task(name, shape))
 executor.start_ready()
 loop.run()
 """

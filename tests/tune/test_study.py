@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from bireme.errors import UnfitError
-from bireme.tune.executor import Job
 from bireme.tune.journal import Journal
 from bireme.tune.lock import ExperimentsLock
-from bireme.tune.scheduler import Scheduler
+from bireme.tune.scheduler import Scheduler, Task
 from bireme.tune.slots import Shape
 from bireme.tune.study import Conclusion, Study
 from bireme.tune.trial_result import TrialResult
@@ -37,11 +36,11 @@ class Counting:
     def over(self) -> str:
         return "" if self.to_do or self.pending else "all were measured"
 
-    def next(self) -> Job | None:
+    def next(self) -> Task | None:
         if not self.to_do:
             return None
         self.pending.append(self.to_do.pop(0))
-        return Job(self.pending[-1], Shape(1, 1))
+        return Task(self.pending[-1], Shape(1, 1))
 
     def tell(self, name: str, ending: TrialResult) -> dict[str, object]:
         self.pending.remove(name)
@@ -118,7 +117,7 @@ def test_what_an_end_has_made_needless_is_not_run(tmp_path):
     """One is asked for ahead, so that a slot need not wait; but it was chosen without knowing what runs now."""
 
     class Climbing(Counting):
-        def next(self) -> Job | None:
+        def next(self) -> Task | None:
             return None if self.past else super().next()
 
     names = [f"e{number}" for number in range(5)]

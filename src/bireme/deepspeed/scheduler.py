@@ -21,8 +21,8 @@ from bireme.deepspeed.outcomes import best_of, error_of
 from bireme.errors import BadInputError, UnfitError
 from bireme.loop import STOP_SIGNALS
 from bireme.tune.deepspeed.files import StudyFiles
-from bireme.tune.executor import Executor, Job
-from bireme.tune.scheduler import Scheduler
+from bireme.tune.executor import Executor
+from bireme.tune.scheduler import Scheduler, Task
 from bireme.tune.slots import Shape, why_impossible
 from bireme.tune.trial_result import TrialResult
 
@@ -156,7 +156,7 @@ class ResourceManager:
             self.running_experiments[exp["exp_id"]] = (executor, exp, [], time.time())
         try:
             for exp in waiting:
-                executor.submit(Job(exp["name"], _shape(exp)))
+                executor.submit(Task(exp["name"], _shape(exp)))
             executor.start_ready()
             while self.running_experiments and not (signals and executor.idle) and not executor.hopeless:
                 loop.run()
@@ -192,7 +192,7 @@ class ResourceManager:
         client.add(exp)
         pool = pool_of((each.node.host, each.slots) for each in reservations)
         executor = Executor(claim.loop, Scheduler(pool), client, keep=(claim.fileno(),))
-        executor.submit(Job(exp["name"], Shape(len(reservations), len(reservations[0].slots))))
+        executor.submit(Task(exp["name"], Shape(len(reservations), len(reservations[0].slots))))
         self.running_experiments[exp["exp_id"]] = (executor, exp, reservations, time.time())
         _RUNNING[_folder(exp)] = self
         executor.start_ready()

@@ -13,10 +13,11 @@ from typing import Protocol
 from bireme.errors import BiremeError, UnfitError
 from bireme.logs.sink import is_gone
 from bireme.loop import STOP_SIGNALS, Loop
-from bireme.tune.executor import BACK_OFF, Executor, Job
+from bireme.tune.executor import Executor
 from bireme.tune.experiment import End, Order
 from bireme.tune.journal import Journal
-from bireme.tune.scheduler import Scheduler
+from bireme.tune.retries import BACK_OFF
+from bireme.tune.scheduler import Scheduler, Task
 from bireme.tune.slots import SlotReservation
 from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
@@ -29,8 +30,8 @@ class Adapter(Protocol):
     def over(self) -> str:
         """Why nothing is left to try; "" while something is left or pending."""
 
-    def next(self) -> Job | None:
-        """The next experiment, which is then pending; None if there is nothing to start now."""
+    def next(self) -> Task | None:
+        """The next experiment, then pending; its key is its name. None if there is nothing to start now."""
 
     def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
         """Return what to start for an experiment; see `executor.Client.order`."""
@@ -97,7 +98,7 @@ class Study:
         journal: an open journal.
         watcher: shows the progress.
         keep: file descriptors that the guardians hold as long as any process of an experiment lives.
-        back_off: seconds, see `executor.BACK_OFF`.
+        back_off: seconds, see `retries.BACK_OFF`.
     """
 
     def __init__(
@@ -143,10 +144,10 @@ class Study:
     def _fill(self) -> None:
         """Start experiments while there is room; stop the loop when there is nothing to wait for."""
         while not (self._executor.stopping or self._executor.ahead):
-            job = self._adapter.next()
-            if job is None:
+            experiment = self._adapter.next()
+            if experiment is None:
                 break
-            self._executor.submit(job)
+            self._executor.submit(experiment)
             self._executor.start_ready()
         if self._at_rest:
             self._loop.stop()

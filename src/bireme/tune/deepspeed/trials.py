@@ -13,9 +13,9 @@ from bireme.tune.deepspeed.step_timing import last_step, samples_per_second
 from bireme.tune.deepspeed.trial_command import experiment_args
 from bireme.tune.deepspeed.tuning import Past, Trial, Tuning
 from bireme.tune.diagnosis import diagnose
-from bireme.tune.executor import Job
 from bireme.tune.experiment import End, Order, tail
 from bireme.tune.launching import Launch
+from bireme.tune.scheduler import Task
 from bireme.tune.slots import Shape, SlotReservation
 from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
@@ -55,13 +55,13 @@ class Trials:
         """Why nothing is left to try; "" while something is left or pending."""
         return self._tuning.over
 
-    def next(self) -> Job | None:
+    def next(self) -> Task | None:
         """The next trial as an experiment to run; None if there is nothing to start now."""
         trial = self._tuning.next()
         if trial is None:
             return None
         self._pending[trial.name] = trial
-        return Job(trial.name, self._manner.shape, trial.seconds)
+        return Task(trial.name, self._manner.shape, trial.seconds)
 
     # -- before --------------------------------------------------------------------------------------
 
