@@ -30,7 +30,7 @@ class Counting:
         self.client, self.past = client, past
         self.to_do = [name for name in names if name not in past]
         self.pending: list[str] = []
-        self.order, self.judge, self.settling = client.order, client.judge, client.settling
+        self.launch_request, self.judge, self.settling = client.launch_request, client.judge, client.settling
 
     @property
     def over(self) -> str:
@@ -42,9 +42,9 @@ class Counting:
         self.pending.append(self.to_do.pop(0))
         return Task(self.pending[-1], Shape(1, 1))
 
-    def tell(self, name: str, ending: TrialResult) -> dict[str, object]:
+    def tell(self, name: str, result: TrialResult) -> dict[str, object]:
         self.pending.remove(name)
-        self.past[name] = ending
+        self.past[name] = result
         return {"fact": name.upper()}
 
     def drop(self, name: str) -> None:
@@ -67,8 +67,8 @@ class Watching:
     def started(self, name, reservation):
         pass
 
-    def ended(self, name, ending, *, again):
-        self.ends.append((name, ending.cause))
+    def ended(self, name, result, *, again):
+        self.ends.append((name, result.cause))
 
     def note(self, text):
         self.notes.append(text)
@@ -223,9 +223,9 @@ def test_a_signal_during_the_last_event_is_not_lost(tmp_path):
     """Else ``--autotuning run`` would go on with the real job."""
 
     class Interrupting(Counting):
-        def tell(self, name: str, ending: TrialResult) -> dict[str, object]:
+        def tell(self, name: str, result: TrialResult) -> dict[str, object]:
             os.kill(os.getpid(), signal.SIGINT)
-            return super().tell(name, ending)
+            return super().tell(name, result)
 
     adapter = Interrupting(Client(tmp_path, {"e0": "pass"}), ["e0"], {})
     handler = signal.getsignal(signal.SIGINT)
@@ -256,13 +256,13 @@ def test_a_host_that_has_rested_is_used_while_a_retry_waits_for_another(tmp_path
     programs = {"e0": LOST_AT_FIRST, "e1": UNTIL_E2, "e2": "open('e2.done', 'w')"}
     client = Client(tmp_path, programs)
     adapter = Counting(client, list(programs), {})
-    order, where = adapter.order, {}
+    launch_request, where = adapter.launch_request, {}
 
     def ordered(name, reservation, place):
         where.setdefault(name, []).append(reservation.include())
-        return order(name, reservation, place)
+        return launch_request(name, reservation, place)
 
-    adapter.order = ordered
+    adapter.launch_request = ordered
     study = Study(
         adapter,
         Scheduler({"a": ("0",), "b": ("0",)}, backfill=True),

@@ -81,13 +81,13 @@ class ResourceManager:
             if path in self.exp_paths:
                 continue
             exp = read_experiment(path, self.results_dir, self._pool(), self._names())
-            ending = self._experiments().earlier(exp)
+            result = self._experiments().earlier(exp)
             self.exp_paths.add(path)
             exp["exp_id"], self.experiment_count = self.experiment_count, self.experiment_count + 1
-            if ending is None:
+            if result is None:
                 self.experiment_queue.append(exp)
             else:
-                self.finished_experiments[exp["exp_id"]] = (exp, error_of(ending))
+                self.finished_experiments[exp["exp_id"]] = (exp, error_of(result))
 
     def _names(self) -> set[str]:
         known = [*self.experiment_queue, *(exp for exp, _ in self.finished_experiments.values())]
@@ -185,8 +185,8 @@ class ResourceManager:
     def _start(self, exp: dict[str, Any], reservations: list[Reservation]) -> None:
         claim = self._open()
 
-        def ended(exp: dict[str, Any], ending: TrialResult) -> None:
-            claim.loop.after(client.lingering, lambda: self._ended(exp, ending))
+        def ended(exp: dict[str, Any], result: TrialResult) -> None:
+            claim.loop.after(client.lingering, lambda: self._ended(exp, result))
 
         client = self._experiments(ended, port=exp["exp_id"])  # as in DeepSpeed
         client.add(exp)
@@ -206,12 +206,12 @@ class ResourceManager:
         if pbar is not None:
             pbar.update(len(self.finished_experiments) - before)
 
-    def _ended(self, exp: dict[str, Any], ending: TrialResult) -> None:
+    def _ended(self, exp: dict[str, Any], result: TrialResult) -> None:
         """An experiment has ended and is not retried. One that was stopped by a signal in `run` is queued again."""
         executor, _, reservations, _ = self.running_experiments[exp["exp_id"]]
         self._open().loop.stop()
-        if ending.counts or reservations or not executor.stopping:
-            self.finished_experiments[exp["exp_id"]] = (exp, error_of(ending))
+        if result.counts or reservations or not executor.stopping:
+            self.finished_experiments[exp["exp_id"]] = (exp, error_of(result))
             self._forget(exp, reservations)
 
     def _forget(self, exp: Mapping[str, Any], reservations: list[Reservation]) -> None:
@@ -228,7 +228,7 @@ class ResourceManager:
             executor, exp, _, _ = self.running_experiments[number]
             executor.stop()
             if executor.withdraw():  # it was waiting to be retried
-                self._ended(exp, TrialResult("stopped"))
+                self._ended(exp, TrialResult(cause="stopped"))
         while any(number in self.running_experiments for number in exp_ids):
             self._wait()
         self._close_if_idle()
@@ -279,7 +279,7 @@ class ResourceManager:
     # -- inside --------------------------------------------------------------------------------------
 
     def _experiments(
-        self, on_end: Callable[[dict[str, Any], TrialResult], object] = lambda exp, ending: None, port: int = 0
+        self, on_end: Callable[[dict[str, Any], TrialResult], object] = lambda exp, result: None, port: int = 0
     ) -> Experiments:
         files = StudyFiles.at(self.results_dir, self.exps_dir)
         return Experiments(self.args, self._pool(), files, self.arg_mappings, on_end, port)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from bireme.loop import Loop, Timer
 from bireme.process import open_files
-from bireme.tune.experiment import End, Experiment, Order
+from bireme.tune.experiment import End, Experiment, LaunchRequest
 from bireme.tune.retries import BACK_OFF, Attempt, Retries
 from bireme.tune.scheduler import Scheduler, StartTask, Task
 from bireme.tune.slots import SlotReservation
@@ -25,7 +25,7 @@ _FILES = 2
 class Client(Protocol):
     """The executor's caller, which knows what an experiment is."""
 
-    def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
+    def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
         """Return what to start.
 
         Args:
@@ -43,12 +43,12 @@ class Client(Protocol):
     def started(self, name: str, reservation: SlotReservation) -> None:
         """Called when an experiment has started."""
 
-    def ended(self, name: str, ending: TrialResult, *, again: bool) -> None:
+    def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
         """Called when an experiment has ended.
 
         Args:
             name: its name.
-            ending: its result.
+            result: its result.
             again: whether it was queued for another attempt.
         """
 
@@ -178,10 +178,10 @@ class Executor:
         attempt = self._attempts[key]
         taken, first = set(self._places.values()), attempt.number - 1  # another port than the one that was taken
         place = next(number for number in range(first, first + len(taken) + 1) if number not in taken)
-        order = self._client.order(attempt.experiment.key, reservation, place)
+        request = self._client.launch_request(attempt.experiment.key, reservation, place)
         self._allow_files()
         self._running[key] = Experiment(
-            self._loop, order, lambda end: self._ended(key, reservation, end), self._keep, self._limits
+            self._loop, request, lambda end: self._ended(key, reservation, end), self._keep, self._limits
         )
         self._places[key] = place
         self._client.started(attempt.experiment.key, reservation)
@@ -200,18 +200,18 @@ class Executor:
             self._loop.after(settling, lambda: self._settled(key))
         else:
             self._scheduler.ended(key)
-        ending = self._client.judge(name, end)
+        result = self._client.judge(name, end)
         following = None
-        if ending.cause == "infrastructure":
-            for host in ending.hosts:
+        if result.cause == "infrastructure":
+            for host in result.hosts:
                 self._rest(host, settling)
             if not self.stopping:
-                following = self._retries.next_attempt(attempt, ending, end.exit_code)
-        elif ending.counts:
+                following = self._retries.next_attempt(attempt, result, end.exit_code)
+        elif result.counts:
             self._retries.ran_to_its_end([host for host, _ in reservation.places])
         if following is not None:
             self._queue(following)
-        self._client.ended(name, ending, again=following is not None)
+        self._client.ended(name, result, again=following is not None)
         self.start_ready()
 
     def _settled(self, key: str) -> None:

@@ -14,7 +14,7 @@ from bireme.errors import BiremeError, UnfitError
 from bireme.logs.sink import is_gone
 from bireme.loop import STOP_SIGNALS, Loop
 from bireme.tune.executor import Executor
-from bireme.tune.experiment import End, Order
+from bireme.tune.experiment import End, LaunchRequest
 from bireme.tune.journal import Journal
 from bireme.tune.retries import BACK_OFF
 from bireme.tune.scheduler import Scheduler, Task
@@ -33,8 +33,8 @@ class Adapter(Protocol):
     def next(self) -> Task | None:
         """The next experiment, then pending; its key is its name. None if there is nothing to start now."""
 
-    def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
-        """Return what to start for an experiment; see `executor.Client.order`."""
+    def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
+        """Return what to start for an experiment; see `executor.Client.launch_request`."""
 
     def judge(self, name: str, end: End) -> TrialResult:
         """Return the result of a run that has ended."""
@@ -42,7 +42,7 @@ class Adapter(Protocol):
     def settling(self, reservation: SlotReservation, end: End) -> float:
         """Return the seconds until a run has certainly left nothing on other nodes."""
 
-    def tell(self, name: str, ending: TrialResult) -> Mapping[str, object]:
+    def tell(self, name: str, result: TrialResult) -> Mapping[str, object]:
         """Report the result of a pending experiment; returns facts for its record in the journal."""
 
     def drop(self, name: str) -> None:
@@ -63,12 +63,12 @@ class Watcher(Protocol):
     def started(self, name: str, reservation: SlotReservation) -> None:
         """An experiment has started."""
 
-    def ended(self, name: str, ending: TrialResult, *, again: float | None) -> None:
+    def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
         """Show that an experiment has ended.
 
         Args:
             name: its name.
-            ending: its result.
+            result: its result.
             again: seconds until it is started again; None if it is not.
         """
 
@@ -200,9 +200,9 @@ class Study:
 
     # -- executor.Client ------------------------------------------------------------------------------
 
-    def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
-        """Return what to start for an experiment; see `executor.Client.order`."""
-        return self._adapter.order(name, reservation, place)
+    def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
+        """Return what to start for an experiment; see `executor.Client.launch_request`."""
+        return self._adapter.launch_request(name, reservation, place)
 
     def judge(self, name: str, end: End) -> TrialResult:
         """Return the result of a run that has ended."""
@@ -217,19 +217,19 @@ class Study:
         self._journal.append({"start": name, "on": reservation.include()}, sync=False)
         self._show(lambda watcher: watcher.started(name, reservation))
 
-    def ended(self, name: str, ending: TrialResult, *, again: bool) -> None:
+    def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
         """Record and show the end of an experiment, and start the next ones."""
         if self._failed:
             pass  # nothing can be written any more
-        elif ending.counts:
-            facts = self._adapter.tell(name, ending)
-            self._journal.append({"end": name, "ending": ending.record(), **facts})
+        elif result.counts:
+            facts = self._adapter.tell(name, result)
+            self._journal.append({"end": name, "ending": result.record(), **facts})
             for queued in self._executor.withdraw():
                 self._adapter.drop(queued)  # it was chosen without this result: choose again
         elif not again:
             (self._adapter.drop if self._executor.stopping else self._adapter.give_up)(name)
         wait = self._executor.rest(name) if again else None
-        self._show(lambda watcher: watcher.ended(name, ending, again=wait))
+        self._show(lambda watcher: watcher.ended(name, result, again=wait))
         if self._executor.hopeless and not self._failed:
             raise UnfitError(
                 f"no experiment can run: {self._executor.hopeless}",
