@@ -6,11 +6,13 @@ The ranks are run by a *crew*: that of this machine (:mod:`bireme.agent.crew`), 
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
 from bireme.agent.terminal import Terminal
 from bireme.errors import OK, BadInputError
+from bireme.job import DEFAULT_GRACE
 from bireme.logs.console import ERR, OUT, Console
 from bireme.logs.output import JobOutput, Style
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
@@ -72,6 +74,9 @@ if TYPE_CHECKING:
             """Clean up, at whatever point the session has ended."""
 
 
+_KEYS = (signal.SIGINT, signal.SIGQUIT)
+"""Signals that a person sends by a key, and sees the answer to."""
+
 _REST_ON_TERMINAL = 0.1
 _REST_ELSEWHERE = 0.5
 _LAST_DRAIN = 2.0
@@ -89,6 +94,7 @@ class SessionOptions(Value):
         timestamps: whether labels have the time.
         fold: whether equal lines of several ranks are shown once.
         log_level: the least level of our own messages.
+        grace: seconds between the stop signal and SIGKILL.
         time_limit: seconds until the job is stopped; None: never.
         notes: (level, text) of messages to show first.
     """
@@ -97,13 +103,22 @@ class SessionOptions(Value):
     timestamps: bool = False
     fold: bool = False
     log_level: str = "info"
+    grace: float = DEFAULT_GRACE
     time_limit: float | None = None
     notes: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, spec: JobSpec, notes: Iterable[tuple[str, str]] = ()) -> SessionOptions:
         """The options of a job, with notes."""
-        return cls(spec.output, spec.timestamps, spec.fold, spec.log_level, spec.time_limit, tuple(notes))
+        return cls(
+            output=spec.output,
+            timestamps=spec.timestamps,
+            fold=spec.fold,
+            log_level=spec.log_level,
+            grace=spec.grace,
+            time_limit=spec.time_limit,
+            notes=tuple(notes),
+        )
 
 
 def run(options: SessionOptions, make_crew: Callable[[Session], Crew]) -> Outcome:
@@ -163,6 +178,7 @@ class Session:
             self.loop, options.log_level, on_gone=self._reader_gone, on_room=lambda: self.crew.release_output()
         )
         self._output: JobOutput | None = None
+        self._plan: StartPlan | None = None
 
     def run(self) -> Outcome:
         """Run the crew to its end; return the outcome."""
@@ -186,6 +202,7 @@ class Session:
         """Note which ranks will run, and prepare for their output."""
         style = Style(self._options.output, self._options.timestamps, plan.world_size, self._options.fold)
         self._output = JobOutput(self.loop, self.console, style)
+        self._plan = plan
         self.verdict.planned(worker.rank for node in plan.nodes for worker in node.workers)
         for node in plan.nodes:
             for worker in node.workers:
@@ -293,8 +310,19 @@ class Session:
             self._wait_no_longer()
         elif self.verdict.blame("signal", time.monotonic(), signum=signum):
             self.crew.stop(signum)
-        elif signum in (signal.SIGINT, signal.SIGQUIT):
+            if signum in _KEYS:
+                self._announce(f"stopping{self._ranks_left()}; up to {self._options.grace:g} s; Ctrl+C again kills")
+        elif signum in _KEYS:
             self.crew.urge()
+            self._announce(f"killing{self._ranks_left()}")
+
+    def _announce(self, text: str) -> None:
+        """Answer a key, on a line of its own."""
+        self.console.say("info", text, over_echo=True)
+
+    def _ranks_left(self) -> str:
+        count = self.verdict.unended
+        return f" {count} rank{'' if count == 1 else 's'}" if count else ""
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -311,12 +339,28 @@ class Session:
         for end in self.verdict.failed[:WORDS_OF]:
             words = last_lines(output.tail(end.rank), end.recorded, by_signal=end.by_signal)
             self.verdict.detail(end.rank, words)
+        if self.verdict.first is not None and not self.verdict.note:
+            self.verdict.note = self._advice(self.verdict.first)
         quoted = 0
         for end in self.verdict.swept_along:
             words = last_traceback(output.tail(end.rank)) if quoted < WORDS_OF else ""
             if words:
                 self.verdict.detail(end.rank, words)
                 quoted += 1
+
+    def _advice(self, end: RankEnd) -> str:
+        """What to say about the way in which a failed rank was started."""
+        from bireme.resources.active_environment import active_prefix
+        from bireme.result import advice
+
+        for node in self._plan.nodes if self._plan is not None else ():
+            for worker in node.workers:
+                if worker.rank == end.rank:
+                    active = active_prefix(os.environ)
+                    missing = advice.missing_module(end.detail, node.interpreter, active)
+                    assert self._plan is not None
+                    return missing or advice.refused_flag(end.detail, worker.argv, self._plan.local_rank_flag)
+        return ""
 
     def close(self) -> None:
         """Clean up, at whatever point the session has ended."""
