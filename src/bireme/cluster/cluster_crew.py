@@ -58,7 +58,7 @@ _LAUNCHER_WAIT = 5.0
 
 
 class ClusterCrew:
-    """A crew of many nodes: implements :class:`bireme.agent.session.Crew`.
+    """A crew of many nodes: implements :class:`bireme.agent.crew_interface.Crew`.
 
     Args:
         session: told what happens.
