@@ -1,4 +1,4 @@
-"""Chooses the rendezvous address (MASTER_ADDR) of a job on many nodes: one of the first node's that all others reach."""
+"""Chooses the rendezvous address (MASTER_ADDR) of many nodes: an address of the first one that all others reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes output without blocking, even to a terminal after Ctrl+S or a slow pipe. What cannot be written at once is kept."""
+"""Writes output without blocking, even to a terminal after Ctrl+S or a slow pipe; keeps what cannot be written yet."""
 
 from __future__ import annotations
 
