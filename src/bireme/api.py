@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from signal import SIGINT
 
+from bireme.agent import session
+from bireme.errors import BadInputError
 from bireme.launch import placement
 from bireme.resources import program
 
@@ -24,7 +27,8 @@ def run(
 ) -> Outcome:
     """Run a job and wait for its end; the ranks write to stdout and stderr of this process.
 
-    Call it in the main thread: while it runs, SIGINT, SIGTERM, SIGHUP and SIGQUIT stop the job.
+    Call it in the main thread: while it runs, SIGINT, SIGTERM, SIGHUP and SIGQUIT stop the job. After SIGINT (Ctrl+C)
+    it raises KeyboardInterrupt; the others are the cause in the outcome.
 
     Args:
         spec: the job.
@@ -37,7 +41,27 @@ def run(
 
     Raises:
         BadInputError: the job cannot be run as described; nothing has been started.
+        KeyboardInterrupt: Ctrl+C has stopped the job, of which nothing is left.
     """
+    if not session.in_main_thread():
+        raise BadInputError(
+            "bireme.run() works only in the main thread, where signals arrive; in another thread, start the command "
+            "bireme run as a process"
+        )
+    with _in_words_of_python():
+        outcome = run_command(spec, environ, on_restart, on_change)
+    if outcome.interrupted == SIGINT:
+        raise KeyboardInterrupt
+    return outcome
+
+
+def run_command(
+    spec: JobSpec,
+    environ: Mapping[str, str] | None = None,
+    on_restart: Callable[[Outcome, JobSpec], object] = lambda *_: None,
+    on_change: Callable[[Outcome, str], object] = lambda *_: None,
+) -> Outcome:
+    """As :func:`run`, for the command line: its errors name options, and Ctrl+C is an outcome."""
     environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
     if spec.elastic and not spec.by_hand:
         from bireme.elastic import elastic_job
@@ -56,7 +80,8 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
     Raises:
         BadInputError: the job cannot be run as described.
     """
-    return sketch(spec, environ).whole()
+    with _in_words_of_python():
+        return sketch(spec, environ).whole()
 
 
 def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
@@ -69,6 +94,47 @@ def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
         run_id = spec.run_id or "<made at the start>"
         spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
     return placement.plan(program.recognized(spec), _inherited() if environ is None else environ)
+
+
+class _in_words_of_python:  # noqa: N801 (reads like a function)
+    """Names fields of `JobSpec` in errors, instead of options of the command line."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, BadInputError):
+            error.what, error.hint, error.where = map(_field_names, (error.what, error.hint, error.where))
+            error.args = (error.what,)
+
+
+_FIELDS = {
+    "bind_cores_to_rank": "bind_cores",
+    "elastic_training": "elastic",
+    "enable_each_rank_log": "rank_log_dir",
+    "export": "exports",
+    "max_elastic_nodes": "max_nodes",
+    "min_elastic_nodes": "min_nodes",
+    "module": 'kind="module"',
+    "no_local_rank": 'local_rank_arg="never"',
+    "no_python": 'kind="exec"',
+    "no_ssh": "by_hand",
+    "no_ssh_check": "preflight",
+}
+"""Fields of `JobSpec` and `Program` that are not called like their options."""
+
+
+def _field_names(text: str) -> str:
+    if "-" not in text:
+        return text
+    import re
+
+    named = re.sub(r"(?<![\w-])--([a-z][a-z_-]+)", lambda option: _field(option[1].replace("-", "_")), text)
+    return re.sub(r"(?<![\w-])-m(?![\w-])", _FIELDS["module"], named)
+
+
+def _field(option: str) -> str:
+    return _FIELDS.get(option, option)
 
 
 def _inherited() -> Mapping[str, str]:

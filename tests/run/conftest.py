@@ -76,7 +76,7 @@ class Terminal:
         self.closed = False
         self.status: int | None = None
         argv = argv or bireme(*args)
-        environ = clean_environ() if env is None else env
+        environ = clean_environ(NO_COLOR="1") if env is None else env
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             _resize(0, columns)

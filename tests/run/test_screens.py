@@ -89,7 +89,7 @@ def test_a_bar_stays_on_its_line(terminal, script):
     assert screen.wait() == 0
     for rank in (0, 1):
         label = b"[" + HOST + b":%d] " % rank
-        assert screen.seen.count(label + b"100% of %d\r\n" % rank) == 1
+        assert screen.seen.count(label + b"100%% of %d\r\n" % rank) == 1
         assert screen.seen.count(label) < 500
         lines = [line for line in screen.seen.split(b"\r\n") if label in line]
         assert lines[-1].endswith(label + b"end"), lines

@@ -83,7 +83,7 @@ def run(options: SessionOptions, make_crew: Callable[[Session], Crew]) -> Outcom
     Raises:
         BadInputError: this is not the main thread, in which signals are handled.
     """
-    if not _in_main_thread():
+    if not in_main_thread():
         raise BadInputError("a job can run only in the main thread: it handles the signals of the process")
     session = Session(options)
     try:
@@ -99,7 +99,8 @@ def limit_note(seconds: float) -> str:
     return f"stopped after the time limit of {seconds:g} s"
 
 
-def _in_main_thread() -> bool:
+def in_main_thread() -> bool:
+    """Whether this is the main thread, the only one that can handle signals."""
     try:
         signal.signal(signal.SIGCHLD, signal.getsignal(signal.SIGCHLD) or signal.SIG_DFL)
     except ValueError:  # only the main thread may

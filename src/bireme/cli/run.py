@@ -58,9 +58,9 @@ def _report_place(path: str | None) -> str:
 
 
 def _run(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None) -> int:
-    from bireme.api import run
+    from bireme.api import run_command
 
-    outcome = run(spec, on_restart=_say_restart, on_change=_say_change)
+    outcome = run_command(spec, on_restart=_say_restart, on_change=_say_change)
     at_end(outcome)  # first: the reader of our stderr may be stalled
     report(outcome)
     if outcome.history:

@@ -12,6 +12,7 @@ from functools import partial
 
 import bireme
 from bireme.cluster import preflight_report
+from bireme.cluster.launcher_advice import advice
 from bireme.errors import BadInputError
 from bireme.logs.console import OUT
 
@@ -189,7 +190,9 @@ class Bootstrap:
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
         lines = [line.removeprefix(f"{member.name}: ") for line in said or noise if line.strip(" -=")]
-        return lines[-8:] or [f"{self._cluster_job.backend.NAME} ended with exit code {code}"]
+        if lines:
+            return [*lines[-8:], *advice(lines)]
+        return [f"{self._cluster_job.backend.NAME} ended with exit code {code}"]
 
     def on_launcher_line(self, index: int, line: str) -> None:
         """Look for an unreachable node in a line of stderr: one process for all nodes may keep running without it."""
