@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from bireme.launch import placement
+from bireme.options import conflicts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def run(
     Raises:
         BadInputError: the job cannot be run as described; nothing has been started.
     """
+    conflicts.refuse(conflicts.of_job(spec))
     environ = _inherited() if environ is None else environ
     if spec.elastic and not spec.by_hand:
         from bireme.elastic import elastic_job
@@ -64,6 +66,7 @@ def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
     Raises:
         BadInputError: the job cannot be run as described.
     """
+    conflicts.refuse(conflicts.of_job(spec))
     if spec.elastic:  # the given address is used only while it is the first node's
         run_id = spec.run_id or "<made at the start>"
         spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bireme.cli.options import AGENT, RUN, parse
+from bireme.cli.parser import parse
 from bireme.cli.spec import job_spec
 from bireme.errors import BadInputError
 from bireme.job import JobSpec
+from bireme.options.table import select
 
-TABLES = {"run": RUN, "agent": AGENT}
+RUN = select("run")
+TABLES = {"run": RUN, "agent": select("agent")}
 NAMES = sorted({name for table in TABLES.values() for group in table.values() for o in group for name in o.names})
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 
-from bireme.cli.options import RUN, parse
+from bireme.cli.parser import parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import complain, show
+from bireme.options.table import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bireme.cli.options import Parsed
+    from bireme.cli.parser import Parsed
     from bireme.job import JobSpec
     from bireme.result.outcome import Outcome
 
@@ -24,7 +25,7 @@ _PATIENCE = 2.0
 
 def main(argv: list[str]) -> int:
     """Run ``bireme run ARGV``; return the exit code."""
-    return carry_out(parse(RUN, argv))
+    return carry_out(parse(select("run"), argv))
 
 
 def carry_out(parsed: Parsed) -> int:
@@ -40,8 +41,6 @@ def carry_out(parsed: Parsed) -> int:
         return tune.carry_out(parsed)
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
     spec = job_spec(parsed)
-    if parsed.options["json"] and not parsed.options["dry_run"]:
-        raise BadInputError("--json only works with --dry_run", hint="add --dry_run")
     if parsed.options["dry_run"]:
         return _dry_run(spec, as_json=parsed.options["json"])
     return _run_and_record(spec, place) if place else _run(spec)

@@ -35,6 +35,7 @@ from bireme.deepspeed.multinode_runner import (
 )
 from bireme.errors import BadInputError
 from bireme.logs.console import complain
+from bireme.options import conflicts
 from bireme.planning import exports
 from bireme.planning.world import encode_world_info
 from bireme.resources import filters
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterable, Mapping, Sequence
 
-    from bireme.cli.options import Parsed
+    from bireme.cli.parser import Parsed
     from bireme.resources.hostfile import HostEntry
 
 __all__ = [
@@ -174,7 +175,7 @@ def parse_resource_filter(
     if not include_str and not exclude_str:
         return host_info
     if include_str and exclude_str:
-        raise BadInputError("--include and --exclude cannot be given together")
+        conflicts.refuse(("--include", "--exclude"))
     named: dict[str, set[str]] = {}
     for node in filters.parse_filter(include_str or exclude_str):
         if node.host not in host_info:
