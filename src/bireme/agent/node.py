@@ -9,8 +9,8 @@ import time
 
 from bireme.planning.environment import MARK
 from bireme.process import cgroup, guardian, kernel
-from bireme.process.ladder import KILL_WAIT, Ladder
 from bireme.process.oom import OomWatch
+from bireme.process.stop_ladder import KILL_WAIT, Ladder
 from bireme.process.worker import WorkerStart
 from bireme.result.outcome import RankEnd
 from bireme.result.wait_status import exit_code
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bireme.loop import Loop, Timer
     from bireme.planning.start import NodePlan
     from bireme.process.guardian import Handle
-    from bireme.process.ladder import Event
+    from bireme.process.stop_ladder import Event
 
 
 class NodeEvents(Value):
