@@ -32,6 +32,7 @@ def parse(groups: Groups, argv: Sequence[str]) -> Parsed:
     """
     table = {name: option for group in groups.values() for option in group for name in option.names}
     values = {option.dest: option.absent for option in table.values()}
+    typed: dict[str, tuple[str, Any]] = {}
     words = list(argv)
     while words and words[0].startswith("-") and words[0] != "-":
         word = words.pop(0)
@@ -51,7 +52,15 @@ def parse(groups: Groups, argv: Sequence[str]) -> Parsed:
                 raise BadInputError(f"{name} needs a value: {option.placeholder}")
             value = words.pop(0)
         given = _convert(option, name, value)
-        values[option.dest] = (*values[option.dest], given) if option.kind == "list" else given
+        if option.kind == "list":
+            values[option.dest] = (*values[option.dest], given)
+            continue
+        before, old = typed.setdefault(option.dest, (name, given))
+        if before != name and old != given:
+            what = f"{before} and {name} are the same option, with two values: {old} and {given}"
+            raise BadInputError(what, hint="give it once")
+        values[option.dest] = given
+        typed[option.dest] = name, given
     return Parsed(values, tuple(words))
 
 
@@ -69,6 +78,8 @@ def _convert(option: Option, name: str, text: str) -> Any:
     """The value of an option, from its text."""
     if text in option.unset:
         return option.absent
+    if not text and not option.may_be_empty:
+        raise BadInputError("the value is empty", hint=f"leave the option out, or give {option.placeholder}", where=name)
     if option.kind == "choice" and text not in option.choices:
         raise BadInputError(f"{text!r} is not one of {', '.join(option.choices)}", where=name)
     if option.kind == "range" and ":" in text:

@@ -123,8 +123,6 @@ def _address(options: dict[str, Any]) -> dict[str, Any]:
     """The fields of ``--rdzv_endpoint``: ``ADDR``, ``ADDR:PORT`` or ``[IPV6]:PORT``; port 0 is chosen by Bireme."""
     endpoint, where = options.get("rdzv_endpoint"), "--rdzv_endpoint"
     if not endpoint:
-        if options.get("master_addr") == "":
-            raise BadInputError("the address is empty", where="--master_addr")
         return {}
     if endpoint.startswith("["):
         addr, bracket, rest = endpoint[1:].partition("]")

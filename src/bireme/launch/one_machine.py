@@ -11,6 +11,7 @@ from bireme.errors import BadInputError, UnfitError
 from bireme.job import DEFAULT_PORT
 from bireme.logs import rankfiles
 from bireme.planning.start import JobFacts, StartPlan, start_plan
+from bireme.planning.trust import may_find_env_file
 from bireme.process import activation
 from bireme.process.pid_file import PidFile
 from bireme.resources import devices, filters, program
@@ -89,6 +90,7 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
     lease, note = (lease_named_port(spec.master_port), "") if spec.master_port else lease_port()
     said = [("info", text) for text in (*notes, note) if text]
     try:
+        _check_address(spec.master_addr, said)
         is_declared = declared is not None and declared.slots is not None
         return _prepare_node(
             spec, environ, active, host, found.accelerator, lease.port, lease, said, declared=is_declared
@@ -136,6 +138,7 @@ def _prepare_node(
     declared: bool,
 ) -> Prepared:
     interpreter, environ = activation.interpreter(spec, environ)
+    environ = _with_exports(spec, environ, notes)
     job = JobFacts(
         os.urandom(6).hex(),
         accelerator,
@@ -152,6 +155,36 @@ def _prepare_node(
     if threads and ranks > 1 and not node.bound:
         notes.append(("info", f"OMP_NUM_THREADS={threads} for each rank: {node.cores} cores for {ranks} ranks"))
     return Prepared(plan, environ, lease, tuple(notes))
+
+
+def _with_exports(spec: JobSpec, environ: Mapping[str, str], notes: list[tuple[str, str]]) -> Mapping[str, str]:
+    """The environment with the variables of ``--export`` and of environment files, as on many nodes; adds notes."""
+    home = os.path.expanduser("~")
+    if not spec.exports and not may_find_env_file(environ, home, os.getcwd()):
+        return environ
+    from bireme.planning.exports import exports
+
+    found = exports(environ, spec.exports, home, os.getcwd())
+    notes.extend(found.notes())
+    return {**environ, **found.chosen()}
+
+
+def _check_address(addr: str | None, notes: list[tuple[str, str]]) -> None:
+    """Check that the ranks of this machine can meet at an address that the user gave."""
+    if addr is None:
+        return
+    import _socket
+
+    from bireme.resources.locality import is_this_machine
+
+    if is_this_machine(addr):
+        return
+    try:
+        _socket.getaddrinfo(addr, None)
+    except (OSError, UnicodeError):
+        hint = "leave the option out: on one machine the ranks meet at 127.0.0.1"
+        raise BadInputError(f"no such address: {addr!r}", hint=hint, where="--master_addr") from None
+    notes.append(("warning", f"--master_addr: {addr} is not an address of this machine"))
 
 
 def _check_working_directory() -> None:

@@ -51,6 +51,8 @@ EXCLUDES = (
     Excludes("--module", ("--no_python",)),
     Excludes("--no_local_rank", ("--local_rank_arg",)),
     Excludes("--rdzv_endpoint", ("--master_addr", "--master_port")),
+    Excludes("--log_dir", ("--enable_each_rank_log",)),
+    Excludes("--fold", ("--output raw", "--output rank0", "--output none"), why="only labelled lines are folded"),
     Excludes("--num_nodes", ("--max_elastic_nodes",)),
     Excludes(ELASTIC_RANGE, ("--min_elastic_nodes", "--max_elastic_nodes")),
     Excludes("--autotuning", ("--elastic_training",), hint="tune first"),

@@ -64,6 +64,11 @@ class Option(Value):
         return self.metavar or ("SECONDS" if self.kind == "seconds" else "")
 
     @property
+    def may_be_empty(self) -> bool:
+        """Whether an empty value is allowed. It means the same as leaving the option out."""
+        return self.kind == "word" and self.default == ""
+
+    @property
     def absent(self) -> Any:
         """The value if the option is not given."""
         return False if self.kind == "flag" else () if self.kind == "list" else self.default

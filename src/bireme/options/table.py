@@ -58,7 +58,6 @@ GROUPS: Groups = {
             help="list of nodes, instead of a hostfile: 'node[1-4]:8,other:2'",
             kind="word",
             metavar="HOSTS",
-            default="",
             commands=_NODES,
         ),
         Option(
@@ -335,6 +334,7 @@ GROUPS: Groups = {
             help="stop the job after this many seconds, with exit code 124",
             kind="seconds",
             commands=_RANKS,
+            zero="would stop the job at once",
             shared=False,
         ),
         Option(
