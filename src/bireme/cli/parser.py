@@ -79,9 +79,13 @@ def _convert(option: Option, name: str, text: str) -> Any:
     if text in option.unset:
         return option.absent
     if not text and not option.may_be_empty:
-        raise BadInputError("the value is empty", hint=f"leave the option out, or give {option.placeholder}", where=name)
-    if option.kind == "choice" and text not in option.choices:
-        raise BadInputError(f"{text!r} is not one of {', '.join(option.choices)}", where=name)
+        raise BadInputError(
+            "the value is empty", hint=f"leave the option out, or give {option.placeholder}", where=name
+        )
+    if option.kind == "choice":
+        if text.lower() not in option.choices:
+            raise BadInputError(f"{text!r} is not one of {', '.join(option.choices)}", where=name)
+        return text.lower()
     if option.kind == "range" and ":" in text:
         first, _, last = text.partition(":")
         return whole(first, name), whole(last, name)
