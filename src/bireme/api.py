@@ -40,6 +40,11 @@ def run(
     """
     conflicts.refuse(conflicts.of_job(spec))
     environ = _inherited() if environ is None else environ
+    if spec.rendezvous:
+        from bireme.launch import typed_on_each_node
+
+        if typed_on_each_node.applies(spec, environ):
+            return typed_on_each_node.run(spec, environ)
     if spec.elastic and not spec.by_hand:
         from bireme.elastic import elastic_job
 
@@ -67,10 +72,16 @@ def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
         BadInputError: the job cannot be run as described.
     """
     conflicts.refuse(conflicts.of_job(spec))
+    environ = _inherited() if environ is None else environ
+    if spec.rendezvous:
+        from bireme.launch import typed_on_each_node
+
+        if typed_on_each_node.applies(spec, environ):
+            return typed_on_each_node.plan(spec, environ)
     if spec.elastic:  # the given address is used only while it is the first node's
         run_id = spec.run_id or "<made at the start>"
         spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
-    return placement.plan(spec, _inherited() if environ is None else environ)
+    return placement.plan(spec, environ)
 
 
 def _inherited() -> Mapping[str, str]:

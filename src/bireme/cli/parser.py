@@ -11,7 +11,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from bireme.options.option import Groups, Option
@@ -24,14 +24,19 @@ class Parsed(Value):
     command: tuple[str, ...]
 
 
-def parse(groups: Groups, argv: Sequence[str]) -> Parsed:
+def parse(groups: Groups, argv: Sequence[str], defaults: Mapping[str, Any] | None = None) -> Parsed:
     """Read options up to the first word that is not one; that word and all after it are the command, unchanged.
+
+    Args:
+        groups: the options.
+        argv: the command line.
+        defaults: the values of options that are not on it.
 
     Raises:
         BadInputError: an option is unknown, or its value is missing or invalid.
     """
     table = {name: option for group in groups.values() for option in group for name in option.names}
-    values = {option.dest: option.absent for option in table.values()}
+    values = {**{option.dest: option.absent for option in table.values()}, **(defaults or {})}
     typed: dict[str, tuple[str, Any]] = {}
     words = list(argv)
     while words and words[0].startswith("-") and words[0] != "-":
@@ -91,7 +96,7 @@ def _convert(option: Option, name: str, text: str) -> Any:
         return whole(first, name), whole(last, name)
     if option.kind == "seconds":
         return _bounded(option, name, _seconds(text, name))
-    if option.kind in ("count", "range") or (option.kind == "slots" and text != "cpu"):
+    if option.kind in ("count", "range") or (option.kind == "slots" and text not in ("cpu", "xpu")):
         return _bounded(option, name, whole(text, name))
     return text
 

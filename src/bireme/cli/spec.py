@@ -6,10 +6,12 @@ from bireme.cli.parser import whole
 from bireme.errors import BadInputError
 from bireme.job import DEFAULT_ELASTIC_RESTARTS, JobSpec, Program
 from bireme.options import conflicts
+from bireme.options.other_launchers import TORCHRUN
 from bireme.options.table import GROUPS, fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from bireme.cli.parser import Parsed
@@ -61,11 +63,12 @@ def _fields(options: dict[str, Any]) -> dict[str, Any]:
                 found[field] = option.sets
         elif value is not None:
             found[field] = value
-    found.update(_slots(options))
     found.update(_address(options))
+    found.update(_slots(options))
+    found.update(_as_other_launchers(options))
     for name in ("wrap", "launcher_args"):
         found[name] = _words(options.get(name, ""), f"--{name}")
-    found["wrap_ranks"] = _ranks(options.get("wrap_ranks", ""))
+    found["wrap_ranks"] = _ranks(options.get("wrap_ranks", ""), "--wrap_ranks")
     found["save_pid"] = bool(options.get("save_pid"))
     return found
 
@@ -110,13 +113,68 @@ def _program(parsed: Parsed) -> Program:
 
 
 def _slots(options: dict[str, Any]) -> dict[str, Any]:
-    """Slots per node, and the accelerator where torchrun's word ``cpu`` chooses both."""
-    number = options.get("num_gpus")
-    if number != "cpu":
-        return {"num_gpus": number}
-    import os
+    """Slots per node, and the accelerator where a word of torchrun (``cpu``, ``xpu``) chooses it."""
+    number, ids = options.get("num_gpus"), options.get("gpu_ids")
+    if number == "xpu":
+        return {"accelerator": "xpu", "num_gpus": None}
+    if number == "cpu":
+        import os
 
-    return {"num_gpus": os.cpu_count() or 1, "accelerator": "cpu"}
+        return {"num_gpus": os.cpu_count() or 1, "accelerator": "cpu"}
+    if options.get("num_processes"):
+        number = _for_each(options["num_processes"], options.get("num_nodes") or 1)
+    if ids is None:
+        return {"num_gpus": number}
+    if options.get("num_nodes") not in (None, 1):
+        hint = "set CUDA_VISIBLE_DEVICES on each node instead"
+        raise BadInputError("names devices of one machine only", hint=hint, where="--gpu_ids")
+    return {"num_nodes": None, "include": "localhost:" + ",".join(ids.split(",")[:number])}
+
+
+def _for_each(processes: int, nodes: int | tuple[int, int]) -> int:
+    """Ranks on each node, of accelerate's number for all nodes together."""
+    if isinstance(nodes, tuple) or processes % nodes:
+        what = f"{processes} processes cannot be shared equally by the nodes"
+        raise BadInputError(what, hint="give --num_gpus, the ranks on each node", where="--num_processes")
+    return processes // nodes
+
+
+def _as_other_launchers(options: dict[str, Any]) -> dict[str, Any]:
+    """The fields that options of torchrun and accelerate set, where these differ from ours."""
+    found: dict[str, Any] = {}
+    if options.get("standalone"):
+        found["hosts"] = "localhost"
+    if options.get("redirects") == "3":
+        found["output"] = "none"
+    if options.get("local_ranks_filter"):
+        found["local_ranks"] = _ranks(options["local_ranks_filter"], "--local_ranks_filter")
+    nodes, backend = options.get("num_nodes"), options.get("rdzv_backend")
+    numbered = options.get("node_rank") is not None and backend != "c10d"
+    pool = any(options.get(name) for name in ("hosts", "hostfile", "standalone", "no_ssh", "native_ranks"))
+    address = options.get("rdzv_endpoint") or (numbered and options.get("master_addr"))
+    if nodes not in (None, 1) and address and not pool and not (numbered and isinstance(nodes, tuple)):
+        found["rendezvous"] = "static" if numbered else "c10d"
+        found["torchrun_args"] = tuple(_to_torchrun(options))
+    if options.get("numa_binding") and not found.get("rendezvous"):
+        found["bind_cores"] = True
+    variables = {
+        "ACCELERATE_MIXED_PRECISION": options.get("mixed_precision"),
+        "ACCELERATE_DYNAMO_BACKEND": (options.get("dynamo_backend") or "").upper(),
+        "OMP_NUM_THREADS": options.get("num_cpu_threads_per_process"),
+        "ACCELERATE_USE_CPU": options.get("cpu"),
+    }
+    set_here = tuple(f"{name}={value}" for name, value in variables.items() if value)
+    if set_here:
+        found["exports"] = (*set_here, *options.get("export", ()))
+    return found
+
+
+def _to_torchrun(options: dict[str, Any]) -> Iterator[str]:
+    """The options that only PyTorch's agent has, as words for it."""
+    for option in TORCHRUN:
+        value = options.get(option.dest)
+        if option.to_torchrun and value not in (None, False):
+            yield option.name.replace("_", "-") + ("" if value is True else f"={value}")
 
 
 def _address(options: dict[str, Any]) -> dict[str, Any]:
@@ -154,13 +212,13 @@ def _words(text: str, where: str) -> tuple[str, ...]:
         raise BadInputError(f"{text!r}: {error}", where=where) from None
 
 
-def _ranks(text: str) -> tuple[int, ...]:
+def _ranks(text: str, where: str) -> tuple[int, ...]:
     ranks: list[int] = []
     for word in text.split(",") if text else ():
         first, dash, last = word.strip().partition("-")
-        low = whole(first, "--wrap_ranks")
-        high = whole(last, "--wrap_ranks") if dash else low
+        low = whole(first, where)
+        high = whole(last, where) if dash else low
         if not 0 <= low <= high <= _MOST_RANKS:
-            raise BadInputError(f"not a list of ranks: {word!r} (expected e.g. 0,3-5)", where="--wrap_ranks")
+            raise BadInputError(f"not a list of ranks: {word!r} (expected e.g. 0,3-5)", where=where)
         ranks += range(low, high + 1)
     return tuple(ranks)

@@ -76,16 +76,7 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
     if declared is not None and declared.slots is not None:
         active = {declared.name: devices.remote_slots(found, declared.slots)}
     else:
-        filtered = bool(spec.include or spec.exclude)
-        slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=filtered)
-        name = HOST if declared is None else declared.name
-        active = filters.apply_filters(
-            {name: slots},
-            spec.include,
-            spec.exclude,
-            aliases=filters.local_aliases(name),
-            slot_aliases=devices.slot_aliases(found),
-        )
+        active, notes = _slots_left(spec, found, HOST if declared is None else declared.name)
     (host,) = active
     lease, note = (lease_named_port(spec.master_port), "") if spec.master_port else lease_port()
     said = [("info", text) for text in (*notes, note) if text]
@@ -98,6 +89,29 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
     except BaseException:
         lease.close()
         raise
+
+
+def own_slots(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The slots of this machine that a job may use.
+
+    Raises:
+        BadInputError: a filter or a number does not fit what there is.
+    """
+    active, _ = _slots_left(spec, devices.discover(spec.accelerator, environ), HOST)
+    return active[HOST]
+
+
+def _slots_left(spec: JobSpec, found: devices.Devices, name: str) -> tuple[Pool, tuple[str, ...]]:
+    """What filters and ``--num_gpus`` leave of this machine, which has this name in the pool; and messages."""
+    slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=bool(spec.include or spec.exclude))
+    active = filters.apply_filters(
+        {name: slots},
+        spec.include,
+        spec.exclude,
+        aliases=filters.local_aliases(name),
+        slot_aliases=devices.slot_aliases(found),
+    )
+    return active, notes
 
 
 def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:
@@ -204,6 +218,28 @@ def run(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = N
     return _at_fault(name, lambda: _run(spec, prepare(spec, environ, declared), os.getpid()))
 
 
+def prepare_node(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:
+    """Make the plan as :func:`prepare_by_hand`; of an elastic job, with PyTorch's agent, which starts the ranks.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        world: the slots of every node.
+        node_rank: the place of this node in it.
+
+    Raises:
+        BadInputError: as :func:`prepare_by_hand`, or the ranks' Python does not have PyTorch.
+    """
+    if not spec.elastic:
+        return prepare_by_hand(spec, environ, world, node_rank)
+    from bireme.launch.with_torch import interpreter_with_torch
+    from bireme.planning.torchrun import by_torchrun
+
+    interpreter = interpreter_with_torch(spec, environ)
+    prepared = prepare_by_hand(spec, environ, world, node_rank)
+    return prepared.replace(plan=by_torchrun(prepared.plan, spec, interpreter, len(world)))
+
+
 def run_by_hand(
     spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int, main_pid: int | None
 ) -> Outcome:
@@ -219,15 +255,7 @@ def run_by_hand(
     Raises:
         BadInputError: see :func:`prepare_by_hand`.
     """
-    if not spec.elastic:
-        prepared = prepare_by_hand(spec, environ, world, node_rank)
-    else:
-        from bireme.launch.with_torch import interpreter_with_torch
-        from bireme.planning.torchrun import by_torchrun
-
-        interpreter = interpreter_with_torch(spec, environ)
-        prepared = prepare_by_hand(spec, environ, world, node_rank)
-        prepared = prepared.replace(plan=by_torchrun(prepared.plan, spec, interpreter, len(world)))
+    prepared = prepare_node(spec, environ, world, node_rank)
     return _at_fault(list(world)[node_rank], lambda: _run(spec, prepared, main_pid))
 
 

@@ -30,6 +30,8 @@ class Option(Value):
         unset: values that mean the same as leaving the option out, mostly because they are DeepSpeed's defaults.
         least, most: bounds of a number; ``None``: none.
         zero: why a number of seconds cannot be 0; "": it can.
+        needless: why the option, which another launcher has, is not needed; "": it is done.
+        to_torchrun: whether PyTorch's agent gets the option, where that starts the ranks.
         shared: whether ``bireme tune`` passes the option on to every experiment.
     """
 
@@ -46,6 +48,8 @@ class Option(Value):
     least: float | None = None
     most: float | None = None
     zero: str = ""
+    needless: str = ""
+    to_torchrun: bool = False
     shared: bool = True
 
     @property

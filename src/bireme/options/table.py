@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bireme import job
 from bireme.options.option import Option
+from bireme.options.other_launchers import ACCELERATE, TORCHRUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ GROUPS: Groups = {
             commands=_NODES,
         ),
         Option(
-            names=("--num_nodes", "--nnodes"),
+            names=("--num_nodes", "--nnodes", "--num_machines"),
             help="use the first N nodes; MIN:MAX turns on elastic training",
             kind="range",
             metavar="N",
@@ -118,8 +119,8 @@ GROUPS: Groups = {
             field="by_hand",
         ),
         Option(
-            names=("--node_rank",),
-            help="number of this node, from 0, with --no_ssh",
+            names=("--node_rank", "--machine_rank"),
+            help="number of this node, from 0, where the command is typed on each node",
             kind="count",
             metavar="K",
         ),
@@ -195,7 +196,7 @@ GROUPS: Groups = {
     ),
     "rendezvous": (
         Option(
-            names=("--master_addr",),
+            names=("--master_addr", "--main_process_ip"),
             help="address where the ranks meet (default on one machine: 127.0.0.1)",
             kind="word",
             metavar="ADDR",
@@ -203,11 +204,12 @@ GROUPS: Groups = {
             shared=False,
         ),
         Option(
-            names=("--master_port",),
+            names=("--master_port", "--main_process_port"),
             help="port where the ranks meet (default: 29500, or a free one if that is taken)",
             kind="count",
             metavar="PORT",
             commands=_RANKS,
+            unset=("0",),
             least=1,
             most=65535,
             shared=False,
@@ -323,7 +325,7 @@ GROUPS: Groups = {
     ),
     "conduct": (
         Option(
-            names=("--grace",),
+            names=("--grace", "--shutdown_timeout"),
             help="seconds between SIGTERM and SIGKILL when ranks are stopped (default: 10)",
             kind="seconds",
             default=job.DEFAULT_GRACE,
@@ -438,6 +440,8 @@ GROUPS: Groups = {
             shared=False,
         ),
     ),
+    "as torchrun": TORCHRUN,
+    "as accelerate": ACCELERATE,
 }
 """All options by group, in the order of the help pages."""
 

@@ -21,6 +21,7 @@ _ITS_OWN = (
         "TORCHELASTIC_RESTART_COUNT",
         "TORCHELASTIC_MAX_RESTARTS",
         "TORCHELASTIC_ERROR_FILE",
+        *("ROLE_NAME", "ROLE_WORLD_SIZE"),
     ),
 )
 """Variables about nodes and ranks that PyTorch's agent sets itself, or that are wrong after a change of nodes."""
@@ -42,16 +43,16 @@ def by_torchrun(plan: StartPlan, spec: JobSpec, interpreter: str, nodes: int) ->
     mig = len(node.workers) > 1 and is_mig(node.workers[0].slot)
     conflicts.refuse({*conflicts.of_job(spec), "--no_ssh", "--node_rank", *((conflicts.MIG,) if mig else ())})
     most = spec.max_nodes or max(nodes, spec.min_nodes)
-    address = f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
     kind = {"module": ("-m",), "exec": ("--no-python",), "script": ()}[spec.program.kind]
     argv = (
         *(interpreter, "-m", "torch.distributed.run"),
         f"--nnodes={spec.min_nodes}:{most}",
         f"--nproc-per-node={len(node.workers)}",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={address}:{plan.master_port}",
+        *_rendezvous(plan, spec),
         f"--rdzv-id={spec.run_id}",
+        f"--role={spec.role}",
         f"--max-restarts={spec.restarts}",
+        *spec.torchrun_args,
         *kind,
         spec.program.target,
         *spec.program.args,
@@ -60,3 +61,14 @@ def by_torchrun(plan: StartPlan, spec: JobSpec, interpreter: str, nodes: int) ->
     slots = ",".join(worker.slot for worker in node.workers)
     agent = WorkerPlan(0, 0, slots, argv, {"TORCHELASTIC_ERROR_FILE": os.devnull})
     return plan.replace(world_size=1, nodes=(node.replace(env=env, workers=(agent,)),))
+
+
+def _rendezvous(plan: StartPlan, spec: JobSpec) -> tuple[str, ...]:
+    """How the nodes find each other: by their numbers, or numbered by PyTorch."""
+    address = f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
+    if spec.rendezvous == "static":
+        return (
+            *("--rdzv-backend=static", f"--node-rank={spec.node_rank}"),
+            *(f"--master-addr={address}", f"--master-port={plan.master_port}"),
+        )
+    return ("--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{plan.master_port}")
