@@ -6,6 +6,7 @@ import os
 
 from bireme.launch import placement
 from bireme.options import conflicts
+from bireme.resources import program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def run(
         BadInputError: the job cannot be run as described; nothing has been started.
     """
     conflicts.refuse(conflicts.of_job(spec))
-    environ = _inherited() if environ is None else environ
+    environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
     if spec.rendezvous:
         from bireme.launch import typed_on_each_node
 
@@ -72,7 +73,7 @@ def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
         BadInputError: the job cannot be run as described.
     """
     conflicts.refuse(conflicts.of_job(spec))
-    environ = _inherited() if environ is None else environ
+    environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
     if spec.rendezvous:
         from bireme.launch import typed_on_each_node
 

@@ -59,10 +59,7 @@ def parse_run(groups: Groups, argv: Sequence[str], environ: Mapping[str, str]) -
 def _words(groups: Groups, name: str, environ: Mapping[str, str], given: set[str]) -> Iterator[str]:
     """The option of one variable; none for an address where ``PET_RDZV_ENDPOINT`` has one."""
     value = environ[_PET + name[2:].upper()]
-    flags = {
-        flag for options in groups.values() for option in options if option.kind == "flag" for flag in option.names
-    }
-    if name in flags:
+    if any(name in option.names and option.kind == "flag" for options in groups.values() for option in options):
         if value not in ("0", "False", "false"):
             yield name
     elif not (name in ("--master_addr", "--master_port") and "--rdzv_endpoint" in given):

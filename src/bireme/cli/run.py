@@ -10,6 +10,7 @@ from bireme.errors import OK, BadInputError
 from bireme.logs.console import complain, show
 from bireme.options.other_launchers import needless
 from bireme.options.table import select
+from bireme.resources.program import recognized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def carry_out(parsed: Parsed) -> int:
 
         return tune.carry_out(parsed)
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
-    spec = job_spec(parsed)
+    spec = recognized(job_spec(parsed))
     for line in needless(parsed.options, torchrun=bool(spec.rendezvous)):
         if spec.log_level in ("debug", "info"):
             complain(line)
