@@ -136,7 +136,7 @@ def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node
     accelerator = devices.discover(spec.accelerator, environ).accelerator
     host = list(world)[node_rank]
     port = spec.master_port or DEFAULT_PORT
-    return _prepare_node(spec, environ, world, host, accelerator, port, None, [], declared=True)
+    return _prepare_node(spec, environ, world, host, accelerator, port, None, [], declared=not spec.rendezvous)
 
 
 def _prepare_node(
