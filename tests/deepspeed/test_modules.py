@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -92,7 +93,7 @@ def test_a_missing_hostfile_does_not_hide_other_mistakes(folder: Path) -> None:
 
 
 def test_a_tree_of_processes_ends(tmp_path: Path) -> None:
-    """One of them ignores nothing; all of them are gone afterwards, the grandchild too."""
+    """All of it has ended afterwards, the grandchild too, whether or not somebody has reaped that."""
     inner = "import os, time; print(os.getpid(), flush=True); time.sleep(1000)"
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
     process = subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE, text=True)
@@ -100,8 +101,7 @@ def test_a_tree_of_processes_ends(tmp_path: Path) -> None:
     grandchild = os.pidfd_open(int(process.stdout.readline()))
     terminate_process_tree(process.pid)
     assert process.wait() == -signal.SIGTERM
-    with pytest.raises(ProcessLookupError):
-        signal.pidfd_send_signal(grandchild, 0)
+    assert select.select([grandchild], [], [], 0)[0], "the grandchild has not ended"
     os.close(grandchild)
     process.stdout.close()
     with pytest.raises(OSError):
