@@ -70,11 +70,11 @@ def _part(spec: JobSpec, environ: Mapping[str, str]) -> _Part:
     assert least is not None
     spec = spec.replace(include="", exclude="", num_gpus=None, num_nodes=None, by_hand=True)
     if spec.rendezvous == "static" and not spec.restarts:
-        if spec.node_rank is None or not 0 <= spec.node_rank < least:
-            hint = f"expected 0 to {least - 1}"
-            raise BadInputError(f"no such node: {spec.node_rank}", hint=hint, where="--node_rank")
+        number = spec.node_rank
+        if number is None or not 0 <= number < least:
+            raise BadInputError(f"no such node: {number}", hint=f"expected 0 to {least - 1}", where="--node_rank")
         spec = spec.replace(run_id=spec.run_id or "none")  # the same on every node, and torchrun's default
-        return _Part(spec, {f"node{number}": slots for number in range(least)}, spec.node_rank)
+        return _Part(spec, {f"node{place}": slots for place in range(least)}, number)
     words = spec.torchrun_args if spec.log_dir is None else (*spec.torchrun_args, f"--log-dir={spec.log_dir}")
     spec = spec.replace(
         elastic=True,
