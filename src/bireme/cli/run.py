@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from bireme.cli import duplicate_starts
 from bireme.cli.parser import parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
@@ -48,6 +49,7 @@ def carry_out(parsed: Parsed) -> int:
         return tune.carry_out(parsed)
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
     spec = recognized(job_spec(parsed))
+    duplicate_starts.refuse(spec, os.environ)
     for line in needless(parsed.options, torchrun=bool(spec.rendezvous)):
         if spec.log_level in ("debug", "info"):
             complain(line)
