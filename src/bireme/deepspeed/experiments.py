@@ -19,7 +19,7 @@ from bireme.tune.deepspeed.config import SECTION
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.reading import read_document
 from bireme.tune.deepspeed.results import read_metrics, read_model_info
-from bireme.tune.deepspeed.trial_command import experiment_args
+from bireme.tune.deepspeed.trial_command import experiment_args, fits_argument
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.experiment import End, LaunchRequest, read_report, tail
 from bireme.tune.launching import Launch, ResourcePool
@@ -189,7 +189,8 @@ class Experiments:
         if _is_profile(exp):
             ds_config[SECTION]["model_info_path"] = info
         command = self._command(exp)
-        path = self._files.result(exp["name"], "ds_config.json") if command.by_file else ""
+        by_file = command.by_file or not fits_argument(ds_config)
+        path = self._files.result(exp["name"], "ds_config.json") if by_file else ""
         return {
             "ds_config": ds_config,
             "num_nodes": exp["num_nodes"],

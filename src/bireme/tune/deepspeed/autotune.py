@@ -83,7 +83,7 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
             earlier, notes = resume(journal, files, _identity(config, request), now, overwrite=overwrite)
             tuning = Tuning(space, world, capacity=request.capacity, earlier=earlier)
             watcher = show(tuning)
-            for note in (journal.note, *notes):
+            for note in (journal.note, *notes, tuning.warning):
                 watcher.note(note)
             if not lock.taken():
                 watcher.note("waiting for experiments of an earlier tuner to end")

@@ -10,7 +10,7 @@ from bireme import isolated
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.results import ModelInfo, read_metrics, read_model_info
 from bireme.tune.deepspeed.step_timing import last_step, samples_per_second
-from bireme.tune.deepspeed.trial_command import experiment_args
+from bireme.tune.deepspeed.trial_command import experiment_args, fits_argument
 from bireme.tune.deepspeed.tuning import RecordedTrial, Trial, Tuning
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.experiment import End, LaunchRequest, tail
@@ -71,7 +71,7 @@ class Trials:
         written = self._files.result(name, "model_info.json" if trial.kind == "profile" else "metrics.json")
         ds_config = self._tuning.ds_config(trial, written)
         ds_config["steps_per_print"] = 1  # a log line for each step, which gives its time
-        path = self._files.result(name, "ds_config.json") if options.by_file else ""
+        path = self._files.result(name, "ds_config.json") if options.by_file or not fits_argument(ds_config) else ""
         report = self._files.result(name, "outcome.json")
         limit = () if options.limit is None else ("--time_limit", f"{options.limit:g}")
         words = self._launch.command(
