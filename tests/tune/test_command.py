@@ -245,15 +245,19 @@ def wait_for(path: Path) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_it_keeps_what_it_has_and_goes_on(desk, signum):
-    process = desk.start("--until", "go")
-    wait_for(desk.results / NAMES[1] / "stdout.log")
+    words, log = ("--until", "go", "--say", "up"), desk.results / NAMES[1] / "stderr.log"
+    process = desk.start(*words)
+    wait_for(log)
+    while log.read_text().count("up") < 2:  # both ranks
+        time.sleep(0.005)
     process.send_signal(signum)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signum, err
     assert b"interrupted: the same command resumes the search" in out
     assert desk.stage.left() == {}
+    assert ("KeyboardInterrupt" in log.read_text()) == (signum == signal.SIGINT), "the ranks get Ctrl+C as such"
     (desk.folder / "go").touch()
-    assert "measured" in desk.run("--until", "go").stdout
+    assert "measured" in desk.run(*words).stdout
 
 
 def test_a_second_tuner_is_refused(desk):

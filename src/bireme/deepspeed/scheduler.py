@@ -145,7 +145,10 @@ class ResourceManager:
         signals: list[int] = []
 
         def interrupt(signum: int) -> None:
-            (executor.kill if signals and signum in (signal.SIGINT, signal.SIGQUIT) else executor.stop)()
+            if signals and signum in (signal.SIGINT, signal.SIGQUIT):
+                executor.kill()
+            else:
+                executor.stop(signum)
             signals.append(signum)
             loop.stop()
 

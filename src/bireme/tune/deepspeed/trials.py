@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bireme import isolated
+from bireme.resources import extension_locks
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.results import ModelInfo, read_metrics, read_model_info
 from bireme.tune.deepspeed.step_timing import last_step, samples_per_second
@@ -117,6 +118,9 @@ class Trials:
         if end.enough:
             return self._ended_by_us(name, end, figures, reason)
         result = diagnose(end, figures, reason, tail(self._files.result(name, "stderr.log")))
+        if result.cause == "timed out" and (locks := extension_locks.stale(self._options.environ)):
+            removal = extension_locks.removal(locks[0])
+            return result.replace(reason=f"{result.reason}; perhaps it waited for a stale lock of PyTorch: {removal}")
         return result.replace(samples=self._samples(name)) if result.cause == "ok" else result
 
     def _ended_by_us(self, name: str, end: End, figures: Mapping[str, float], reason: str) -> TrialResult:
