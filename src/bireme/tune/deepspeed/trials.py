@@ -118,6 +118,9 @@ class Trials:
         if end.enough:
             return self._ended_by_us(name, end, figures, reason)
         result = diagnose(end, figures, reason, tail(self._files.result(name, "stderr.log")))
+        if result.cause == "no metric" and not self._is_deepspeed(name):
+            hint = "the script's output does not mention DeepSpeed: does it call deepspeed.initialize?"
+            return result.replace(reason=f"{result.reason}; {hint}")
         if result.cause == "timed out" and (locks := extension_locks.stale(self._options.environ)):
             removal = extension_locks.removal(locks[0])
             return result.replace(reason=f"{result.reason}; perhaps it waited for a stale lock of PyTorch: {removal}")
@@ -135,6 +138,13 @@ class Trials:
                 seconds=end.seconds,
             )
         return TrialResult(cause="ok", seconds=end.seconds, metrics=dict(figures), samples=samples)
+
+    def _is_deepspeed(self, name: str) -> bool:
+        """Whether a run has left a sign of DeepSpeed: a file of figures, or its name in the output."""
+        if any(os.path.exists(self._files.result(name, file)) for file in ("metrics.json", "model_info.json")):
+            return True
+        logs = (tail(self._files.result(name, file)) for file in ("stdout.log", "stderr.log"))
+        return any("deepspeed" in log.lower() for log in logs)
 
     def _samples(self, name: str) -> float | None:
         trial = self._pending[name]
