@@ -226,7 +226,7 @@ class RemoteAgent:
         self._heartbeat = ask.heartbeat
         kept = {name: value for name, value in self._environ.items() if not name.startswith(ask.unset)}
         preflight = NodePreflight(spec, self._environ, {**kept, **ask.exports})
-        preflight.examine(ask.cwd, ask.slots)
+        preflight.examine(ask.cwd, ask.slots, ask.tasks)
         self._environ_for_ranks = preflight.environ
         if ask.first:
             self._listener = preflight.listen()
