@@ -194,3 +194,11 @@ def test_an_address_that_cannot_be(stage, script):
     done = stage.run("run", "--master_addr", "192.0.2.7", script("print(1)"))
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert "192.0.2.7 is not an address of this machine" in done.stderr
+
+
+def test_a_stale_lock_of_pytorch_is_named(look, tmp_path):
+    (tmp_path / "adam").mkdir()
+    (tmp_path / "adam" / "lock").touch()
+    looks = look(env={**clean_environ(), "TORCH_EXTENSIONS_DIR": str(tmp_path)})
+    assert f"bireme: {tmp_path}/adam/lock is a stale lock of PyTorch: " in looks.done.stderr
+    assert f" rm {tmp_path}/adam/lock\n" in looks.done.stderr

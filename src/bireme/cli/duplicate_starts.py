@@ -29,8 +29,8 @@ _LONGEST = 200
 def refuse(spec: JobSpec, environ: Mapping[str, str]) -> None:
     """Refuse a job that every task of ``srun`` or ``mpirun`` would start as a whole.
 
-    Not refused: a job of which each command starts its own part (``--no_ssh``, or numbered as for torchrun), and jobs of this machine alone that
-    the user asked for (``--hosts localhost``), which several tasks may start side by side.
+    Not refused: a job of which each command starts its own part (``--no_ssh``, or numbered as for torchrun), and jobs
+    of this machine alone that the user asked for (``--hosts localhost``), which several tasks may start side by side.
 
     Raises:
         BadInputError: this is the first of several tasks.

@@ -14,7 +14,7 @@ from bireme.planning.start import JobFacts, StartPlan, start_plan
 from bireme.planning.trust import may_find_env_file
 from bireme.process import activation
 from bireme.process.pid_file import PidFile
-from bireme.resources import devices, filters, program
+from bireme.resources import devices, extension_locks, filters, program
 from bireme.resources.rendezvous_port import lease_named_port, lease_port
 from bireme.value import Value
 
@@ -183,6 +183,7 @@ def _prepare_node(
     threads = plan.nodes[0].env.get("OMP_NUM_THREADS")
     if threads and ranks > 1 and not node.bound:
         notes.append(("info", f"OMP_NUM_THREADS={threads} for each rank: {node.cores} cores for {ranks} ranks"))
+    notes += (("warning", text) for text in extension_locks.warnings(environ))
     return Prepared(plan, environ, lease, tuple(notes))
 
 

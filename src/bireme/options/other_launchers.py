@@ -124,6 +124,11 @@ TORCHRUN = (
         needless="python runs the script, with the same effect",
     ),
     Option(
+        names=("--use_env",),
+        help="of torch.distributed.launch: do not pass --local_rank",
+        needless="ranks find LOCAL_RANK, and only a script that takes --local_rank is passed it",
+    ),
+    Option(
         names=("--duplicate_stdout_filters",),
         help="copy matching lines to a file",
         kind="word",
