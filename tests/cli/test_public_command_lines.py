@@ -18,6 +18,7 @@ FROM_JOB = "(/job/hostfile)"
 # What cannot run as typed, by a piece of its options, and what is said.
 ANSWERS = {
     "--master_port 66665": "--master_port: must be between 1 and 65535, not 66665",
+    "--nproc_per_node=4 --rdzv_endpoint=node1.example": "no such address: 'node1.example'",  # one node, with another's
     "--autotuning": "cannot be used with --dry_run",  # so its words were understood
 }
 

@@ -71,9 +71,10 @@ def test_where_output_goes(shown, tmp_path, words, shows, files):
 
 
 def test_files_need_a_folder(stage, script):
-    done = stage.run("run", "--tee", "3", script("print(1)"))
+    assert stage.run("run", "--tee", "3", script("print(1)")).stdout == "1\n"
+    done = stage.run("run", "-r", "3", script("print(1)"))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--tee only works with --log_dir\n  add --log_dir DIR" in done.stderr
+    assert "--redirects only works with --log_dir\n  add --log_dir DIR" in done.stderr
 
 
 def test_a_virtual_local_rank(shown):

@@ -97,7 +97,6 @@ NEEDS = (
     Needs("--json", "--dry_run", "add --dry_run"),
     Needs("--wrap_ranks", "--wrap", "add --wrap CMD"),
     Needs("--redirects", "--log_dir", "add --log_dir DIR"),
-    Needs("--tee", "--log_dir", "add --log_dir DIR"),
     Needs("--min_elastic_nodes", "--elastic_training", "add --elastic_training"),
     Needs("--max_elastic_nodes", "--elastic_training", "add --elastic_training"),
     Needs("--no_ssh", "--node_rank", "add --node_rank K, the number of this node"),

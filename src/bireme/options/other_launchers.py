@@ -47,7 +47,7 @@ TORCHRUN = (
     ),
     Option(
         names=("--tee", "-t"),
-        help="3: write the ranks' output to --log_dir, and show it",
+        help="3: show the ranks' output, and write it to --log_dir if that is given",
         kind="word",
         metavar="STREAMS",
         unset=("0",),
