@@ -8,6 +8,7 @@ from signal import SIGINT
 from bireme.agent import session
 from bireme.errors import BadInputError
 from bireme.launch import placement
+from bireme.options import conflicts
 from bireme.resources import program
 
 TYPE_CHECKING = False
@@ -48,8 +49,12 @@ def run(
             "bireme.run() works only in the main thread, where signals arrive; in another thread, start the command "
             "bireme run as a process"
         )
-    with _in_words_of_python():
+    try:
         outcome = run_command(spec, environ, on_restart, on_change)
+    except BadInputError as error:
+        from bireme.options.field_names import in_python
+
+        raise in_python(error) from None
     if outcome.interrupted == SIGINT:
         raise KeyboardInterrupt
     return outcome
@@ -62,7 +67,13 @@ def run_command(
     on_change: Callable[[Outcome, str], object] = lambda *_: None,
 ) -> Outcome:
     """As :func:`run`, for the command line: its errors name options, and Ctrl+C is an outcome."""
+    conflicts.refuse(conflicts.of_job(spec))
     environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
+    if spec.rendezvous:
+        from bireme.launch import typed_on_each_node
+
+        if typed_on_each_node.applies(spec, environ):
+            return typed_on_each_node.run(spec, environ)
     if spec.elastic and not spec.by_hand:
         from bireme.elastic import elastic_job
 
@@ -80,8 +91,12 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
     Raises:
         BadInputError: the job cannot be run as described.
     """
-    with _in_words_of_python():
+    try:
         return sketch(spec, environ).whole()
+    except BadInputError as error:
+        from bireme.options.field_names import in_python
+
+        raise in_python(error) from None
 
 
 def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
@@ -90,51 +105,17 @@ def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
     Raises:
         BadInputError: the job cannot be run as described.
     """
+    conflicts.refuse(conflicts.of_job(spec))
+    environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
+    if spec.rendezvous:
+        from bireme.launch import typed_on_each_node
+
+        if typed_on_each_node.applies(spec, environ):
+            return typed_on_each_node.plan(spec, environ)
     if spec.elastic:  # the given address is used only while it is the first node's
         run_id = spec.run_id or "<made at the start>"
         spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
-    return placement.plan(program.recognized(spec), _inherited() if environ is None else environ)
-
-
-class _in_words_of_python:  # noqa: N801 (reads like a function)
-    """Names fields of `JobSpec` in errors, instead of options of the command line."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, BadInputError):
-            error.what, error.hint, error.where = map(_field_names, (error.what, error.hint, error.where))
-            error.args = (error.what,)
-
-
-_FIELDS = {
-    "bind_cores_to_rank": "bind_cores",
-    "elastic_training": "elastic",
-    "enable_each_rank_log": "rank_log_dir",
-    "export": "exports",
-    "max_elastic_nodes": "max_nodes",
-    "min_elastic_nodes": "min_nodes",
-    "module": 'kind="module"',
-    "no_local_rank": 'local_rank_arg="never"',
-    "no_python": 'kind="exec"',
-    "no_ssh": "by_hand",
-    "no_ssh_check": "preflight",
-}
-"""Fields of `JobSpec` and `Program` that are not called like their options."""
-
-
-def _field_names(text: str) -> str:
-    if "-" not in text:
-        return text
-    import re
-
-    named = re.sub(r"(?<![\w-])--([a-z][a-z_-]+)", lambda option: _field(option[1].replace("-", "_")), text)
-    return re.sub(r"(?<![\w-])-m(?![\w-])", _FIELDS["module"], named)
-
-
-def _field(option: str) -> str:
-    return _FIELDS.get(option, option)
+    return placement.plan(spec, environ)
 
 
 def _inherited() -> Mapping[str, str]:

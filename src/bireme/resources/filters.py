@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
+from bireme.options import conflicts
 from bireme.resources.pool import Pool, listed, quoted
 from bireme.value import Value
 
@@ -79,7 +80,7 @@ def apply_filters(
         BadInputError: both filters are given, one is malformed or names an unknown node or slot, or nothing is left.
     """
     if include and exclude:
-        raise BadInputError("--include and --exclude cannot be used together", hint="use one or the other")
+        conflicts.refuse(("--include", "--exclude"))
     text, where = (include, "--include") if include else (exclude, "--exclude")
     named: dict[str, set[str]] = {}
     for node in parse_filter(text, where=where) if text else ():
@@ -177,7 +178,10 @@ def _known_host(pool: Mapping[str, tuple[str, ...]], host: str, aliases: Mapping
     for name in (host, aliases.get(host, host)):
         if name in pool:
             return name
-    raise BadInputError(f"no such node in the pool: {quoted(host)}", hint=f"nodes: {listed(pool)}", where=where)
+    hint = f"nodes: {listed(pool)}"
+    if host.replace(",", "").isdecimal() and pool:
+        hint = f"to choose slots, put the node in front: {where} {next(iter(pool))}:{host}"
+    raise BadInputError(f"no such node in the pool: {quoted(host)}", hint=hint, where=where)
 
 
 def _known_slot(
