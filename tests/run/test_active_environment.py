@@ -100,7 +100,11 @@ def test_a_module_that_is_only_in_the_active_environment(stage, script, tool, pr
 
 @pytest.mark.parametrize(
     ("python", "says"),
-    [("/no/such/python", "not found: /no/such/python"), ("/", "no Python in /"), ("/etc/passwd", "cannot be executed")],
+    [
+        ("/no/such/python", "not found: /no/such/python"),
+        ("/etc", "no Python in /etc"),
+        ("/etc/passwd", "cannot be executed"),
+    ],
 )
 def test_a_python_that_cannot_be_used(stage, script, python, says):
     done = stage.run("run", "--python", python, script(SHOWS))
