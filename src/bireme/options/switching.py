@@ -10,7 +10,9 @@ _EACH = "use --num_gpus N, the ranks on each node"
 _SLURM = "give it to sbatch or salloc; bireme run uses the allocation"
 _BIND = "use --bind_cores_to_rank"
 _RAW = "output is labelled with ranks already; --output raw removes the labels"
-_PLUGIN = "use --export with the variables ACCELERATE_* and FSDP_* that accelerate reads, or set the plug-in in the script"
+_PLUGIN = (
+    "use --export with the variables ACCELERATE_* and FSDP_* that accelerate reads, or set the plug-in in the script"
+)
 _DEEPSPEED = "give the script DeepSpeed's own options, such as --deepspeed_config"
 _TPU = "Bireme has no TPUs"
 
