@@ -7,7 +7,6 @@ The ranks are run by a *crew*: that of this machine (:mod:`bireme.agent.crew`), 
 from __future__ import annotations
 
 import signal
-import time
 
 from bireme.agent.terminal import Terminal
 from bireme.errors import OK, BadInputError
@@ -106,17 +105,22 @@ class SessionOptions(Value):
         return cls(spec.output, spec.timestamps, spec.fold, spec.log_level, spec.time_limit, tuple(notes))
 
 
-def run(options: SessionOptions, make_crew: Callable[[Session], Crew]) -> Outcome:
+def run(options: SessionOptions, make_crew: Callable[[Session], Crew], make_loop: Callable[[], Loop] = Loop) -> Outcome:
     """Start the crew that ``make_crew`` returns, and return the outcome when nothing is left of it.
 
     Installs signal handlers, and restores the previous ones at the end.
+
+    Args:
+        options: how the job is shown, and its time limit.
+        make_crew: makes the crew of a session.
+        make_loop: makes the event loop.
 
     Raises:
         BadInputError: this is not the main thread, in which signals are handled.
     """
     if not _in_main_thread():
         raise BadInputError("a job can run only in the main thread: it handles the signals of the process")
-    session = Session(options)
+    session = Session(options, make_loop())
     try:
         session.crew = make_crew(session)
         outcome = session.run()
@@ -143,9 +147,8 @@ class Session:
 
     crew: Crew
 
-    def __init__(self, options: SessionOptions) -> None:
+    def __init__(self, options: SessionOptions, loop: Loop) -> None:
         self._options = options
-        self._begin = time.monotonic()
         self._gone = False
         self._mask: set[int | signal.Signals] | None = None
         # Some daemons ignore SIGCHLD. Then the kernel reaps our children before we learn how they ended.
@@ -157,7 +160,8 @@ class Session:
         self._interrupted = 0
         self._first_done: float | None = None
         self.terminal = Terminal()
-        self.loop = Loop()
+        self.loop = loop
+        self._begin = loop.now()
         self.verdict = Verdict()
         self.console = Console(
             self.loop, options.log_level, on_gone=self._reader_gone, on_room=lambda: self.crew.release_output()
@@ -172,7 +176,7 @@ class Session:
         limit = self._options.time_limit
         if limit is not None:
             note = limit_note(limit)
-            self.loop.after(limit, lambda: self.trouble("time limit", note, time.monotonic()))
+            self.loop.after(limit, lambda: self.trouble("time limit", note, self.loop.now()))
         self.crew.start()
         # Our parent may have blocked them. The ranks are forked by now and keep the mask as we found it.
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGCHLD))
@@ -200,7 +204,7 @@ class Session:
         """Note that a rank has ended, at ``when`` on our clock; stop the job if it failed."""
         self.console.say("debug", f"rank {end.rank} ended with exit code {end.code}")
         if end.code == OK and self._first_done is None:
-            self._first_done = time.monotonic()
+            self._first_done = self.loop.now()
         if self.verdict.end(end, when):
             self.crew.stop(signal.SIGTERM)
 
@@ -219,7 +223,7 @@ class Session:
     @property
     def ending(self) -> bool:
         """Whether the job is over, or about to be, since a rank has just succeeded."""
-        done = self._first_done is not None and time.monotonic() - self._first_done < _LAST_ONES
+        done = self._first_done is not None and self.loop.now() - self._first_done < _LAST_ONES
         return self._gone or done or self.verdict.stopping
 
     def chunk(self, rank: int, number: int, data: bytes) -> None:
@@ -270,7 +274,7 @@ class Session:
     # -- events from outside --------------------------------------------------------------------
 
     def _reader_gone(self) -> None:
-        self.trouble("reader gone", "", time.monotonic())
+        self.trouble("reader gone", "", self.loop.now())
 
     def _on_signal(self, signum: int) -> None:
         if signum in RELAYED_SIGNALS:
@@ -289,9 +293,9 @@ class Session:
         """Stop the job; at a second Ctrl+C, kill it. It may be ending for another cause already."""
         self._interrupted = self._interrupted or signum
         if self._gone:
-            self.verdict.blame("signal", time.monotonic(), signum=signum)
+            self.verdict.blame("signal", self.loop.now(), signum=signum)
             self._wait_no_longer()
-        elif self.verdict.blame("signal", time.monotonic(), signum=signum):
+        elif self.verdict.blame("signal", self.loop.now(), signum=signum):
             self.crew.stop(signum)
         elif signum in (signal.SIGINT, signal.SIGQUIT):
             self.crew.urge()
@@ -301,7 +305,7 @@ class Session:
     def _outcome(self) -> Outcome:
         if self._output is not None:
             self._quote(self._output)
-        seconds = time.monotonic() - self._begin
+        seconds = self.loop.now() - self._begin
         crew = self.crew
         outcome = self.verdict.outcome(seconds=seconds, killed=crew.killed, stuck=crew.stuck, logs=crew.logs)
         return outcome.replace(unread=self._unread, interrupted=self._interrupted)

@@ -7,7 +7,6 @@ has said that it is fit.
 from __future__ import annotations
 
 import re
-import time
 from functools import partial
 
 import bireme
@@ -135,7 +134,7 @@ class Bootstrap:
         bad = self._without_the_absent([member for member in failed if member.problems] or failed)
         if bad:
             note = preflight_report.complaint(bad, self._total)
-            self._session.trouble("unfit", note, time.monotonic(), tuple(member.name for member in bad))
+            self._session.trouble("unfit", note, self._session.loop.now(), tuple(member.name for member in bad))
         elif self._cluster_job.checked is not None:
             if said := self._cluster_job.checked(self._members):
                 self._session.console.write_lines(said, OUT)
@@ -191,7 +190,7 @@ class Bootstrap:
             return
         if not first.hello.port:  # taken, and passed over by --no_ssh_check: there is nothing to try
             note = f"{first.name} holds no port at which the ranks could meet"
-            self._session.trouble("unfit", note, time.monotonic(), (first.name,))
+            self._session.trouble("unfit", note, self._session.loop.now(), (first.name,))
             return
         first.protocol.on("probed")
         for member in others:
@@ -213,11 +212,11 @@ class Bootstrap:
         addresses = ", ".join(first.hello.addresses) or "none"
         note = f"no common address of {first.name} for the rendezvous: {reason} (tried: {addresses})"
         if self._cluster_job.epoch is None:
-            self._session.trouble("unfit", f"{note}\nset one with --master_addr", time.monotonic(), cut)
+            self._session.trouble("unfit", f"{note}\nset one with --master_addr", self._session.loop.now(), cut)
             return
         # An elastic job drops the nodes that reach no address, or else the first node, which not all of them reach.
         at_fault = cut if 0 < len(cut) < len(others) or len(others) == 1 else (first.name,)
-        self._session.trouble("unfit", note, time.monotonic(), at_fault)
+        self._session.trouble("unfit", note, self._session.loop.now(), at_fault)
 
     def why(self, member: AgentHandle, index: int, code: int) -> list[str]:
         """What the launcher process printed about a node that did not answer.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 
 from bireme.control.frames import GREETING, MAX_FRAME, Decoder, NotOursError, encode_message
@@ -64,7 +63,7 @@ class Channel:
         self._size = 0
         self.open = True
         for fd in (read_fd, write_fd):
-            os.set_blocking(fd, False)
+            loop.set_blocking(fd, False)
         loop.watch(read_fd, self._readable)
         if greet:
             self.send_raw(GREETING)
@@ -106,7 +105,7 @@ class Channel:
 
     def _try(self, data: bytes) -> int:
         try:
-            return os.write(self._write_fd, data)
+            return self._loop.write(self._write_fd, data)
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -132,7 +131,7 @@ class Channel:
 
     def _readable(self) -> None:
         try:
-            data = os.read(self._read_fd, _READ)
+            data = self._loop.read(self._read_fd, _READ)
         except BlockingIOError:
             return
         except OSError as error:
@@ -173,4 +172,4 @@ class Channel:
         self._loop.unwatch(self._read_fd)
         self._loop.unwatch_write(self._write_fd)
         for fd in {self._read_fd, self._write_fd}:
-            os.close(fd)
+            self._loop.close_fd(fd)

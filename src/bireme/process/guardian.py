@@ -76,6 +76,10 @@ class Handle:
         *lines, self._partial = (self._partial + data).split(b"\n")
         return [line.decode().split() for line in lines]
 
+    def wait(self) -> None:
+        """Reap the process, which has ended or is about to."""
+        os.waitpid(self.pid, 0)
+
     def close(self) -> None:
         """Close the pipes. A guardian that is still alive then kills everything and ends, and after it the watcher."""
         self.tell("gone")
