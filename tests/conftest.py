@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 
 from bireme.errors import BadInputError
-from bireme.resources.ports import lease_named_port
+from bireme.resources.rendezvous_port import lease_named_port
 from tests import needs
 from tests.needs import pytest_runtest_setup as pytest_runtest_setup  # a hook
 

@@ -21,7 +21,7 @@ from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
 from bireme.planning.exports import NAMES, PREFIXES
 from bireme.planning.start import JobFacts, NodeFacts, start_plan
-from bireme.process.ladder import TABLE
+from bireme.process.stop_ladder import TABLE
 from bireme.resources.devices import ACCELERATORS, visible_variables
 from bireme.result import outcome
 from bireme.result.outcome import Outcome, RankEnd

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from bireme.errors import BadInputError
-from bireme.resources.ports import lease_named_port
+from bireme.resources.rendezvous_port import lease_named_port
 from tests.conftest import free_ports, read_lines
 from tests.run.conftest import wait_for
 

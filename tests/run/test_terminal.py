@@ -110,6 +110,19 @@ def test_a_second_ctrl_c_does_not_wait(terminal, script):
     assert not [pid for pid in ranks if state_of(pid)]
 
 
+def test_each_ctrl_c_is_answered_at_once(terminal, script):
+    """Before a rank has ended, over the ``^C`` that the terminal has shown."""
+    program = script("import signal\nsignal.signal(signal.SIGINT, lambda *_: print('no', flush=True))\n" + WAITS)
+    screen = terminal("run", "--num_gpus", "2", "--grace", "1000", program)
+    ranks_of(screen, 2)
+    screen.type(b"\x03")
+    screen.expect(b"\rbireme: stopping 2 ranks; up to 1000 s; Ctrl+C again kills\r\n")
+    screen.expect(b"] no\r\n", times=2)
+    screen.type(b"\x03")
+    screen.expect(b"\rbireme: killing 2 ranks\r\n")
+    assert screen.wait() == 130
+
+
 def test_ctrl_backslash(terminal, script):
     screen = terminal("run", "-q", "--num_gpus", "2", script(WAITS))
     ranks_of(screen, 2)

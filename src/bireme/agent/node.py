@@ -7,7 +7,7 @@ import signal
 import stat
 
 from bireme.planning.environment import MARK
-from bireme.process.ladder import Ladder
+from bireme.process.stop_ladder import Ladder
 from bireme.process.worker import WorkerStart
 from bireme.result.outcome import RankEnd
 from bireme.result.wait_status import exit_code
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from bireme.loop import Loop, Timer
     from bireme.planning.start import NodePlan
     from bireme.process.guardian import Handle
-    from bireme.process.ladder import Event
     from bireme.process.process_tree import ProcessTree
+    from bireme.process.stop_ladder import Event
 
 
 class NodeEvents(Value):

@@ -11,7 +11,7 @@ from bireme.control.messages import Hello
 from bireme.errors import BiremeError
 from bireme.logs.rankfiles import prepare
 from bireme.process import activation
-from bireme.resources import devices, locality, ports, program
+from bireme.resources import devices, locality, program, rendezvous_port
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,12 +98,12 @@ class NodePreflight:
             temporary=os.path.dirname(facts.error_dir),
         )
 
-    def listen(self) -> ports.PortListener | None:
+    def listen(self) -> rendezvous_port.PortListener | None:
         """Lease the rendezvous port and listen there until the ranks start, so that other nodes can probe it."""
         try:
             named = self._spec.master_port
-            lease = ports.lease_named_port(named) if named else ports.lease_port()[0]
-            listener = ports.PortListener(lease)
+            lease = rendezvous_port.lease_named_port(named) if named else rendezvous_port.lease_port()[0]
+            listener = rendezvous_port.PortListener(lease)
         except BiremeError as error:
             self.problems.append(str(error))
             self.found["port"] = 0

@@ -14,7 +14,6 @@ from bireme.agent.node import NodeEvents, NodeProcesses, remove_flat_directory
 from bireme.agent.pipes import Pipes
 from bireme.control.channel import Channel
 from bireme.control.frames import encode_output
-from bireme.control.liveness import LOOKS, Liveness
 from bireme.control.messages import (
     TO_AGENT,
     Ask,
@@ -42,6 +41,7 @@ from bireme.control.messages import (
     Up,
     Urge,
 )
+from bireme.control.silence import LOOKS, Silence
 from bireme.errors import BiremeError
 from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.loop import Timer
     from bireme.planning.start import NodePlan
-    from bireme.resources import ports
+    from bireme.resources import rendezvous_port
     from bireme.result.outcome import RankEnd
 
     State: TypeAlias = Literal["new", "asked", "started"]
@@ -179,7 +179,7 @@ class RemoteAgent:
         self._loop.on_signals(_SIGNALS, self._on_signal)
         self._spec: JobSpec | None = None
         self._environ_for_ranks: Mapping[str, str] = {}
-        self._listener: ports.PortListener | None = None
+        self._listener: rendezvous_port.PortListener | None = None
         self._node: NodeProcesses | None = None
         self._pipes: Pipes | None = None
         self._files: RankFiles | None = None
@@ -187,7 +187,7 @@ class RemoteAgent:
         self._over = self._cut = False
         self._window = 0
         self._heartbeat = 0.0
-        self._liveness = Liveness(self._loop.now())
+        self._silence = Silence(self._loop.now())
         self._watchdog: Timer | None = None
 
     def run(self) -> None:
@@ -208,7 +208,7 @@ class RemoteAgent:
     # -- messages --------------------------------------------------------------------------------
 
     def _on_frame(self, frame: Message | Output) -> None:
-        self._liveness.broken(self._loop.now())
+        self._silence.broken(self._loop.now())
         if not isinstance(frame, Message) or type(frame) not in MAY_HEAR[self._state]:
             raise ProtocolError(f"it sent {type(frame).__name__} to an agent that is {self._state}")
         if isinstance(frame, (Ask, Start)):
@@ -237,7 +237,7 @@ class RemoteAgent:
             mark = elastic_mark(spec.run_id, ask.name)
             preflight.found["earlier"] = self._machine.count_marked(ELASTIC_MARK, mark)
         self._channel.send(preflight.hello())
-        self._liveness.broken(self._loop.now())  # an environment script may have taken long
+        self._silence.broken(self._loop.now())  # an environment script may have taken long
         self._watch_runner()
 
     def _on_probe(self, probe: Probe) -> None:
@@ -310,23 +310,23 @@ class RemoteAgent:
     def _on_release(self, _: Release) -> None:
         self._loop.stop()
 
-    # -- liveness of the runner --------------------------------------------------------------------
+    # -- silence of the runner --------------------------------------------------------------------
 
     def _watch_runner(self) -> None:
         if self._watchdog is not None:
             self._watchdog.cancel()
-        left = self._heartbeat - self._liveness.lasted(self._loop.now())
+        left = self._heartbeat - self._silence.lasted(self._loop.now())
         self._watchdog = self._loop.after(max(0.001, min(left, self._heartbeat / LOOKS)), self._beat)
 
     def _beat(self) -> None:
         watchdog = self._watchdog
         assert watchdog is not None
         now = self._loop.now()
-        if self._liveness.look(watchdog.due, now) >= self._heartbeat:
+        if self._silence.look(watchdog.due, now) >= self._heartbeat:
             self._channel.look()  # it may hold an end of file, or Suspend
         if self._watchdog is not watchdog or self._cut:
             return
-        if self._liveness.lasted(now) >= self._heartbeat:
+        if self._silence.lasted(now) >= self._heartbeat:
             self._channel.close()
             self._cut_off()
         else:

@@ -10,6 +10,7 @@ import signal
 
 from bireme.agent.terminal import Terminal
 from bireme.errors import OK, BadInputError
+from bireme.job import DEFAULT_GRACE
 from bireme.logs.console import ERR, OUT, Console
 from bireme.logs.output import JobOutput, Style
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
@@ -71,6 +72,9 @@ if TYPE_CHECKING:
             """Clean up, at whatever point the session has ended."""
 
 
+_KEYS = (signal.SIGINT, signal.SIGQUIT)
+"""Signals that a person sends by a key, and sees the answer to."""
+
 _REST_ON_TERMINAL = 0.1
 _REST_ELSEWHERE = 0.5
 _LAST_DRAIN = 2.0
@@ -88,6 +92,7 @@ class SessionOptions(Value):
         timestamps: whether labels have the time.
         fold: whether equal lines of several ranks are shown once.
         log_level: the least level of our own messages.
+        grace: seconds between the stop signal and SIGKILL.
         time_limit: seconds until the job is stopped; None: never.
         notes: (level, text) of messages to show first.
     """
@@ -96,13 +101,22 @@ class SessionOptions(Value):
     timestamps: bool = False
     fold: bool = False
     log_level: str = "info"
+    grace: float = DEFAULT_GRACE
     time_limit: float | None = None
     notes: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, spec: JobSpec, notes: Iterable[tuple[str, str]] = ()) -> SessionOptions:
         """The options of a job, with notes."""
-        return cls(spec.output, spec.timestamps, spec.fold, spec.log_level, spec.time_limit, tuple(notes))
+        return cls(
+            output=spec.output,
+            timestamps=spec.timestamps,
+            fold=spec.fold,
+            log_level=spec.log_level,
+            grace=spec.grace,
+            time_limit=spec.time_limit,
+            notes=tuple(notes),
+        )
 
 
 def run(options: SessionOptions, make_crew: Callable[[Session], Crew], make_loop: Callable[[], Loop] = Loop) -> Outcome:
@@ -297,8 +311,19 @@ class Session:
             self._wait_no_longer()
         elif self.verdict.blame("signal", self.loop.now(), signum=signum):
             self.crew.stop(signum)
-        elif signum in (signal.SIGINT, signal.SIGQUIT):
+            if signum in _KEYS:
+                self._announce(f"stopping{self._ranks_left()}; up to {self._options.grace:g} s; Ctrl+C again kills")
+        elif signum in _KEYS:
             self.crew.urge()
+            self._announce(f"killing{self._ranks_left()}")
+
+    def _announce(self, text: str) -> None:
+        """Answer a key, on a line of its own."""
+        self.console.say("info", text, over_echo=True)
+
+    def _ranks_left(self) -> str:
+        count = self.verdict.unended
+        return f" {count} rank{'' if count == 1 else 's'}" if count else ""
 
     # -- the end ---------------------------------------------------------------------------------
 

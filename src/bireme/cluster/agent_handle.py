@@ -6,7 +6,7 @@ from functools import cache
 
 from bireme.cluster.agent_protocol import AgentProtocol
 from bireme.cluster.peer_clock import PeerClock
-from bireme.control.liveness import Liveness
+from bireme.control.silence import Silence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ class AgentHandle:
         self.problems: list[str] = []
         self.hint = ""
         """Why it ended, where the node itself is not at fault."""
-        self.liveness = Liveness(now())
+        self.silence = Silence(now())
         self.peer_clock = PeerClock()
         self.ungranted = 0
-        """Bytes of its output that were taken but not yet granted again (see `FlowControl`)."""
+        """Bytes of its output that were taken but not yet granted again (see `OutputCredit`)."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""The crew of a job on many nodes: the agents from bootstrap to release; decides when one counts as lost."""
+"""The crew of a job on many nodes: its agents, from bootstrap to release."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from bireme.cluster.agent_connector import AgentConnector
 from bireme.cluster.agent_handle import AgentHandle
 from bireme.cluster.bootstrap import AT_ONCE, Bootstrap
 from bireme.cluster.fault_attribution import attribute_losses
-from bireme.cluster.flow_control import WINDOW, FlowControl
 from bireme.cluster.heartbeat import Heartbeat
 from bireme.cluster.launcher_process import LauncherProcess
 from bireme.cluster.node_plans import node_plans
+from bireme.cluster.output_credit import WINDOW, OutputCredit
 from bireme.control.messages import (
     Down,
     Eof,
@@ -112,8 +112,8 @@ class ClusterCrew:
             on_end=self._on_end,
             on_violation=self._on_violation,
         )
-        self._flow_control = FlowControl(session, self.members)
-        self._heartbeat = Heartbeat(session.loop, self.members, cluster_job.heartbeat, self._silent)
+        self._credit = OutputCredit(session, self.members)
+        self._heartbeat = Heartbeat(session.loop, self.members, cluster_job.heartbeat, self._lose)
         self._launcher = LauncherProcess(
             session.loop,
             machine.start_guardian,
@@ -154,7 +154,7 @@ class ClusterCrew:
     @property
     def logs(self) -> tuple[str, ...]:
         """The ranks' log files that were gathered here."""
-        return tuple(self._flow_control.files.paths.values()) if self._flow_control.files is not None else ()
+        return tuple(self._credit.files.paths.values()) if self._credit.files is not None else ()
 
     def start(self) -> None:
         """Start the launcher, and bootstrap the nodes."""
@@ -200,11 +200,11 @@ class ClusterCrew:
 
     def hold_output(self) -> None:
         """Let the agents send no more output."""
-        self._flow_control.hold()
+        self._credit.hold()
 
     def release_output(self) -> None:
         """Let the agents send output again."""
-        self._flow_control.release()
+        self._credit.release()
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -213,7 +213,7 @@ class ClusterCrew:
                 member.channel.close()
         self._launcher.close()
         self._connector.stop()
-        self._flow_control.close()
+        self._credit.close()
 
     # -- connecting ------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class ClusterCrew:
         if self._cluster_job.log_dir is not None:
             ranks = [worker.rank for node in plan.nodes for worker in node.workers]
             say = self._session.console.say
-            self._flow_control.files = RankFiles(self._cluster_job.log_dir, ranks, lambda text: say("error", text))
+            self._credit.files = RankFiles(self._cluster_job.log_dir, ranks, lambda text: say("error", text))
         self._started = True
         if self._cluster_job.epoch is not None:
             self._cluster_job.epoch.begun(tuple(nodes), plan)
@@ -257,14 +257,14 @@ class ClusterCrew:
     # -- running ---------------------------------------------------------------------------------
 
     def _on_frame(self, member: AgentHandle, frame: Message | Output) -> None:
-        member.liveness.broken(self._session.loop.now())
+        member.silence.broken(self._session.loop.now())
         try:
             member.protocol.admit(frame)
         except ProtocolError as error:
             self._on_violation(member, str(error))
             return
         if isinstance(frame, Output):
-            self._flow_control.take(member, frame)
+            self._credit.take(member, frame)
         else:
             self._handlers[type(frame)](member, frame)
 
@@ -305,9 +305,6 @@ class ClusterCrew:
         self._maybe_leave()
 
     # -- losses ----------------------------------------------------------------------------------
-
-    def _silent(self, member: AgentHandle) -> None:
-        self._lose(member, f"no sign of life for {self._cluster_job.heartbeat:g} s", member.liveness.since)
 
     def _lose(self, member: AgentHandle, reason: str, when: float) -> None:
         """A node was lost at ``when`` (our clock): date it before the failures that this causes on other nodes."""

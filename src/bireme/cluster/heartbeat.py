@@ -1,9 +1,9 @@
-"""Heartbeat: pings every agent that has answered, and reports an agent that stays silent too long."""
+"""Heartbeat: pings every agent that has answered, and decides when a silent node counts as lost."""
 
 from __future__ import annotations
 
-from bireme.control.liveness import BEATS
 from bireme.control.messages import Ping
+from bireme.control.silence import BEATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,13 +20,17 @@ class Heartbeat:
         loop: the event loop.
         members: the agents; the list may become shorter later.
         seconds: without a sign of life after which an agent is lost.
-        on_silent: called with an agent that is lost.
+        on_lost: called with an agent that is lost, the reason, and when it was heard last.
     """
 
     def __init__(
-        self, loop: Loop, members: Sequence[AgentHandle], seconds: float, on_silent: Callable[[AgentHandle], None]
+        self,
+        loop: Loop,
+        members: Sequence[AgentHandle],
+        seconds: float,
+        on_lost: Callable[[AgentHandle, str, float], None],
     ) -> None:
-        self._loop, self._members, self._seconds, self._on_silent = loop, members, seconds, on_silent
+        self._loop, self._members, self._seconds, self._on_lost = loop, members, seconds, on_lost
         self._timer: Timer | None = None
 
     def watch(self, member: AgentHandle) -> None:
@@ -39,7 +43,7 @@ class Heartbeat:
         """Forgive the silence while this process was suspended and sent no pings."""
         now = self._loop.now()
         for member in self._members:
-            member.liveness.broken(now)
+            member.silence.broken(now)
 
     def stop(self) -> None:
         """Stop pinging."""
@@ -57,14 +61,14 @@ class Heartbeat:
             if not member.alive or member.state == "connecting":
                 continue
             if self._is_silent(member, due, now):
-                self._on_silent(member)
+                self._on_lost(member, f"no sign of life for {self._seconds:g} s", member.silence.since)
             else:
                 self._ask(member)
 
     def _is_silent(self, member: AgentHandle, due: float, now: float) -> bool:
-        if member.liveness.look(due, now) > self._seconds and member.channel is not None:
+        if member.silence.look(due, now) > self._seconds and member.channel is not None:
             member.channel.look()  # it may hold an answer, or an end of file
-        return member.alive and member.liveness.lasted(now) > self._seconds
+        return member.alive and member.silence.lasted(now) > self._seconds
 
     def _ask(self, member: AgentHandle) -> None:
         member.send(Ping(sent=self._loop.now()))

@@ -19,9 +19,9 @@ the start.
 
 from __future__ import annotations
 
-from bireme.deepspeed.by_agent import PDSHRunner, SSHRunner
-from bireme.deepspeed.by_engine import IMPIRunner, MPICHRunner, MVAPICHRunner, OpenMPIRunner, SlurmRunner
-from bireme.deepspeed.by_itself import MultiNodeRunner
+from bireme.deepspeed.agent_runners import PDSHRunner, SSHRunner
+from bireme.deepspeed.base_runner import MultiNodeRunner
+from bireme.deepspeed.native_runners import IMPIRunner, MPICHRunner, MVAPICHRunner, OpenMPIRunner, SlurmRunner
 
 __all__ = [
     "IMPIRunner",

@@ -1,4 +1,4 @@
-"""Membership monitor: beside a running job, probes lost and new nodes and takes ``bireme drain``; may end the epoch."""
+"""Membership monitor: probes lost nodes and decides when one is let back in; also new nodes and ``bireme drain``."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from bireme.logs import rankfiles
 from bireme.planning.start import JobFacts, StartPlan, start_plan
 from bireme.process import activation
 from bireme.process.pid_file import PidFile
-from bireme.resources import devices, filters, ports, program
+from bireme.resources import devices, filters, program
+from bireme.resources.rendezvous_port import lease_named_port, lease_port
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
     from bireme.resources.pool import Pool
+    from bireme.resources.rendezvous_port import PortLease
     from bireme.result.outcome import Outcome
 
 HOST = "localhost"
@@ -47,7 +49,7 @@ class Prepared(Value):
 
     plan: StartPlan
     environ: Mapping[str, str]
-    lease: ports.PortLease | None
+    lease: PortLease | None
     notes: tuple[tuple[str, str], ...]
 
     def release(self) -> None:
@@ -84,7 +86,7 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
             slot_aliases=devices.slot_aliases(found),
         )
     (host,) = active
-    lease, note = (ports.lease_named_port(spec.master_port), "") if spec.master_port else ports.lease_port()
+    lease, note = (lease_named_port(spec.master_port), "") if spec.master_port else lease_port()
     said = [("info", text) for text in (*notes, note) if text]
     try:
         is_declared = declared is not None and declared.slots is not None
@@ -128,7 +130,7 @@ def _prepare_node(
     host: str,
     accelerator: str,
     port: int,
-    lease: ports.PortLease | None,
+    lease: PortLease | None,
     notes: list[tuple[str, str]],
     *,
     declared: bool,

@@ -99,15 +99,21 @@ class Console:
         self._open[sink] = source if block.open else None
         sink.write(data)
 
-    def say(self, level: str, text: str) -> None:
-        """Show a message of ours on stderr, if its level is high enough."""
-        if _LEVELS[level] >= self._level:
-            self.write_lines("".join(f"bireme: {line}\n" for line in printable(text).splitlines()))
+    def say(self, level: str, text: str, *, over_echo: bool = False) -> None:
+        """Show a message of ours on stderr, if its level is high enough.
 
-    def write_lines(self, text: str, stream: int = ERR) -> None:
+        Args:
+            level: its level.
+            text: the message.
+            over_echo: whether it answers a key, so that a terminal has just shown ``^C``, which the message replaces.
+        """
+        if _LEVELS[level] >= self._level:
+            self.write_lines("".join(f"bireme: {line}\n" for line in printable(text).splitlines()), over_echo=over_echo)
+
+    def write_lines(self, text: str, stream: int = ERR, *, over_echo: bool = False) -> None:
         """Write whole lines of ours."""
         sink = self._sinks[stream]
-        start = "\n" if self._open.get(sink) is not None else ""
+        start = "\n" if self._open.get(sink) is not None else "\r" if over_echo and sink.terminal else ""
         self._open[sink] = None
         sink.write((start + printable(text)).encode())
 

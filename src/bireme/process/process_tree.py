@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 from bireme.process import cgroup, guardian, kernel
-from bireme.process.ladder import KILL_WAIT
 from bireme.process.oom import OomWatch
+from bireme.process.stop_ladder import KILL_WAIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

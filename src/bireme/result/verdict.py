@@ -39,6 +39,11 @@ class Verdict:
         """Whether a cause to end the job is known."""
         return self.cause != "ok"
 
+    @property
+    def unended(self) -> int:
+        """How many of the planned ranks have not been seen to end."""
+        return len(self._planned) - len(self._ends)
+
     def end(self, end: RankEnd, when: float) -> bool:
         """Note a rank's end at ``when``; return whether the job must be stopped because of it."""
         self._ends[end.rank], self._ended_at[end.rank] = end, when

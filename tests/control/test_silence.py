@@ -5,32 +5,32 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bireme.control.liveness import BEATS, LOOKS, Liveness
+from bireme.control.silence import BEATS, LOOKS, Silence
 
 SECONDS = st.floats(0, 1000)
 
 
 def test_what_one_was_away_is_no_silence_of_the_other() -> None:
-    liveness = Liveness(10.0)
-    assert liveness.look(due=12.0, now=12.0) == 2.0
-    assert liveness.look(due=14.0, now=19.0) == 4.0, "five seconds late"
-    assert liveness.look(due=21.0, now=22.0) == 6.0 and liveness.since == 10.0
-    assert liveness.lasted(23.0) == 7.0
-    liveness.broken(23.5)
-    assert liveness.lasted(24.0) == 0.5
-    assert liveness.look(due=23.0, now=25.0) == 0.0, "heard while the look was due"
-    assert liveness.lasted(26.0) == 1.0
+    silence = Silence(10.0)
+    assert silence.look(due=12.0, now=12.0) == 2.0
+    assert silence.look(due=14.0, now=19.0) == 4.0, "five seconds late"
+    assert silence.look(due=21.0, now=22.0) == 6.0 and silence.since == 10.0
+    assert silence.lasted(23.0) == 7.0
+    silence.broken(23.5)
+    assert silence.lasted(24.0) == 0.5
+    assert silence.look(due=23.0, now=25.0) == 0.0, "heard while the look was due"
+    assert silence.lasted(26.0) == 1.0
 
 
 @given(st.lists(st.tuples(SECONDS, SECONDS, st.booleans())))
 def test_it_is_never_longer_than_it_was_nor_less_than_nothing(looks: list[tuple[float, float, bool]]) -> None:
-    liveness = Liveness(0.0)
+    silence = Silence(0.0)
     now = 0.0
     for wait, late, heard in looks:
         due, now = now + wait, now + wait + late
         if heard:
-            liveness.broken(due + late / 2)
-        assert -1e-6 <= liveness.look(due, now) <= now - liveness.since + 1e-6
+            silence.broken(due + late / 2)
+        assert -1e-6 <= silence.look(due, now) <= now - silence.since + 1e-6
 
 
 # -- both sides under a virtual clock ----------------------------------------------------------------
@@ -45,7 +45,7 @@ class Side:
     """The runner, or an agent: it looks in beats, and does nothing while it is halted."""
 
     def __init__(self, halts: Halts, first_look: float) -> None:
-        self.halts, self.due, self.liveness = halts, first_look, Liveness(0.0)
+        self.halts, self.due, self.silence = halts, first_look, Silence(0.0)
         self.inbox: list[float] = []
         self.missed: float | None = None
 
@@ -61,14 +61,14 @@ class Side:
         there = [when for when in self.inbox if when <= now]
         self.inbox = [when for when in self.inbox if when > now]
         if there:
-            self.liveness.broken(now)
+            self.silence.broken(now)
         return bool(there)
 
     def look(self, now: float) -> bool:
         """A beat; return whether the other is still there."""
-        if self.liveness.look(self.due, now) > H - 1e-9:
+        if self.silence.look(self.due, now) > H - 1e-9:
             self.read(now)
-        if self.liveness.lasted(now) > H - 1e-9:
+        if self.silence.lasted(now) > H - 1e-9:
             self.missed = now
         return self.missed is None
 
@@ -86,7 +86,7 @@ def simulate(runner: Side, agent: Side, until: float) -> None:
             if side is agent:
                 runner.inbox.append(now + TRIP / 2)
         elif side.look(now):
-            left, beat = (H - side.liveness.lasted(now), H / LOOKS) if side is agent else (H, H / BEATS)
+            left, beat = (H - side.silence.lasted(now), H / LOOKS) if side is agent else (H, H / BEATS)
             side.due = now + max(0.001, min(left, beat))
             if side is runner:
                 agent.inbox.append(now + TRIP / 2)
@@ -138,8 +138,8 @@ def test_only_the_agent_is_halted(beat: float, phase: float, length: float) -> N
 @given(st.floats(0, 20 * H))
 def test_a_clock_steps(step: float) -> None:
     """It looks like a halt to whoever has that clock, and the other notices nothing: nobody is missed."""
-    liveness, due, now = Liveness(0.0), 0.0, 0.0
+    silence, due, now = Silence(0.0), 0.0, 0.0
     for number in range(20):
         due, now = now + H / BEATS, now + H / BEATS + (step if number == 7 else 0.0)
-        assert liveness.look(due, now) < H / 2
-        liveness.broken(now + TRIP)
+        assert silence.look(due, now) < H / 2
+        silence.broken(now + TRIP)

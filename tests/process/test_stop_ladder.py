@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bireme.process.ladder import KILL_WAIT, TABLE, Ladder
+from bireme.process.stop_ladder import KILL_WAIT, TABLE, Ladder
 
 ORDER = ["running", "stopping", "killing", "done"]
 EVENTS = ["stop", "urge", "deserted", "deadline", "empty"]

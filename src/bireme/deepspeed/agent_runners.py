@@ -12,7 +12,7 @@ from bireme import isolated
 from bireme.backends import ssh
 from bireme.backends.base import HostLaunch, LaunchPlan
 from bireme.cli.options import AGENT
-from bireme.deepspeed.by_itself import MultiNodeRunner
+from bireme.deepspeed.base_runner import MultiNodeRunner
 from bireme.deepspeed.constants import PDSH_MAX_FAN_OUT
 from bireme.process.pid_file import DIRECTORY as PID_FILE_BASEPATH
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import ClassVar
 
-    from bireme.deepspeed.by_itself import Environment, Resources
+    from bireme.deepspeed.base_runner import Environment, Resources
 
 _TRAVELLING = "LC_BIREME_EXPORTS"
 _NOT_FOR_AGENTS = ("help", "master_addr", "master_port", "save_pid")

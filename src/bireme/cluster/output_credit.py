@@ -1,4 +1,4 @@
-"""Flow control: receives the output of ranks on other nodes, and limits what each node may send ahead (a window)."""
+"""Credit for output: how much output of its ranks a node may send before the runner has taken it (a window)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IN_A_PIPE = 1024 * 1024
 """Bytes that an agent may have read from one pipe when it stops reading, at most."""
 
 
-class FlowControl:
+class OutputCredit:
     """Takes the output of all agents and grants them more as it is taken."""
 
     def __init__(self, session: Session, members: Sequence[AgentHandle]) -> None:

@@ -10,7 +10,7 @@ from shutil import which
 
 from bireme import isolated
 from bireme.deepspeed.accelerator import get_accelerator
-from bireme.deepspeed.by_itself import MultiNodeRunner
+from bireme.deepspeed.base_runner import MultiNodeRunner
 from bireme.resources.cores import allowed_cores, parse_core_list, physical_cores, split_cores
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import ClassVar
 
-    from bireme.deepspeed.by_itself import Environment, Resources
+    from bireme.deepspeed.base_runner import Environment, Resources
 
 
 class _EngineRunner(MultiNodeRunner):

@@ -1,4 +1,4 @@
-"""Liveness: measures how long the peer has been silent, not counting time for which this process was away.
+"""A clock of silence: for how long the peer has sent nothing, not counting time for which this process was away. Pure.
 
 Both sides check at intervals, several times within the limit. A check that is late tells for how long this process was
 away, and that time does not count: when a machine stands still (a virtual one, or one that swaps), both sides stop, and
@@ -14,7 +14,7 @@ LOOKS = 16
 one is forgiven; for an agent that adds to the time since the last ping, so it checks more often than the runner."""
 
 
-class Liveness:
+class Silence:
     """Measures how long the peer has been silent. All times are seconds of one clock.
 
     Attributes:

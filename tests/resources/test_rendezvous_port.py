@@ -17,7 +17,7 @@ from tests.conftest import free_ports
 
 import bireme
 from bireme.errors import BadInputError
-from bireme.resources.ports import TRIED, lease_named_port, lease_port
+from bireme.resources.rendezvous_port import TRIED, lease_named_port, lease_port
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="the lock needs the abstract socket namespace")
 
@@ -37,7 +37,7 @@ def start(script: str, *args: object, close_fds: bool = True) -> subprocess.Pope
 
 HOLDER = """
 import sys
-from bireme.resources.ports import lease_named_port
+from bireme.resources.rendezvous_port import lease_named_port
 lease = lease_named_port(int(sys.argv[1]))
 print(lease.port, flush=True)
 sys.stdin.read()
@@ -144,7 +144,7 @@ def test_a_forked_process_holds_it_on() -> None:
     script = """
 import os, sys
 from bireme.errors import BadInputError
-from bireme.resources.ports import lease_named_port
+from bireme.resources.rendezvous_port import lease_named_port
 port = int(sys.argv[1])
 lease = lease_named_port(port)
 read, write = os.pipe()
@@ -202,7 +202,7 @@ def test_a_lease_is_not_lost_with_its_object() -> None:
 def test_twenty_processes_at_the_same_instant_get_twenty_ports() -> None:
     script = """
 import os, sys
-from bireme.resources.ports import lease_port
+from bireme.resources.rendezvous_port import lease_port
 go, start = os.pipe()
 out, report = os.pipe()
 end, hold = os.pipe()
@@ -242,7 +242,7 @@ def test_a_port_that_this_user_may_not_have() -> None:
     script = """
 import os
 from bireme.errors import BadInputError
-from bireme.resources.ports import lease_named_port, lease_port
+from bireme.resources.rendezvous_port import lease_named_port, lease_port
 with open("/proc/sys/net/ipv4/ip_unprivileged_port_start") as file:
     if int(file.read()) < 1024:
         raise SystemExit(print("skip"))
@@ -269,7 +269,7 @@ print(lease_port(1023)[0].port > 1023)
 AMONG_OTHERS = """
 import os, signal, socket, sys
 from bireme.errors import BiremeError
-from bireme.resources.ports import lease_named_port, lease_port
+from bireme.resources.rendezvous_port import lease_named_port, lease_port
 
 def take(names, listening):
     held = []
