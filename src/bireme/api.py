@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from bireme.launch import placement
+from bireme.resources import program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def run(
     Raises:
         BadInputError: the job cannot be run as described; nothing has been started.
     """
-    environ = _inherited() if environ is None else environ
+    environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
     if spec.elastic and not spec.by_hand:
         from bireme.elastic import elastic_job
 
@@ -67,7 +68,7 @@ def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
     if spec.elastic:  # the given address is used only while it is the first node's
         run_id = spec.run_id or "<made at the start>"
         spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
-    return placement.plan(spec, _inherited() if environ is None else environ)
+    return placement.plan(program.recognized(spec), _inherited() if environ is None else environ)
 
 
 def _inherited() -> Mapping[str, str]:

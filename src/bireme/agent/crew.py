@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LocalCrew:
-    """A crew of one node: implements :class:`bireme.agent.session.Crew`.
+    """A crew of one node: implements :class:`bireme.agent.crew_interface.Crew`.
 
     Args:
         session: told what happens.

@@ -1,13 +1,16 @@
-"""The session of a job, from its start to its outcome: reacts to signals, ends of ranks and their output.
+"""The session of a job, from its start to its outcome: reacts to ends of ranks and their output.
 
 The ranks are run by a *crew*: that of this machine (:mod:`bireme.agent.crew`), or the agents of many nodes
-(:mod:`bireme.cluster.cluster_crew`). Decides what a second Ctrl+C does.
+(:mod:`bireme.cluster.cluster_crew`). Signals have a file of their own
+(:mod:`bireme.agent.job_signals`).
 """
 
 from __future__ import annotations
 
+import os
 import signal
 
+from bireme.agent.job_signals import JobSignals
 from bireme.agent.terminal import Terminal
 from bireme.errors import OK, BadInputError
 from bireme.job import DEFAULT_GRACE
@@ -22,63 +25,15 @@ from bireme.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Protocol
 
+    from bireme.agent.crew_interface import Crew
     from bireme.job import JobSpec, OutputMode
-    from bireme.loop import Timer
     from bireme.planning.start import StartPlan
     from bireme.result.outcome import Cause, Outcome, RankEnd
 
-    class Crew(Protocol):
-        """Runs the ranks. It calls the session's methods as things happen, ``gone()`` and ``over()`` last."""
-
-        @property
-        def killed(self) -> int:
-            """How many ranks had to be killed."""
-
-        @property
-        def stuck(self) -> tuple[str, ...]:
-            """Processes that even SIGKILL did not end."""
-
-        @property
-        def logs(self) -> tuple[str, ...]:
-            """The ranks' log files."""
-
-        def start(self) -> None:
-            """Begin to start the ranks; return at once."""
-
-        def stop(self, signum: int) -> None:
-            """End all ranks by the stop ladder, beginning with this signal."""
-
-        def urge(self) -> None:
-            """Kill what is left now, without waiting for the grace time."""
-
-        def signal_ranks(self, signum: int) -> None:
-            """Send a signal to every rank."""
-
-        def suspend(self) -> None:
-            """Suspend every process of the job."""
-
-        def resume(self) -> None:
-            """Resume them."""
-
-        def hold_output(self) -> None:
-            """Deliver no more output until :meth:`release_output`."""
-
-        def release_output(self) -> None:
-            """Deliver output again."""
-
-        def close(self) -> None:
-            """Clean up, at whatever point the session has ended."""
-
-
-_KEYS = (signal.SIGINT, signal.SIGQUIT)
-"""Signals that a person sends by a key, and sees the answer to."""
 
 _REST_ON_TERMINAL = 0.1
 _REST_ELSEWHERE = 0.5
-_LAST_DRAIN = 2.0
-"""Seconds that a stopped job waits for a reader that does not read (a terminal after Ctrl+S)."""
 
 _LAST_ONES = 60.0
 """Seconds after the first rank's success within which the others are expected to end."""
@@ -169,9 +124,6 @@ class Session:
         self._ignored_children = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
         if self._ignored_children:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._last_drain: Timer | None = None
-        self._unread = False
-        self._interrupted = 0
         self._first_done: float | None = None
         self.terminal = Terminal()
         self.loop = loop
@@ -180,13 +132,15 @@ class Session:
         self.console = Console(
             self.loop, options.log_level, on_gone=self._reader_gone, on_room=lambda: self.crew.release_output()
         )
+        self._signals = JobSignals(self.loop, self.console, self.verdict, self.terminal, grace=options.grace)
         self._output: JobOutput | None = None
+        self._plan: StartPlan | None = None
 
     def run(self) -> Outcome:
         """Run the crew to its end; return the outcome."""
         for level, text in self._options.notes:
             self.console.say(level, text)
-        self.loop.on_signals((*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGTSTP, signal.SIGCONT), self._on_signal)
+        self._signals.watch(self.crew)
         limit = self._options.time_limit
         if limit is not None:
             note = limit_note(limit)
@@ -204,6 +158,7 @@ class Session:
         """Note which ranks will run, and prepare for their output."""
         style = Style(self._options.output, self._options.timestamps, plan.world_size, self._options.fold)
         self._output = JobOutput(self.loop, self.console, style)
+        self._plan = plan
         self.verdict.planned(worker.rank for node in plan.nodes for worker in node.workers)
         for node in plan.nodes:
             for worker in node.workers:
@@ -265,8 +220,7 @@ class Session:
     def gone(self) -> None:
         """Note that no process of the job is left; some of its output may still be in the pipes."""
         self._gone = True
-        if self._interrupted:
-            self._wait_no_longer()
+        self._signals.gone()
 
     def over(self) -> None:
         """Note that all output has been received; end the session once it is written."""
@@ -274,56 +228,8 @@ class Session:
             self._output.flush()
         self.console.when_drained(self.loop.stop)
 
-    def _wait_no_longer(self) -> None:
-        """Give a reader that does not read a short time after a stop signal, and none after a second one."""
-        if self._last_drain is not None:
-            self._leave_unread()
-        else:
-            self._last_drain = self.loop.after(_LAST_DRAIN, self._leave_unread)
-
-    def _leave_unread(self) -> None:
-        self._unread = True
-        self.loop.stop()
-
-    # -- events from outside --------------------------------------------------------------------
-
     def _reader_gone(self) -> None:
         self.trouble("reader gone", "", self.loop.now())
-
-    def _on_signal(self, signum: int) -> None:
-        if signum in RELAYED_SIGNALS:
-            self.crew.signal_ranks(signum)
-        elif signum == signal.SIGTSTP:
-            self.crew.suspend()
-            self.terminal.leave()
-            self.loop.halt()
-            self.crew.resume()  # at once: before a timer finds that nothing was heard for so long
-        elif signum == signal.SIGCONT:
-            self.crew.resume()
-        else:
-            self._on_stop_signal(signum)
-
-    def _on_stop_signal(self, signum: int) -> None:
-        """Stop the job; at a second Ctrl+C, kill it. It may be ending for another cause already."""
-        self._interrupted = self._interrupted or signum
-        if self._gone:
-            self.verdict.blame("signal", self.loop.now(), signum=signum)
-            self._wait_no_longer()
-        elif self.verdict.blame("signal", self.loop.now(), signum=signum):
-            self.crew.stop(signum)
-            if signum in _KEYS:
-                self._announce(f"stopping{self._ranks_left()}; up to {self._options.grace:g} s; Ctrl+C again kills")
-        elif signum in _KEYS:
-            self.crew.urge()
-            self._announce(f"killing{self._ranks_left()}")
-
-    def _announce(self, text: str) -> None:
-        """Answer a key, on a line of its own."""
-        self.console.say("info", text, over_echo=True)
-
-    def _ranks_left(self) -> str:
-        count = self.verdict.unended
-        return f" {count} rank{'' if count == 1 else 's'}" if count else ""
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -333,19 +239,35 @@ class Session:
         seconds = self.loop.now() - self._begin
         crew = self.crew
         outcome = self.verdict.outcome(seconds=seconds, killed=crew.killed, stuck=crew.stuck, logs=crew.logs)
-        return outcome.replace(unread=self._unread, interrupted=self._interrupted)
+        return outcome.replace(unread=self._signals.unread, interrupted=self._signals.received)
 
     def _quote(self, output: JobOutput) -> None:
         """Keep the tracebacks or last lines of the ranks that failed, and tracebacks of those that were stopped."""
         for end in self.verdict.failed[:WORDS_OF]:
             words = last_lines(output.tail(end.rank), end.recorded, by_signal=end.by_signal)
             self.verdict.detail(end.rank, words)
+        if self.verdict.first is not None and not self.verdict.note:
+            self.verdict.note = self._advice(self.verdict.first)
         quoted = 0
         for end in self.verdict.swept_along:
             words = last_traceback(output.tail(end.rank)) if quoted < WORDS_OF else ""
             if words:
                 self.verdict.detail(end.rank, words)
                 quoted += 1
+
+    def _advice(self, end: RankEnd) -> str:
+        """What to say about the way in which a failed rank was started."""
+        from bireme.resources.active_environment import active_prefix
+        from bireme.result import advice
+
+        for node in self._plan.nodes if self._plan is not None else ():
+            for worker in node.workers:
+                if worker.rank == end.rank:
+                    active = active_prefix(os.environ)
+                    missing = advice.missing_module(end.detail, node.interpreter, active)
+                    assert self._plan is not None
+                    return missing or advice.refused_flag(end.detail, worker.argv, self._plan.local_rank_flag)
+        return ""
 
     def close(self) -> None:
         """Clean up, at whatever point the session has ended."""

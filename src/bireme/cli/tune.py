@@ -12,6 +12,7 @@ from bireme.cli.spec import job_spec, tuning_width
 from bireme.errors import OK, BadInputError, BiremeError
 from bireme.logs.console import printable, show
 from bireme.logs.sink import is_gone
+from bireme.process import activation
 from bireme.resources import program
 from bireme.tune import requirements
 from bireme.tune.launching import Ground, Launch, gpu_memory, ground
@@ -127,7 +128,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     nodes, slots = tuning_width(options)
     spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
     find_config(spec.program.args)  # first, as it needs no look at the nodes
-    program.check(spec, environ, own_interpreter=spec.venv_script is None)
+    program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
     floor = ground(spec, environ, slots)
     shape = Shape(nodes or len(floor.pool), slots or min(map(len, floor.pool.values())))
     return Request(

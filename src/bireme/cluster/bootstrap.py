@@ -1,4 +1,4 @@
-"""Bootstrap: connects to every node, checks that it can run its part, and finds the address of the rendezvous.
+"""Bootstrap: connects to every node, and checks that it can run its part.
 
 The agent's hello is the result of the preflight: there is one connection per host, and no rank starts before every node
 has said that it is fit.
@@ -11,8 +11,6 @@ from functools import partial
 
 import bireme
 from bireme.cluster import preflight_report
-from bireme.cluster.agent_handle import addresses_of
-from bireme.control.messages import Probe
 from bireme.errors import BadInputError
 from bireme.logs.console import OUT
 
@@ -35,7 +33,7 @@ _WORDS_WAIT = 1.0
 
 
 class Bootstrap:
-    """Brings the agents from ``waiting`` to ``probed``, or reports what is wrong with which node.
+    """Brings the agents from ``waiting`` to ``ready``, or reports what is wrong with which node.
 
     Args:
         session: told when a node is unfit.
@@ -43,8 +41,7 @@ class Bootstrap:
         members: the agents, in the order of the pool. An elastic job removes nodes that do not answer.
         launcher: the launcher processes.
         on_fit: called when every node is fit.
-        on_address: called with the rendezvous address, after :meth:`find_address`.
-        on_checked: called instead of either when only a check was requested.
+        on_checked: called instead when only a check was requested.
     """
 
     def __init__(
@@ -55,11 +52,10 @@ class Bootstrap:
         launcher: LauncherProcess,
         *,
         on_fit: Callable[[], None],
-        on_address: Callable[[str], None],
         on_checked: Callable[[], None],
     ) -> None:
         self._session, self._cluster_job, self._members, self._launcher = session, cluster_job, members, launcher
-        self._on_fit, self._on_address, self._on_checked = on_fit, on_address, on_checked
+        self._on_fit, self._on_checked = on_fit, on_checked
         self._one_by_one = cluster_job.one_by_one
         self._total = len(members)
         self._done = self._fit = False
@@ -179,45 +175,6 @@ class Bootstrap:
             epoch.left_out(member.name, (member.problems or [member.hint or "it did not answer"])[-1])
         return bad if len(self._members) < epoch.min_nodes else []
 
-    def find_address(self) -> None:
-        """Have every other node try all addresses of the first node."""
-        first, *others = self._members
-        named = self._cluster_job.spec.master_addr
-        if named and self._cluster_job.epoch is not None and not _has_address(first, named):
-            named = None  # the address belongs to the first node of an earlier epoch
-        if named or not others:
-            self._on_address(named or "127.0.0.1")
-            return
-        if not first.hello.port:  # taken, and passed over by --no_ssh_check: there is nothing to try
-            note = f"{first.name} holds no port at which the ranks could meet"
-            self._session.trouble("unfit", note, self._session.loop.now(), (first.name,))
-            return
-        first.protocol.on("probed")
-        for member in others:
-            member.send(Probe(addresses=first.hello.addresses, port=first.hello.port))
-
-    def probed(self, member: AgentHandle, reachable: tuple[str, ...]) -> None:
-        """Take a node's answer: which of the first node's addresses it can reach. Choose one once all have answered."""
-        member.reachable = set(reachable)
-        member.protocol.on("probed")
-        if any(other.state != "probed" for other in self._members):
-            return
-        first, *others = self._members
-        for address in first.hello.addresses:
-            if all(address in other.reachable for other in others):
-                self._on_address(address)
-                return
-        cut = tuple(other.name for other in others if not other.reachable)
-        reason = f"{', '.join(cut)} cannot reach any" if cut else "no address is reachable from all nodes"
-        addresses = ", ".join(first.hello.addresses) or "none"
-        note = f"no common address of {first.name} for the rendezvous: {reason} (tried: {addresses})"
-        if self._cluster_job.epoch is None:
-            self._session.trouble("unfit", f"{note}\nset one with --master_addr", self._session.loop.now(), cut)
-            return
-        # An elastic job drops the nodes that reach no address, or else the first node, which not all of them reach.
-        at_fault = cut if 0 < len(cut) < len(others) or len(others) == 1 else (first.name,)
-        self._session.trouble("unfit", note, self._session.loop.now(), at_fault)
-
     def why(self, member: AgentHandle, index: int, code: int) -> list[str]:
         """What the launcher process printed about a node that did not answer.
 
@@ -244,8 +201,3 @@ class Bootstrap:
     def _unreachable(self, member: AgentHandle, index: int) -> None:
         if member.state == "connecting":
             self.fail(member, self.why(member, index, 0))
-
-
-def _has_address(member: AgentHandle, named: str) -> bool:
-    """Whether the address or name that the user gave belongs to this node."""
-    return named == member.name or not {named, *addresses_of(named)}.isdisjoint(member.hello.addresses)

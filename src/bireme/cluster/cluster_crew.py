@@ -13,6 +13,7 @@ from bireme.cluster.heartbeat import Heartbeat
 from bireme.cluster.launcher_process import LauncherProcess
 from bireme.cluster.node_plans import node_plans
 from bireme.cluster.output_credit import WINDOW, OutputCredit
+from bireme.cluster.rendezvous_address import RendezvousAddress
 from bireme.control.messages import (
     Down,
     Eof,
@@ -58,7 +59,7 @@ _LAUNCHER_WAIT = 5.0
 
 
 class ClusterCrew:
-    """A crew of many nodes: implements :class:`bireme.agent.session.Crew`.
+    """A crew of many nodes: implements :class:`bireme.agent.crew_interface.Crew`.
 
     Args:
         session: told what happens.
@@ -135,9 +136,9 @@ class ClusterCrew:
             self.members,
             self._launcher,
             on_fit=self._find_address,
-            on_address=self._start,
             on_checked=self._leave,
         )
+        self._address = RendezvousAddress(session, cluster_job, self.members, self._start)
 
     # -- the crew's interface --------------------------------------------------------------------
 
@@ -226,12 +227,12 @@ class ClusterCrew:
 
     def _on_probed(self, member: AgentHandle, probed: Probed) -> None:
         if not self._leaving:
-            self._bootstrap.probed(member, probed.reachable)
+            self._address.probed(member, probed.reachable)
 
     def _find_address(self) -> None:
         """Every node is fit: find the address of the rendezvous."""
         if not self._leaving:
-            self._bootstrap.find_address()
+            self._address.find()
 
     def _start(self, master_addr: str) -> None:
         """The address is known: make the plan, and tell each node to start its ranks."""

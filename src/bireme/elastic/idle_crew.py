@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class IdleCrew:
-    """A crew without ranks: implements :class:`bireme.agent.session.Crew`.
+    """A crew without ranks: implements :class:`bireme.agent.crew_interface.Crew`.
 
     Args:
         session: the session to keep alive.

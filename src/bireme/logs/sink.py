@@ -1,8 +1,4 @@
-"""Writes output without blocking, even to a terminal after Ctrl+S or a slow pipe; decides when output is held back.
-
-What cannot be written at once is kept. Above a limit the sink is *full*, and its sources are not read any more, so that
-the ranks wait instead of our memory growing.
-"""
+"""Writes output without blocking, even to a terminal after Ctrl+S or a slow pipe; keeps what cannot be written yet."""
 
 from __future__ import annotations
 
@@ -11,14 +7,13 @@ import os
 import stat
 from collections import deque
 
+from bireme.logs.backpressure import Backpressure
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bireme.loop import Loop
-
-_HIGH_WATER = 256 * 1024
-"""Waiting bytes above which a sink is full."""
 
 _SAFE_WRITE = 4096
 """PIPE_BUF: after a successful poll, a write of this size does not block, even on a blocking pipe."""
@@ -38,25 +33,29 @@ class Sink:
     def __init__(
         self, loop: Loop, fd: int, *, on_error: Callable[[OSError], None], on_room: Callable[[], None]
     ) -> None:
-        self._loop, self._on_error, self._on_room = loop, on_error, on_room
+        self._loop, self._on_error = loop, on_error
         self._fd, self._limit, self._own = _nonblocking_twin(fd)
         self._waiting: deque[bytes] = deque()
-        self._size = 0
+        self._backpressure = Backpressure(on_room)
         self._broken = False
         self.on_drained: Callable[[], None] = lambda: None
-        self.full = False
         self.terminal = os.isatty(fd)
+
+    @property
+    def full(self) -> bool:
+        """Whether the ranks must wait until some of it is written."""
+        return self._backpressure.full
 
     @property
     def pending(self) -> bool:
         """Whether something is waiting to be written."""
-        return self._size > 0
+        return self._backpressure.size > 0
 
     def write(self, data: bytes) -> None:
         """Write, or keep for later."""
         if self._broken or not data:
             return
-        if self._size:
+        if self._waiting:
             self._keep(data)
             return
         written = 0 if self._limit else self._try(data)
@@ -66,8 +65,7 @@ class Sink:
 
     def _keep(self, data: bytes) -> None:
         self._waiting.append(data)
-        self._size += len(data)
-        self.full = self.full or self._size > _HIGH_WATER
+        self._backpressure.keep(len(data))
 
     def _try(self, data: bytes) -> int:
         """Write as much as possible without blocking; return the number of bytes."""
@@ -94,7 +92,7 @@ class Sink:
             written = self._try(data)
             if self._broken:
                 return
-            self._size -= written
+            self._backpressure.written(written)
             if written < len(data):
                 self._waiting[0] = data[written:]
                 break
@@ -104,19 +102,15 @@ class Sink:
         if not self._waiting:
             self._loop.unwatch_write(self._fd)
             self.on_drained()
-        if self.full and self._size < _HIGH_WATER // 2:
-            self.full = False
-            self._on_room()
+        self._backpressure.relieve()
 
     def _fail(self, error: OSError) -> None:
         self._broken = True
         self._waiting.clear()
-        self._size = 0
+        self._backpressure.written(self._backpressure.size)
         self._loop.unwatch_write(self._fd)
-        was_full, self.full = self.full, False
         self._on_error(error)
-        if was_full:
-            self._on_room()
+        self._backpressure.relieve()
         self.on_drained()
 
     def close(self) -> None:

@@ -1,0 +1,101 @@
+"""What signals do to a running job: the first Ctrl+C stops it, a second one kills it; Ctrl+Z suspends it."""
+
+from __future__ import annotations
+
+import signal
+
+from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bireme.agent.crew_interface import Crew
+    from bireme.agent.terminal import Terminal
+    from bireme.logs.console import Console
+    from bireme.loop import Loop, Timer
+    from bireme.result.verdict import Verdict
+
+_KEYS = (signal.SIGINT, signal.SIGQUIT)
+"""What Ctrl+C and Ctrl+\\ send."""
+_LAST_DRAIN = 2.0
+"""Seconds that a stopped job waits for a reader that does not read (a terminal after Ctrl+S)."""
+
+
+class JobSignals:
+    """Reacts to the signals that this process gets while a job runs.
+
+    Args:
+        loop: the event loop.
+        console: where keys are answered.
+        verdict: told of stop signals.
+        terminal: the terminal on our stdin.
+        grace: seconds between the stop signal and SIGKILL.
+
+    Attributes:
+        received: the first stop signal; 0: none.
+        unread: whether output was left unwritten because nobody read it.
+    """
+
+    def __init__(self, loop: Loop, console: Console, verdict: Verdict, terminal: Terminal, *, grace: float) -> None:
+        self._loop, self._console, self._verdict, self._terminal = loop, console, verdict, terminal
+        self._grace = grace
+        self._gone = False
+        self._last_drain: Timer | None = None
+        self.received = 0
+        self.unread = False
+
+    def watch(self, crew: Crew) -> None:
+        """Pass what a signal asks for to this crew from now on."""
+        self._crew = crew
+        self._loop.on_signals((*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGTSTP, signal.SIGCONT), self._on_signal)
+
+    def gone(self) -> None:
+        """Note that no process of the job is left: a stop signal now only ends the wait for a reader."""
+        self._gone = True
+        if self.received:
+            self._wait_no_longer()
+
+    def _on_signal(self, signum: int) -> None:
+        if signum in RELAYED_SIGNALS:
+            self._crew.signal_ranks(signum)
+        elif signum == signal.SIGTSTP:
+            self._crew.suspend()
+            self._terminal.leave()
+            self._loop.halt()
+            self._crew.resume()  # at once: before a timer finds that nothing was heard for so long
+        elif signum == signal.SIGCONT:
+            self._crew.resume()
+        else:
+            self._on_stop_signal(signum)
+
+    def _on_stop_signal(self, signum: int) -> None:
+        """Stop the job; at a second Ctrl+C, kill it. It may be ending for another cause already."""
+        self.received = self.received or signum
+        if self._gone:
+            self._verdict.blame("signal", self._loop.now(), signum=signum)
+            self._wait_no_longer()
+        elif self._verdict.blame("signal", self._loop.now(), signum=signum):
+            self._crew.stop(signum)
+            if signum in _KEYS:
+                self._announce(f"stopping{self._ranks_left()}; up to {self._grace:g} s; Ctrl+C again kills")
+        elif signum in _KEYS:
+            self._crew.urge()
+            self._announce(f"killing{self._ranks_left()}")
+
+    def _announce(self, text: str) -> None:
+        """Answer a key, on a line of its own."""
+        self._console.say("info", text, over_echo=True)
+
+    def _ranks_left(self) -> str:
+        count = self._verdict.unended
+        return f" {count} rank{'' if count == 1 else 's'}" if count else ""
+
+    def _wait_no_longer(self) -> None:
+        """Give a reader that does not read a short time after a stop signal, and none after a second one."""
+        if self._last_drain is not None:
+            self._leave_unread()
+        else:
+            self._last_drain = self._loop.after(_LAST_DRAIN, self._leave_unread)
+
+    def _leave_unread(self) -> None:
+        self.unread = True
+        self._loop.stop()

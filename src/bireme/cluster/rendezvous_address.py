@@ -1,0 +1,79 @@
+"""Chooses the rendezvous address (MASTER_ADDR) of many nodes: an address of the first one that all others reach."""
+
+from __future__ import annotations
+
+from bireme.cluster.agent_handle import addresses_of
+from bireme.control.messages import Probe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bireme.agent.session import Session
+    from bireme.cluster.agent_handle import AgentHandle
+    from bireme.cluster.cluster_job import ClusterJob
+
+
+class RendezvousAddress:
+    """Has the nodes try the addresses of the first one, and chooses.
+
+    Args:
+        session: told when the nodes have no address in common.
+        cluster_job: the job.
+        members: the agents, in the order of their ranks, all of them fit.
+        on_address: called with the address.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        cluster_job: ClusterJob,
+        members: Sequence[AgentHandle],
+        on_address: Callable[[str], None],
+    ) -> None:
+        self._session, self._cluster_job, self._members = session, cluster_job, members
+        self._on_address = on_address
+
+    def find(self) -> None:
+        """Have every other node try all addresses of the first node."""
+        first, *others = self._members
+        named = self._cluster_job.spec.master_addr
+        if named and self._cluster_job.epoch is not None and not _has_address(first, named):
+            named = None  # the address belongs to the first node of an earlier epoch
+        if named or not others:
+            self._on_address(named or "127.0.0.1")
+            return
+        if not first.hello.port:  # taken, and passed over by --no_ssh_check: there is nothing to try
+            note = f"{first.name} holds no port at which the ranks could meet"
+            self._session.trouble("unfit", note, self._session.loop.now(), (first.name,))
+            return
+        first.protocol.on("probed")
+        for member in others:
+            member.send(Probe(addresses=first.hello.addresses, port=first.hello.port))
+
+    def probed(self, member: AgentHandle, reachable: tuple[str, ...]) -> None:
+        """Take a node's answer: which of the first node's addresses it can reach. Choose one once all have answered."""
+        member.reachable = set(reachable)
+        member.protocol.on("probed")
+        if any(other.state != "probed" for other in self._members):
+            return
+        first, *others = self._members
+        for address in first.hello.addresses:
+            if all(address in other.reachable for other in others):
+                self._on_address(address)
+                return
+        cut = tuple(other.name for other in others if not other.reachable)
+        reason = f"{', '.join(cut)} cannot reach any" if cut else "no address is reachable from all nodes"
+        addresses = ", ".join(first.hello.addresses) or "none"
+        note = f"no common address of {first.name} for the rendezvous: {reason} (tried: {addresses})"
+        if self._cluster_job.epoch is None:
+            self._session.trouble("unfit", f"{note}\nset one with --master_addr", self._session.loop.now(), cut)
+            return
+        # An elastic job drops the nodes that reach no address, or else the first node, which not all of them reach.
+        at_fault = cut if 0 < len(cut) < len(others) or len(others) == 1 else (first.name,)
+        self._session.trouble("unfit", note, self._session.loop.now(), at_fault)
+
+
+def _has_address(member: AgentHandle, named: str) -> bool:
+    """Whether the address or name that the user gave belongs to this node."""
+    return named == member.name or not {named, *addresses_of(named)}.isdisjoint(member.hello.addresses)
