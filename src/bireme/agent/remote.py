@@ -381,7 +381,7 @@ class RemoteAgent:
         self._channel.send(Down(end=end, when=when))
 
     def _guardian_lost(self, pid: int) -> None:
-        self._channel.send(GuardianLost(pid=pid))
+        self._channel.send(GuardianLost(pid=pid, when=self._loop.now()))
 
     def _unfit(self, reason: str) -> None:
         self._channel.send(Unfit(problems=(reason,)))

@@ -37,6 +37,7 @@ from bireme.control.messages import (
     Up,
     Urge,
 )
+from bireme.control.silence import BEATS
 from bireme.logs.rankfiles import RankFiles
 
 TYPE_CHECKING = False
@@ -286,7 +287,7 @@ class ClusterCrew:
 
     def _on_guardian_lost(self, member: AgentHandle, lost: GuardianLost) -> None:
         note = f"agent lost on {member.name}: its guardian (pid {lost.pid}) was killed"
-        self._session.trouble("agent lost", note, self._session.loop.now(), (member.name,))
+        self._session.trouble("agent lost", note, member.our_time(lost.when), (member.name,))
 
     def _on_signalled(self, member: AgentHandle, signalled: Signalled) -> None:
         if self._leaving or not member.alive:
@@ -341,9 +342,15 @@ class ClusterCrew:
             return
         if member.state in ("ready", "probed", "running"):
             reason = f"its channel was {reason}" if reason.startswith("closed") else reason
-            self._lose(member, reason, self._session.loop.now() - _NEWS)
+            self._lose(member, reason, self._last_heard(member))
         elif member.state == "connecting" and not reason.startswith("closed"):
             self._bootstrap.fail(member, [reason])
+
+    def _last_heard(self, member: AgentHandle) -> float:
+        """When an agent whose channel has ended was lost: at its last sign of life, if it owed another one since."""
+        now, silence = self._session.loop.now(), member.silence
+        owed = self._cluster_job.heartbeat / BEATS + _NEWS
+        return silence.since if silence.lasted(now) > owed else now - _NEWS
 
     def _guard_lost(self, pid: int) -> None:
         """The guardian or watcher of the launcher processes was killed, and they end with it."""

@@ -58,9 +58,11 @@ class Heartbeat:
         now, due = self._loop.now(), self._timer.due
         self._plan_beat()  # first: a lost agent may stop the heartbeat
         for member in tuple(self._members):
-            if not member.alive or member.state == "connecting":
+            if member.state == "over":
+                self._ask(member)  # it waits for its release, and would give us up
+            elif not member.alive or member.state == "connecting":
                 continue
-            if self._is_silent(member, due, now):
+            elif self._is_silent(member, due, now):
                 self._on_lost(member, f"no sign of life for {self._seconds:g} s", member.silence.since)
             else:
                 self._ask(member)

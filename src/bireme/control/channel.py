@@ -109,7 +109,9 @@ class Channel:
         except BlockingIOError:
             return 0
         except OSError as error:
-            self._end(f"cannot be written: {error.strerror}")
+            # Not now: the caller is in the middle of something. And what the other side said before is read first.
+            reason = f"cannot be written: {error.strerror}"
+            self._loop.after(0, lambda: self._drain(reason))
             return len(data)
 
     def _writable(self) -> None:
@@ -124,28 +126,35 @@ class Channel:
         if self.open:
             self._loop.unwatch_write(self._write_fd)
 
+    def _drain(self, reason: str) -> None:
+        while self.open and self._readable():
+            pass
+        self._end(reason)
+
     def look(self) -> None:
         """Read now what has arrived, which a busy or suspended loop may not have read yet."""
         if self.open:
             self._readable()
 
-    def _readable(self) -> None:
+    def _readable(self) -> bool:
+        """Read what has arrived; return whether there was anything."""
         try:
             data = self._loop.read(self._read_fd, _READ)
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             self._end(f"cannot be read: {error.strerror}")
-            return
+            return False
         if not data:
             self._end("closed by the other side")
-            return
+            return False
         try:
             data = self._transport.decode(data)
         except ProtocolError as error:
             self._end(str(error))
-            return
+            return False
         self._take(data)
+        return True
 
     def _take(self, data: bytes) -> None:
         try:

@@ -207,10 +207,10 @@ class _Guardian:
                 os.read(wake[0], 4096)
             if self.commands in ready and not self._obey():
                 self._agent_lost()
-            if self.lifeline in ready:
+            self._reap()
+            if self.lifeline in ready:  # after the ends of workers, which may have come before
                 poll.unregister(self.lifeline)
                 self._say("alone")
-            self._reap()
             if self.killing:
                 self._signal_all(signal.SIGKILL)
 
