@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from bireme.resources.pool import Pool
 
 
-class Ground(Value):
+class ResourcePool(Value):
     """The resource pool: where experiments may run.
 
-    ``pool``: host → slot ids. ``numbered``: this machine has no declared slots and no devices, so a run is told only
+    ``slots``: host → slot ids. ``numbered``: this machine has no declared slots and no devices, so a run is told only
     how many ranks it has, not which slots.
     """
 
-    pool: Pool
+    slots: Pool
     numbered: bool = False
 
     def words(self, reservation: SlotReservation) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ class Ground(Value):
         return all(host == one_machine.HOST or is_this_machine(host) for host, _ in reservation.places)
 
 
-def ground(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) -> Ground:
+def resource_pool(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) -> ResourcePool:
     """Find the slots that experiments may use: those of the job, after its filters.
 
     Args:
@@ -61,21 +61,21 @@ def ground(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) -> Grou
         return _here(spec, environ, ranks, one_machine.HOST)
     entries, slots = node_selection.select(spec, found)
     if None not in slots.values():
-        return Ground({entry.name: slots[entry.name] or () for entry in entries})
+        return ResourcePool({entry.name: slots[entry.name] or () for entry in entries})
     if placement.only_here(spec, found) is not None:
         return _here(spec, environ, ranks, entries[0].name)
-    return Ground(node_selection.resolve(spec, _asked(spec, environ, found)))
+    return ResourcePool(node_selection.resolve(spec, _asked(spec, environ, found)))
 
 
-def _here(spec: JobSpec, environ: Mapping[str, str], ranks: int | None, host: str) -> Ground:
+def _here(spec: JobSpec, environ: Mapping[str, str], ranks: int | None, host: str) -> ResourcePool:
     """The pool of this machine when its slots are not declared."""
     there = devices.discover(spec.accelerator, environ)
     numbered = there.accelerator == "cpu" and not (spec.include or spec.exclude)
     prepared = placement.plan(spec.replace(num_gpus=ranks) if numbered else spec, environ).whole()
     workers = prepared.nodes[0].workers
     if numbered:
-        return Ground({host: tuple(map(str, range(len(workers))))}, numbered=True)
-    return Ground({host: tuple(worker.slot for worker in workers)})
+        return ResourcePool({host: tuple(map(str, range(len(workers))))}, numbered=True)
+    return ResourcePool({host: tuple(worker.slot for worker in workers)})
 
 
 def _asked(spec: JobSpec, environ: Mapping[str, str], found: Found) -> dict[str, tuple[str, ...]]:
@@ -138,7 +138,7 @@ class Launch(Value):
     ``rank_log_dir``: where each experiment gets a folder for its ranks' output; None: no such output.
     """
 
-    ground: Ground
+    pool: ResourcePool
     words: tuple[str, ...]
     script: str
     port: int | None = None
@@ -163,7 +163,7 @@ class Launch(Value):
         logs = self._logs("--log_dir", self.log_dir, name) + self._logs(
             "--enable_each_rank_log", self.rank_log_dir, name
         )
-        return (*self.words, *self.ground.words(reservation), *port, *logs, *options, self.script, *args)
+        return (*self.words, *self.pool.words(reservation), *port, *logs, *options, self.script, *args)
 
     @staticmethod
     def _logs(option: str, folder: str | None, name: str) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ class Launch(Value):
         """
         if report is not None and report.get("cause") not in _MAY_LEAVE:
             return 0.0
-        return 0.0 if self.ground.only_here(reservation) else self.heartbeat + self.grace + 2.0
+        return 0.0 if self.pool.only_here(reservation) else self.heartbeat + self.grace + 2.0
 
 
 def _port(number: int) -> int:
