@@ -152,3 +152,11 @@ def test_a_strangers_file_in_the_working_directory_is_passed_over(stage, script,
         f"exporting variables that make programs load code: PYTHONSTARTUP ({tmp_path}/.deepspeed_env:2)" in done.stderr
     )
     assert "s3cret" not in done.stderr
+
+
+def test_a_stale_lock_of_pytorch_is_named(look, tmp_path):
+    (tmp_path / "adam").mkdir()
+    (tmp_path / "adam" / "lock").touch()
+    looks = look(env={**clean_environ(), "TORCH_EXTENSIONS_DIR": str(tmp_path)})
+    assert f"bireme: {tmp_path}/adam/lock is a stale lock of PyTorch: " in looks.done.stderr
+    assert f" rm {tmp_path}/adam/lock\n" in looks.done.stderr

@@ -432,7 +432,7 @@ class SimulatedPreflight:
             "temporary": "/nonexistent",
         }
 
-    def examine(self, cwd: str, slots: Sequence[str] | None) -> None:
+    def examine(self, cwd: str, *_: object) -> None:
         node = self._process.node
         self._process.spend(node.preflight * node.world.random.uniform(0.5, 1.5))
 

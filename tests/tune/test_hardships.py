@@ -68,6 +68,14 @@ def test_figures_of_an_earlier_run_are_never_taken(desk):
     assert "no metric: no metric" not in done.stdout
 
 
+@pytest.mark.parametrize(("said", "mentioned"), [("hello", False), ("[INFO] DeepSpeed info: version=0.18", True)])
+def test_a_script_that_is_no_deepspeed_training(desk, said, mentioned):
+    desk.configure(ONE)
+    done = desk.run("--do", "0/4=nothing", "--say", said, code=1)
+    hint = "; the script's output does not mention DeepSpeed: does it call deepspeed.initialize?"
+    assert (hint in done.stdout) == (not mentioned)
+
+
 def test_figures_that_are_written_by_half_are_none(desk):
     desk.configure(ONE)
     assert "no metric: metrics.json is broken or half-written" in desk.run("--do", "0/4=half", code=1).stdout

@@ -47,6 +47,7 @@ from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 from bireme.planning.environment import ELASTIC_MARK, elastic_mark
 from bireme.process import open_files
+from bireme.resources import extension_locks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ class RemoteAgent:
         self._heartbeat = ask.heartbeat
         kept = {name: value for name, value in self._environ.items() if not name.startswith(ask.unset)}
         preflight = self._machine.preflight(spec, self._environ, {**kept, **ask.exports})
-        preflight.examine(ask.cwd, ask.slots)
+        preflight.examine(ask.cwd, ask.slots, ask.tasks)
         self._environ_for_ranks = preflight.environ
         if ask.first:
             self._listener = preflight.listen()
@@ -268,6 +269,8 @@ class RemoteAgent:
         files_limit = open_files.allow_files(4 * len(plan.workers))
         null = os.open(os.devnull, os.O_RDWR)
         pipes = [(null, self._pipes.add(w.rank, 1), self._pipes.add(w.rank, 2)) for w in plan.workers]
+        for text in extension_locks.warnings(self._environ_for_ranks):
+            self._channel.send(Say(level="warning", text=text))
         self._node.start(self._environ_for_ranks, pipes, keep=keep, files_limit=files_limit)
         os.close(null)
         self._pipes.begin()

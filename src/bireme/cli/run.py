@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from bireme.cli import duplicate_starts
 from bireme.cli.options import RUN, parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
@@ -41,6 +42,7 @@ def carry_out(parsed: Parsed) -> int:
         return tune.carry_out(parsed)
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
     spec = recognized(job_spec(parsed))
+    duplicate_starts.refuse(spec, os.environ)
     if parsed.options["json"] and not parsed.options["dry_run"]:
         raise BadInputError("--json only works with --dry_run", hint="add --dry_run")
     if parsed.options["dry_run"]:

@@ -7,6 +7,7 @@ import sys
 from signal import SIGPIPE
 
 from bireme import isolated
+from bireme.cli import duplicate_starts
 from bireme.cli.options import RUN, TUNING, Option, Parsed, parse
 from bireme.cli.spec import job_spec, tuning_width
 from bireme.errors import OK, BadInputError, BiremeError
@@ -127,6 +128,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
         )
     nodes, slots = tuning_width(options)
     spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
+    duplicate_starts.refuse(spec, environ)
     find_config(spec.program.args)  # first, as it needs no look at the nodes
     program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
     pool = resource_pool(spec, environ, slots)

@@ -92,6 +92,7 @@ class AgentConnector:
                 first=agent.index == 0 or self._cluster_job.epoch is not None,
                 name=agent.name,
                 slots=agent.slots,
+                tasks=agent.host.tasks,
                 exports=self._exports(agent, agent.channel.readable),
                 unset=self._cluster_job.backend.RANK_VARIABLES,
             )

@@ -160,7 +160,7 @@ def _notes(cluster_job: ClusterJob, found: Found, exported: Exports) -> Iterator
     names = ", ".join(sorted(exported.variables)) or "none"
     yield "debug", f"{number} nodes of {found.source}, by {cluster_job.backend.NAME}; exported variables: {names}"
     if not spec.hosts and spec.hostfile is None and cluster_job.epoch is None:
-        yield "info", f"{number} node{'' if number == 1 else 's'}, from {found.source}"
+        yield "info", f"{number} node{'' if number == 1 else 's'}, from {found.source}{node_selection.by_tasks(found)}"
     yield from exported.notes()
 
 
@@ -237,7 +237,10 @@ def _hosts(entries: Sequence[HostEntry]) -> tuple[base.HostLaunch, ...]:
 
 
 def _launches(entries: Sequence[HostEntry], here: str | None) -> tuple[base.HostLaunch, ...]:
-    return tuple(base.HostLaunch(entry.name, entry.user, entry.port, entry.name == here) for entry in entries)
+    return tuple(
+        base.HostLaunch(name=entry.name, user=entry.user, port=entry.port, local=entry.name == here, tasks=entry.tasks)
+        for entry in entries
+    )
 
 
 def plan(spec: JobSpec, found: Found) -> Sketch:

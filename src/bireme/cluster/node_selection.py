@@ -48,6 +48,15 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
     return None if entries is None else Found(entries, hostfile.DEFAULT_HOSTFILE)
 
 
+def by_tasks(found: Found) -> str:
+    """What the number of tasks of an allocation means for the number of ranks, for messages; "": nothing."""
+    tasks = sum(entry.slots or entry.tasks for entry in found.entries) if found.scheduler else 0
+    if not tasks:
+        return ""
+    unless = " where the nodes show no devices" if any(entry.tasks for entry in found.entries) else ""
+    return f"; its {tasks} tasks are the slots{unless}"
+
+
 def select(spec: JobSpec, found: Found) -> tuple[tuple[HostEntry, ...], dict[str, tuple[str, ...] | None]]:
     """Select the nodes to connect to.
 

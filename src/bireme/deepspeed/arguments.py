@@ -153,9 +153,13 @@ def spelled_out(groups: Mapping[str, Iterable[Option]], first: Collection[str], 
 
 
 def _with_local_rank(parsed: Parsed) -> Parsed:
-    """Pass ``--local_rank`` to every script, as DeepSpeed does, and not only to one that mentions it."""
+    """Pass ``--local_rank`` to every script, as DeepSpeed does, and not only to one that mentions it.
+
+    An elastic job of DeepSpeed passes none.
+    """
     options = parsed.options
-    if options["no_local_rank"] or options.get("launcher") in _WITHOUT_LOCAL_RANK:
+    elastic = options["elastic_training"] or isinstance(options.get("num_nodes"), tuple)
+    if elastic or options["no_local_rank"] or options.get("launcher") in _WITHOUT_LOCAL_RANK:
         return parsed
     return parsed.replace(options={**options, "local_rank_arg": True})
 

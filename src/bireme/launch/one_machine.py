@@ -13,7 +13,7 @@ from bireme.logs import rankfiles
 from bireme.planning.start import JobFacts, StartPlan, start_plan
 from bireme.process import activation
 from bireme.process.pid_file import PidFile
-from bireme.resources import devices, filters, program
+from bireme.resources import devices, extension_locks, filters, program
 from bireme.resources.rendezvous_port import lease_named_port, lease_port
 from bireme.value import Value
 
@@ -31,10 +31,19 @@ HOST = "localhost"
 
 
 class Declared(Value):
-    """This machine as declared in a pool: its name, and its slots (``None``: all that it has)."""
+    """This machine as declared in a pool.
+
+    Attributes:
+        name: its name there.
+        slots: its slots; ``None``: all that it has.
+        tasks: the number of its slots if it shows no device (see `HostEntry`).
+        note: what is to be said of that.
+    """
 
     name: str
     slots: tuple[str, ...] | None
+    tasks: int = 0
+    note: str = ""
 
 
 class Prepared(Value):
@@ -71,11 +80,16 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
     """
     _check_working_directory()
     found = devices.discover(spec.accelerator, environ)
+    filtered = bool(spec.include or spec.exclude)
     notes: tuple[str, ...] = ()
+    if declared is not None and declared.tasks and not filtered and spec.num_gpus is None:
+        from bireme.resources.allocation import slots_by_tasks
+
+        declared = declared.replace(slots=slots_by_tasks(declared.tasks, found.accelerator, environ))
     if declared is not None and declared.slots is not None:
+        notes = (declared.note,)
         active = {declared.name: devices.remote_slots(found, declared.slots)}
     else:
-        filtered = bool(spec.include or spec.exclude)
         slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=filtered)
         name = HOST if declared is None else declared.name
         active = filters.apply_filters(
@@ -151,6 +165,7 @@ def _prepare_node(
     threads = plan.nodes[0].env.get("OMP_NUM_THREADS")
     if threads and ranks > 1 and not node.bound:
         notes.append(("info", f"OMP_NUM_THREADS={threads} for each rank: {node.cores} cores for {ranks} ranks"))
+    notes += (("warning", text) for text in extension_locks.warnings(environ))
     return Prepared(plan, environ, lease, tuple(notes))
 
 

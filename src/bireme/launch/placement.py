@@ -126,7 +126,10 @@ def only_here(spec: JobSpec, found: Found) -> one_machine.Declared | None:
     entries, slots = node_selection.select(spec, found)
     if len(entries) != 1 or not is_this_machine(entries[0].name):
         return None
-    return one_machine.Declared(entries[0].name, slots[entries[0].name])
+    (entry,) = entries
+    tasks = node_selection.by_tasks(found)
+    note = f"1 node, from {found.source}{tasks}" if tasks else ""
+    return one_machine.Declared(entry.name, slots[entry.name], entry.tasks, note)
 
 
 def _run_by_hand(spec: JobSpec, environ: Mapping[str, str], found: Found) -> Outcome:
