@@ -112,7 +112,7 @@ def _unknown(word: str, rest: list[str]) -> int:
     words = argv = [word, *rest]
     if word in COMMANDS:
         words = rest[1:] if rest[:1] == ["launch"] else rest
-    elif not (word.startswith("-") or os.path.exists(word)):
+    elif not (word.startswith("-") or word.endswith(".py") or os.path.exists(word)):
         words = []
         if near := get_close_matches(word, ("run", "tune", "check", "drain"), n=1, cutoff=0.6):
             raise BadInputError(f"unknown command: {word!r}", hint=f"did you mean bireme {near[0]}?")

@@ -10,9 +10,7 @@ _EACH = "use --num_gpus N, the ranks on each node"
 _SLURM = "give it to sbatch or salloc; bireme run uses the allocation"
 _BIND = "use --bind_cores_to_rank"
 _RAW = "output is labelled with ranks already; --output raw removes the labels"
-_PLUGIN = (
-    "use --export with the variables ACCELERATE_* and FSDP_* that accelerate reads, or set the plug-in in the script"
-)
+_PLUGIN = "use --export with accelerate's variables (ACCELERATE_*, FSDP_*), or set the plug-in in the script"
 _DEEPSPEED = "give the script DeepSpeed's own options, such as --deepspeed_config"
 _TPU = "Bireme has no TPUs"
 
@@ -20,7 +18,6 @@ ANSWERS = {
     # DeepSpeed and torch.distributed.launch
     "--deepspeed": "it is an option of the script: write it after the script",
     "--deepspeed_config": "it is an option of the script: write it after the script",
-    "--use_env": "not needed: ranks find LOCAL_RANK; use --local_rank_arg to pass --local_rank",
     "--local_rank": "Bireme passes it to scripts that take it; use --local_rank_arg to pass it always",
     "--nproc": _EACH,
     "--world_size": _SIZE,
