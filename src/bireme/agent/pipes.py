@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
-import time
 from functools import partial
 
 TYPE_CHECKING = False
@@ -26,15 +24,15 @@ _LATE = 0.05
 class _Pipe:
     """One pipe: stdout (1) or stderr (2) of one rank."""
 
-    def __init__(self, rank: int, number: int, terminal: tuple[int, int] | None) -> None:
+    def __init__(self, loop: Loop, rank: int, number: int, terminal: tuple[int, int] | None) -> None:
         self.rank, self.number = rank, number
         self.begun = False
         self.excused = False
         """Whether the last check was late and is to be repeated."""
         self.timer: Timer | None = None
         self.last_read = 0.0
-        self.read_fd, self.write_fd = terminal or os.pipe()
-        os.set_blocking(self.read_fd, False)
+        self.read_fd, self.write_fd = terminal or loop.pipe()
+        loop.set_blocking(self.read_fd, False)
         if terminal is not None:
             return
         try:
@@ -79,14 +77,14 @@ class Pipes:
             number: 1 for stdout, 2 for stderr.
             terminal: both ends of a pseudo-terminal to use in the pipe's place; they are closed like a pipe's.
         """
-        pipe = _Pipe(rank, number, terminal)
+        pipe = _Pipe(self._loop, rank, number, terminal)
         self._open[pipe.read_fd] = pipe
         return pipe.write_fd
 
     def begin(self) -> None:
         """Begin to read; closes our copies of the write ends, which the ranks have inherited."""
         for pipe in self._open.values():
-            os.close(pipe.write_fd)
+            self._loop.close_fd(pipe.write_fd)
         self._watch()
 
     @property
@@ -121,7 +119,7 @@ class Pipes:
     def _read(self, pipe: _Pipe) -> bool:
         """Read one chunk; return whether there was any."""
         try:
-            chunk = os.read(pipe.read_fd, _CHUNK)
+            chunk = self._loop.read(pipe.read_fd, _CHUNK)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -141,7 +139,7 @@ class Pipes:
         return True
 
     def _let_rest(self, pipe: _Pipe) -> None:
-        pipe.begun, pipe.excused, pipe.last_read = True, False, time.monotonic()
+        pipe.begun, pipe.excused, pipe.last_read = True, False, self._loop.now()
         if pipe.timer is None:
             self._look_after(pipe, self._rest)
 
@@ -153,7 +151,7 @@ class Pipes:
         timer, pipe.timer = pipe.timer, None
         if not pipe.begun or pipe.read_fd not in self._open:
             return
-        now = time.monotonic()
+        now = self._loop.now()
         late, since = now - timer.due, now - pipe.last_read
         if self._paused or since < self._rest:
             self._look_after(pipe, self._rest - since if since < self._rest else self._rest)
@@ -170,7 +168,7 @@ class Pipes:
         if self._open.pop(pipe.read_fd, None) is None:
             return
         self._loop.unwatch(pipe.read_fd)
-        os.close(pipe.read_fd)
+        self._loop.close_fd(pipe.read_fd)
         self._on_eof(pipe.rank, pipe.number)
         if not self._open:
             self._on_end()

@@ -39,10 +39,10 @@ def main(argv: list[str]) -> int:
 
 def carry_out(parsed: Parsed) -> int:
     """Run a parsed command line; return the exit code."""
-    if parsed.options["help"]:
+    if parsed.options["help"] or parsed.options["help_all"]:
         from bireme.cli.help import run_help
 
-        show(run_help())
+        show(run_help(everything=parsed.options["help_all"]))
         return OK
     parsed = in_active_environment(parsed, os.environ)
     if parsed.options["autotuning"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 from bireme.cluster.agent_handle import allocation_of, find_agent
 from bireme.control.channel import Channel
@@ -117,7 +116,7 @@ class AgentConnector:
         if agent is None:
             os.close(fd)
             note = f"the launcher started an agent on {who.get('hostname', '?')}, which is not a node of this job"
-            self._session.trouble("unfit", note, time.monotonic())
+            self._session.trouble("unfit", note, self._session.loop.now())
         elif agent.channel is not None or agent.state != "connecting":
             os.close(fd)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 
 from bireme.cluster import preflight_report
 from bireme.cluster.agent_connector import AgentConnector
@@ -38,6 +37,7 @@ from bireme.control.messages import (
     Up,
     Urge,
 )
+from bireme.control.silence import BEATS
 from bireme.logs.rankfiles import RankFiles
 
 TYPE_CHECKING = False
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from bireme.agent.machine import Machine
     from bireme.agent.session import Session
     from bireme.cluster.agent_listener import AgentListener
     from bireme.cluster.cluster_job import ClusterJob
@@ -66,14 +67,22 @@ class ClusterCrew:
         cluster_job: the job.
         listener: where agents connect; ``None``: over stdin and stdout of their launcher processes.
         pid_file: created when the guardian of the launcher processes starts.
+        machine: the machine of the runner.
     """
 
     def __init__(
-        self, session: Session, cluster_job: ClusterJob, listener: AgentListener | None, pid_file: PidFile
+        self,
+        session: Session,
+        cluster_job: ClusterJob,
+        listener: AgentListener | None,
+        pid_file: PidFile,
+        machine: Machine,
     ) -> None:
         self._session, self._cluster_job = session, cluster_job
         pairs = zip(cluster_job.hosts, cluster_job.slots, strict=True)
-        self._all = tuple(AgentHandle(index, host, slots) for index, (host, slots) in enumerate(pairs))
+        self._all = tuple(
+            AgentHandle(index, host, slots, session.loop.now) for index, (host, slots) in enumerate(pairs)
+        )
         self.members = list(self._all)
         """The agents that take part."""
         self._started = self._leaving = False
@@ -109,6 +118,7 @@ class ClusterCrew:
         self._heartbeat = Heartbeat(session.loop, self.members, cluster_job.heartbeat, self._lose)
         self._launcher = LauncherProcess(
             session.loop,
+            machine.start_guardian,
             cluster_job.commands,
             cluster_job.environ,
             on_exit=self._launcher_exit,
@@ -252,7 +262,7 @@ class ClusterCrew:
     # -- running ---------------------------------------------------------------------------------
 
     def _on_frame(self, member: AgentHandle, frame: Message | Output) -> None:
-        member.silence.broken(time.monotonic())
+        member.silence.broken(self._session.loop.now())
         try:
             member.protocol.admit(frame)
         except ProtocolError as error:
@@ -276,11 +286,11 @@ class ClusterCrew:
             return
         member.problems += unfit.problems
         note = preflight_report.complaint([member], len(self.members))
-        self._session.trouble("unfit", note, time.monotonic(), (member.name,))
+        self._session.trouble("unfit", note, self._session.loop.now(), (member.name,))
 
     def _on_guardian_lost(self, member: AgentHandle, lost: GuardianLost) -> None:
         note = f"agent lost on {member.name}: its guardian (pid {lost.pid}) was killed"
-        self._session.trouble("agent lost", note, time.monotonic(), (member.name,))
+        self._session.trouble("agent lost", note, member.our_time(lost.when), (member.name,))
 
     def _on_signalled(self, member: AgentHandle, signalled: Signalled) -> None:
         if self._leaving or not member.alive:
@@ -291,7 +301,7 @@ class ClusterCrew:
             note = f"agent lost on {member.name}: {reason}"
             self._session.trouble("agent lost", note, member.our_time(signalled.when) - _NEWS, (member.name,))
         else:
-            self._lose(member, reason, time.monotonic())
+            self._lose(member, reason, self._session.loop.now())
 
     def _on_over(self, member: AgentHandle, over: Over) -> None:
         member.protocol.on("over")
@@ -327,7 +337,7 @@ class ClusterCrew:
         if self._one_by_one:
             self._launcher.end(member.index)
         if member.alive and not self._leaving:
-            self._declare_lost(member, f"it broke the protocol: {what}", time.monotonic())
+            self._declare_lost(member, f"it broke the protocol: {what}", self._session.loop.now())
 
     def _on_end(self, member: AgentHandle, reason: str) -> None:
         """A channel has ended. While connecting, the end of its launcher process tells more."""
@@ -335,9 +345,15 @@ class ClusterCrew:
             return
         if member.state in ("ready", "probed", "running"):
             reason = f"its channel was {reason}" if reason.startswith("closed") else reason
-            self._lose(member, reason, time.monotonic() - _NEWS)
+            self._lose(member, reason, self._last_heard(member))
         elif member.state == "connecting" and not reason.startswith("closed"):
             self._bootstrap.fail(member, [reason])
+
+    def _last_heard(self, member: AgentHandle) -> float:
+        """When an agent whose channel has ended was lost: at its last sign of life, if it owed another one since."""
+        now, silence = self._session.loop.now(), member.silence
+        owed = self._cluster_job.heartbeat / BEATS + _NEWS
+        return silence.since if silence.lasted(now) > owed else now - _NEWS
 
     def _guard_lost(self, pid: int) -> None:
         """The guardian or watcher of the launcher processes was killed, and they end with it."""
@@ -348,7 +364,7 @@ class ClusterCrew:
     def _launcher_killed(self, note: str, hosts: tuple[str, ...]) -> None:
         """The launcher was killed: date that before the lost channels that follow. An elastic job tries again."""
         cause: Cause = "agent lost" if self._cluster_job.epoch is None else "membership"
-        self._session.trouble(cause, note, time.monotonic() - 2 * _NEWS, hosts)
+        self._session.trouble(cause, note, self._session.loop.now() - 2 * _NEWS, hosts)
 
     def _launcher_exit(self, index: int, code: int, signum: int) -> None:
         if self._leaving:

@@ -7,6 +7,7 @@ import sys
 
 from bireme import isolated
 from bireme.agent import session
+from bireme.agent.machine import Machine
 from bireme.backends import base
 from bireme.cluster import node_selection
 from bireme.cluster.agent_listener import AgentListener
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     Commands = Callable[[LaunchPlan, Mapping[str, str]], tuple[tuple[str, ...], ...]]
 
+MACHINE = Machine()
 ONLY_NODES_KNOW = "<the node says>"
 """Placeholder in a dry run for what is known only after connecting."""
 
@@ -66,6 +68,7 @@ def run(
     *,
     checked: Callable[[Sequence[AgentHandle]], str] | None = None,
     epoch: Epoch | None = None,
+    machine: Machine = MACHINE,
 ) -> Outcome:
     """Start an agent on every node, and the ranks through them; return when nothing is left anywhere.
 
@@ -74,6 +77,7 @@ def run(
         environ: the environment.
         found: the declared pool.
         checked, epoch: see `ClusterJob`.
+        machine: this machine.
 
     Raises:
         BadInputError: the job cannot run as described; nothing was started.
@@ -107,12 +111,19 @@ def run(
         epoch,
     )
     options = session.SessionOptions.of(spec, _notes(cluster_job, found, exported))
-    if epoch is not None:  # the pid file belongs to the whole elastic job
+
+    def run_crew(pid_file: PidFile) -> Outcome:
+        """Run the job."""
         return session.run(
-            options, lambda crew_session: ClusterCrew(crew_session, cluster_job, listener, epoch.pid_file)
+            options,
+            lambda crew_session: ClusterCrew(crew_session, cluster_job, listener, pid_file, machine),
+            machine.loop,
         )
+
+    if epoch is not None:  # the pid file belongs to the whole elastic job
+        return run_crew(epoch.pid_file)
     with PidFile(os.getpid() if spec.save_pid else None) as pid_file:
-        return session.run(options, lambda crew_session: ClusterCrew(crew_session, cluster_job, listener, pid_file))
+        return run_crew(pid_file)
 
 
 def what_travels(spec: JobSpec, environ: Mapping[str, str]) -> Exports:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import time
 
 from bireme.agent import session
 from bireme.backends import base
 from bireme.cluster import many_nodes, node_selection
 from bireme.cluster.epoch import Epoch
+from bireme.cluster.many_nodes import MACHINE
 from bireme.cluster.node_selection import Found
 from bireme.elastic.control_socket import ControlSocket
 from bireme.elastic.deferred_signals import DeferredSignals
@@ -34,6 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from bireme.agent.machine import Machine
     from bireme.agent.session import Session
     from bireme.job import JobSpec
     from bireme.planning.start import StartPlan
@@ -56,7 +57,10 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> Found:
 
 
 def run(
-    spec: JobSpec, environ: Mapping[str, str], on_change: Callable[[Outcome, str], object] = lambda *_: None
+    spec: JobSpec,
+    environ: Mapping[str, str],
+    on_change: Callable[[Outcome, str], object] = lambda *_: None,
+    machine: Machine = MACHINE,
 ) -> Outcome:
     """Run an elastic job until it succeeds, fails too often, or has too few nodes for too long.
 
@@ -64,11 +68,12 @@ def run(
         spec: the job.
         environ: what the ranks inherit.
         on_change: called between two epochs, with the outcome of the first and the reason for the second.
+        machine: this machine.
 
     Raises:
         BadInputError: the job cannot run as described; nothing was started.
     """
-    job = ElasticJob(spec.replace(run_id=spec.run_id or os.urandom(6).hex()), environ, on_change)
+    job = ElasticJob(spec.replace(run_id=spec.run_id or os.urandom(6).hex()), environ, on_change, machine)
     try:
         with PidFile(os.getpid() if spec.save_pid else None) as pid_file:
             return job.run(pid_file)
@@ -79,7 +84,10 @@ def run(
 class ElasticJob:
     """The state that lasts from epoch to epoch; for the arguments see `run`."""
 
-    def __init__(self, spec: JobSpec, environ: Mapping[str, str], on_change: Callable[[Outcome, str], object]) -> None:
+    def __init__(
+        self, spec: JobSpec, environ: Mapping[str, str], on_change: Callable[[Outcome, str], object], machine: Machine
+    ) -> None:
+        self._machine = machine
         self._spec, self._environ, self._on_change = spec, environ, on_change
         path = None if spec.hosts else spec.hostfile
         file = PoolFile(path or DEFAULT_HOSTFILE, spec.elastic_interval)  # note its time stamp before reading it
@@ -117,10 +125,11 @@ class ElasticJob:
             read_pool=self._read_again,
             is_over=self._is_over,
             control_socket=self._control_socket,
+            machine=machine,
         )
         self._over = base.load(many_nodes.launcher_name(spec, self._found)).OVER
         self._deferred = DeferredSignals()
-        self._begin = time.monotonic()
+        self._begin = self._machine.now()
         self._has_begun = False
         self._waiting_since: float | None = None
         self._epoch = 0
@@ -165,7 +174,7 @@ class ElasticJob:
             why = self._why_go_on(outcome)
             if not why or self._comes_to_nothing():
                 return self._at_the_end(outcome)
-            self._history.append(f"after {duration(time.monotonic() - self._begin)}: {why}")
+            self._history.append(f"after {duration(self._machine.now() - self._begin)}: {why}")
             self._on_change(outcome, why)
 
     def _comes_to_nothing(self) -> bool:
@@ -195,7 +204,7 @@ class ElasticJob:
             attempt=self._failures, time_limit=self._time_left()
         )
         try:
-            return many_nodes.run(spec, self._environ, found, epoch=epoch)
+            return many_nodes.run(spec, self._environ, found, epoch=epoch, machine=self._machine)
         except (BadInputError, UnfitError, OSError) as error:
             if number == 0:
                 raise
@@ -206,14 +215,16 @@ class ElasticJob:
     def _waited(self) -> Outcome:
         """Wait until enough nodes are available, or for too long."""
         self._invited = ()
-        spec, now = self._spec, time.monotonic()
+        spec, now = self._spec, self._machine.now()
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         left = max(0.0, spec.elastic_timeout - (now - self._waiting_since))
         gave_up = f"too few nodes for {spec.elastic_timeout:g} s"
         options = session.SessionOptions.of(spec).replace(time_limit=self._time_left())
         try:
             return session.run(
-                options, lambda waiting: IdleCrew(waiting, self._lacking, left, gave_up, self._attach_waiting)
+                options,
+                lambda waiting: IdleCrew(waiting, self._lacking, left, gave_up, self._attach_waiting),
+                self._machine.loop,
             )
         finally:
             self._detach()
@@ -225,7 +236,7 @@ class ElasticJob:
 
     def _time_left(self) -> float | None:
         limit = self._spec.time_limit
-        return None if limit is None else max(0.01, limit - (time.monotonic() - self._begin))
+        return None if limit is None else max(0.01, limit - (self._machine.now() - self._begin))
 
     def _at_the_end(self, outcome: Outcome) -> Outcome:
         """Turn the outcome of the last epoch into that of the job."""
@@ -245,7 +256,7 @@ class ElasticJob:
             history=tuple(self._history),
             logs=tuple(self._logs),
             stuck=tuple(self._stuck),
-            seconds=time.monotonic() - self._begin,
+            seconds=self._machine.now() - self._begin,
         )
 
     # -- what an epoch reports ---------------------------------------------------------------------
@@ -265,14 +276,14 @@ class ElasticJob:
 
     def _left_out(self, name: str, why: str) -> None:
         self._say("warning", f"{name} is left out: {why}")
-        self._roster.lose((name,), why, time.monotonic())
+        self._roster.lose((name,), why, self._machine.now())
         spare = [other for other in self._roster.invited() if other not in self._invited]
         if spare:
             self._monitor.rearrange(f"{spare[0]} replaces {name}")
         self._monitor.plan_look()
 
     def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
-        now, ranks = time.monotonic(), plan.world_size
+        now, ranks = self._machine.now(), plan.world_size
         self._accelerator = plan.accelerator
         self._has_begun, self._waiting_since, self._fruitless = True, None, 0
         self._roster.working(names)
@@ -289,7 +300,7 @@ class ElasticJob:
 
     def _why_go_on(self, outcome: Outcome) -> str:
         """The reason for another epoch; "": this was the last."""
-        now = time.monotonic()
+        now = self._machine.now()
         if outcome.interrupted:
             return ""
         if outcome.cause == "membership":

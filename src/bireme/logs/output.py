@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 from bireme.logs.console import ERR, OUT
 from bireme.logs.fold import Folder, rank_set
@@ -127,7 +126,7 @@ class JobOutput:
             other = self._streams[rank, OUT + ERR - number]
             if other.live is not None and other.live.left:  # its bar was written before this
                 self._follow(other, other.live, other.live.end())
-            self._follow(stream, stream.live, stream.live.feed(chunk, time.monotonic()))
+            self._follow(stream, stream.live, stream.live.feed(chunk, self._loop.now()))
         elif stream.cutter is not None:
             self._put(stream, stream.cutter.feed(chunk))
 
