@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from bireme.cluster.agent_launch import LauncherCommands
     from bireme.job import JobSpec
     from bireme.planning.start import Sketch, StartPlan
     from bireme.result.outcome import Outcome
@@ -55,19 +56,26 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
     Raises:
         BadInputError: the job cannot be run as described.
     """
-    return sketch(spec, environ).whole()
+    environ, spec = _inherited() if environ is None else environ, _as_planned(spec)
+    return placement.plan(spec, environ, placement.resolve(spec, environ)).whole()
 
 
-def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
-    """The plan of a job, whose nodes are made on demand.
+def preview(spec: JobSpec, environ: Mapping[str, str] | None = None) -> tuple[Sketch, LauncherCommands | None]:
+    """The plan, whose nodes are made on demand, and the command lines of the launcher (``None``: none is used).
 
     Raises:
         BadInputError: the job cannot be run as described.
     """
-    if spec.elastic:  # the given address is used only while it is the first node's
-        run_id = spec.run_id or "<made at the start>"
-        spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
-    return placement.plan(spec, _inherited() if environ is None else environ)
+    environ, spec = _inherited() if environ is None else environ, _as_planned(spec)
+    place = placement.resolve(spec, environ)
+    return placement.plan(spec, environ, place), placement.launcher_commands(spec, environ, place)
+
+
+def _as_planned(spec: JobSpec) -> JobSpec:
+    """The job with what an elastic job leaves open: the given address is used only while it is the first node's."""
+    if not spec.elastic:
+        return spec
+    return spec.replace(master_addr=None, num_nodes=None, run_id=spec.run_id or "<made at the start>")
 
 
 def _inherited() -> Mapping[str, str]:

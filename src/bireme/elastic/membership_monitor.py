@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bireme.agent.session import Session
-    from bireme.cluster.node_selection import Found
+    from bireme.cluster.node_selection import DeclaredPool
     from bireme.elastic.control_socket import ControlSocket
     from bireme.elastic.roster import Roster
     from bireme.job import JobSpec
@@ -92,7 +92,7 @@ class MembershipMonitor:
         environ: Mapping[str, str],
         *,
         file: PoolFile,
-        pool: Callable[[], Found],
+        pool: Callable[[], DeclaredPool],
         accelerator: Callable[[], str],
         exports: Exports,
         read_pool: Callable[[], tuple[str, ...]],
