@@ -15,15 +15,16 @@ PYTHON ?= python3
 # Where the default index has only such builds:
 #   make test TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 TORCH ?= torch==2.13.0
-# Workers, each with clusters of its own. A test starts several processes, and some watch the clock.
-WORKERS ?= 4
+# Workers, each with clusters of its own: many for few cores, because most tests wait for something most of the time.
+WORKERS ?= 8
 # Further arguments for pytest, such as ARGS='-k layers', or for the benchmarks, such as ARGS='--rounds 3'.
 ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
+# In the order of tests/order.py.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Debian packages that the tests need and that this machine lacks; each is known by a command it brings.
 lacks = $(if $(shell PATH=$$PATH:/usr/sbin:/sbin; command -v $(1)),,$(2))

@@ -21,6 +21,7 @@ from bireme.errors import BadInputError
 from bireme.resources.rendezvous_port import lease_named_port
 from tests import needs
 from tests.needs import pytest_runtest_setup as pytest_runtest_setup  # a hook
+from tests.order import pytest_collection_modifyitems as pytest_collection_modifyitems  # a hook
 
 settings.register_profile("ours", deadline=None)  # a busy machine may take long for anything
 settings.load_profile("ours")

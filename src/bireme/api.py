@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from bireme.launch import placement
+from bireme.resources import program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def run(
     Raises:
         BadInputError: the job cannot be run as described; nothing has been started.
     """
-    environ = _inherited() if environ is None else environ
+    environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
     if spec.elastic and not spec.by_hand:
         from bireme.elastic import elastic_job
 
@@ -73,6 +74,7 @@ def preview(spec: JobSpec, environ: Mapping[str, str] | None = None) -> tuple[Sk
 
 def _as_planned(spec: JobSpec) -> JobSpec:
     """The job with what an elastic job leaves open: the given address is used only while it is the first node's."""
+    spec = program.recognized(spec)
     if not spec.elastic:
         return spec
     return spec.replace(master_addr=None, num_nodes=None, run_id=spec.run_id or "<made at the start>")

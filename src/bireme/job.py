@@ -74,6 +74,7 @@ class JobSpec(Value):
         rank_log_dir: folder on each node for the output of its ranks.
         bind_cores, bind_core_list: bind ranks to cores, of the list if it is given.
         venv_script: a file to source first.
+        python: the Python that runs the ranks; ``None``: the one that ``venv_script`` selects, else that of Bireme.
         grace: seconds between SIGTERM and SIGKILL.
         time_limit: seconds after which the job is stopped; ``None``: never.
         output, timestamps, fold: how the output of ranks is shown.
@@ -114,6 +115,7 @@ class JobSpec(Value):
     bind_cores: bool = False
     bind_core_list: str | None = None
     venv_script: str | None = None
+    python: str | None = None
     grace: float = DEFAULT_GRACE
     time_limit: float | None = None
     output: OutputMode = "auto"

@@ -68,6 +68,39 @@ def test_no_such_script(stage, tmp_path):
     refused(stage.run("run", tmp_path / "absent.py"), "absent.py", tmp_path=tmp_path)
 
 
+PROGRAMS = {
+    "shell script": (
+        "train.sh",
+        "#!/bin/bash\necho\n",
+        ["train.sh"],
+        ["script for /bin/bash", "--no_python /bin/bash train.sh"],
+    ),
+    "shell script without #!": ("train.sh", "echo\n", ["train.sh"], ["a shell script", "--no_python bash train.sh"]),
+    "notebook": ("a.ipynb", "{}", ["a.ipynb"], ["notebook", "jupyter nbconvert --to script a.ipynb"]),
+    "binary": ("solver", "\x7fELF", ["solver"], ["a binary", "chmod +x solver"]),
+    "file as module": ("train.py", "", ["-m", "train.py"], ["not of a file", "leave out -m"]),
+    "carriage return": (
+        "tool",
+        "#!/bin/sh\r\n",
+        ["--no_python", "./tool"],
+        ["carriage return", "sed -i 's/\\r$//' ./tool"],
+    ),
+    "no such interpreter": ("tool", "#!/no/such/sh\n", ["--no_python", "./tool"], ["./tool:1", "/no/such/sh"]),
+}
+
+
+@pytest.mark.parametrize("case", PROGRAMS)
+def test_what_cannot_be_run(stage, tmp_path, case):
+    name, text, words, says = PROGRAMS[case]
+    (tmp_path / name).write_text(text, newline="")
+    refused(stage.run("run", *words, cwd=tmp_path), *says, tmp_path=tmp_path)
+
+
+def test_a_script_that_has_another_name(stage, witness, tmp_path):
+    refused(stage.run("run", "train", cwd=tmp_path), "no such script: train", "mean train.py?", tmp_path=tmp_path)
+    refused(stage.run("run", "env", cwd=tmp_path), "no such script: env", "--no_python env", tmp_path=tmp_path)
+
+
 def test_a_directory(stage, tmp_path):
     refused(stage.run("run", tmp_path), "directory", tmp_path=tmp_path)
     refused(stage.run("run", "--no_python", tmp_path), "directory", tmp_path=tmp_path)

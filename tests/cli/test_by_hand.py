@@ -105,7 +105,7 @@ def test_options_of_the_reference(stage, script, tmp_path):
     options = ["--no_local_rank", "--enable_each_rank_log", tmp_path / "logs", "--bind_cores_to_rank"]
     if len(os.sched_getaffinity(0)) < 2:
         options.pop()
-    program = script("# --local_rank\nimport sys\nprint(sys.argv[1:])\n")
+    program = script("takes = '--local_rank'\nimport sys\nprint(sys.argv[1:])\n")
     process = start(stage, f"--world_info={world}", "-q", *options, program, "x")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err

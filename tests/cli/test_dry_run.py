@@ -19,7 +19,7 @@ from tests.conftest import clean_environ
 def witness(tmp_path):
     """A script that leaves a file behind if it is ever run."""
     path = tmp_path / "train.py"
-    path.write_text(f"# --local_rank\nopen({str(tmp_path / 'ran')!r}, 'w')\n")
+    path.write_text(f"takes = '--local_rank'\nopen({str(tmp_path / 'ran')!r}, 'w')\n")
     return path
 
 

@@ -65,6 +65,10 @@ def test_values_may_look_like_options_or_be_empty():
     assert parse(RUN, ["--wrap=a=b c", "s.py"]).options["wrap"] == "a=b c"
 
 
+def test_words_of_a_choice_in_any_case():
+    assert spec("--launcher", "PDSH", "--output=Rank0", "s.py").launcher == "pdsh"
+
+
 def test_the_last_of_two_wins():
     assert spec("--num_gpus", "1", "--num-gpus", "3", "s.py").num_gpus == 3
 

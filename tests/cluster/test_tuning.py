@@ -23,23 +23,24 @@ import json, os, sys
 from bireme import isolated
 from bireme.loop import Loop
 from bireme.tune.diagnosis import diagnose
-from bireme.tune.executor import Executor, Job
-from bireme.tune.experiment import Order, tail
-from bireme.tune.launching import Ground, Launch
-from bireme.tune.scheduler import Scheduler
+from bireme.tune.executor import Executor
+from bireme.tune.experiment import LaunchRequest, tail
+from bireme.tune.launching import ResourcePool, Launch
+from bireme.tune.scheduler import Scheduler, Task
 from bireme.tune.slots import Shape
 
 POOL = {f"node{n}": ("0", "1") for n in range(1, 5)}
 WORDS = ("--hosts=node[1-4]:2", "--heartbeat=5", "--grace=1")
-LAUNCH = Launch(Ground(POOL), WORDS, sys.argv[1], grace=1.0, heartbeat=5.0)
+LAUNCH = Launch(ResourcePool(POOL), WORDS, sys.argv[1], grace=1.0, heartbeat=5.0)
 SHAPES = {name: Shape(*shape) for name, shape in json.loads(sys.argv[2]).items()}
 
 
 class Client:
-    def order(self, name, reservation, place):
+    def launch_request(self, name, reservation, place):
         words = LAUNCH.command(name, reservation, place, options=("--report", f"{name}.report"), args=(name,))
         files = [os.path.abspath(f"{name}.{kind}") for kind in ("out", "err", "report")]
-        return Order(isolated.command("bireme", "run", *words), dict(os.environ), os.getcwd(), *files, grace=1.0)
+        argv = isolated.command("bireme", "run", *words)
+        return LaunchRequest(argv, dict(os.environ), os.getcwd(), *files, grace=1.0)
 
     def judge(self, name, end):
         return diagnose(end, {}, "", tail(f"{name}.err"))
@@ -50,8 +51,8 @@ class Client:
     def started(self, name, reservation):
         print(json.dumps(["started", name, reservation.include()]), flush=True)
 
-    def ended(self, name, ending, *, again):
-        print(json.dumps(["again" if again else "ended", name, ending.cause]), flush=True)
+    def ended(self, name, result, *, again):
+        print(json.dumps(["again" if again else "ended", name, result.cause]), flush=True)
         if executor.idle and not executor.waiting:
             loop.stop()
 
@@ -59,7 +60,7 @@ class Client:
 loop = Loop()
 executor = Executor(loop, Scheduler(POOL), Client(), back_off=600.0)
 for name, shape in SHAPES.items():
-    executor.submit(Job(name, shape))
+    executor.submit(Task(name, shape))
 executor.start_ready()
 loop.run()
 """

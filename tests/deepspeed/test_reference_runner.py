@@ -29,11 +29,6 @@ def test_slurm_cannot_choose_devices(force: list[str], tmp_path) -> None:
         runner.main([*argv, "train.py"])
 
 
-def test_missing_hostfile(tmp_path) -> None:
-    with pytest.raises(ValueError, match="absent"):
-        runner.main(["--hostfile", str(tmp_path / "absent"), "train.py"])
-
-
 def test_tuning_needs_a_configuration() -> None:
     with pytest.raises(ValueError, match="no DeepSpeed configuration"):
         runner.main(["--autotuning", "run", "train.py"])
@@ -61,9 +56,9 @@ def test_ends_with_the_code_of_the_job(tmp_path) -> None:
     """In a process of its own: a job takes the signals of its process."""
     (tmp_path / "train.py").write_text(
         "import os, sys, time\nprint('rank', os.environ['RANK'], flush=True)\n"
-        "while sys.argv[1] != '0' and os.environ['RANK'] != '0':\n"
+        "while sys.argv[2] != '0' and os.environ['RANK'] != '0':\n"
         "    time.sleep(1000)\n"
-        "sys.exit(int(sys.argv[1]))\n"
+        "sys.exit(int(sys.argv[2]))\n"
     )
     code = "import sys; from bireme.deepspeed.runner import main; main(sys.argv[1:]); print('ended well')"
     for wanted in (0, 3):
@@ -80,7 +75,7 @@ def test_words_that_shells_would_take_arrive(tmp_path) -> None:
     code = "from bireme.deepspeed.runner import main; main()"
     argv = [sys.executable, "-c", code, "--accelerator", "cpu", "--num_gpus", "1", "train.py", *words]
     done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, env=clean_environ())
-    assert done.stdout == f"{words!r}\n", done.stderr
+    assert done.stdout == f"{['--local_rank=0', *words]!r}\n", done.stderr
 
 
 def test_names() -> None:

@@ -150,4 +150,4 @@ def test_a_host_without_slots_is_left_out(make: Made):
     manager.schedule_experiments([make.exp("one", gpus=2)])
     manager.run()
     assert errors(manager) == {"one": None}
-    assert "--hosts=localhost:2 --include localhost:0,1 " in make.result("one", "cmd.txt").read_text()
+    assert "--hosts=localhost:2 --local_rank_arg --include localhost:0,1 " in make.result("one", "cmd.txt").read_text()

@@ -61,7 +61,7 @@ def test_what_has_ended_is_not_run_again_and_what_was_stopped_is(make, tmp_path)
 
 def test_in_order_and_none_passes_a_head_that_waits(make, tmp_path, script):
     """The second needs both slots; the third would find one at once."""
-    say = script("import os, sys\nopen('ran', 'a').write(os.environ['WORLD_SIZE'] + sys.argv[1][-1] + ' ')")
+    say = script("import os, sys\nopen('ran', 'a').write(os.environ['WORLD_SIZE'] + sys.argv[2][-1] + ' ')")
     manager = make.manager(script=say, slots=2, mappings={"train_micro_batch_size_per_gpu": "--micro"})
     manager.args.user_args = ["--micro=0", *manager.args.user_args]
     manager.schedule_experiments(
@@ -196,8 +196,11 @@ def test_the_experiments_own_hostfile_counts(make, tmp_path):
     manager = make.manager()
     manager.schedule_experiments([make.exp("one", hostfile=str(tmp_path / "own")), make.exp("two")])
     manager.run()
-    assert f"--hostfile={tmp_path / 'own'} --include localhost:" in make.result("one", "cmd.txt").read_text()
-    assert "--hosts=localhost:4 --include localhost:" in make.result("two", "cmd.txt").read_text()
+    assert (
+        f"--hostfile={tmp_path / 'own'} --local_rank_arg --include localhost:"
+        in make.result("one", "cmd.txt").read_text()
+    )
+    assert "--hosts=localhost:4 --local_rank_arg --include localhost:" in make.result("two", "cmd.txt").read_text()
 
 
 def test_ports_are_next_to_each_other(make, tmp_path):

@@ -427,9 +427,9 @@ def test_where_nothing_can_run_it_says_so_soon(make: Made, monkeypatch):
 def test_a_signal_during_the_last_event_is_not_lost(make: Made, monkeypatch):
     ended = ResourceManager._ended
 
-    def interrupted(self, exp, ending):
+    def interrupted(self, exp, result):
         os.kill(os.getpid(), signal.SIGINT)
-        ended(self, exp, ending)
+        ended(self, exp, result)
 
     monkeypatch.setattr(ResourceManager, "_ended", interrupted)
     manager = make.manager()

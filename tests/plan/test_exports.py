@@ -154,8 +154,11 @@ LINES = [
     ("A='a\"b'", 'a"b'),
     ("A='a\\n'", "a\\n"),
     (r'A="a\"b\\c\$d\n"', r"a\"b\\c\$d\n".replace(r"\"", '"').replace(r"\\", "\\").replace(r"\$", "$")),
-    ("A=$HOME", "$HOME"),
-    ('A="$HOME"', "$HOME"),
+    ("A='$HOME `id`'", "$HOME `id`"),
+    (r'A="\$HOME \`id\`"', "$HOME `id`"),
+    ("A=costs 5$", "costs 5$"),
+    ('A="5$ or 6 $"', "5$ or 6 $"),
+    ("A=1 # $HOME", "1"),
     ('A={"x": "y"}', '{"x": "y"}'),
     ("A=x'y'", "x'y'"),
     ("A=1 # one", "1"),
@@ -193,6 +196,18 @@ def test_a_bad_line_is_named_but_not_shown(line: str) -> None:
         list(parse_env_file(f"GOOD=1\n{line}\n", "dir/f"))
     assert str(caught.value).startswith("dir/f:2: ")
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["$HOME", "s3cret$HOME", "/a:${PATH}", '"s3cret $(id)"', "s3cret`id`", '"`id`"', '"\\\\$HOME"', "s3cret$$", "$1"],
+)
+def test_what_a_shell_would_expand_is_refused(value: str) -> None:
+    """DeepSpeed has a shell of the node expand it: as it is written, it would be another value there."""
+    with pytest.raises(BadInputError) as caught:
+        list(parse_env_file(f"GOOD=1\nPATH={value}\n", "dir/.deepspeed_env"))
+    assert str(caught.value).startswith("dir/.deepspeed_env:2: a shell would expand")
+    assert "single quotes" in str(caught.value) and "s3cret" not in str(caught.value)
 
 
 def test_later_files_win(tmp_path: Path) -> None:

@@ -60,6 +60,15 @@ def test_a_program_that_cannot_be_executed(stage, tmp_path):
     assert f"cannot run {program}" in done.stderr
 
 
+def test_what_python_cannot_run_is_executed_if_it_can_be(stage, tmp_path):
+    program = tmp_path / "train.sh"
+    program.write_text('#!/bin/sh\necho "got $RANK $1"\n')
+    program.chmod(0o755)
+    for name in (program, "train.sh"):
+        assert got(stage.run("run", "--num_gpus", "2", name, "a", cwd=tmp_path)) == ["0 a", "1 a"]
+    assert got(stage.run("run", "/usr/bin/env", "echo", "got", "b")) == ["b"]
+
+
 def test_python_is_unbuffered_but_its_children_are_not(stage, script):
     program = script(
         "import os, sys, time\nprint('got', sys.stdout.write_through, os.environ.get('PYTHONUNBUFFERED', 'unset'))\n"
@@ -69,13 +78,20 @@ def test_python_is_unbuffered_but_its_children_are_not(stage, script):
 
 # -- --local_rank --------------------------------------------------------------------------------
 
-TEXTS = {"names_none": "", "names_it": "# --local_rank\n", "with_dash": "# --local-rank\n"}
-AUTO = {"names_none": "", "names_it": "--local_rank=", "with_dash": "--local-rank="}
+TEXTS = {
+    "names_none": "",
+    "names_it": "'''docs'''; add = str; add('--local_rank')\n",
+    "with_dash": "takes = ('-l', '--local-rank')\n",
+    "in_a_comment": "# parser.add_argument('--local_rank')\n",
+    "in_a_docstring": "'--local_rank'\ndef f(): '''--local_rank'''\n",
+    "in_a_message": "message = 'give --local_rank to \\d'\n",
+}
+AUTO = {"names_it": "--local_rank=", "with_dash": "--local-rank="}
 
 
 @pytest.mark.parametrize("names", TEXTS)
 def test_local_rank_where_the_script_wants_it(stage, script, names):
-    flag = AUTO[names]
+    flag = AUTO.get(names, "")
     expected = [f"{flag}{rank} a" if flag else "a" for rank in (0, 1)]
     assert got(stage.run("run", "--num_gpus", "2", script(TEXTS[names] + ARGUMENTS), "a")) == expected
 
@@ -88,7 +104,7 @@ def test_local_rank_never(stage, script, names):
 
 @pytest.mark.parametrize("names", TEXTS)
 def test_local_rank_always(stage, script, names):
-    flag = AUTO[names] or "--local_rank="
+    flag = AUTO.get(names, "--local_rank=")
     options = ["--num_gpus", "2", "--local_rank_arg"]
     expected = [f"{flag}0 a", f"{flag}1 a"]
     assert got(stage.run("run", *options, script(TEXTS[names] + ARGUMENTS), "a")) == expected
@@ -103,6 +119,16 @@ def test_local_rank_of_a_module_and_of_a_program(stage, tmp_path):
     tool.write_text(f"{found}{TEXTS['names_it']}{ARGUMENTS}\n")
     tool.chmod(0o755)
     assert got(stage.run("run", "--no_python", tool, "a")) == ["--local_rank=0 a"]
+
+
+def test_local_rank_that_the_script_refuses_after_all(stage, script):
+    program = script("import argparse\nif '--local_rank': argparse.ArgumentParser().parse_args()\n")
+    done = stage.run("run", program)
+    assert done.returncode == 2
+    assert "  Bireme has added --local_rank=0 to the arguments, and the script refuses it" in done.stderr, done.stderr
+    assert "--no_local_rank" in done.stderr
+    mine = stage.run("run", "--no_local_rank", program, "--local_rank=0")
+    assert mine.returncode == 2 and "Bireme has added" not in mine.stderr
 
 
 # -- wrappers ------------------------------------------------------------------------------------

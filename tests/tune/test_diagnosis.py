@@ -43,7 +43,7 @@ def failed(first: RankEnd, *others: RankEnd) -> Outcome:
     return Outcome(first.code, "rank failed", 9.0, ends, first)
 
 
-def ending(
+def result(
     outcome: Outcome | int, *, reason: str = NONE, stderr: str = "", stopped: bool = False, seconds: float = 10.0
 ) -> TrialResult:
     """The diagnosis of a run with this outcome; of one that left nothing but its exit code."""
@@ -57,23 +57,23 @@ def ending(
 
 
 def test_ok() -> None:
-    assert ending(Outcome(0, "ok", 9.0), reason="") == TrialResult("ok", seconds=10.0, metrics=FIGURES)
+    assert result(Outcome(0, "ok", 9.0), reason="") == TrialResult("ok", seconds=10.0, metrics=FIGURES)
 
 
 def test_ok_although_its_report_could_not_be_written() -> None:
-    assert ending(0, reason="").cause == "ok"
+    assert result(0, reason="").cause == "ok"
 
 
 def test_ok_although_we_wanted_to_stop_it() -> None:
-    assert ending(Outcome(0, "ok", 9.0), reason="", stopped=True).cause == "ok"
+    assert result(Outcome(0, "ok", 9.0), reason="", stopped=True).cause == "ok"
 
 
 def test_no_metric() -> None:
-    assert ending(Outcome(0, "ok", 9.0)) == TrialResult("no metric", NONE, seconds=10.0)
+    assert result(Outcome(0, "ok", 9.0)) == TrialResult("no metric", NONE, seconds=10.0)
 
 
 def test_who_has_died_cannot_vouch_for_its_figures() -> None:
-    found = ending(failed(rank(1, 139), swept(0)), reason="")
+    found = result(failed(rank(1, 139), swept(0)), reason="")
     assert found == TrialResult(
         "failed", "rank 1 on node1: SIGSEGV (exit code 139) (after it had measured)", seconds=10.0
     )
@@ -83,7 +83,7 @@ def test_who_has_died_cannot_vouch_for_its_figures() -> None:
 
 
 def test_the_first_rank_has_run_out_of_memory() -> None:
-    found = ending(failed(rank(1, 1, OUT_OF_MEMORY), swept(0)))
+    found = result(failed(rank(1, 1, OUT_OF_MEMORY), swept(0)))
     assert found.cause == "out of memory"
     assert found.reason == "rank 1 on node1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     assert found.detail == OUT_OF_MEMORY
@@ -92,12 +92,12 @@ def test_the_first_rank_has_run_out_of_memory() -> None:
 @pytest.mark.parametrize("other", [rank(1, 1, OUT_OF_MEMORY), swept(1, OUT_OF_MEMORY)], ids=["itself", "stopped"])
 def test_another_rank_has_run_out_of_memory(other: RankEnd) -> None:
     """Its peers have missed it, and one of them was dead before it was."""
-    found = ending(failed(rank(0, 1, GONE), other, swept(2, GONE)))
+    found = result(failed(rank(0, 1, GONE), other, swept(2, GONE)))
     assert (found.cause, found.reason.partition(":")[0]) == ("out of memory", "rank 1 on node1")
 
 
 def test_the_kernel_says_so() -> None:
-    found = ending(failed(rank(0, 1, GONE), rank(1, 137, "step 3", out_of_memory=True)))
+    found = result(failed(rank(0, 1, GONE), rank(1, 137, "step 3", out_of_memory=True)))
     assert (found.cause, found.reason) == (
         "out of memory",
         "rank 1 on node1: the kernel's out-of-memory killer ended it",
@@ -105,7 +105,7 @@ def test_the_kernel_says_so() -> None:
 
 
 def test_a_kill_of_which_the_kernel_knows_nothing() -> None:
-    assert ending(failed(rank(0, 137, "step 3"))) == TrialResult(
+    assert result(failed(rank(0, 137, "step 3"))) == TrialResult(
         "failed", "rank 0 on node0: SIGKILL (exit code 137)", "step 3", 10.0
     )
 
@@ -113,8 +113,8 @@ def test_a_kill_of_which_the_kernel_knows_nothing() -> None:
 def test_words_on_stderr_alone_are_none() -> None:
     """Programs warn of much and go on; what counts is what a rank died of."""
     stderr = "[node0:0] WARNING: CUDA out of memory. Tried to allocate 2.00 GiB: retrying\n[node0:0] error\n"
-    assert ending(failed(rank(0, 1, BOOM)), stderr=stderr).cause == "failed"
-    assert ending(Outcome(0, "ok", 9.0), reason="", stderr=stderr).cause == "ok"
+    assert result(failed(rank(0, 1, BOOM)), stderr=stderr).cause == "failed"
+    assert result(Outcome(0, "ok", 9.0), reason="", stderr=stderr).cause == "ok"
 
 
 # -- it failed ---------------------------------------------------------------------------------------
@@ -141,36 +141,36 @@ def test_words_on_stderr_alone_are_none() -> None:
     ids=lambda value: str(value.code) if isinstance(value, RankEnd) else "",
 )
 def test_failed(end: RankEnd, why: str) -> None:
-    found = ending(failed(end, swept(0)))
+    found = result(failed(end, swept(0)))
     assert (found.cause, found.reason) == ("failed", f"rank 1 on node1: {why}")
     assert found.detail == end.detail and found.counts
 
 
 def test_who_only_missed_another_is_not_the_one_to_name() -> None:
-    found = ending(failed(rank(0, 1, GONE), swept(1), swept(2, BOOM)))
+    found = result(failed(rank(0, 1, GONE), swept(1), swept(2, BOOM)))
     assert (found.cause, found.reason) == ("failed", "rank 2 on node2: ValueError: boom")
-    assert ending(failed(rank(0, 1, GONE), swept(1, GONE))).reason.startswith("rank 0 on node0: RuntimeError")
+    assert result(failed(rank(0, 1, GONE), swept(1, GONE))).reason.startswith("rank 0 on node0: RuntimeError")
 
 
 def test_of_a_long_traceback_the_end_is_kept() -> None:
-    found = ending(failed(rank(0, 1, TRACEBACK + '  File "x"\n' * 50 + "ValueError: boom")))
+    found = result(failed(rank(0, 1, TRACEBACK + '  File "x"\n' * 50 + "ValueError: boom")))
     assert len(found.detail.splitlines()) == 20 and found.detail.endswith("\nValueError: boom")
 
 
 def test_bad_input_is_the_commands_word() -> None:
     words = "bireme: no accelerator found\nbireme: train.py: no such file\n  it is looked for in /home/me\n"
-    found = ending(2, stderr="[node0:0] of an earlier rank\n" + words)
+    found = result(2, stderr="[node0:0] of an earlier rank\n" + words)
     assert (found.cause, found.reason) == ("failed", "train.py: no such file it is looked for in /home/me")
-    assert ending(2).reason == "bireme run refused its command line"
+    assert result(2).reason == "bireme run refused its command line"
 
 
 # -- neither -----------------------------------------------------------------------------------------
 
 
 def test_the_time_limit() -> None:
-    found = ending(Outcome(124, "time limit", 9.0, (swept(0),), note="stopped after the time limit of 9 s"))
+    found = result(Outcome(124, "time limit", 9.0, (swept(0),), note="stopped after the time limit of 9 s"))
     assert (found.cause, found.reason, found.counts) == ("timed out", "stopped after the time limit of 9 s", True)
-    assert ending(124).cause == "timed out"
+    assert result(124).cause == "timed out"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_the_time_limit() -> None:
     ids=["in order", "killed", "killed at once"],
 )
 def test_stopped(outcome: Outcome | int) -> None:
-    found = ending(outcome, stopped=True)
+    found = result(outcome, stopped=True)
     assert (found.cause, found.counts) == ("stopped", False)
 
 
@@ -219,12 +219,12 @@ def test_stopped(outcome: Outcome | int) -> None:
     ids=lambda value: getattr(value, "cause", "") if not isinstance(value, int) else str(value),
 )
 def test_infrastructure(outcome: Outcome | int, reason: str, hosts: tuple[str, ...]) -> None:
-    found = ending(outcome, stderr="bireme: OMP_NUM_THREADS=1 for each rank\n")
+    found = result(outcome, stderr="bireme: OMP_NUM_THREADS=1 for each rank\n")
     assert (found.cause, found.reason, found.hosts, found.counts) == ("infrastructure", reason, hosts, False)
 
 
 def test_a_port_that_was_given_and_is_taken() -> None:
-    found = ending(2, stderr="bireme: --master_port: port 29501 is taken by another program\n  leave the option out\n")
+    found = result(2, stderr="bireme: --master_port: port 29501 is taken by another program\n  leave the option out\n")
     assert (found.cause, found.reason) == ("infrastructure", "--master_port: port 29501 is taken by another program")
 
 

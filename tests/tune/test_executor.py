@@ -12,8 +12,9 @@ import time
 import pytest
 
 from bireme.loop import Loop
-from bireme.tune.executor import ATTEMPTS, Executor, Job
-from bireme.tune.scheduler import Scheduler
+from bireme.tune.executor import Executor
+from bireme.tune.retries import ATTEMPTS
+from bireme.tune.scheduler import Scheduler, Task
 from bireme.tune.slots import Shape
 from tests.tune.toys import Client
 
@@ -57,7 +58,7 @@ def bench(tmp_path):
 
 def test_as_many_as_there_are_slots_run_side_by_side_and_the_rest_after_them(bench):
     names = [f"e{number}" for number in range(6)]
-    client = bench(dict.fromkeys(names, "import time; time.sleep(0.2)")).run(*(Job(name, ONE) for name in names))
+    client = bench(dict.fromkeys(names, "import time; time.sleep(0.2)")).run(*(Task(name, ONE) for name in names))
     assert client.names("started") == names
     first_end = next(number for number, (what, *_) in enumerate(client.told) if what == "ended")
     assert first_end == 4, "four slots, four experiments before the first end"
@@ -67,14 +68,14 @@ def test_as_many_as_there_are_slots_run_side_by_side_and_the_rest_after_them(ben
 
 
 def test_the_next_starts_in_the_turn_in_which_one_has_ended(bench):
-    client = bench({"e0": "pass", "e1": "pass"}, pool={"a": ("0",)}).run(Job("e0", ONE), Job("e1", ONE))
+    client = bench({"e0": "pass", "e1": "pass"}, pool={"a": ("0",)}).run(Task("e0", ONE), Task("e1", ONE))
     assert [what for what, *_ in client.told] == ["started", "ended", "started", "ended"]
 
 
 def test_running_experiments_have_places_of_their_own(bench):
     sleep = "import time; time.sleep(0.3)"
     client = bench({"e0": sleep, "e1": sleep, "e2": "pass"}, pool={"a": ("0", "1")}).run(
-        Job("e0", ONE), Job("e1", ONE), Job("e2", ONE)
+        Task("e0", ONE), Task("e1", ONE), Task("e2", ONE)
     )
     assert sorted(client.places["e0"] + client.places["e1"]) == [0, 1]
     assert client.places["e2"][0] in (0, 1), "a place that was given back is given out again"
@@ -89,7 +90,7 @@ def test_what_the_infrastructure_failed_runs_again_elsewhere(bench):
             json.dump({"hosts": ["a"]}, open("e0.report", "w")); sys.exit(75)
     """)
     stand = bench({"e0": first_time})
-    client = stand.run(Job("e0", ONE))
+    client = stand.run(Task("e0", ONE))
     assert [(what, where) for what, _, where in client.told] == [
         ("started", "a:0"), ("again", "infrastructure"), ("started", "b:0"), ("ended", "ok")
     ]  # fmt: skip
@@ -97,12 +98,12 @@ def test_what_the_infrastructure_failed_runs_again_elsewhere(bench):
 
 def test_a_host_that_failed_rests_and_comes_back(bench):
     once = "import json, os, sys\nif not os.path.exists('{n}'):\n    open('{n}', 'w')\n    " + LOST % ("a", "e0")
-    client = bench({"e0": once.replace("{n}", "mark")}, pool={"a": ("0",)}, back_off=0.05).run(Job("e0", ONE))
+    client = bench({"e0": once.replace("{n}", "mark")}, pool={"a": ("0",)}, back_off=0.05).run(Task("e0", ONE))
     assert [what for what, *_ in client.told] == ["started", "again", "started", "ended"]
 
 
 def test_what_always_fails_by_the_infrastructure_is_given_up(bench):
-    client = bench({"e0": LOST % ("a", "e0")}, pool={"a": ("0",)}, back_off=0.01).run(Job("e0", ONE))
+    client = bench({"e0": LOST % ("a", "e0")}, pool={"a": ("0",)}, back_off=0.01).run(Task("e0", ONE))
     assert len(client.names("started")) == ATTEMPTS
     assert client.told[-1] == ("ended", "e0", "infrastructure")
 
@@ -110,8 +111,8 @@ def test_what_always_fails_by_the_infrastructure_is_given_up(bench):
 def test_what_was_to_be_retried_is_withdrawn_when_it_is_stopped(bench):
     stand = bench({"e0": LOST % ("a", "e0"), "e1": "pass"}, pool={"a": ("0",)}, back_off=600.0)
     stand.client.when_ended = stand.loop.stop
-    stand.run(Job("e0", ONE))
-    stand.executor.submit(Job("e1", ONE))
+    stand.run(Task("e0", ONE))
+    stand.executor.submit(Task("e1", ONE))
     assert stand.client.told[-1] == ("again", "e0", "infrastructure")
     assert 599 < stand.executor.rest("e0") <= 600 and stand.executor.rest("e1") > 0
     assert stand.executor.waiting and stand.executor.ahead
@@ -132,7 +133,7 @@ def test_experiments_that_are_lost_with_their_host_are_one_failure(bench):
     stand.client.when_ended = lambda: (
         rests.append(max(map(stand.executor.rest, names))), len(rests) == 4 and stand.loop.stop()
     )  # fmt: skip
-    client = stand.run(*(Job(name, ONE) for name in names))
+    client = stand.run(*(Task(name, ONE) for name in names))
     assert len(client.names("again")) == 4 and all(0 < rest <= 30 for rest in rests)
     stand.executor.stop()
     assert sorted(stand.executor.withdraw()) == names
@@ -146,7 +147,7 @@ def test_a_host_on_which_something_ran_to_its_end_is_forgiven(bench):
     rests = []
     stand.client.when_ended = lambda: (rests.append(max(map(stand.executor.rest, programs))), stand.maybe_stop())
     for name in programs:
-        stand.run(Job(name, ONE))
+        stand.run(Task(name, ONE))
     assert stand.client.names("ended") == list(programs)
     assert len(rests) == 6 and all(rest <= 0.5 for rest in rests)
 
@@ -156,13 +157,13 @@ def test_a_low_limit_of_open_files_is_raised_and_no_experiment_sees_it(tmp_path)
     program = textwrap.dedent(f"""
         import resource, sys; sys.path.insert(0, {os.getcwd()!r})
         from pathlib import Path
-        from tests.tune.test_executor import Bench, Job, ONE
+        from tests.tune.test_executor import Bench, Task, ONE
         low = (80, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         resource.setrlimit(resource.RLIMIT_NOFILE, low)
         names = [f"e{{n}}" for n in range(40)]
         tell = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
         bench = Bench(Path({str(tmp_path)!r}), dict.fromkeys(names, tell), pool={{"a": tuple(names)}})
-        client = bench.run(*(Job(name, ONE) for name in names))
+        client = bench.run(*(Task(name, ONE) for name in names))
         raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 144
         bench.executor.close()
         ended = [(what, cause) for what, _, cause in client.told if what != "started"]
@@ -176,8 +177,8 @@ def test_a_low_limit_of_open_files_is_raised_and_no_experiment_sees_it(tmp_path)
 def test_slots_of_what_may_linger_are_not_given_before_it_has_settled(bench):
     stand = bench({"e0": "pass", "e1": "pass"}, pool={"a": ("0",)})
     stand.client.settle = 0.3
-    stand.executor.submit(Job("e0", ONE))
-    stand.executor.submit(Job("e1", ONE))
+    stand.executor.submit(Task("e0", ONE))
+    stand.executor.submit(Task("e1", ONE))
     stand.executor.start_ready()
     began = []
     stand.client.when_ended = lambda: (began.append(time.monotonic()), stand.maybe_stop())
@@ -202,7 +203,7 @@ def test_stop_ends_all_in_order_and_starts_no_more(bench):
             stand.loop.after(0.01, stop_when_up)
 
     stand.loop.after(0.01, stop_when_up)
-    client = stand.run(Job("e0", ONE), Job("e1", ONE))
+    client = stand.run(Task("e0", ONE), Task("e1", ONE))
     assert client.told == [("started", "e0", "a:0"), ("ended", "e0", "stopped")]
 
 
@@ -218,7 +219,7 @@ def test_nothing_of_an_experiment_is_left_when_its_slots_are_given_again(bench, 
     leaves = f"import subprocess, sys, os, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\n"
     leaves += "while not os.path.exists('pid') or not open('pid').read(): time.sleep(0.01)"
     looks = "import os; os.path.exists('/proc/' + open('pid').read()) and open('there', 'w')"
-    client = bench({"e0": leaves, "e1": looks}, pool={"a": ("0",)}).run(Job("e0", ONE), Job("e1", ONE))
+    client = bench({"e0": leaves, "e1": looks}, pool={"a": ("0",)}).run(Task("e0", ONE), Task("e1", ONE))
     assert client.names("ended") == ["e0", "e1"]
     assert not (tmp_path / "there").exists()
 
@@ -230,14 +231,14 @@ def test_a_tuner_that_dies_takes_its_experiments_with_it(tmp_path, stage, signum
         import sys; sys.path.insert(0, {os.getcwd()!r})
         from pathlib import Path
         from bireme.loop import Loop
-        from bireme.tune.executor import Executor, Job
-        from bireme.tune.scheduler import Scheduler
+        from bireme.tune.executor import Executor
+        from bireme.tune.scheduler import Scheduler, Task
         from bireme.tune.slots import Shape
         from tests.tune.toys import Client
         loop = Loop()
         client = Client(Path({str(tmp_path)!r}), {{"e0": "import time; print('up', flush=True); time.sleep(600)"}})
         executor = Executor(loop, Scheduler({{"a": ("0",)}}), client)
-        executor.submit(Job("e0", Shape(1, 1)))
+        executor.submit(Task("e0", Shape(1, 1)))
         executor.start_ready()
         print("started", flush=True)
         loop.run()

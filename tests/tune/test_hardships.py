@@ -302,7 +302,7 @@ def test_the_real_job_is_as_wide_as_its_experiments(tmp_path, monkeypatch, words
     assert " ".join(request.real) == " ".join(["bireme run", hosts, *real.split(), str(CONTRACT)])
 
 
-# -- killed while walls are sought ---------------------------------------------------------------------
+# -- killed while limits are sought ---------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from bireme.cli.options import RUN, Option, parse
 from bireme.cli.tune import NOT_SHARED, make_request, words_of
 from bireme.resources import device_memory, devices
-from bireme.tune.launching import Ground, Launch
+from bireme.tune.launching import Launch, ResourcePool
 from bireme.tune.slots import SlotReservation
 from tests.conftest import clean_environ
 
@@ -108,7 +108,7 @@ def test_the_accelerator_that_torchrun_names_by_a_number_stays(request_of):
     assert request.real == ("bireme", "run", "--accelerator=cpu", "--num_gpus", cores, "train.py")
 
 
-LAUNCH = Launch(Ground({"localhost": ("0",), "a.invalid": ("0",)}), (), "train.py", 65534)
+LAUNCH = Launch(ResourcePool({"localhost": ("0",), "a.invalid": ("0",)}), (), "train.py", 65534)
 HERE, THERE = SlotReservation((("localhost", ("0",)),)), SlotReservation((("a.invalid", ("0",)),))
 
 

@@ -17,10 +17,6 @@ pools = st.lists(st.integers(0, 4), max_size=6).map(
 shapes = st.builds(Shape, st.integers(1, 3), st.integers(1, 4))
 
 
-def named(free: FreeSlots, places) -> tuple:
-    return free.reservation(places).places
-
-
 def test_a_reservation_is_what_include_wants():
     reservation = SlotReservation((("node1", ("0", "1")), ("fe80::1", ("3",))))
     assert reservation.include() == "node1:0,1@[fe80::1]:3"
@@ -31,45 +27,45 @@ def test_a_reservation_is_what_include_wants():
 
 def test_the_first_nodes_with_room():
     free = FreeSlots(POOL)
-    assert named(free, free.first(Shape(2, 2))) == (("a", ("0", "1")), ("b", ("0", "1")))
-    assert named(free, free.first(Shape(2, 2), avoid=free.nodes(["a", "x"]))) == (
+    assert free.find(Shape(2, 2)).places == (("a", ("0", "1")), ("b", ("0", "1")))
+    assert free.find(Shape(2, 2), avoid=["a", "x"]).places == (
         ("b", ("0", "1")), ("c", ("GPU-1", "GPU-2"))
     )  # fmt: skip
-    assert free.first(Shape(3, 3)) is None
+    assert free.find(Shape(3, 3)) is None
 
 
 def test_the_tightest_nodes():
     free = FreeSlots(POOL)
-    assert named(free, free.tightest(Shape(1, 3))) == (("c", ("GPU-1", "GPU-2", "GPU-3")),)
-    assert [host for host, _ in named(free, free.tightest(Shape(2, 2)))] == ["a", "c"]
-    assert [host for host, _ in named(free, free.tightest(Shape(3, 1)))] == ["a", "b", "c"]
+    assert free.find(Shape(1, 3), tight=True).places == (("c", ("GPU-1", "GPU-2", "GPU-3")),)
+    assert [host for host, _ in free.find(Shape(2, 2), tight=True).places] == ["a", "c"]
+    assert [host for host, _ in free.find(Shape(3, 1), tight=True).places] == ["a", "b", "c"]
 
 
 def test_slots_are_given_back():
     free = FreeSlots(POOL)
-    first, second = free.first(Shape(1, 1)), None
+    first, second = free.find(Shape(1, 1)), None
     free.take(first)
-    second = free.first(Shape(1, 1))
+    second = free.find(Shape(1, 1))
     free.take(second)
-    assert (named(free, first), named(free, second)) == ((("a", ("0",)),), (("a", ("1",)),))
+    assert (first.places, second.places) == ((("a", ("0",)),), (("a", ("1",)),))
     assert free.view()["a"] == ()
     free.give(first)
-    assert named(free, free.first(Shape(1, 1))) == named(free, first)
+    assert free.find(Shape(1, 1)).places == first.places
 
 
 def test_a_node_that_is_away_gives_nothing_and_forgets_nothing():
     free = FreeSlots(POOL)
-    taken = free.first(Shape(1, 1))
+    taken = free.find(Shape(1, 1))
     free.take(taken)
     free.leave("a")
     assert "a" not in free.view()
-    assert named(free, free.first(Shape(1, 1)))[0][0] == "b"
+    assert free.find(Shape(1, 1)).places[0][0] == "b"
     assert not free.carries(Shape(3, 2))
     free.come("a")
     assert free.view()["a"] == ("1",)
     free.leave("a")
     free.give(taken)
-    assert named(free, free.first(Shape(1, 1)))[0][0] == "b"
+    assert free.find(Shape(1, 1)).places[0][0] == "b"
     free.come("a")
     assert free.view() == POOL
     with pytest.raises(KeyError):
@@ -79,7 +75,7 @@ def test_a_node_that_is_away_gives_nothing_and_forgets_nothing():
 def test_a_copy_goes_its_own_way():
     free = FreeSlots(POOL)
     other = free.copy()
-    other.take(other.first(Shape(2, 2)))
+    other.take(other.find(Shape(2, 2)))
     other.leave("c")
     assert free.view() == POOL
     assert other.view() == {"a": (), "b": ("2", "3"), "d": ()}
@@ -87,11 +83,11 @@ def test_a_copy_goes_its_own_way():
 
 def test_what_a_shape_could_need():
     free = FreeSlots(POOL)
-    free.take(free.first(Shape(1, 4)))
+    free.take(free.find(Shape(1, 4)))
     kept = free.kept_for(Shape(2, 3))
-    assert named(free, kept) == (("b", ()), ("c", ("GPU-1", "GPU-2", "GPU-3")))
-    kept = free.kept_for(Shape(4, 2), avoid=free.nodes(["a"]))
-    assert named(free, kept) == (("b", ()), ("c", ("GPU-1", "GPU-2")))
+    assert kept.places == (("b", ()), ("c", ("GPU-1", "GPU-2", "GPU-3")))
+    kept = free.kept_for(Shape(4, 2), avoid=["a"])
+    assert kept.places == (("b", ()), ("c", ("GPU-1", "GPU-2")))
 
 
 @pytest.mark.parametrize(
@@ -116,20 +112,20 @@ def test_no_slot_twice(pool, wishes):
     free, taken = FreeSlots(pool), []
     for shape, tight, give in wishes:
         before = free.view()
-        room = sum(len(slots) >= shape.slots for slots in before.values()) >= shape.nodes
-        places = (free.tightest if tight else free.first)(shape)
-        assert (places is not None) == room == free.fits(shape)
-        if places is not None:
-            got = free.reservation(places).places
+        fits = sum(len(slots) >= shape.slots for slots in before.values()) >= shape.nodes
+        room = free.find(shape, tight=tight)
+        assert (room is not None) == fits == free.fits(shape)
+        if room is not None:
+            got = room.places
             assert len(dict(got)) == len(got) == shape.nodes
             assert all(len(slots) == shape.slots and set(slots) <= set(before[host]) for host, slots in got)
             left_over = sorted(len(before[host]) for host, _ in got)
             able = sorted(len(slots) for slots in before.values() if len(slots) >= shape.slots)
             assert not tight or left_over == able[: shape.nodes]
-            free.take(places)
-            taken.append(places)
+            free.take(room)
+            taken.append(room)
         elif give and taken:
             free.give(taken.pop())
-    for places in taken:
-        free.give(places)
+    for room in taken:
+        free.give(room)
     assert free.view() == pool

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from bireme.errors import UnfitError
-from bireme.tune.executor import Job
 from bireme.tune.journal import Journal
 from bireme.tune.lock import ExperimentsLock
-from bireme.tune.scheduler import Scheduler
+from bireme.tune.scheduler import Scheduler, Task
 from bireme.tune.slots import Shape
 from bireme.tune.study import Conclusion, Study
 from bireme.tune.trial_result import TrialResult
@@ -31,21 +30,21 @@ class Counting:
         self.client, self.past = client, past
         self.to_do = [name for name in names if name not in past]
         self.pending: list[str] = []
-        self.order, self.judge, self.settling = client.order, client.judge, client.settling
+        self.launch_request, self.judge, self.settling = client.launch_request, client.judge, client.settling
 
     @property
     def over(self) -> str:
         return "" if self.to_do or self.pending else "all were measured"
 
-    def next(self) -> Job | None:
+    def next(self) -> Task | None:
         if not self.to_do:
             return None
         self.pending.append(self.to_do.pop(0))
-        return Job(self.pending[-1], Shape(1, 1))
+        return Task(self.pending[-1], Shape(1, 1))
 
-    def tell(self, name: str, ending: TrialResult) -> dict[str, object]:
+    def tell(self, name: str, result: TrialResult) -> dict[str, object]:
         self.pending.remove(name)
-        self.past[name] = ending
+        self.past[name] = result
         return {"fact": name.upper()}
 
     def drop(self, name: str) -> None:
@@ -68,8 +67,8 @@ class Watching:
     def started(self, name, reservation):
         pass
 
-    def ended(self, name, ending, *, again):
-        self.ends.append((name, ending.cause))
+    def ended(self, name, result, *, again):
+        self.ends.append((name, result.cause))
 
     def note(self, text):
         self.notes.append(text)
@@ -118,7 +117,7 @@ def test_what_an_end_has_made_needless_is_not_run(tmp_path):
     """One is asked for ahead, so that a slot need not wait; but it was chosen without knowing what runs now."""
 
     class Climbing(Counting):
-        def next(self) -> Job | None:
+        def next(self) -> Task | None:
             return None if self.past else super().next()
 
     names = [f"e{number}" for number in range(5)]
@@ -224,9 +223,9 @@ def test_a_signal_during_the_last_event_is_not_lost(tmp_path):
     """Else ``--autotuning run`` would go on with the real job."""
 
     class Interrupting(Counting):
-        def tell(self, name: str, ending: TrialResult) -> dict[str, object]:
+        def tell(self, name: str, result: TrialResult) -> dict[str, object]:
             os.kill(os.getpid(), signal.SIGINT)
-            return super().tell(name, ending)
+            return super().tell(name, result)
 
     adapter = Interrupting(Client(tmp_path, {"e0": "pass"}), ["e0"], {})
     handler = signal.getsignal(signal.SIGINT)
@@ -257,13 +256,13 @@ def test_a_host_that_has_rested_is_used_while_a_retry_waits_for_another(tmp_path
     programs = {"e0": LOST_AT_FIRST, "e1": UNTIL_E2, "e2": "open('e2.done', 'w')"}
     client = Client(tmp_path, programs)
     adapter = Counting(client, list(programs), {})
-    order, where = adapter.order, {}
+    launch_request, where = adapter.launch_request, {}
 
     def ordered(name, reservation, place):
         where.setdefault(name, []).append(reservation.include())
-        return order(name, reservation, place)
+        return launch_request(name, reservation, place)
 
-    adapter.order = ordered
+    adapter.launch_request = ordered
     study = Study(
         adapter,
         Scheduler({"a": ("0",), "b": ("0",)}, backfill=True),

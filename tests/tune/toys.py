@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bireme.tune.experiment import End, Order
+from bireme.tune.experiment import End, LaunchRequest
 from bireme.tune.slots import SlotReservation
 from bireme.tune.trial_result import TrialResult
 
 
-def ending_of(end: End) -> TrialResult:
+def result_of(end: End) -> TrialResult:
     """By the exit code alone: 75 is the infrastructure's fault, and its stdout names the hosts."""
     if end.exit_code == 75:
         return TrialResult(
@@ -39,14 +39,14 @@ class Client:
         self.places: dict[str, list[int]] = {}
         self.settle = 0.0
 
-    def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
+    def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
         self.places.setdefault(name, []).append(place)
         source = self.programs[name].replace("{slots}", reservation.include())
         files = [str(self.folder / f"{name}.{suffix}") for suffix in ("out", "err", "report")]
-        return Order((sys.executable, "-c", source), dict(os.environ), str(self.folder), *files, grace=1.0)
+        return LaunchRequest((sys.executable, "-c", source), dict(os.environ), str(self.folder), *files, grace=1.0)
 
     def judge(self, name: str, end: End) -> TrialResult:
-        return ending_of(end)
+        return result_of(end)
 
     def settling(self, reservation: SlotReservation, end: End) -> float:
         return self.settle
@@ -54,8 +54,8 @@ class Client:
     def started(self, name: str, reservation: SlotReservation) -> None:
         self.told.append(("started", name, reservation.include()))
 
-    def ended(self, name: str, ending: TrialResult, *, again: bool) -> None:
-        self.told.append(("again" if again else "ended", name, ending.cause))
+    def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
+        self.told.append(("again" if again else "ended", name, result.cause))
         self.when_ended()
 
     def names(self, event: str) -> list[str]:

@@ -72,7 +72,7 @@ class NodePreflight:
             return
         try:
             if spec.program.target:  # `bireme check` may have none
-                flag = program.check(spec, self.environ, own_interpreter=spec.venv_script is None)
+                flag = program.check(spec, self.environ, own_interpreter=activation.own_interpreter(spec), shared=True)
             if spec.rank_log_dir is not None:
                 prepare(spec.rank_log_dir)
         except BiremeError as error:

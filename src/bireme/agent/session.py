@@ -7,6 +7,7 @@ The ranks are run by a *crew*: that of this machine (:mod:`bireme.agent.crew`), 
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -129,6 +130,7 @@ class Session:
         )
         self._signals = JobSignals(self.loop, self.console, self.verdict, self.terminal, grace=options.grace)
         self._output: JobOutput | None = None
+        self._plan: StartPlan | None = None
 
     def run(self) -> Outcome:
         """Run the crew to its end; return the outcome."""
@@ -152,6 +154,7 @@ class Session:
         """Note which ranks will run, and prepare for their output."""
         style = Style(self._options.output, self._options.timestamps, plan.world_size, self._options.fold)
         self._output = JobOutput(self.loop, self.console, style)
+        self._plan = plan
         self.verdict.planned(worker.rank for node in plan.nodes for worker in node.workers)
         for node in plan.nodes:
             for worker in node.workers:
@@ -239,12 +242,28 @@ class Session:
         for end in self.verdict.failed[:WORDS_OF]:
             words = last_lines(output.tail(end.rank), end.recorded, by_signal=end.by_signal)
             self.verdict.detail(end.rank, words)
+        if self.verdict.first is not None and not self.verdict.note:
+            self.verdict.note = self._advice(self.verdict.first)
         quoted = 0
         for end in self.verdict.swept_along:
             words = last_traceback(output.tail(end.rank)) if quoted < WORDS_OF else ""
             if words:
                 self.verdict.detail(end.rank, words)
                 quoted += 1
+
+    def _advice(self, end: RankEnd) -> str:
+        """What to say about the way in which a failed rank was started."""
+        from bireme.resources.active_environment import active_prefix
+        from bireme.result import advice
+
+        for node in self._plan.nodes if self._plan is not None else ():
+            for worker in node.workers:
+                if worker.rank == end.rank:
+                    active = active_prefix(os.environ)
+                    missing = advice.missing_module(end.detail, node.interpreter, active)
+                    assert self._plan is not None
+                    return missing or advice.refused_flag(end.detail, worker.argv, self._plan.local_rank_flag)
+        return ""
 
     def close(self) -> None:
         """Clean up, at whatever point the session has ended."""

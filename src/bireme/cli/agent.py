@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    from bireme.cli.options import Parsed
+
 
 def command() -> NoReturn:
     """Run the command line of this process and exit with its code."""
@@ -24,7 +26,11 @@ def command() -> NoReturn:
 
 def main(argv: list[str]) -> int:
     """Run ``python -m bireme.agent ARGV``; return the exit code."""
-    parsed = parse(AGENT, argv)
+    return carry_out(parse(AGENT, argv))
+
+
+def carry_out(parsed: Parsed) -> int:
+    """Run a parsed command line; return the exit code."""
     options = parsed.options
     if options["help"]:
         from bireme.cli.help import agent_help

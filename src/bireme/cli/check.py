@@ -66,7 +66,7 @@ def _check_here(spec: JobSpec) -> int:
         slots, _ = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=bool(spec.include or spec.exclude))
         activation.interpreter(spec, os.environ)
         if spec.program.target:
-            program.check(spec, os.environ, own_interpreter=spec.venv_script is None)
+            program.check(spec, os.environ, own_interpreter=activation.own_interpreter(spec))
     except BadInputError as error:
         complain(str(error))
         return 1

@@ -324,8 +324,10 @@ def _convert(option: Option, name: str, value: str) -> Any:
         if not 0 <= seconds < float("inf"):
             raise BadInputError(f"{value!r} is not a number of seconds", where=name)
         return seconds
-    if option.kind == "choice" and value not in option.choices:
-        raise BadInputError(f"{value!r} is not one of {', '.join(option.choices)}", where=name)
+    if option.kind == "choice":
+        if value.lower() not in option.choices:
+            raise BadInputError(f"{value!r} is not one of {', '.join(option.choices)}", where=name)
+        return value.lower()
     return value
 
 

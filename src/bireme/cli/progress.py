@@ -40,7 +40,7 @@ class Silent:
     def started(self, name: str, reservation: SlotReservation) -> None:
         """An experiment starts."""
 
-    def ended(self, name: str, ending: TrialResult, *, again: float | None) -> None:
+    def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
         """An experiment has ended; ``again``: seconds until it is retried, or ``None``."""
 
     def note(self, text: str) -> None:
@@ -70,10 +70,10 @@ class Pace:
         self.running[name] = (time.monotonic(), reservation)
         self._widest = max(self._widest, len(self.running))
 
-    def ended(self, name: str, ending: TrialResult) -> None:
+    def ended(self, name: str, result: TrialResult) -> None:
         """An experiment has ended."""
         self.running.pop(name, None)
-        self._seconds.append(ending.seconds)
+        self._seconds.append(result.seconds)
 
     @property
     def elapsed(self) -> float:
@@ -106,11 +106,11 @@ class Lines:
         self._pace.started(name, reservation)
         _print(f"{name} starts on {reservation.include()}")
 
-    def ended(self, name: str, ending: TrialResult, *, again: float | None) -> None:
+    def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
         """An experiment has ended; ``again``: seconds until it is retried, or ``None``."""
-        self._pace.ended(name, ending)
+        self._pace.ended(name, result)
         left = self._pace.left
-        _print(f"{_end_line(self._pace.tuning, name, ending, again=again)}{f' ({left})' if left else ''}")
+        _print(f"{_end_line(self._pace.tuning, name, result, again=again)}{f' ({left})' if left else ''}")
 
     def note(self, text: str) -> None:
         """Show a note about the study."""
@@ -144,10 +144,10 @@ class Live:
         self._pace.started(name, reservation)
         self.tick()
 
-    def ended(self, name: str, ending: TrialResult, *, again: float | None) -> None:
+    def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
         """An experiment has ended; ``again``: seconds until it is retried, or ``None``."""
-        self._pace.ended(name, ending)
-        self._line(_end_line(self._pace.tuning, name, ending, again=again), "" if ending.cause == "ok" else "yellow")
+        self._pace.ended(name, result)
+        self._line(_end_line(self._pace.tuning, name, result, again=again), "" if result.cause == "ok" else "yellow")
 
     def note(self, text: str) -> None:
         """Show a note about the study."""
@@ -203,7 +203,7 @@ class Live:
         rows = Table.grid()
         rows.add_row(grid)
         best = self._pace.tuning.best
-        words = [f"{len(self._pace.tuning.rows)} done", self._pace.left, duration(self._pace.elapsed)]
+        words = [f"{len(self._pace.tuning.completed)} done", self._pace.left, duration(self._pace.elapsed)]
         if best is not None and best.value is not None:
             words.insert(0, f"best {best.trial.name}: {self._pace.tuning.metric.show(best.value)}")
         rows.add_row(Text((" | " if ascii_only else " · ").join(word for word in words if word), "bold"))
@@ -214,17 +214,17 @@ def _in(seconds: float) -> str:
     return f" in {duration(seconds)}" if seconds else ""
 
 
-def _end_line(tuning: Tuning, name: str, ending: TrialResult, *, again: float | None) -> str:
+def _end_line(tuning: Tuning, name: str, result: TrialResult, *, again: float | None) -> str:
     if again is not None:
-        elsewhere = " elsewhere" if ending.hosts else ""  # these nodes get a pause
-        return f"{name}: {ending.cause}: {ending.reason}; retrying{_in(again) or elsewhere}"
-    if ending.cause != "ok":
-        return f"{name}: {ending.cause}{f': {ending.reason}' if ending.reason else ''}"
-    row = next((row for row in tuning.rows if row.trial.name == name), None)
+        elsewhere = " elsewhere" if result.hosts else ""  # these nodes get a pause
+        return f"{name}: {result.cause}: {result.reason}; retrying{_in(again) or elsewhere}"
+    if result.cause != "ok":
+        return f"{name}: {result.cause}{f': {result.reason}' if result.reason else ''}"
+    row = next((row for row in tuning.completed if row.trial.name == name), None)
     if row is None or row.value is None:
-        return f"{name}: ok, {duration(ending.seconds)}"
+        return f"{name}: ok, {duration(result.seconds)}"
     best = tuning.best is not None and tuning.best.trial.name == name
-    return f"{name}: {tuning.metric.show(row.value)}{', the best so far' if best else ''}, {duration(ending.seconds)}"
+    return f"{name}: {tuning.metric.show(row.value)}{', the best so far' if best else ''}, {duration(result.seconds)}"
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from bireme.cli.options import RUN, parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import complain, show
+from bireme.resources.program import recognized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def carry_out(parsed: Parsed) -> int:
 
         return tune.carry_out(parsed)
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
-    spec = job_spec(parsed)
+    spec = recognized(job_spec(parsed))
     if parsed.options["json"] and not parsed.options["dry_run"]:
         raise BadInputError("--json only works with --dry_run", hint="add --dry_run")
     if parsed.options["dry_run"]:

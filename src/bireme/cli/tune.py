@@ -12,9 +12,10 @@ from bireme.cli.spec import job_spec, tuning_width
 from bireme.errors import OK, BadInputError, BiremeError
 from bireme.logs.console import printable, show
 from bireme.logs.sink import is_gone
+from bireme.process import activation
 from bireme.resources import program
 from bireme.tune import requirements
-from bireme.tune.launching import Ground, Launch, gpu_memory, ground
+from bireme.tune.launching import Launch, ResourcePool, gpu_memory, resource_pool
 from bireme.tune.slots import FreeSlots, Shape
 
 TYPE_CHECKING = False
@@ -127,15 +128,15 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     nodes, slots = tuning_width(options)
     spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
     find_config(spec.program.args)  # first, as it needs no look at the nodes
-    program.check(spec, environ, own_interpreter=spec.venv_script is None)
-    floor = ground(spec, environ, slots)
-    shape = Shape(nodes or len(floor.pool), slots or min(map(len, floor.pool.values())))
+    program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
+    pool = resource_pool(spec, environ, slots)
+    shape = Shape(nodes or len(pool.slots), slots or min(map(len, pool.slots.values())))
     return Request(
-        _launch(parsed, spec, floor),
-        shape,
-        spec.program.args,
-        ("bireme", "run", *_real_words(parsed, floor, shape), spec.program.target),
-        environ,
+        launch=_launch(parsed, spec, pool),
+        shape=shape,
+        args=spec.program.args,
+        real=("bireme", "run", *_real_words(parsed, pool, shape), spec.program.target),
+        environ=environ,
         by_file=options["config_as"] == "file",
         limit=options["experiment_limit"],
         capacity=gpu_memory(spec, environ),
@@ -143,33 +144,33 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     )
 
 
-def _launch(parsed: Parsed, spec: JobSpec, floor: Ground) -> Launch:
+def _launch(parsed: Parsed, spec: JobSpec, pool: ResourcePool) -> Launch:
     addr = ("--master_addr", spec.master_addr) if spec.master_addr else ()
     return Launch(
-        floor,
-        (*words_of(parsed, without=NOT_SHARED), *addr),
-        spec.program.target,
-        spec.master_port,
-        spec.grace,
-        spec.heartbeat,
-        spec.log_dir,
-        spec.rank_log_dir,
+        pool=pool,
+        words=(*words_of(parsed, without=NOT_SHARED), *addr),
+        script=spec.program.target,
+        port=spec.master_port,
+        grace=spec.grace,
+        heartbeat=spec.heartbeat,
+        log_dir=spec.log_dir,
+        rank_log_dir=spec.rank_log_dir,
     )
 
 
-def _real_words(parsed: Parsed, floor: Ground, shape: Shape) -> tuple[str, ...]:
+def _real_words(parsed: Parsed, pool: ResourcePool, shape: Shape) -> tuple[str, ...]:
     """Options of the real job. It gets as many ranks as each experiment had: the batch sizes depend on them."""
     shared = words_of(parsed, without=(*_WHERE, *_OURS))
-    if shape.size == sum(map(len, floor.pool.values())) and not floor.numbered:
+    if shape.size == sum(map(len, pool.slots.values())) and not pool.numbered:
         return (*shared, *words_of(parsed, only=("include", "exclude")))
-    free = FreeSlots(floor.pool)
-    places = free.first(shape)
-    if places is None:  # too large for the pool: the scheduler reports that
+    room = FreeSlots(pool.slots).find(shape)
+    if room is None:  # too large for the pool: the scheduler reports that
         return shared
     filtered = parsed.options["include"] or parsed.options["exclude"]
-    if filtered or any(number >= shape.nodes for number, _ in places):  # the first nodes are too small
-        return (*shared, "--include", free.reservation(places).include())
-    nodes = () if len(floor.pool) == 1 else ("--num_nodes", str(shape.nodes))
+    first = list(pool.slots)[: shape.nodes]
+    if filtered or [host for host, _ in room.places] != first:  # the first nodes are too small
+        return (*shared, "--include", room.include())
+    nodes = () if len(pool.slots) == 1 else ("--num_nodes", str(shape.nodes))
     return (*shared, *nodes, "--num_gpus", str(shape.slots))
 
 

@@ -128,7 +128,7 @@ def rank_command(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tupl
         BadInputError: the program or its interpreter cannot be found.
     """
     interpreter, _ = activation.interpreter(spec, environ)
-    flag = program.check(spec, environ, own_interpreter=True)
+    flag = program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
     argv = worker_argv(spec.program, interpreter, local_rank=f"{flag}={{local_rank}}" if flag else "", wrap=spec.wrap)
     kind = spec.accelerator if spec.accelerator not in ("auto", "cpu") else "cuda"
     plan = {

@@ -8,6 +8,13 @@ from argparse import Namespace
 
 from bireme.cli.help import agent_help, run_help
 from bireme.cli.options import AGENT, RUN, Parsed, parse
+from bireme.deepspeed.constants import (
+    IMPI_LAUNCHER,
+    MPICH_LAUNCHER,
+    MVAPICH_LAUNCHER,
+    OPENMPI_LAUNCHER,
+    SLURM_LAUNCHER,
+)
 from bireme.errors import BadInputError
 
 TYPE_CHECKING = False
@@ -28,6 +35,9 @@ _OF_LAUNCH = (
     *("node_rank", "master_addr", "master_port", "world_info", "module", "no_python", "no_local_rank", "save_pid"),
     *("enable_each_rank_log", "bind_cores_to_rank", "bind_core_list", "log_level", "quiet", "help"),
 )
+
+# With these, mpirun or srun starts DeepSpeed's ranks, and no launcher of the node adds an argument.
+_WITHOUT_LOCAL_RANK = (OPENMPI_LAUNCHER, MPICH_LAUNCHER, IMPI_LAUNCHER, MVAPICH_LAUNCHER, SLURM_LAUNCHER)
 
 _RUNNER_DEFAULTS = {
     "hostfile": "/job/hostfile",
@@ -52,7 +62,7 @@ def parse_runner(words: Sequence[str]) -> Parsed:
     Raises:
         BadInputError: the command line is invalid.
     """
-    return parse(RUN, spelled_out(RUN, _OF_RUNNER, words))
+    return _with_local_rank(parse(RUN, spelled_out(RUN, _OF_RUNNER, words)))
 
 
 def runner_namespace(words: Sequence[str]) -> Namespace:
@@ -94,7 +104,16 @@ def parsed_again(args: Namespace) -> Parsed:
         options["num_gpus"] = str(options["num_gpus"])
     if options["node_rank"] == -1:
         options["node_rank"] = None
-    return Parsed(options, (args.user_script, *args.user_args))
+    return _with_local_rank(Parsed(options, (args.user_script, *args.user_args)))
+
+
+def parse_launch(words: Sequence[str]) -> Parsed:
+    """Parse a command line of ``deepspeed.launcher.launch``.
+
+    Raises:
+        BadInputError: the command line is invalid.
+    """
+    return _with_local_rank(parse(AGENT, spelled_out(AGENT, _OF_LAUNCH, words)))
 
 
 def launch_namespace(words: Sequence[str]) -> Namespace:
@@ -103,13 +122,13 @@ def launch_namespace(words: Sequence[str]) -> Namespace:
     Raises:
         SystemExit: with code 2 if the command line is invalid; with 0 for ``--help``.
     """
-    parsed = _or_exit(lambda: parse(AGENT, spelled_out(AGENT, _OF_LAUNCH, words)), agent_help)
+    parsed = _or_exit(lambda: parse_launch(words), agent_help)
     options = _filled(parsed, _LAUNCH_DEFAULTS)
     return Namespace(**options, training_script=parsed.command[0], training_script_args=list(parsed.command[1:]))
 
 
 def spelled_out(groups: Mapping[str, Iterable[Option]], first: Collection[str], words: Sequence[str]) -> list[str]:
-    """The command line with abbreviated options written in full, and the value of ``--launcher`` in lower case.
+    """The command line with abbreviated options written in full.
 
     Args:
         groups: the known options.
@@ -127,10 +146,18 @@ def spelled_out(groups: Mapping[str, Iterable[Option]], first: Collection[str], 
         option = table.get(name)
         takes_next = option is not None and option.kind != "flag" and not equals
         if takes_next and rest:
-            done += [name, _value(name, rest.pop(0))]
+            done += [name, rest.pop(0)]
         else:
-            done.append(f"{name}={_value(name, value)}" if equals else name)
+            done.append(f"{name}={value}" if equals else name)
     return done + rest
+
+
+def _with_local_rank(parsed: Parsed) -> Parsed:
+    """Pass ``--local_rank`` to every script, as DeepSpeed does, and not only to one that mentions it."""
+    options = parsed.options
+    if options["no_local_rank"] or options.get("launcher") in _WITHOUT_LOCAL_RANK:
+        return parsed
+    return parsed.replace(options={**options, "local_rank_arg": True})
 
 
 def _full_name(name: str, known: list[str], names: list[str]) -> str:
@@ -141,10 +168,6 @@ def _full_name(name: str, known: list[str], names: list[str]) -> str:
         if meant:
             return meant[0] if len(meant) == 1 else name
     return name
-
-
-def _value(name: str, value: str) -> str:
-    return value.lower() if name == "--launcher" else value
 
 
 def _or_exit(read: Callable[[], Parsed], help_page: Callable[[], str]) -> Parsed:

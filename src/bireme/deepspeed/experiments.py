@@ -21,8 +21,8 @@ from bireme.tune.deepspeed.reading import read_document
 from bireme.tune.deepspeed.results import read_metrics, read_model_info
 from bireme.tune.deepspeed.trial_command import experiment_args
 from bireme.tune.diagnosis import diagnose
-from bireme.tune.experiment import End, Order, read_report, tail
-from bireme.tune.launching import Ground, Launch
+from bireme.tune.experiment import End, LaunchRequest, read_report, tail
+from bireme.tune.launching import Launch, ResourcePool
 from bireme.tune.slots import Shape, why_impossible
 from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
@@ -103,7 +103,7 @@ def command_of(args: Namespace, pool: Pool, hostfile: str | None = None) -> Comm
         declared = {host: 1 + max(map(int, slots)) for host, slots in pool.items() if slots}
         options["hosts"] = ",".join(f"{host}:{slots}" for host, slots in declared.items())
     launch = Launch(
-        ground=Ground(pool),
+        pool=ResourcePool(pool),
         words=words_of(Parsed(options, ()), without=(*NOT_SHARED, *_ONE_NODE_BY_HAND)),
         script=args.user_script,
         port=options["master_port"],
@@ -136,7 +136,7 @@ class Experiments:
         pool: Pool,
         files: StudyFiles,
         mappings: Mapping[str, str],
-        on_end: Callable[[dict[str, Any], TrialResult], object] = lambda exp, ending: None,
+        on_end: Callable[[dict[str, Any], TrialResult], object] = lambda exp, result: None,
         port: int = 0,
     ) -> None:
         self._args, self._pool, self._files, self._mappings = args, pool, files, mappings
@@ -150,8 +150,8 @@ class Experiments:
 
     # -- before --------------------------------------------------------------------------------------
 
-    def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
-        """Return what to start for an experiment, and write its files; see `executor.Client.order`."""
+    def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
+        """Return what to start for an experiment, and write its files; see `executor.Client.launch_request`."""
         exp = self._exps[name]
         command, identity, report = self._command(exp), self._identity(exp), self._files.result(name, "outcome.json")
         limit = () if command.limit is None else ("--time_limit", f"{command.limit:g}")
@@ -167,7 +167,7 @@ class Experiments:
         facts = {key: value for key, value in exp.items() if key not in ("name", "results")}
         facts.update(identity, slots=reservation.include())
         self._files.write_start(name, facts.pop("ds_config"), ("bireme", "run", *words), **facts)
-        return Order(
+        return LaunchRequest(
             argv=isolated.command("bireme", "run", *words),
             env=dict(os.environ),
             cwd=os.getcwd(),
@@ -224,10 +224,10 @@ class Experiments:
         self.lingering = launch.settling(reservation, end.report)
         return self.lingering
 
-    def ended(self, name: str, ending: TrialResult, *, again: bool) -> None:
+    def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
         """Report an experiment that is not retried."""
         if not again:
-            self._on_end(self._exps[name], ending)
+            self._on_end(self._exps[name], result)
 
     def earlier(self, exp: dict[str, Any]) -> TrialResult | None:
         """The result of this experiment from an earlier process; None if it is to be run.
@@ -243,10 +243,10 @@ class Experiments:
         if any(written.get(key) != value for key, value in identity.items()):
             return None
         self.add(exp)
-        ending = self.judge(
+        result = self.judge(
             exp["name"], End(exit_code=code, report=report, began=0.0, seconds=float(seconds), stopped=False)
         )
-        return ending if ending.counts and ending.cause != "no metric" else None
+        return result if result.counts and result.cause != "no metric" else None
 
     def figures(self, exp: Mapping[str, Any]) -> dict[str, float]:
         """The figures that DeepSpeed measured; empty if none."""

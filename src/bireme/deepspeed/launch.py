@@ -13,7 +13,10 @@ if __name__ == "__main__":
 import sys
 
 from bireme.cli import agent
-from bireme.deepspeed.arguments import launch_namespace
+from bireme.cli.main import guarded
+from bireme.deepspeed.arguments import launch_namespace, parse_launch
+from bireme.deepspeed.log import logger
+from bireme.deepspeed.process_tree import terminate_process_tree
 from bireme.process.pid_file import DIRECTORY as PID_FILE_BASEPATH
 
 TYPE_CHECKING = False
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-__all__ = ["PID_FILE_BASEPATH", "main", "parse_args"]
+__all__ = ["PID_FILE_BASEPATH", "logger", "main", "parse_args", "terminate_process_tree"]
 
 
 def parse_args(args: Sequence[str] | None = None) -> Namespace:
@@ -34,16 +37,20 @@ def parse_args(args: Sequence[str] | None = None) -> Namespace:
 
 
 def main() -> None:
-    """Run this process's command line as one node of a job.
+    """Run this process's command line as one node of a job; its script gets ``--local_rank``.
 
     Raises:
         ValueError: bad input; nothing was started.
         SystemExit: with the node's exit code, if it is not 0.
     """
-    code = agent.main(sys.argv[1:])
+    code = _carry_out(sys.argv[1:])
     if code:
         raise SystemExit(code)
 
 
+def _carry_out(words: Sequence[str]) -> int:
+    return agent.carry_out(parse_launch(words))
+
+
 if __name__ == "__main__":
-    agent.command()
+    guarded(_carry_out, sys.argv[1:])

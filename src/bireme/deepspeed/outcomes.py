@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from bireme.tune.trial_result import TrialResult
 
 
-def error_of(ending: TrialResult) -> str | None:
+def error_of(result: TrialResult) -> str | None:
     """What DeepSpeed calls an error: why there is no figure; None if there is no error."""
-    if ending.cause == "ok":
+    if result.cause == "ok":
         return None
-    if not ending.reason or ending.reason.startswith(f"{ending.cause}:"):
-        return ending.reason or ending.cause
-    return f"{ending.cause}: {ending.reason}"
+    if not result.reason or result.reason.startswith(f"{result.cause}:"):
+        return result.reason or result.cause
+    return f"{result.cause}: {result.reason}"
 
 
 def best_of(exps: Iterable[dict[str, Any]], metric: str) -> tuple[dict[str, Any] | None, float | None]:

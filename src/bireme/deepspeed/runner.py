@@ -5,11 +5,20 @@ A filter that names an unknown host or slot raises ``ValueError`` with DeepSpeed
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from bireme.startup_interrupt import exit_quietly_on_interrupt
+
+    exit_quietly_on_interrupt()  # before anything else is imported
+    from bireme.isolated import protect_path
+
+    protect_path()
+
 import os
 import subprocess  # noqa: F401 - programs that wrap DeepSpeed's runner look for its Popen here
 import sys
 from collections import OrderedDict
 
+from bireme.cli.main import guarded
 from bireme.cli.run import carry_out
 from bireme.deepspeed.accelerator import get_accelerator
 from bireme.deepspeed.arguments import parse_runner, parsed_again, runner_namespace
@@ -23,6 +32,7 @@ from bireme.deepspeed.constants import (
     SLURM_LAUNCHER,
     SSH_LAUNCHER,
 )
+from bireme.deepspeed.log import logger
 from bireme.deepspeed.multinode_runner import (
     IMPIRunner,
     MPICHRunner,
@@ -33,8 +43,8 @@ from bireme.deepspeed.multinode_runner import (
     SlurmRunner,
     SSHRunner,
 )
-from bireme.errors import BadInputError
-from bireme.logs.console import complain
+from bireme.errors import BadInputError, BiremeError
+from bireme.job import DEFAULT_PORT as TORCH_DISTRIBUTED_DEFAULT_PORT
 from bireme.planning import exports
 from bireme.planning.world import encode_world_info
 from bireme.resources import filters
@@ -53,18 +63,22 @@ __all__ = [
     "DEEPSPEED_ENVIRONMENT_NAME",
     "DEEPSPEED_ENVIRONMENT_PATHS",
     "DLTS_HOSTFILE",
+    "EXCLUDE_ENVS",
     "EXPORT_ENVS",
     "LAUNCHER_CLASSES",
     "PDSH_MAX_FAN_OUT",
+    "TORCH_DISTRIBUTED_DEFAULT_PORT",
     "apply_num_nodes_and_gpus",
     "encode_world_info",
     "fetch_hostfile",
     "get_accelerator",
+    "logger",
     "main",
     "parse_args",
     "parse_inclusion_exclusion",
     "parse_node_config",
     "parse_node_config_list",
+    "parse_num_nodes",
     "parse_resource_filter",
     "run_autotuning",
 ]
@@ -74,6 +88,9 @@ DLTS_HOSTFILE = DEFAULT_HOSTFILE
 
 EXPORT_ENVS = list(exports.PREFIXES)
 """Variables whose names begin with one of these are exported. Read-only: changing the list has no effect."""
+
+EXCLUDE_ENVS = {name: list(left_out) for name, left_out in exports.SET_BY_SITE.items()}
+"""Where the variable is set, these are not exported. Read-only, too."""
 
 DEEPSPEED_ENVIRONMENT_NAME = os.environ.get(exports.DEEPSPEED_ENV_FILE_VARIABLE, exports.DEEPSPEED_ENV_FILE)
 """The file with further variables to export."""
@@ -103,13 +120,13 @@ def parse_args(args: Sequence[str] | None = None) -> Namespace:
 
 
 def fetch_hostfile(hostfile_path: str) -> OrderedDict[str, int] | None:
-    """Read a hostfile into ``host → number of slots``; None, and a message on stderr, if there is no file.
+    """Read a hostfile into ``host → number of slots``; None, and a warning, if there is no file.
 
     Raises:
         ValueError: a line is malformed or lacks ``slots=N``, a host is listed twice, or there are no hosts.
     """
     if not os.path.isfile(hostfile_path):
-        complain(f"no hostfile {hostfile_path}: using only this machine")
+        logger.warning(f"no hostfile {hostfile_path}: using only this machine")
         return None
     return _numbers(parse_hostfile(read_text(hostfile_path), hostfile_path), hostfile_path)
 
@@ -154,6 +171,22 @@ def parse_node_config_list(node_config_list: str) -> dict[str, list[int]]:
         host, slots = parse_node_config(node)
         nodes.setdefault(host, set()).update(slots)
     return {host: sorted(slots) for host, slots in nodes.items()}
+
+
+def parse_num_nodes(str_num_nodes: str, elastic_training: bool) -> tuple[int, int]:
+    """Parse ``N`` or ``MIN:MAX`` into (minimum, maximum); the maximum is -1 for ``N``.
+
+    Raises:
+        RuntimeError: it is neither, or it is a range and the job is not elastic.
+    """
+    least, colon, most = str_num_nodes.partition(":")
+    if not colon:
+        return int(least), -1
+    if not elastic_training:
+        raise RuntimeError("MIN:MAX is only for elastic training")
+    if not (least.isdecimal() and most.isdecimal()):
+        raise RuntimeError(f"num_nodes {str_num_nodes} is not MIN:MAX")
+    return int(least), int(most)
 
 
 def parse_resource_filter(
@@ -247,19 +280,48 @@ def run_autotuning(args: Namespace, active_resources: Mapping[str, Sequence[int]
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run a command line; return if the job succeeds.
+    """Run a command line; return if the job succeeds. Its script gets ``--local_rank``.
+
+    If the hostfile that ``--hostfile`` names does not exist, the job runs on this machine, as under DeepSpeed.
 
     Raises:
         ValueError: bad input; nothing was started. As in DeepSpeed that includes, with ``--launcher slurm``,
             filters that ``srun`` itself does not support, although ``bireme run`` does.
         SystemExit: with the job's exit code, if it is not 0.
     """
-    parsed = parse_runner(sys.argv[1:] if args is None else args)
-    if not parsed.options["help"]:
-        _refuse_as_reference(parsed)
-    code = carry_out(parsed)
+    code = carry_out(_as_reference(parse_runner(sys.argv[1:] if args is None else args)))
     if code:
         raise SystemExit(code)
+
+
+def _carry_out(words: Sequence[str]) -> int:
+    """Run a command line; return the exit code."""
+    parsed = parse_runner(words)
+    try:
+        parsed = _as_reference(parsed)
+    except BiremeError:
+        raise
+    except ValueError as error:
+        raise BadInputError(str(error)) from None
+    return carry_out(parsed)
+
+
+def _as_reference(parsed: Parsed) -> Parsed:
+    """The command line as DeepSpeed understands it, where ``bireme run`` understands it otherwise.
+
+    Raises:
+        ValueError: as :func:`main`.
+    """
+    if parsed.options["help"]:
+        return parsed
+    path = parsed.options["hostfile"]
+    if path and not os.path.exists(path):
+        logger.warning(
+            f"no hostfile {path}: the job runs on THIS MACHINE ALONE\n  for many nodes: name an existing file"
+        )
+        parsed = parsed.replace(options={**parsed.options, "hostfile": None, "hosts": "localhost"})
+    _refuse_as_reference(parsed)
+    return parsed
 
 
 def _refuse_as_reference(parsed: Parsed) -> None:
@@ -286,3 +348,7 @@ def _refuse_unknown_visible_devices() -> None:
         visible = os.environ.get(variable, "")
         if visible and all(word.strip().isdecimal() for word in visible.split(",")):
             parse_inclusion_exclusion({"localhost": accelerator.device_count()}, f"localhost:{visible}", "")
+
+
+if __name__ == "__main__":
+    guarded(_carry_out, sys.argv[1:])

@@ -21,8 +21,8 @@ from bireme.deepspeed.outcomes import best_of, error_of
 from bireme.errors import BadInputError, UnfitError
 from bireme.loop import STOP_SIGNALS
 from bireme.tune.deepspeed.files import StudyFiles
-from bireme.tune.executor import Executor, Job
-from bireme.tune.scheduler import Scheduler
+from bireme.tune.executor import Executor
+from bireme.tune.scheduler import Scheduler, Task
 from bireme.tune.slots import Shape, why_impossible
 from bireme.tune.trial_result import TrialResult
 
@@ -81,13 +81,13 @@ class ResourceManager:
             if path in self.exp_paths:
                 continue
             exp = read_experiment(path, self.results_dir, self._pool(), self._names())
-            ending = self._experiments().earlier(exp)
+            result = self._experiments().earlier(exp)
             self.exp_paths.add(path)
             exp["exp_id"], self.experiment_count = self.experiment_count, self.experiment_count + 1
-            if ending is None:
+            if result is None:
                 self.experiment_queue.append(exp)
             else:
-                self.finished_experiments[exp["exp_id"]] = (exp, error_of(ending))
+                self.finished_experiments[exp["exp_id"]] = (exp, error_of(result))
 
     def _names(self) -> set[str]:
         known = [*self.experiment_queue, *(exp for exp, _ in self.finished_experiments.values())]
@@ -156,7 +156,7 @@ class ResourceManager:
             self.running_experiments[exp["exp_id"]] = (executor, exp, [], time.time())
         try:
             for exp in waiting:
-                executor.submit(Job(exp["name"], _shape(exp)))
+                executor.submit(Task(exp["name"], _shape(exp)))
             executor.start_ready()
             while self.running_experiments and not (signals and executor.idle) and not executor.hopeless:
                 loop.run()
@@ -185,14 +185,14 @@ class ResourceManager:
     def _start(self, exp: dict[str, Any], reservations: list[Reservation]) -> None:
         claim = self._open()
 
-        def ended(exp: dict[str, Any], ending: TrialResult) -> None:
-            claim.loop.after(client.lingering, lambda: self._ended(exp, ending))
+        def ended(exp: dict[str, Any], result: TrialResult) -> None:
+            claim.loop.after(client.lingering, lambda: self._ended(exp, result))
 
         client = self._experiments(ended, port=exp["exp_id"])  # as in DeepSpeed
         client.add(exp)
         pool = pool_of((each.node.host, each.slots) for each in reservations)
         executor = Executor(claim.loop, Scheduler(pool), client, keep=(claim.fileno(),))
-        executor.submit(Job(exp["name"], Shape(len(reservations), len(reservations[0].slots))))
+        executor.submit(Task(exp["name"], Shape(len(reservations), len(reservations[0].slots))))
         self.running_experiments[exp["exp_id"]] = (executor, exp, reservations, time.time())
         _RUNNING[_folder(exp)] = self
         executor.start_ready()
@@ -206,12 +206,12 @@ class ResourceManager:
         if pbar is not None:
             pbar.update(len(self.finished_experiments) - before)
 
-    def _ended(self, exp: dict[str, Any], ending: TrialResult) -> None:
+    def _ended(self, exp: dict[str, Any], result: TrialResult) -> None:
         """An experiment has ended and is not retried. One that was stopped by a signal in `run` is queued again."""
         executor, _, reservations, _ = self.running_experiments[exp["exp_id"]]
         self._open().loop.stop()
-        if ending.counts or reservations or not executor.stopping:
-            self.finished_experiments[exp["exp_id"]] = (exp, error_of(ending))
+        if result.counts or reservations or not executor.stopping:
+            self.finished_experiments[exp["exp_id"]] = (exp, error_of(result))
             self._forget(exp, reservations)
 
     def _forget(self, exp: Mapping[str, Any], reservations: list[Reservation]) -> None:
@@ -228,7 +228,7 @@ class ResourceManager:
             executor, exp, _, _ = self.running_experiments[number]
             executor.stop()
             if executor.withdraw():  # it was waiting to be retried
-                self._ended(exp, TrialResult("stopped"))
+                self._ended(exp, TrialResult(cause="stopped"))
         while any(number in self.running_experiments for number in exp_ids):
             self._wait()
         self._close_if_idle()
@@ -279,7 +279,7 @@ class ResourceManager:
     # -- inside --------------------------------------------------------------------------------------
 
     def _experiments(
-        self, on_end: Callable[[dict[str, Any], TrialResult], object] = lambda exp, ending: None, port: int = 0
+        self, on_end: Callable[[dict[str, Any], TrialResult], object] = lambda exp, result: None, port: int = 0
     ) -> Experiments:
         files = StudyFiles.at(self.results_dir, self.exps_dir)
         return Experiments(self.args, self._pool(), files, self.arg_mappings, on_end, port)

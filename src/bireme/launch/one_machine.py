@@ -152,7 +152,7 @@ def _prepare_node(
         accelerator,
         devices.visible_variables(accelerator, declared=declared),
         spec.accelerator != "auto",
-        program.check(spec, environ, own_interpreter=spec.venv_script is None),
+        program.check(spec, environ, own_interpreter=activation.own_interpreter(spec)),
         spec.master_addr or "127.0.0.1",
         port,
     )

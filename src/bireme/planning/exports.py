@@ -13,7 +13,8 @@ written them (`bireme.planning.trust`). Variables that make programs load code a
 working directory.
 
 These files have one ``NAME=VALUE`` per line, optionally with ``export`` in front and quotes around the value. ``#``
-starts a comment where a word could start. Nothing is expanded: ``$`` is a dollar sign.
+starts a comment where a word could start. Nothing is expanded. DeepSpeed has the nodes' shells expand ``$NAME``, so a
+value in which a shell would expand something is refused, unless it is in single quotes or the ``$`` is escaped.
 
 Variables that belong to one process, rank or node are never exported by a prefix: those that a launcher sets for its
 ranks, the lists of visible devices, and those of a scheduler. Variables that Bireme sets itself cannot be exported by
@@ -96,8 +97,8 @@ _OF_LOGIN = frozenset(
     }
 )
 _OF_LOGIN_PREFIXES = ("SSH_", "XDG_", "DBUS_", "TMUX", "WAYLAND_", "GNOME_", "KDE_", "SYSTEMD_")
-# If the key is set, every node sets the other variables for its own network cards (as in DeepSpeed).
-_SET_BY_SITE = {"AISC_JOB_NAME": ("NCCL_IB_HCA", "UCX_NET_DEVICES")}
+SET_BY_SITE = {"AISC_JOB_NAME": ("NCCL_IB_HCA", "UCX_NET_DEVICES")}
+"""If the key is set, every node sets the other variables for its own network cards (as in DeepSpeed)."""
 
 _LOADS_CODE = frozenset(
     {
@@ -159,7 +160,7 @@ def exports(environ: Mapping[str, str], requests: Sequence[str], home: str, cwd:
             itself; a file cannot be read.
     """
     here = {**environ, "PYTHONPATH": python_path(environ.get("PYTHONPATH", ""), cwd)}
-    kept_here = {name for key, names in _SET_BY_SITE.items() if key in environ for name in names}
+    kept_here = {name for key, names in SET_BY_SITE.items() if key in environ for name in names}
     variables = {name: value for name, value in here.items() if _by_default(name) and name not in kept_here}
     origins = dict.fromkeys(variables, "environment")
     passed_over: list[str] = []
@@ -274,18 +275,37 @@ def _unquoted(text: str, where: str) -> str:
         if "#" in text:
             place = next((at for at, sign in enumerate(text) if sign == "#" and text[at - 1 : at].strip() == ""), None)
             text = text[:place].rstrip()
+        if _is_expanded(text):
+            raise _would_be_expanded(where)
         return text
     value: list[str] = []
     at = 1
     while text[at : at + 1] not in (quote, ""):
         if quote == '"' and text[at] == "\\" and text[at + 1 : at + 2] in _ESCAPED:
             at += 1
+        elif quote == '"' and _is_expanded(text[at : at + 2]):
+            raise _would_be_expanded(where)
         value.append(text[at])
         at += 1
     rest = text[at + 1 :]
     if at >= len(text) or (rest and not rest.lstrip().startswith("#")):
         raise BadInputError(f"the value begins with {quote} but does not end with it", where=where)
     return "".join(value)
+
+
+def _is_expanded(text: str) -> bool:
+    """Whether a shell would expand a part of this text: ``$NAME``, ``${NAME}``, ``$(command)``, ``$$``, a backquote."""
+    after = (piece[:1] for piece in text.split("$")[1:])
+    return (
+        "`" in text
+        or "$$" in text
+        or any(sign.isascii() and (sign.isalnum() or sign in "{(_") for sign in after if sign)
+    )
+
+
+def _would_be_expanded(where: str) -> BadInputError:
+    hint = "write the value itself, or in single quotes to keep it as it is"
+    return BadInputError("a shell would expand a part of this value; Bireme does not", hint=hint, where=where)
 
 
 def _by_default(name: str) -> bool:

@@ -75,7 +75,7 @@ class WorkerPlan(Value):
 
 
 class NodePlan(Value):
-    """The ranks of one node. ``env`` is set for all of them, on top of the inherited environment."""
+    """The ranks of one node, run by ``interpreter``. ``env`` is set for all, on top of the inherited environment."""
 
     host: str
     node_rank: int
@@ -83,10 +83,14 @@ class NodePlan(Value):
     env: Mapping[str, str]
     error_dir: str
     workers: tuple[WorkerPlan, ...]
+    interpreter: str = ""
 
 
 class StartPlan(Value):
-    """The whole job. ``nodes`` are in the order of the pool, and ranks are numbered in that order."""
+    """The whole job. ``nodes`` are in the order of the pool, and ranks are numbered in that order.
+
+    ``local_rank_flag`` is the option that was added to the script's arguments, "" if none was.
+    """
 
     job_id: str
     accelerator: str
@@ -94,6 +98,7 @@ class StartPlan(Value):
     master_addr: str
     master_port: int
     nodes: tuple[NodePlan, ...]
+    local_rank_flag: str = ""
 
 
 class Sketch(Value):
@@ -134,7 +139,19 @@ def start_plan(spec: JobSpec, active: Pool, job: JobFacts, nodes: Mapping[str, N
     """
     world_size = _world_size(spec, active)
     made = tuple(_node_plans(spec, active, job, lambda _, host: nodes.get(host)))
-    return StartPlan(job.job_id, job.accelerator, world_size, job.master_addr, job.master_port, made)
+    return _whole(job, world_size, made)
+
+
+def _whole(job: JobFacts, world_size: int, nodes: tuple[NodePlan, ...]) -> StartPlan:
+    return StartPlan(
+        job_id=job.job_id,
+        accelerator=job.accelerator,
+        world_size=world_size,
+        master_addr=job.master_addr,
+        master_port=job.master_port,
+        nodes=nodes,
+        local_rank_flag=job.local_rank_flag,
+    )
 
 
 def sketch(spec: JobSpec, active: Pool, job: JobFacts, facts: Callable[[str], NodeFacts]) -> Sketch:
@@ -154,8 +171,7 @@ def sketch(spec: JobSpec, active: Pool, job: JobFacts, facts: Callable[[str], No
         return _node_plans(spec, active, job, lambda number, host: facts(host) if first <= number < end else None)
 
     world_size = _world_size(spec, active)
-    head = StartPlan(job.job_id, job.accelerator, world_size, job.master_addr, job.master_port, ())
-    return Sketch(head, tuple(map(len, active.values())), part)
+    return Sketch(_whole(job, world_size, ()), tuple(map(len, active.values())), part)
 
 
 def _world_size(spec: JobSpec, active: Pool) -> int:
@@ -211,7 +227,15 @@ def _node_plan(
             rank_env.update(visible_devices(job, (slot,)))
         cores = facts.bound[local_rank] if facts.bound else ()
         workers.append(WorkerPlan(rank, local_rank, slot, argv, rank_env, cores))
-    return NodePlan(facts.hostname, node_rank, facts.cwd, env, facts.error_dir, tuple(workers))
+    return NodePlan(
+        host=facts.hostname,
+        node_rank=node_rank,
+        cwd=facts.cwd,
+        env=env,
+        error_dir=facts.error_dir,
+        workers=tuple(workers),
+        interpreter="" if spec.program.kind == "exec" else facts.interpreter,
+    )
 
 
 def _fill(words: tuple[str, ...], rank: int, local_rank: int, host: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Finds the interpreter of the ranks, and their environment after sourcing ``--venv_script``."""
+"""Finds the interpreter of the ranks (``--python``), and their environment after sourcing ``--venv_script``."""
 
 from __future__ import annotations
 
@@ -25,24 +25,53 @@ def interpreter(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, Mapping
     """Find the Python for the ranks, and the environment that it runs in.
 
     With ``--venv_script``, the environment is the result of sourcing that script, and Python is the first on its
-    ``PATH``. Otherwise both are those of this process.
+    ``PATH``. Otherwise both are those of this process. ``--python`` names another Python.
 
     Raises:
-        BadInputError: the script is missing or fails, or there is no Python after it.
+        BadInputError: the script is missing or fails, or there is no Python after it; there is no such Python.
     """
     script = spec.venv_script
+    if script is not None:
+        environ = _activated(script, environ)
+    if spec.python is not None:
+        return _named(spec.python, environ), environ
     if script is None:
         return sys.executable, environ
-    if not os.path.isfile(script) or not os.access(script, os.R_OK):
-        raise BadInputError(
-            f"cannot read {script}", hint="expected the script that activates the environment", where=_WHERE
-        )
-    environ = _sourced(os.path.abspath(script), environ)
     for name in ("python", "python3"):
         path = find_executable(name, environ)
         if path:
             return path, environ
     raise BadInputError(f"no python on PATH after sourcing {script}", where=_WHERE)
+
+
+def own_interpreter(spec: JobSpec) -> bool:
+    """Whether this interpreter runs the ranks, so that its search path for modules is known."""
+    return spec.venv_script is None and spec.python in (None, sys.executable)
+
+
+def _named(python: str, environ: Mapping[str, str]) -> str:
+    """The path of the Python of ``--python``, which may be a name on ``PATH``, or the folder of an environment."""
+    path = os.path.abspath(python) if os.sep in python else find_executable(python, environ)
+    if os.path.isdir(path):
+        from bireme.resources.active_environment import python_of
+
+        path = python_of(path) or path
+    if not os.path.isfile(path):
+        what = f"not found: {python}" if not os.path.isdir(path) else f"no Python in {python}"
+        hint = "expected the path of a Python, its name on PATH, or the folder of an environment"
+        raise BadInputError(what, hint=hint, where="--python")
+    if not os.access(path, os.X_OK):
+        raise BadInputError(f"cannot be executed: {path}", where="--python")
+    return path
+
+
+def _activated(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment after sourcing ``script``; with /dev/null it stays as it is."""
+    readable = os.path.exists(script) and os.access(script, os.R_OK)
+    if not readable or os.path.isdir(script):
+        what = f"cannot read {script}" if not readable else f"{script} is a directory"
+        raise BadInputError(what, hint="expected the script that activates the environment", where=_WHERE)
+    return _sourced(os.path.abspath(script), environ)
 
 
 def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:

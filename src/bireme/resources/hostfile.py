@@ -8,6 +8,7 @@ A hostfile has the style of MPI and DeepSpeed: one host per line, and ``#`` star
     @rack2 slots=8                      # a group of ClusterShell
     fd00::7 slots=4                     # brackets around IPv6 are optional
     worker-9                            # without slots, the host is asked for its devices
+    worker-10 slots=4 max_slots=8       # Open MPI's limit, which changes nothing here
 
 ``--hosts`` gives such a list in one word, without ports: ``node[01-16]:8,alice@other:2,[fd00::7]:4``.
 
@@ -35,7 +36,7 @@ DEFAULT_HOSTFILE = "/job/hostfile"
 MOST_HOSTS = 100_000
 """More than any job can have; a typing error such as ``node[1-10000000000]`` must not fill the memory."""
 
-_MOST_OF_KEY = {"slots": 4096, "port": 65535}
+_MOST_OF_KEY = {"slots": 4096, "max_slots": 4096, "port": 65535}
 _MOST_BYTES = 16 << 20
 _BOM = b"\xef\xbb\xbf"
 _IN_HOSTS = frozenset("._-")
@@ -184,6 +185,7 @@ def _on_line(words: list[str], line: int, where: str) -> Iterable[HostEntry]:
     given: dict[str, int] = {}
     for word in words[1:]:
         key, equals, value = word.partition("=")
+        key = key.replace("-", "_")
         if not equals:
             raise BadInputError(f"{quoted(word)} is not slots=N or port=N", hint=_ON_LINE, where=where)
         if key not in _MOST_OF_KEY:
@@ -191,6 +193,10 @@ def _on_line(words: list[str], line: int, where: str) -> Iterable[HostEntry]:
         if key in given:
             raise BadInputError(f"{key}= is given twice", where=where)
         given[key] = _number(key, value, where)
+    most = given.get("max_slots")
+    if most is not None and not given.get("slots", most + 1) <= most:
+        what = f"max_slots={most} needs slots=N of at most {most}"
+        raise BadInputError(what, hint="slots= is the number that is used; max_slots= may be left out", where=where)
     return [HostEntry(name, user, given.get("port"), given.get("slots"), line) for name in names]
 
 
@@ -323,7 +329,7 @@ def _nearest(key: str) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(key, list(_MOST_OF_KEY), n=1)
-    return f"did you mean {near[0]}=?" if near else "the keys are slots= and port="
+    return f"did you mean {near[0]}=?" if near else "the keys are slots=, max_slots= and port="
 
 
 def _malformed(text: str, hint: str, where: str) -> BadInputError:

@@ -1,4 +1,4 @@
-"""Checks before the start that the program exists, and whether it wants ``--local_rank``."""
+"""Checks before the start that the program exists and can be run, and whether it wants ``--local_rank``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 
 from bireme.errors import BadInputError
+from bireme.resources import local_rank_option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,52 +18,99 @@ _ENOUGH = 1 << 20
 """Bytes of a script that are searched for ``--local_rank``."""
 
 
-def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool) -> str:
+def recognized(spec: JobSpec) -> JobSpec:
+    """The job, whose program is executed directly if it is an executable file of another language than Python.
+
+    Raises:
+        BadInputError: it is a notebook, or of another language and not executable.
+    """
+    program = spec.program
+    path = program.target
+    if program.kind != "script" or path.endswith((".py", ".pyc", ".pyz")) or not os.path.isfile(path):
+        return spec
+    if path.endswith(".ipynb"):
+        hint = f"make a script of it: jupyter nbconvert --to script {path}"
+        raise BadInputError(f"{path} is a notebook, not a script", hint=hint)
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return spec  # `check` reports it
+    by = first[2:].strip().decode(errors="replace") if first.startswith(b"#!") else ""
+    if first.startswith(b"\x7fELF"):
+        what, command = "a binary", ""
+    elif by and "python" not in by:
+        what, command = f"a script for {by}", f"{by} "
+    elif not by and path.endswith((".sh", ".bash")):
+        what, command = "a shell script without #! in its first line", "bash "
+    else:
+        return spec
+    if not os.access(path, os.X_OK) or (command and not by):
+        hint = f"type --no_python {command}{path}" if command else f"make it executable: chmod +x {path}"
+        raise BadInputError(f"{path} is {what}, which Python cannot run", hint=hint)
+    target = path if os.sep in path else os.path.join(".", path)
+    return spec.replace(program=program.replace(target=target, kind="exec"))
+
+
+def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool, shared: bool = False) -> str:
     """Check that the program can be run; return the flag for its local rank (``--local_rank``), or ``""``.
 
     Args:
         spec: the job.
         environ: the environment that the ranks inherit.
         own_interpreter: this interpreter runs the ranks, so its search path for modules is known.
+        shared: other nodes run it too, so it may be missing only on this one.
 
     Raises:
-        BadInputError: the script or module does not exist, is a directory, or is not readable.
+        BadInputError: the script or module does not exist, is a directory, or is not readable; what its first line
+            names does not exist.
     """
     program = spec.program
     if program.kind == "script":
-        text = _read_script(program.target)
+        text = _read_script(program.target, environ, shared=shared)
     elif program.kind == "module":
         text = _read_module(program, environ) if own_interpreter else b""
     else:
         text = _read_executable(program.target)
     if spec.local_rank_arg == "never":
         return ""
-    for flag in ("--local_rank", "--local-rank"):
-        if flag.encode() in text:
-            return flag
-    return "--local_rank" if spec.local_rank_arg == "always" else ""
+    is_python = program.kind != "exec" or b"python" in text.partition(b"\n")[0]
+    flag = local_rank_option.wanted(text, python=is_python)
+    return flag or ("--local_rank" if spec.local_rank_arg == "always" else "")
 
 
-def _read_script(path: str) -> bytes:
+def _read_script(path: str, environ: Mapping[str, str], *, shared: bool) -> bytes:
     if os.path.isdir(path):
         path = os.path.join(path, "__main__.py")
         if not os.path.isfile(path):
             raise BadInputError(f"{path[:-12]} is a directory, not a script", hint="name the Python file to run")
     if not os.path.exists(path):
-        raise BadInputError(
-            f"no such script: {path}",
-            hint="put options of bireme before the script; use --no_python to run a command, -m to run a module",
-        )
+        raise BadInputError(f"no such script: {path}", hint=_instead(path, environ, shared=shared))
     try:
         return _read(path)
     except OSError as error:
         raise BadInputError(f"cannot read the script {path}: {error.strerror}") from None
 
 
+def _instead(path: str, environ: Mapping[str, str], *, shared: bool) -> str:
+    """What to do about a script that does not exist."""
+    if shared:
+        return "every node needs it at this path: in a folder that they share, or copied"
+    if os.path.isfile(f"{path}.py"):
+        return f"did you mean {path}.py?"
+    command = find_executable(path, environ) if os.sep not in path else ""
+    if command:
+        return f"to run the program {command}, type --no_python {path}"
+    return "put options of bireme before the script; use --no_python to run a command, -m to run a module"
+
+
 def _read_module(program: Program, environ: Mapping[str, str]) -> bytes:
     """The source of the module, if it can be found without importing its parent packages; else empty."""
     from importlib.machinery import PathFinder
 
+    if program.target.endswith(".py") and os.path.isfile(program.target):
+        hint = f"leave out -m to run the script {program.target}"
+        raise BadInputError(f"-m takes the name of a module, not of a file: {program.target}", hint=hint)
     top, _, rest = program.target.partition(".")
     listed = environ.get("PYTHONPATH", "").split(os.pathsep)
     found = PathFinder.find_spec(top, [os.getcwd(), *map(os.path.abspath, listed), *sys.path])
@@ -102,7 +150,22 @@ def _read_executable(name: str) -> bytes:
         text = _read(path) if path else b""
     except OSError:
         return b""  # it may still be executable; if not, the rank reports why
-    return text if text.startswith(b"#!") else b""
+    if not text.startswith(b"#!"):
+        return b""
+    _check_first_line(path, text.partition(b"\n")[0])
+    return text
+
+
+def _check_first_line(path: str, line: bytes) -> None:
+    """Refuse a ``#!`` that the kernel would answer with "no such file", as if the script itself were missing."""
+    words = line[2:].split()
+    interpreter = os.fsdecode(words[0]) if words else ""
+    if line.endswith(b"\r"):
+        what = f"the first line of {path} ends in a carriage return, as on Windows"
+        raise BadInputError(what, hint=f"convert the file: sed -i 's/\\r$//' {path}")
+    if not os.path.exists(interpreter):
+        what = f"there is no {interpreter}" if interpreter else "nothing follows #!"
+        raise BadInputError(what, hint="name the program that runs this script after #!", where=f"{path}:1")
 
 
 def _read(path: str) -> bytes:

@@ -43,29 +43,33 @@ def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -
         stderr: the end of the run's stderr.
     """
     if end.exit_code == OK:
-        ending = TrialResult("no metric", reason) if reason else TrialResult("ok", metrics=dict(figures))
+        result = (
+            TrialResult(cause="no metric", reason=reason) if reason else TrialResult(cause="ok", metrics=dict(figures))
+        )
     elif end.stopped:
-        ending = TrialResult("stopped", "stopped by the tuner")  # whatever its ranks made of that
+        result = TrialResult(cause="stopped", reason="stopped by the tuner")  # whatever its ranks made of that
     elif end.report is None or not report_record.is_one(end.report):
-        ending = _without_report(end.exit_code, stderr)
+        result = _without_report(end.exit_code, stderr)
     else:
-        ending = _of_report(end.report)
-        if ending.cause == "failed" and not reason:
-            ending = ending.replace(reason=f"{ending.reason} (after it had measured)")
-    return ending.replace(seconds=end.seconds)
+        result = _of_report(end.report)
+        if result.cause == "failed" and not reason:
+            result = result.replace(reason=f"{result.reason} (after it had measured)")
+    return result.replace(seconds=end.seconds)
 
 
 def _without_report(code: int, stderr: str) -> TrialResult:
     """The result of a run without a report: it refused its command line, was killed, or could not write."""
     words = _our_words(stderr)
     if code == BAD_INPUT and not _PORT_IS_TAKEN.match(words):
-        return TrialResult("failed", tracebacks.clip(words) or "bireme run refused its command line", words)
+        return TrialResult(
+            cause="failed", reason=tracebacks.clip(words) or "bireme run refused its command line", detail=words
+        )
     if code == TIME_LIMIT:
-        return TrialResult("timed out", "stopped after the time limit")
+        return TrialResult(cause="timed out", reason="stopped after the time limit")
     if code == BAD_INPUT:
-        return TrialResult("infrastructure", tracebacks.clip(words.partition("\n")[0]))
+        return TrialResult(cause="infrastructure", reason=tracebacks.clip(words.partition("\n")[0]))
     how = describe(code, by_signal=code > 128)
-    return TrialResult("infrastructure", f"bireme run left no report: {how}", words)
+    return TrialResult(cause="infrastructure", reason=f"bireme run left no report: {how}", detail=words)
 
 
 def _of_report(report: Mapping[str, object]) -> TrialResult:
@@ -74,11 +78,11 @@ def _of_report(report: Mapping[str, object]) -> TrialResult:
     if cause == "rank failed":
         return _of_ranks(report)
     if cause == "time limit":
-        return TrialResult("timed out", note)
+        return TrialResult(cause="timed out", reason=note)
     if cause == "signal":
         how = describe(_exit_code(report), by_signal=True)
-        return TrialResult("infrastructure", f"bireme run received {how} from outside")
-    return TrialResult("infrastructure", note or str(cause), hosts=_hosts(report))
+        return TrialResult(cause="infrastructure", reason=f"bireme run received {how} from outside")
+    return TrialResult(cause="infrastructure", reason=note or str(cause), hosts=_hosts(report))
 
 
 def _of_ranks(report: Mapping[str, object]) -> TrialResult:
@@ -130,7 +134,7 @@ def _how(end: RankEnd) -> str:
 
 def _ending(cause: Cause, end: RankEnd, why: str) -> TrialResult:
     detail = "\n".join(end.detail.splitlines()[-_LINES:])
-    return TrialResult(cause, f"rank {end.rank} on {end.host}: {why}", detail)
+    return TrialResult(cause=cause, reason=f"rank {end.rank} on {end.host}: {why}", detail=detail)
 
 
 def _exit_code(report: Mapping[str, object]) -> int:

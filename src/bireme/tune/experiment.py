@@ -31,7 +31,7 @@ _TAIL = 65536
 """Bytes at the end of a log in which the reason for a failure is looked for."""
 
 
-class Order(Value):
+class LaunchRequest(Value):
     """What to start.
 
     ``argv``: a ``bireme run``. ``stdout``, ``stderr``: files, truncated first. ``report``: the file of its
@@ -70,7 +70,7 @@ class Experiment:
 
     Args:
         loop: the event loop.
-        order: what to start.
+        request: what to start.
         on_end: called once, when no process of it is left on this machine.
         keep: file descriptors that its guardian holds until then.
         files_limit: its (soft, hard) limits of open files; None: those of this process.
@@ -82,34 +82,34 @@ class Experiment:
     def __init__(
         self,
         loop: Loop,
-        order: Order,
+        request: LaunchRequest,
         on_end: Callable[[End], None],
         keep: Sequence[int] = (),
         files_limit: tuple[int, int] | None = None,
     ) -> None:
-        self._loop, self._order, self._on_end = loop, order, on_end
+        self._loop, self._request, self._on_end = loop, request, on_end
         self._keep, self._files_limit = keep, files_limit
         self._began, self._begin = time.time(), time.monotonic()
         self._code = 128 + signal.SIGKILL
         self._stopped = self._enough = False
         self._last_resort: Timer | None = None
-        _remove(order.report)
+        _remove(request.report)
         self._handle: guardian.Handle | None = self._start()
         loop.watch(self._handle.events, self._hear)
-        if order.enough is not None:
+        if request.enough is not None:
             loop.after(_LOOK, self._look)
 
     def _start(self) -> guardian.Handle:
-        order = self._order
+        request = self._request
         with (
             open(os.devnull, "rb") as null,
-            _new(order.stdout) as stdout,
-            _new(order.stderr) as stderr,
+            _new(request.stdout) as stdout,
+            _new(request.stderr) as stderr,
         ):
             worker = WorkerStart(
-                argv=order.argv,
-                env=dict(order.env),
-                cwd=order.cwd,
+                argv=request.argv,
+                env=dict(request.env),
+                cwd=request.cwd,
                 stdin=null.fileno(),
                 stdout=stdout.fileno(),
                 stderr=stderr.fileno(),
@@ -119,7 +119,7 @@ class Experiment:
                 keep=self._keep,
                 at_loss=lambda: None,
                 files_limit=self._files_limit,
-                farewell=order.grace + _PATIENCE,
+                farewell=request.grace + _PATIENCE,
                 watched=False,  # the run has a watcher and a guardian of its own
             )
 
@@ -132,13 +132,13 @@ class Experiment:
     def _terminate(self) -> None:
         assert self._handle is not None
         self._handle.tell("rank", int(signal.SIGTERM), "*")
-        self._last_resort = self._last_resort or self._loop.after(self._order.grace + _PATIENCE, self.kill)
+        self._last_resort = self._last_resort or self._loop.after(self._request.grace + _PATIENCE, self.kill)
 
     def _look(self, seen: bool = False) -> None:
         """End a run that has given enough and is still running at the next check; most end by themselves before."""
-        if self._handle is None or self._stopped or self._order.enough is None:
+        if self._handle is None or self._stopped or self._request.enough is None:
             return
-        enough = self._order.enough()
+        enough = self._request.enough()
         if enough and seen:
             self._enough = True
             self._terminate()
@@ -179,7 +179,7 @@ class Experiment:
             self._last_resort.cancel()
         end = End(
             exit_code=self._code,
-            report=read_report(self._order.report),
+            report=read_report(self._request.report),
             began=self._began,
             seconds=time.monotonic() - self._begin,
             stopped=self._stopped,

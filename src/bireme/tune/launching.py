@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from bireme.resources.pool import Pool
 
 
-class Ground(Value):
+class ResourcePool(Value):
     """The resource pool: where experiments may run.
 
-    ``pool``: host → slot ids. ``numbered``: this machine has no declared slots and no devices, so a run is told only
+    ``slots``: host → slot ids. ``numbered``: this machine has no declared slots and no devices, so a run is told only
     how many ranks it has, not which slots.
     """
 
-    pool: Pool
+    slots: Pool
     numbered: bool = False
 
     def words(self, reservation: SlotReservation) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ class Ground(Value):
         return all(host == one_machine.HOST or is_this_machine(host) for host, _ in reservation.places)
 
 
-def ground(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) -> Ground:
+def resource_pool(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) -> ResourcePool:
     """Find the slots that experiments may use: those of the job, after its filters.
 
     Args:
@@ -61,15 +61,15 @@ def ground(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) -> Grou
         declared = place.declared
         if declared is None or declared.slots is None:
             return _here(spec, environ, ranks, declared)
-        return Ground({declared.name: declared.slots})
+        return ResourcePool({declared.name: declared.slots})
     if None not in place.nodes.slots.values():
-        return Ground({name: place.nodes.slots[name] or () for name in place.nodes.names})
-    return Ground(place.nodes.active(spec, _asked(spec, environ, place.nodes)))
+        return ResourcePool({name: place.nodes.slots[name] or () for name in place.nodes.names})
+    return ResourcePool(place.nodes.active(spec, _asked(spec, environ, place.nodes)))
 
 
 def _here(
     spec: JobSpec, environ: Mapping[str, str], ranks: int | None, declared: one_machine.Declared | None
-) -> Ground:
+) -> ResourcePool:
     """The pool of this machine when its slots are not declared."""
     host = one_machine.HOST if declared is None else declared.name
     there = devices.discover(spec.accelerator, environ)
@@ -77,8 +77,8 @@ def _here(
     plan = one_machine.plan(spec.replace(num_gpus=ranks) if numbered else spec, environ, declared)
     workers = plan.nodes[0].workers
     if numbered:
-        return Ground({host: tuple(map(str, range(len(workers))))}, numbered=True)
-    return Ground({host: tuple(worker.slot for worker in workers)})
+        return ResourcePool({host: tuple(map(str, range(len(workers))))}, numbered=True)
+    return ResourcePool({host: tuple(worker.slot for worker in workers)})
 
 
 def _asked(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes) -> dict[str, tuple[str, ...]]:
@@ -133,7 +133,7 @@ class Launch(Value):
     ``rank_log_dir``: where each experiment gets a folder for its ranks' output; None: no such output.
     """
 
-    ground: Ground
+    pool: ResourcePool
     words: tuple[str, ...]
     script: str
     port: int | None = None
@@ -158,7 +158,7 @@ class Launch(Value):
         logs = self._logs("--log_dir", self.log_dir, name) + self._logs(
             "--enable_each_rank_log", self.rank_log_dir, name
         )
-        return (*self.words, *self.ground.words(reservation), *port, *logs, *options, self.script, *args)
+        return (*self.words, *self.pool.words(reservation), *port, *logs, *options, self.script, *args)
 
     @staticmethod
     def _logs(option: str, folder: str | None, name: str) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ class Launch(Value):
         """
         if report is not None and report.get("cause") not in _MAY_LEAVE:
             return 0.0
-        return 0.0 if self.ground.only_here(reservation) else self.heartbeat + self.grace + 2.0
+        return 0.0 if self.pool.only_here(reservation) else self.heartbeat + self.grace + 2.0
 
 
 def _port(number: int) -> int:

@@ -26,7 +26,7 @@ from itertools import groupby
 from math import inf
 from typing import Literal
 
-from bireme.tune.slots import FreeSlots, Places, Shape, SlotReservation, why_impossible
+from bireme.tune.slots import FreeSlots, Shape, SlotReservation, why_impossible
 from bireme.value import Value
 
 Order = Literal["fifo", "longest"]
@@ -61,24 +61,24 @@ _Entry = tuple[_Rank, float, Task]
 """_Rank, predicted seconds, task. No two ranks are equal, and the lowest is first."""
 
 
-class _Kind:
+class _WaitQueue:
     """The waiting tasks that need the same slots, in the order of their ranks."""
 
-    def __init__(self, shape: Shape, unwanted: int, slots: FreeSlots) -> None:
+    def __init__(self, shape: Shape, unwanted: frozenset[str], slots: FreeSlots) -> None:
         self.shape, self.unwanted = shape, unwanted
-        self.queue: list[_Entry] = []
-        self.judge(slots)
+        self.entries: list[_Entry] = []
+        self.update(slots)
 
     def first_ending(self, now: float, by: float) -> _Entry | None:
         """The first task that ends by then if it starts now."""
-        for entry in self.queue:
+        for entry in self.entries:
             if now + entry[1] <= by:
                 return entry
         return None
 
-    def judge(self, slots: FreeSlots) -> None:
+    def update(self, slots: FreeSlots) -> None:
         """Decide by the nodes that are present which ones to avoid, and whether these tasks can run at all."""
-        self.avoid = self.unwanted if slots.carries(self.shape, self.unwanted) else 0
+        self.avoid = self.unwanted if slots.carries(self.shape, self.unwanted) else frozenset()
         self.able = slots.carries(self.shape, self.avoid)
 
 
@@ -86,7 +86,6 @@ class _Running(Value):
     """A running task; ``end`` is its predicted end, infinity if unknown."""
 
     start: StartTask
-    places: Places
     end: float
 
 
@@ -107,8 +106,8 @@ class Scheduler:
             raise ValueError(f"unknown order: {order!r} (expected 'fifo' or 'longest')")
         self._order, self._backfill = order, backfill
         self._slots = FreeSlots(pool)
-        self._kinds: dict[tuple[Shape, int], _Kind] = {}
-        self._waiting: dict[str, tuple[_Kind, _Rank]] = {}
+        self._queues: dict[tuple[Shape, frozenset[str]], _WaitQueue] = {}
+        self._waiting: dict[str, tuple[_WaitQueue, _Rank]] = {}
         self._running: dict[str, _Running] = {}
         self._ends: list[_Running] = []  # by predicted end
         self._submitted = 0
@@ -122,16 +121,16 @@ class Scheduler:
         seconds = inf if task.seconds is None else task.seconds
         self._submitted += 1
         rank = (self._submitted,) if self._order == "fifo" else (-seconds, -task.shape.size, self._submitted)
-        kind = self._kind(task)
-        insort(kind.queue, (rank, seconds, task), key=_rank)
-        self._waiting[task.key] = kind, rank
+        queue = self._queue_of(task)
+        insort(queue.entries, (rank, seconds, task), key=_rank)
+        self._waiting[task.key] = queue, rank
 
     def withdraw(self, key: str) -> None:
         """Remove a waiting task. Raises KeyError: no such task is waiting."""
-        kind, rank = self._waiting.pop(key)
-        del kind.queue[bisect_left(kind.queue, rank, key=_rank)]
-        if not kind.queue:
-            del self._kinds[kind.shape, kind.unwanted]
+        queue, rank = self._waiting.pop(key)
+        del queue.entries[bisect_left(queue.entries, rank, key=_rank)]
+        if not queue.entries:
+            del self._queues[queue.shape, queue.unwanted]
 
     def ended(self, key: str) -> None:
         """Free the slots of a task that has ended and left nothing behind. Raises KeyError: it is not running."""
@@ -140,7 +139,7 @@ class Scheduler:
         while self._ends[at] is not run:
             at += 1
         del self._ends[at]
-        self._slots.give(run.places)
+        self._slots.give(run.start.reservation)
 
     def lost(self, host: str) -> tuple[str, ...]:
         """Take a lost node out of the pool until it is :meth:`back`.
@@ -153,13 +152,13 @@ class Scheduler:
             KeyError: no such host in the pool.
         """
         self._slots.leave(host)
-        self._judge()
+        self._update_queues()
         return tuple(key for key, run in self._running.items() if host in dict(run.start.reservation.places))
 
     def back(self, host: str) -> None:
         """Put a lost node back into the pool. Raises KeyError: no such host in the pool."""
         self._slots.come(host)
-        self._judge()
+        self._update_queues()
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
@@ -167,10 +166,10 @@ class Scheduler:
         """Choose the tasks that start now (``now`` in seconds of a monotonic clock), and reserve their slots."""
         starts: list[StartTask] = []
         while head := min(self._able(), key=_next_rank, default=None):
-            places = self._find(self._slots, head)
-            if places is None:
-                return (*starts, *self._pass(head, now)) if self._backfill else tuple(starts)
-            starts.append(self._start(head.queue[0], places, now))
+            room = self._find(self._slots, head)
+            if room is None:
+                return (*starts, *self._start_behind(head, now)) if self._backfill else tuple(starts)
+            starts.append(self._start(head.entries[0], room, now))
         return tuple(starts)
 
     # -- views ---------------------------------------------------------------------------------------------------------
@@ -195,86 +194,85 @@ class Scheduler:
     @property
     def queued(self) -> tuple[str, ...]:
         """The keys of the waiting tasks, in order."""
-        return self._in_order(self._kinds.values())
+        return self._in_order(self._queues.values())
 
     @property
     def stuck(self) -> tuple[str, ...]:
         """The keys of waiting tasks that the present nodes could not carry even if all were idle."""
-        return self._in_order(kind for kind in self._kinds.values() if not kind.able)
+        return self._in_order(queue for queue in self._queues.values() if not queue.able)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _kind(self, task: Task) -> _Kind:
-        unwanted = self._slots.nodes(task.avoid)
-        kind = self._kinds.get((task.shape, unwanted))
-        if kind is None:
-            kind = self._kinds[task.shape, unwanted] = _Kind(task.shape, unwanted, self._slots)
-        return kind
+    def _queue_of(self, task: Task) -> _WaitQueue:
+        unwanted = task.avoid.intersection(self._slots.pool)
+        queue = self._queues.get((task.shape, unwanted))
+        if queue is None:
+            queue = self._queues[task.shape, unwanted] = _WaitQueue(task.shape, unwanted, self._slots)
+        return queue
 
-    def _judge(self) -> None:
-        for kind in self._kinds.values():
-            kind.judge(self._slots)
+    def _update_queues(self) -> None:
+        for queue in self._queues.values():
+            queue.update(self._slots)
 
-    def _able(self) -> Iterator[_Kind]:
-        return (kind for kind in self._kinds.values() if kind.able)
+    def _able(self) -> Iterator[_WaitQueue]:
+        return (queue for queue in self._queues.values() if queue.able)
 
-    def _find(self, slots: FreeSlots, kind: _Kind) -> Places | None:
-        find = slots.first if self._order == "fifo" else slots.tightest
-        return find(kind.shape, kind.avoid)
+    def _find(self, slots: FreeSlots, queue: _WaitQueue) -> SlotReservation | None:
+        return slots.find(queue.shape, queue.avoid, tight=self._order == "longest")
 
-    def _start(self, entry: _Entry, places: Places, now: float) -> StartTask:
+    def _start(self, entry: _Entry, room: SlotReservation, now: float) -> StartTask:
         _, seconds, task = entry
         self.withdraw(task.key)
-        self._slots.take(places)
-        run = _Running(StartTask(task, self._slots.reservation(places)), places, now + seconds)
+        self._slots.take(room)
+        run = _Running(StartTask(task, room), now + seconds)
         self._running[task.key] = run
         insort(self._ends, run, key=_end)
         return run.start
 
-    def _pass(self, head: _Kind, now: float) -> tuple[StartTask, ...]:
+    def _start_behind(self, head: _WaitQueue, now: float) -> tuple[StartTask, ...]:
         """Start the tasks that do not delay the head."""
-        until, kept = self._promise(head, now)
+        until, kept = self._predicted_start(head, now)
         spare = self._slots.copy()
         spare.take(kept)
         starts: list[StartTask] = []
         while choice := min(self._candidates(spare, now, until), key=_rank_of, default=None):
-            kind, entry = choice
+            queue, entry = choice
             ends_in_time = now + entry[1] <= until
-            places = self._find(self._slots if ends_in_time else spare, kind)
-            assert places is not None, "it was a candidate"
-            spare.take(places)
-            starts.append(self._start(entry, places, now))
+            room = self._find(self._slots if ends_in_time else spare, queue)
+            assert room is not None, "it was a candidate"
+            spare.take(room)
+            starts.append(self._start(entry, room, now))
         return tuple(starts)
 
-    def _candidates(self, spare: FreeSlots, now: float, until: float) -> Iterator[tuple[_Kind, _Entry]]:
-        """For each kind the first task that may start now: on spare slots, or on any free slots if it ends in time."""
-        for kind in self._able():
-            if spare.fits(kind.shape, kind.avoid):
-                yield kind, kind.queue[0]
-            elif self._slots.fits(kind.shape, kind.avoid) and (entry := kind.first_ending(now, until)):
-                yield kind, entry
+    def _candidates(self, spare: FreeSlots, now: float, until: float) -> Iterator[tuple[_WaitQueue, _Entry]]:
+        """For each queue the first task that may start now: on spare slots, or on any free slots if it ends in time."""
+        for queue in self._able():
+            if spare.fits(queue.shape, queue.avoid):
+                yield queue, queue.entries[0]
+            elif self._slots.fits(queue.shape, queue.avoid) and (entry := queue.first_ending(now, until)):
+                yield queue, entry
 
-    def _promise(self, head: _Kind, now: float) -> tuple[float, Places]:
+    def _predicted_start(self, head: _WaitQueue, now: float) -> tuple[float, SlotReservation]:
         """When the head finds room, and which slots it then gets; the time is -infinity if it cannot be predicted."""
         later = self._slots.copy()
         for when, runs in groupby(self._ends, key=lambda run: max(run.end, now)):
             if when == inf:
                 break
             for run in runs:
-                later.give(run.places)
-            if places := self._find(later, head):
-                return when, places
+                later.give(run.start.reservation)
+            if room := self._find(later, head):
+                return when, room
         return -inf, self._slots.kept_for(head.shape, head.avoid)
 
-    def _in_order(self, kinds: Iterable[_Kind]) -> tuple[str, ...]:
-        return tuple(task.key for _, _, task in sorted(entry for kind in kinds for entry in kind.queue))
+    def _in_order(self, queues: Iterable[_WaitQueue]) -> tuple[str, ...]:
+        return tuple(task.key for _, _, task in sorted(entry for queue in queues for entry in queue.entries))
 
 
-def _next_rank(kind: _Kind) -> _Rank:
-    return kind.queue[0][0]
+def _next_rank(queue: _WaitQueue) -> _Rank:
+    return queue.entries[0][0]
 
 
-def _rank_of(choice: tuple[_Kind, _Entry]) -> _Rank:
+def _rank_of(choice: tuple[_WaitQueue, _Entry]) -> _Rank:
     return choice[1][0]
 
 

@@ -1,20 +1,12 @@
-"""Slots: what an experiment requests, what is reserved for it, and which slots of the pool are free.
-
-Sets of slots and of nodes are integers, one bit for each member: a thousand nodes are searched in less than a
-microsecond, and the free slots are copied by copying two lists, which the scheduler does at every decision.
-"""
+"""Slots: what an experiment requests, what is reserved for it, and which slots of the pool are free."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Collection, Mapping
 
 from bireme.resources.filters import NodeFilter
 from bireme.resources.pool import listed
 from bireme.value import Value
-
-Places = tuple[tuple[int, int], ...]
-"""Pairs of a node's number in the pool and a set of its slots, in the pool's order."""
 
 
 class Shape(Value):
@@ -58,112 +50,105 @@ class FreeSlots:
 
     def __init__(self, pool: Mapping[str, tuple[str, ...]]) -> None:
         self.pool = dict(pool)
-        self.numbers = {host: number for number, host in enumerate(self.pool)}
-        self._hosts = tuple(self.pool)
-        self._present = (1 << len(self.pool)) - 1
-        self._free = [(1 << len(slots)) - 1 for slots in self.pool.values()]
-        most = max(map(len, self.pool.values()), default=0)
-        # Index: a number of slots; value: the nodes with at least that many, in all and free. The last set is empty.
-        self._sized = [_set(len(slots) >= count for slots in self.pool.values()) for count in range(most + 2)]
-        self._roomy = list(self._sized)
+        self._free = dict(pool)
+        self._absent: set[str] = set()
+        # How many present nodes have exactly so many free slots. It answers `fits`, which is asked most, by itself.
+        self._counts = [0] * (1 + max(map(len, pool.values()), default=0))
+        for slots in pool.values():
+            self._counts[len(slots)] += 1
 
     def copy(self) -> FreeSlots:
         """An independent copy."""
-        other = object.__new__(FreeSlots)
-        other.__dict__.update(self.__dict__)
-        other._free, other._roomy = list(self._free), list(self._roomy)
+        other = FreeSlots({})
+        other.pool, other._free, other._absent = self.pool, dict(self._free), set(self._absent)
+        other._counts = list(self._counts)
         return other
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def leave(self, host: str) -> None:
         """Make a node absent: it gives no slots. Raises KeyError: no such host in the pool."""
-        self._present &= ~(1 << self.numbers[host])
+        free = len(self._free[host])
+        if host not in self._absent:
+            self._absent.add(host)
+            self._counts[free] -= 1
 
     def come(self, host: str) -> None:
         """Make a node present again. Raises KeyError: no such host in the pool."""
-        self._present |= 1 << self.numbers[host]
-
-    def nodes(self, hosts: Iterable[str]) -> int:
-        """The set of these nodes; unknown hosts are ignored."""
-        return _union(1 << self.numbers[host] for host in hosts if host in self.numbers)
+        free = len(self._free[host])
+        if host in self._absent:
+            self._absent.remove(host)
+            self._counts[free] += 1
 
     # -- slots ---------------------------------------------------------------------------------------------------------
 
-    def carries(self, shape: Shape, avoid: int = 0) -> bool:
+    def carries(self, shape: Shape, avoid: Collection[str] = ()) -> bool:
         """Whether the present nodes outside ``avoid`` could carry the shape if all were idle."""
-        return self._enough(self._sized, shape, avoid)
+        return _valid(shape) and len(self._able(self.pool, shape, avoid)) >= shape.nodes
 
-    def fits(self, shape: Shape, avoid: int = 0) -> bool:
+    def fits(self, shape: Shape, avoid: Collection[str] = ()) -> bool:
         """Whether there is room for the shape now on the present nodes outside ``avoid``."""
-        return self._enough(self._roomy, shape, avoid)
+        able = sum(self._counts[shape.slots :])
+        if avoid:
+            able -= sum(host not in self._absent and len(self._free.get(host, ())) >= shape.slots for host in avoid)
+        return _valid(shape) and able >= shape.nodes
 
-    def first(self, shape: Shape, avoid: int = 0) -> Places | None:
-        """The first nodes with enough free slots, and their first free slots; None if there is no room."""
+    def find(self, shape: Shape, avoid: Collection[str] = (), *, tight: bool = False) -> SlotReservation | None:
+        """Room for the shape on the present nodes outside ``avoid``: the first free slots of the first nodes.
+
+        Args:
+            shape: what is needed.
+            avoid: hosts to leave out.
+            tight: prefer the nodes where the fewest free slots are left over, so that others stay whole.
+
+        Returns:
+            The slots, which are not taken yet; None if there is no room.
+        """
         if not self.fits(shape, avoid):
             return None
-        return self._places(_lowest(self._roomy[shape.slots] & self._present & ~avoid, shape.nodes), shape)
+        able = self._able(self._free, shape, avoid)
+        if tight:
+            chosen = set(sorted(able, key=lambda host: len(self._free[host]))[: shape.nodes])
+            able = [host for host in able if host in chosen]
+        return SlotReservation(tuple((host, self._free[host][: shape.slots]) for host in able[: shape.nodes]))
 
-    def tightest(self, shape: Shape, avoid: int = 0) -> Places | None:
-        """The nodes where the fewest free slots are left over, so that others stay whole; None if there is no room."""
-        if not self.fits(shape, avoid):
-            return None
-        chosen, missing = 0, shape.nodes
-        for roomy, roomier in pairwise(self._roomy[shape.slots :]):
-            some = _lowest(roomy & ~roomier & self._present & ~avoid, missing)
-            chosen |= some
-            missing -= some.bit_count()
-            if not missing:
-                break
-        return self._places(chosen, shape)
-
-    def take(self, places: Places) -> None:
+    def take(self, reservation: SlotReservation) -> None:
         """Take slots; those already taken stay taken."""
-        for node, slots in places:
-            self._set_free(node, self._free[node] & ~slots)
+        for host, slots in reservation.places:
+            self._set_free(host, tuple(slot for slot in self._free[host] if slot not in slots))
 
-    def give(self, places: Places) -> None:
+    def give(self, reservation: SlotReservation) -> None:
         """Free slots."""
-        for node, slots in places:
-            self._set_free(node, self._free[node] | slots)
+        for host, slots in reservation.places:
+            free = {*self._free[host], *slots}
+            self._set_free(host, tuple(slot for slot in self.pool[host] if slot in free))
 
-    def kept_for(self, shape: Shape, avoid: int = 0) -> Places:
+    def kept_for(self, shape: Shape, avoid: Collection[str] = ()) -> SlotReservation:
         """Every free slot that the shape could need, whichever slots become free next.
 
         On each node with enough slots, free or not, these are the first free ones, up to the number that it needs.
         """
-        nodes = self._sized[shape.slots] & self._present & ~avoid
-        return tuple((node, _lowest(self._free[node], shape.slots)) for node in _members(nodes))
-
-    # -- in words ------------------------------------------------------------------------------------------------------
-
-    def reservation(self, places: Places) -> SlotReservation:
-        """The places by host names and slot ids."""
-        return SlotReservation(tuple((self._hosts[node], self._ids(node, slots)) for node, slots in places))
+        hosts = self._able(self.pool, shape, avoid)
+        return SlotReservation(tuple((host, self._free[host][: shape.slots]) for host in hosts))
 
     def view(self) -> dict[str, tuple[str, ...]]:
         """The free slots of each present node, in the pool's order."""
-        return {self._hosts[node]: self._ids(node, self._free[node]) for node in _members(self._present)}
+        return {host: slots for host, slots in self._free.items() if host not in self._absent}
 
-    # -- inside --------------------------------------------------------------------------------------------------------
+    def _able(self, slots: Mapping[str, tuple[str, ...]], shape: Shape, avoid: Collection[str]) -> list[str]:
+        """The present hosts outside ``avoid`` that have enough of these slots, in the pool's order."""
+        without = self._absent.union(avoid)
+        return [host for host, ids in slots.items() if len(ids) >= shape.slots and host not in without]
 
-    def _enough(self, nodes: list[int], shape: Shape, avoid: int) -> bool:
-        if not (shape.nodes >= 1 and 1 <= shape.slots < len(nodes)):
-            return False
-        return (nodes[shape.slots] & self._present & ~avoid).bit_count() >= shape.nodes
+    def _set_free(self, host: str, free: tuple[str, ...]) -> None:
+        if host not in self._absent:
+            self._counts[len(self._free[host])] -= 1
+            self._counts[len(free)] += 1
+        self._free[host] = free
 
-    def _places(self, nodes: int, shape: Shape) -> Places:
-        return tuple((node, _lowest(self._free[node], shape.slots)) for node in _members(nodes))
 
-    def _set_free(self, node: int, free: int) -> None:
-        before, after = self._free[node].bit_count(), free.bit_count()
-        self._free[node] = free
-        for count in range(min(before, after) + 1, max(before, after) + 1):
-            self._roomy[count] ^= 1 << node
-
-    def _ids(self, node: int, slots: int) -> tuple[str, ...]:
-        names = self.pool[self._hosts[node]]
-        return tuple(names[number] for number in _members(slots))
+def _valid(shape: Shape) -> bool:
+    return shape.nodes >= 1 and shape.slots >= 1
 
 
 def why_impossible(pool: Mapping[str, tuple[str, ...]], shape: Shape) -> str:
@@ -182,30 +167,3 @@ def why_impossible(pool: Mapping[str, tuple[str, ...]], shape: Shape) -> str:
         )
     largest = max(pool, key=lambda host: len(pool[host]))
     return f"{asked} on one node requested, but no node has more than {len(pool[largest])} ({largest})"
-
-
-def _set(members: Iterable[bool]) -> int:
-    return _union(1 << number for number, member in enumerate(members) if member)
-
-
-def _union(sets: Iterable[int]) -> int:
-    union = 0
-    for each in sets:
-        union |= each
-    return union
-
-
-def _lowest(members: int, count: int) -> int:
-    """The set of the first ``count`` members, or of all if there are fewer."""
-    chosen = 0
-    while members and count:
-        bit = members & -members
-        chosen, members, count = chosen | bit, members ^ bit, count - 1
-    return chosen
-
-
-def _members(members: int) -> Iterator[int]:
-    while members:
-        bit = members & -members
-        yield bit.bit_length() - 1
-        members ^= bit

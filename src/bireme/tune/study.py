@@ -13,10 +13,11 @@ from typing import Protocol
 from bireme.errors import BiremeError, UnfitError
 from bireme.logs.sink import is_gone
 from bireme.loop import STOP_SIGNALS, Loop
-from bireme.tune.executor import BACK_OFF, Executor, Job
-from bireme.tune.experiment import End, Order
+from bireme.tune.executor import Executor
+from bireme.tune.experiment import End, LaunchRequest
 from bireme.tune.journal import Journal
-from bireme.tune.scheduler import Scheduler
+from bireme.tune.retries import BACK_OFF
+from bireme.tune.scheduler import Scheduler, Task
 from bireme.tune.slots import SlotReservation
 from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
@@ -29,11 +30,11 @@ class Adapter(Protocol):
     def over(self) -> str:
         """Why nothing is left to try; "" while something is left or pending."""
 
-    def next(self) -> Job | None:
-        """The next experiment, which is then pending; None if there is nothing to start now."""
+    def next(self) -> Task | None:
+        """The next experiment, then pending; its key is its name. None if there is nothing to start now."""
 
-    def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
-        """Return what to start for an experiment; see `executor.Client.order`."""
+    def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
+        """Return what to start for an experiment; see `executor.Client.launch_request`."""
 
     def judge(self, name: str, end: End) -> TrialResult:
         """Return the result of a run that has ended."""
@@ -41,7 +42,7 @@ class Adapter(Protocol):
     def settling(self, reservation: SlotReservation, end: End) -> float:
         """Return the seconds until a run has certainly left nothing on other nodes."""
 
-    def tell(self, name: str, ending: TrialResult) -> Mapping[str, object]:
+    def tell(self, name: str, result: TrialResult) -> Mapping[str, object]:
         """Report the result of a pending experiment; returns facts for its record in the journal."""
 
     def drop(self, name: str) -> None:
@@ -62,12 +63,12 @@ class Watcher(Protocol):
     def started(self, name: str, reservation: SlotReservation) -> None:
         """An experiment has started."""
 
-    def ended(self, name: str, ending: TrialResult, *, again: float | None) -> None:
+    def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
         """Show that an experiment has ended.
 
         Args:
             name: its name.
-            ending: its result.
+            result: its result.
             again: seconds until it is started again; None if it is not.
         """
 
@@ -97,7 +98,7 @@ class Study:
         journal: an open journal.
         watcher: shows the progress.
         keep: file descriptors that the guardians hold as long as any process of an experiment lives.
-        back_off: seconds, see `executor.BACK_OFF`.
+        back_off: seconds, see `retries.BACK_OFF`.
     """
 
     def __init__(
@@ -143,10 +144,10 @@ class Study:
     def _fill(self) -> None:
         """Start experiments while there is room; stop the loop when there is nothing to wait for."""
         while not (self._executor.stopping or self._executor.ahead):
-            job = self._adapter.next()
-            if job is None:
+            experiment = self._adapter.next()
+            if experiment is None:
                 break
-            self._executor.submit(job)
+            self._executor.submit(experiment)
             self._executor.start_ready()
         if self._at_rest:
             self._loop.stop()
@@ -199,9 +200,9 @@ class Study:
 
     # -- executor.Client ------------------------------------------------------------------------------
 
-    def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
-        """Return what to start for an experiment; see `executor.Client.order`."""
-        return self._adapter.order(name, reservation, place)
+    def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
+        """Return what to start for an experiment; see `executor.Client.launch_request`."""
+        return self._adapter.launch_request(name, reservation, place)
 
     def judge(self, name: str, end: End) -> TrialResult:
         """Return the result of a run that has ended."""
@@ -216,19 +217,19 @@ class Study:
         self._journal.append({"start": name, "on": reservation.include()}, sync=False)
         self._show(lambda watcher: watcher.started(name, reservation))
 
-    def ended(self, name: str, ending: TrialResult, *, again: bool) -> None:
+    def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
         """Record and show the end of an experiment, and start the next ones."""
         if self._failed:
             pass  # nothing can be written any more
-        elif ending.counts:
-            facts = self._adapter.tell(name, ending)
-            self._journal.append({"end": name, "ending": ending.record(), **facts})
+        elif result.counts:
+            facts = self._adapter.tell(name, result)
+            self._journal.append({"end": name, "ending": result.record(), **facts})
             for queued in self._executor.withdraw():
                 self._adapter.drop(queued)  # it was chosen without this result: choose again
         elif not again:
             (self._adapter.drop if self._executor.stopping else self._adapter.give_up)(name)
         wait = self._executor.rest(name) if again else None
-        self._show(lambda watcher: watcher.ended(name, ending, again=wait))
+        self._show(lambda watcher: watcher.ended(name, result, again=wait))
         if self._executor.hopeless and not self._failed:
             raise UnfitError(
                 f"no experiment can run: {self._executor.hopeless}",

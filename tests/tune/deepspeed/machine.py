@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 
 from bireme.tune.deepspeed.results import ModelInfo
-from bireme.tune.deepspeed.tuning import Past, Row, Trial, Tuning
+from bireme.tune.deepspeed.tuning import CompletedTrial, RecordedTrial, Trial, Tuning
 from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
@@ -20,14 +20,14 @@ CPU, NONE = {"device": "cpu"}, {"device": "none"}
 class Machine(Value):
     """Throughput rises with the micro-batch and saturates: half of the most at ``half``; a stage costs its ``tolls``.
 
-    ``walls``: the largest micro-batch that fits, by stage; offloading lets four times as many fit, and costs a tenth.
+    ``limits``: the largest micro-batch that fits, by stage; offloading lets four times as many fit, and costs a tenth.
     ``slump``: beyond this micro-batch it is slower again. ``noise``: standard deviation, as a part. ``info``: what the
     profiling run finds; None: it fails.
     """
 
     half: float = 8.0
     tolls: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3)
-    walls: tuple[int, ...] = (10**9,) * 4
+    limits: tuple[int, ...] = (10**9,) * 4
     slump: int = 10**9
     noise: float = 0.0
     seed: int = 0
@@ -35,8 +35,8 @@ class Machine(Value):
     failing: Mapping[str, str] = {}
 
     def fits(self, trial: Trial) -> bool:
-        wall = self.walls[trial.point[STAGE]]
-        return trial.point[MICRO] <= (4 * wall if trial.point.get(OFFLOAD) == CPU else wall)
+        limit = self.limits[trial.point[STAGE]]
+        return trial.point[MICRO] <= (4 * limit if trial.point.get(OFFLOAD) == CPU else limit)
 
     def speed(self, trial: Trial) -> float:
         """Samples per second, without noise."""
@@ -66,18 +66,20 @@ class Machine(Value):
         return TrialResult("ok", seconds=10 + trial.point[STAGE], metrics=figures, samples=0.9 * speed), None
 
 
-def play(tuning: Tuning, machine: Machine, most: int = 500) -> list[Past]:
+def play(tuning: Tuning, machine: Machine, most: int = 500) -> list[RecordedTrial]:
     """One trial after the other, until nothing more comes or so many have ended."""
-    past: list[Past] = []
+    past: list[RecordedTrial] = []
     while len(past) < most and (trial := tuning.next()) is not None:
-        ending, info = machine.run(trial)
-        tuning.tell(trial.name, ending, info)
-        past.append(Past(trial.replace(seconds=None), ending, info))
+        result, info = machine.run(trial)
+        tuning.tell(trial.name, result, info)
+        past.append(RecordedTrial(trial.replace(seconds=None), result, info))
     assert len(past) < 500
     return past
 
 
-def play_in_parallel(tuning: Tuning, machine: Machine, slots: int, seed: int, faults: float = 0.0) -> list[Row]:
+def play_in_parallel(
+    tuning: Tuning, machine: Machine, slots: int, seed: int, faults: float = 0.0
+) -> list[CompletedTrial]:
     """On several slots, with ends in any order; some come to nothing and are asked for again, some are given up."""
     luck, running, rows, seen = random.Random(seed), [], [], set()
     while True:
@@ -100,5 +102,5 @@ def play_in_parallel(tuning: Tuning, machine: Machine, slots: int, seed: int, fa
         rows.append(tuning.tell(trial.name, *machine.run(trial)))
 
 
-def names(past: list[Past]) -> list[str]:
+def names(past: list[RecordedTrial]) -> list[str]:
     return [each.trial.name for each in past]

@@ -27,7 +27,7 @@ def tried(space):
 
 def test_the_sizes_that_make_up_a_train_batch_size(tried):
     """As `train_batch_size` without micro-batches says: larger and larger ones, not all 46 divisors."""
-    sizes = tried(Machine(half=20, walls=(100,) * 4), train_batch_size=5040)[0]
+    sizes = tried(Machine(half=20, limits=(100,) * 4), train_batch_size=5040)[0]
     assert all(2520 % size == 0 for size in sizes)
     assert 90 in sizes and len(sizes) <= 12
     assert len([size for size in sizes if size > 100]) <= 2
@@ -72,22 +72,22 @@ STATES = (16e9, 9e9, 5.5e9, 2e9)
 @pytest.mark.parametrize("more", [1.0, 1.1, 1.2])
 def test_an_estimate_that_is_too_hopeful_costs_few_runs(tried, usable, more):
     """Not all memory can be used, and activations are more than estimated. One run in each stage has to break, to
-    know the wall; the walls of all lie within a tenth of what is found."""
+    know the limit; the limits of all lie within a tenth of what is found."""
     sample = 200 << 20
-    walls = tuple(int((ROOM * usable - states) / sample / more) for states in STATES)
-    machine = Machine(half=200, tolls=(0, 0.01, 0.02, 0.03), walls=walls, info=ModelInfo(10**9, 10**9, sample))
+    limits = tuple(int((ROOM * usable - states) / sample / more) for states in STATES)
+    machine = Machine(half=200, tolls=(0, 0.01, 0.02, 0.03), limits=limits, info=ModelInfo(10**9, 10**9, sample))
     zero = {"stage": "all"}
     sizes = tried(machine, capacity=ROOM, world=8, fp16={"enabled": True}, zero_optimization=zero)
-    broken = {stage: [size for size in sizes[stage] if size > walls[stage]] for stage in range(4)}
+    broken = {stage: [size for size in sizes[stage] if size > limits[stage]] for stage in range(4)}
     assert sum(map(len, broken.values())) <= 8
     assert sum(map(len, sizes.values())) <= 22
     for stage in range(4):
-        assert max(size for size in sizes[stage] if size <= walls[stage]) >= walls[stage] / 1.12
+        assert max(size for size in sizes[stage] if size <= limits[stage]) >= limits[stage] / 1.12
 
 
 def test_where_memory_is_no_limit_the_next_stage_does_not_look_for_one(tried):
     """The first stage has shown from where on more brings nothing: two runs show the same of the next."""
-    machine = Machine(half=10, tolls=(0, 0.02, 0.04, 0.06), walls=(290, 320, 340, 350), info=ModelInfo(10**9))
+    machine = Machine(half=10, tolls=(0, 0.02, 0.04, 0.06), limits=(290, 320, 340, 350), info=ModelInfo(10**9))
     sizes = tried(machine, capacity=200 << 30, zero_optimization={"stage": [0, 1]}, fp16={"enabled": True})
     assert all(size <= 290 for stage in (0, 1) for size in sizes[stage])
     assert len(sizes[1]) <= 4
@@ -103,7 +103,7 @@ LIMITED = st.sampled_from([
 UNEVEN = st.builds(
     Machine,
     half=st.floats(0.5, 100),
-    walls=st.tuples(*(st.integers(0, 300) for _ in range(4))),
+    limits=st.tuples(*(st.integers(0, 300) for _ in range(4))),
     info=st.sampled_from([None, INFO]),
     failing=st.dictionaries(
         st.builds("z{}_gas1_tmbspg{}".format, st.integers(0, 1), st.integers(1, 50)),
@@ -119,7 +119,7 @@ def test_an_interrupted_study_within_limits_goes_on_as_it_would_have(space, data
     made = space(zero_optimization={"stage": [0, 1]}, **data)
     whole = play(Tuning(made, 2, capacity=capacity), machine)
     cut = int(part * len(whole))
-    rest = play(Tuning(made, 2, capacity=capacity, past=whole[:cut]), machine)
+    rest = play(Tuning(made, 2, capacity=capacity, earlier=whole[:cut]), machine)
     assert names(rest) == names(whole[cut:])
     assert len(set(names(whole))) == len(whole)
     assert all(not made.impossible(each.trial.point) for each in whole if not each.trial.profile)

@@ -9,7 +9,7 @@ import pytest
 
 from bireme.errors import BadInputError
 from bireme.tune.deepspeed.files import StudyFiles
-from bireme.tune.deepspeed.resume import Circumstances, circumstances, take_up
+from bireme.tune.deepspeed.resume import Circumstances, circumstances, resume
 from bireme.tune.journal import Journal
 from bireme.tune.trial_result import NOT_THE_CONFIGURATION, Cause, TrialResult
 
@@ -39,10 +39,10 @@ def folder(tmp_path):
                 journal.append(record)
             journal.close()
 
-        def take_up(self, now=THEN, overwrite=True, **other):
+        def resume(self, now=THEN, overwrite=True, **other):
             journal = Journal.open(f"{files.results_dir}/journal")
             try:
-                past, notes = take_up(journal, files, {**STUDY, **other}, now, overwrite=overwrite)
+                past, notes = resume(journal, files, {**STUDY, **other}, now, overwrite=overwrite)
             finally:
                 journal.close()
             return [each.trial.name for each in past], notes
@@ -54,8 +54,8 @@ def folder(tmp_path):
 
 
 def test_a_study_begins(folder):
-    assert folder.take_up() == ([], ())
-    assert folder.take_up() == ([], ())
+    assert folder.resume() == ([], ())
+    assert folder.resume() == ([], ())
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_study_begins(folder):
 def test_what_the_circumstances_may_have_changed_is_run_again(folder, now, again):
     causes = [cause for cause in get_args(Cause) if cause not in NOT_THE_CONFIGURATION]
     folder.leave({"study": STUDY}, *(end(cause, cause) for cause in causes))
-    past, notes = folder.take_up(now)
+    past, notes = folder.resume(now)
     assert past == [cause for cause in causes if cause not in again]
     assert notes[0] == f"resuming the study: {len(past)} of its experiments have ended"
     assert any(note.startswith("running again, because ") for note in notes) == bool(again)
@@ -82,18 +82,18 @@ def test_what_the_circumstances_may_have_changed_is_run_again(folder, now, again
 def test_what_was_run_again_counts_as_it_ended_last(folder):
     later = Circumstances(20.0, "def")
     folder.leave({"study": STUDY}, end("a", "failed"), end("b"), end("a", "ok", later), end("c", "failed", later))
-    assert folder.take_up(later)[0] == ["b", "a", "c"]
-    assert folder.take_up(THEN)[0] == ["b", "a"]
+    assert folder.resume(later)[0] == ["b", "a", "c"]
+    assert folder.resume(THEN)[0] == ["b", "a"]
 
 
 def test_journals_that_do_not_tell_of_circumstances(folder):
     folder.leave({"study": STUDY}, end("a", "failed", None), end("b", "timed out", None))
-    assert folder.take_up()[0] == ["a"]
+    assert folder.resume()[0] == ["a"]
 
 
 def test_a_finished_study_gives_its_results_where_it_may_not_be_overwritten(folder):
     folder.leave({"study": STUDY}, end("a"), OVER)
-    assert folder.take_up(overwrite=False)[0] == ["a"]
+    assert folder.resume(overwrite=False)[0] == ["a"]
 
 
 def test_a_script_is_known_by_what_is_in_it(tmp_path):
@@ -121,15 +121,15 @@ def test_a_script_is_known_by_what_is_in_it(tmp_path):
 def test_an_unfinished_study_is_never_cleared_away(folder, other, said, overwrite):
     folder.leave({"study": STUDY}, end("a"), end("b", "failed"))
     with pytest.raises(BadInputError, match=said) as caught:
-        folder.take_up(overwrite=overwrite, **other)
+        folder.resume(overwrite=overwrite, **other)
     assert len(str(caught.value).splitlines()) == 2
-    assert folder.take_up()[0] == ["a", "b"]
+    assert folder.resume()[0] == ["a", "b"]
 
 
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_of_one_in_which_nothing_has_ended_nothing_is_lost(folder, overwrite):
     folder.leave({"study": STUDY}, {"start": "a", "on": "localhost:0"})
-    past, notes = folder.take_up(args=[], overwrite=overwrite)
+    past, notes = folder.resume(args=[], overwrite=overwrite)
     assert past == [] and "of which no experiment had ended" in notes[0]
 
 
@@ -138,15 +138,15 @@ def test_a_finished_study_is_overwritten_and_that_is_said(folder):
     folder.files.write_summary("table")
     folder.files.write_best({}, ["bireme"])
     os.utime(f"{folder.files.results_dir}/summary.txt", (0, 0))
-    past, (note,) = folder.take_up(args=[])
+    past, (note,) = folder.resume(args=[])
     assert past == []
     assert note.startswith("the finished study of 19") and "its results and cmd_optimal.txt are gone" in note
     assert not os.path.exists(folder.files.best_config)
     folder.leave(OVER)
-    assert folder.take_up()[1] == ("the finished study is overwritten: its results are gone (autotuning.overwrite)",)
+    assert folder.resume()[1] == ("the finished study is overwritten: its results are gone (autotuning.overwrite)",)
 
 
 def test_results_that_may_not_be_overwritten_are_in_the_way(folder):
     folder.leave({"study": STUDY}, end("a"), OVER)
     with pytest.raises(BadInputError, match="the results of another study"):
-        folder.take_up(overwrite=False, args=[])
+        folder.resume(overwrite=False, args=[])

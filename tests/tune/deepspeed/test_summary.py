@@ -24,7 +24,7 @@ def played(space):
 
 
 def test_the_whole(played):
-    machine = Machine(walls=(4, 8, 0, 0), failing={"z1_gas2_tmbspg4": "failed"})
+    machine = Machine(limits=(4, 8, 0, 0), failing={"z1_gas2_tmbspg4": "failed"})
     tuning = played(machine, **DATA)
     assert summary(tuning, tuning.over, 75.0) == (
         "| tuning_space | num_experiments | best_metric_val | best_exp_name   |\n"
@@ -62,7 +62,7 @@ def test_nothing_at_all(played):
 
 
 def test_nothing_fits(played):
-    tuning = played(Machine(walls=(0,) * 4), **DATA)
+    tuning = played(Machine(limits=(0,) * 4), **DATA)
     text = summary(tuning, tuning.over, 60.0)
     assert "| global       | 2               |                 |               |" in text
     assert text.endswith("2 experiments. It ended: no configuration fits in memory.\n")
@@ -77,11 +77,11 @@ def test_less_is_better(played):
 def test_it_fits_a_terminal(played):
     """Also with all default choices in the names, and with a long reason."""
     tuning = played(Machine(), zero_optimization={"stage": [2, 3]}, autotuning={"fast": False})
-    assert tuning.rows[-1].trial.kind == "rest"
+    assert tuning.completed[-1].trial.kind == "rest"
     lines = summary(tuning, tuning.over, 1.0).splitlines()
     assert max(map(len, lines)) <= 120
     assert max(len(line) for line in lines if not line.startswith("|")) <= 100
-    plain = played(Machine(walls=(9, 9, 9, 9)), zero_optimization={"stage": "all"})
+    plain = played(Machine(limits=(9, 9, 9, 9)), zero_optimization={"stage": "all"})
     assert max(map(len, summary(plain, plain.over, 1.0).splitlines())) <= 100
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bireme.tune.deepspeed.results import ModelInfo
-from bireme.tune.deepspeed.tuning import PROFILE, Past, Trial, Tuning
+from bireme.tune.deepspeed.tuning import PROFILE, RecordedTrial, Trial, Tuning
 from bireme.tune.trial_result import TrialResult
 from tests.tune.deepspeed.machine import MICRO, STAGE, Machine, names, play, play_in_parallel
 
@@ -25,8 +25,8 @@ INFO = ModelInfo(10**9, 10**9, 200 << 20)
 def tuning(space):
     """The decisions on a configuration, for two ranks."""
 
-    def tuning(past=(), capacity=None, world=2, args=(), **data):
-        return Tuning(space(world, args, **data), world, capacity=capacity, past=past)
+    def tuning(earlier=(), capacity=None, world=2, args=(), **data):
+        return Tuning(space(world, args, **data), world, capacity=capacity, earlier=earlier)
 
     return tuning
 
@@ -40,7 +40,7 @@ def test_a_grid_measures_the_twelve(tuning):
     past = play(study, Machine(half=0.01))
     assert names(past) == [f"z{stage}_gas{32 // micro}_tmbspg{micro}" for stage in (0, 1, 2) for micro in LIST]
     assert study.over == "every configuration was measured"
-    assert len(study.rows) == 12 and study.left == 0
+    assert len(study.completed) == 12 and study.left == 0
 
 
 @pytest.mark.parametrize(
@@ -63,15 +63,15 @@ def test_a_bound_that_is_named_counts(tuning, section, runs, over):
 def test_random_is_patient_as_the_section_says(tuning):
     study = tuning(**TWELVE, autotuning={"tuner_type": "random"})
     play(study, Machine())
-    values = [row.value for row in study.rows]
+    values = [row.value for row in study.completed]
     assert "tuner_early_stopping" in study.over or len(values) == 12
     assert len(values) - values.index(max(values)) - 1 <= 5
 
 
 def test_what_runs_out_of_memory_rules_out_what_is_larger(tuning):
     study = tuning(**TWELVE)
-    past = play(study, Machine(walls=(4, 8, 16)))
-    broken = [name for name, each in zip(names(past), past, strict=True) if each.ending.cause == "out of memory"]
+    past = play(study, Machine(limits=(4, 8, 16)))
+    broken = [name for name, each in zip(names(past), past, strict=True) if each.result.cause == "out of memory"]
     assert broken == ["z0_gas4_tmbspg8", "z1_gas2_tmbspg16", "z2_gas1_tmbspg32"]
     assert len(past) == 9
     assert study.skipped[0] == "stage 0: micro-batches of 8 and more run out of memory"
@@ -79,7 +79,7 @@ def test_what_runs_out_of_memory_rules_out_what_is_larger(tuning):
 
 def test_another_accumulation_needs_no_less_memory(tuning):
     study = tuning(**{MICRO: [8]}, gradient_accumulation_steps=[1, 2, 4])
-    assert len(play(study, Machine(walls=(4,) * 4))) == 1
+    assert len(play(study, Machine(limits=(4,) * 4))) == 1
 
 
 def test_out_of_memory_in_a_stage_tells_of_one_that_needs_more(tuning):
@@ -87,7 +87,7 @@ def test_out_of_memory_in_a_stage_tells_of_one_that_needs_more(tuning):
     zero = {"stage": [2, 0], "reduce_bucket_size": 10**6, "allgather_bucket_size": 10**6}
     section = {"model_info": {"num_params": 10**9}}
     study = tuning(**{MICRO: LIST}, zero_optimization=zero, autotuning=section, capacity=80 << 30)
-    past = play(study, Machine(walls=(8, 8, 8, 8)))
+    past = play(study, Machine(limits=(8, 8, 8, 8)))
     tried = [(each.trial.point[STAGE], each.trial.point[MICRO]) for each in past]
     assert tried == [(2, 4), (2, 8), (2, 16), (0, 4), (0, 8)]
 
@@ -104,8 +104,8 @@ def test_a_stage_that_cannot_fit_is_not_run(tuning):
 def test_everything_out_of_memory(tuning, data, kind):
     """DeepSpeed crashes (its issue 3475)."""
     study = tuning(**data, autotuning={"tuner_type": kind})
-    play(study, Machine(walls=(0,) * 4, info=INFO))
-    assert len(study.rows) == 3 if kind == "gridsearch" or data is FOUND else len(study.rows) < 9
+    play(study, Machine(limits=(0,) * 4, info=INFO))
+    assert len(study.completed) == 3 if kind == "gridsearch" or data is FOUND else len(study.completed) < 9
     assert study.over == "no configuration fits in memory"
     assert study.best is None
 
@@ -114,21 +114,21 @@ def test_nothing_works(tuning):
     study = tuning(**TWELVE)
     while (trial := study.next()) is not None:
         study.tell(trial.name, TrialResult("failed", "RuntimeError: no"))
-    assert study.over == "no configuration worked" and len(study.rows) == 12
+    assert study.over == "no configuration worked" and len(study.completed) == 12
 
 
 def test_less_latency_is_better(tuning):
     study = tuning(**TWELVE, autotuning={"metric": "latency"})
     play(study, Machine())
     assert study.best.trial.name == "z0_gas8_tmbspg4"
-    assert study.best.value == min(row.value for row in study.rows)
+    assert study.best.value == min(row.value for row in study.completed)
 
 
 def test_no_metric(tuning):
     """A run that ends well without a figure is no winner where less is better, and no failure."""
     study = tuning(**TWELVE, autotuning={"metric": "latency"})
     row = study.tell(study.next().name, TrialResult("ok", metrics={"latency": 0.0, "throughput": 9.0}))
-    assert (row.ending.cause, row.value) == ("no metric", None)
+    assert (row.result.cause, row.value) == ("no metric", None)
     assert "'latency'" in row.reason
     assert study.best is None
 
@@ -201,7 +201,7 @@ MACHINES = st.builds(
     Machine,
     half=st.floats(0.5, 100),
     tolls=st.tuples(*(st.floats(0, 0.5) for _ in range(4))),
-    walls=st.tuples(*(st.integers(0, 300) for _ in range(4))) | st.just((10**9,) * 4),
+    limits=st.tuples(*(st.integers(0, 300) for _ in range(4))) | st.just((10**9,) * 4),
     noise=st.sampled_from([0.0, 0.03]),
     seed=st.integers(0, 1000),
     info=st.sampled_from([None, INFO]),
@@ -215,7 +215,7 @@ MACHINES = st.builds(
 thorough = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def read(past: list[Past]) -> list[Past]:
+def read(past: list[RecordedTrial]) -> list[RecordedTrial]:
     """As the journal gives it back."""
     points = [json.loads(json.dumps(each.trial.point)) for each in past]
     return [each.replace(trial=each.trial.replace(point=point)) for each, point in zip(past, points, strict=True)]
@@ -230,7 +230,7 @@ def test_an_interrupted_study_goes_on_as_it_would_have(tuning, data, machine, pa
     interrupted = tuning(**data, capacity=capacity)
     told = play(interrupted, machine, cut)
     interrupted.next()  # one was running, and came to nothing
-    resumed = tuning(**data, capacity=capacity, past=read(told))
+    resumed = tuning(**data, capacity=capacity, earlier=read(told))
     assert names(told) + names(play(resumed, machine)) == names(whole)
     assert resumed.over == undisturbed.over
     assert resumed.skipped == undisturbed.skipped
@@ -243,7 +243,7 @@ def test_so_does_a_model(tuning, cut):
     data = {**TWELVE, "autotuning": {"tuner_type": "model_based"}}
     machine = Machine(noise=0.03)
     whole = play(tuning(**data), machine)
-    assert names(whole[:cut] + play(tuning(**data, past=read(whole[:cut])), machine)) == names(whole)
+    assert names(whole[:cut] + play(tuning(**data, earlier=read(whole[:cut])), machine)) == names(whole)
 
 
 @pytest.mark.parametrize("part", [0.3, 0.6, 1.0])
@@ -251,16 +251,16 @@ def test_so_does_a_model(tuning, cut):
 def test_what_failed_is_forgotten_when_the_script_was_mended(tuning, part, stage):
     """It is run again, and nothing else is: the study ends as if it had never failed."""
     data = {"zero_optimization": {"stage": stage}}
-    mended = Machine(walls=(40, 90, 100, 300), info=ModelInfo(1000, 1000, 1000))
+    mended = Machine(limits=(40, 90, 100, 300), info=ModelInfo(1000, 1000, 1000))
     best = play(tuning(**data), mended)
     failing = {each.trial.name: "failed" for each in best[2::3]}
     whole = play(tuning(**data), mended.replace(failing=failing))
-    kept = [each for each in whole[: round(len(whole) * part)] if each.ending.cause != "failed"]
-    resumed = tuning(**data, past=kept)
+    kept = [each for each in whole[: round(len(whole) * part)] if each.result.cause != "failed"]
+    resumed = tuning(**data, earlier=kept)
     then = play(resumed, mended)
     assert resumed.over and not set(names(then)) & set(names(kept))
-    assert not {row.ending.cause for row in resumed.rows} & {"failed"}
-    undisturbed = tuning(**data, past=best).best
+    assert not {row.result.cause for row in resumed.completed} & {"failed"}
+    undisturbed = tuning(**data, earlier=best).best
     assert resumed.best.value >= undisturbed.value * 0.95
 
 
@@ -274,7 +274,7 @@ def test_side_by_side_in_any_order(tuning, data, machine, slots, seed, faults):
     if data is TWELVE and not study.given_up:
         alone = tuning(**data)
         play(alone, machine)
-        assert {row.trial.name for row in rows if row.value} == {row.trial.name for row in alone.rows if row.value}
+        assert {row.trial.name for row in rows if row.value} == {row.trial.name for row in alone.completed if row.value}
 
 
 # -- micro-batches to be found -----------------------------------------------------------------------
@@ -301,7 +301,7 @@ def test_on_without_a_profile(tuning):
 def test_a_profile_that_runs_out_of_memory_is_knowledge(tuning):
     """One sample, in the highest stage: that stage is not tried."""
     study = tuning(**FOUND)
-    past = play(study, Machine(failing={PROFILE: "out of memory"}, walls=(0, 0, 0, 0)))
+    past = play(study, Machine(failing={PROFILE: "out of memory"}, limits=(0, 0, 0, 0)))
     assert names(past) == [PROFILE, "z0_gas1_tmbspg1", "z1_gas1_tmbspg1"]
     assert "stage 2: micro-batches of 1 and more run out of memory" in study.skipped
 
@@ -325,20 +325,20 @@ def test_where_less_is_better_small_ones_are_enough(tuning):
 def test_from_where_the_script_is(tuning):
     section = {"arg_mappings": {MICRO: "--batch"}}
     study = tuning(args=("--batch", "16"), **FOUND, autotuning=section)
-    past = play(study, Machine(walls=(40,) * 4))
+    past = play(study, Machine(limits=(40,) * 4))
     assert past[1].trial.name == "z0_gas1_tmbspg16"
 
 
 def test_the_wall_of_each_stage(tuning):
     study = tuning(zero_optimization={"stage": "all"})
-    play(study, Machine(half=50, tolls=(0,) * 4, walls=(20, 30, 40, 50)))
+    play(study, Machine(half=50, tolls=(0,) * 4, limits=(20, 30, 40, 50)))
     assert study.best.trial.point[STAGE] == 3
     assert 45 <= study.best.trial.point[MICRO] <= 50
 
 
 def test_the_estimate_finds_the_wall_sooner(tuning):
     data = {"zero_optimization": {"stage": [1, 2, 3]}, "fp16": {"enabled": True}, "world": 8}
-    machine = Machine(half=500, walls=(0, 170, 178, 185), info=INFO)
+    machine = Machine(half=500, limits=(0, 170, 178, 185), info=INFO)
     informed = play(tuning(**data, capacity=40 << 30), machine)
     blind = play(tuning(**data), machine.replace(info=None))
     assert len(informed) < 0.7 * len(blind)
@@ -356,7 +356,7 @@ def test_no_wall_is_run_into_twice(tuning, machine, capacity):
             continue
         stage, micro = each.trial.point[STAGE], each.trial.point[MICRO]
         assert micro < broken.get(stage, 10**9)
-        if each.ending.cause == "out of memory":
+        if each.result.cause == "out of memory":
             broken[stage] = micro
             count += 1
     assert count <= 4 * 10
@@ -390,7 +390,7 @@ def test_a_stage_that_cannot_win_is_not_run(tuning):
 def test_offloading_is_a_choice_where_memory_is_short(tuning):
     zero = {"stage": 1, "offload_optimizer": [{"device": "none"}, {"device": "cpu"}]}
     study = tuning(zero_optimization=zero)
-    play(study, Machine(half=100, walls=(20,) * 4))
+    play(study, Machine(half=100, limits=(20,) * 4))
     assert study.best.trial.point["zero_optimization.offload_optimizer"] == {"device": "cpu"}
     assert study.best.trial.point[MICRO] > 60
 
@@ -417,7 +417,7 @@ def test_the_default_choices_come_after_the_list(tuning, data):
     study = tuning(**data, autotuning={"fast": False, "tuner_num_trials": 30, "tuner_type": "random"})
     past = play(study, Machine(tolls=(0, 0.1, 0.9, 0.9), info=INFO))
     kinds = [each.trial.kind for each in past]
-    assert kinds == sorted(kinds, key=["profile", "wall", "search", "rest"].index)
+    assert kinds == sorted(kinds, key=["profile", "limits", "search", "rest"].index)
     rest = [each.trial for each in past if each.trial.kind == "rest"]
     assert rest and {trial.point[STAGE] for trial in rest} == {1}
     assert len([kind for kind in kinds if kind in ("search", "rest")]) <= 30

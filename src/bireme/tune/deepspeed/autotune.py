@@ -10,7 +10,7 @@ from bireme.errors import BadInputError
 from bireme.tune.deepspeed.config import Config, read_config
 from bireme.tune.deepspeed.config_space import read_space
 from bireme.tune.deepspeed.files import StudyFiles
-from bireme.tune.deepspeed.resume import Circumstances, circumstances, take_up
+from bireme.tune.deepspeed.resume import Circumstances, circumstances, resume
 from bireme.tune.deepspeed.stale_files import sweep
 from bireme.tune.deepspeed.summary import summary
 from bireme.tune.deepspeed.trial_command import find_config, real_job
@@ -68,7 +68,7 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
     config = read_config(find_config(request.args).path)
     world = request.shape.size
     space = read_space(config, world, request.args)
-    scheduler = Scheduler(request.launch.ground.pool, order=request.order, backfill=True)
+    scheduler = Scheduler(request.launch.pool.slots, order=request.order, backfill=True)
     if reason := scheduler.impossible(request.shape):
         raise BadInputError(
             f"no experiment can run: {reason}", hint="--num_nodes and --num_gpus set the size of an experiment"
@@ -80,8 +80,8 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
         with ExperimentsLock(os.path.join(files.results_dir, LOCK)) as lock:
             now = circumstances(request.limit, request.launch.script)
             overwrite = config.autotuning.overwrite
-            past, notes = take_up(journal, files, _identity(config, request), now, overwrite=overwrite)
-            tuning = Tuning(space, world, capacity=request.capacity, past=past)
+            earlier, notes = resume(journal, files, _identity(config, request), now, overwrite=overwrite)
+            tuning = Tuning(space, world, capacity=request.capacity, earlier=earlier)
             watcher = show(tuning)
             for note in (journal.note, *notes):
                 watcher.note(note)
@@ -89,7 +89,7 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
                 watcher.note("waiting for experiments of an earlier tuner to end")
                 lock.wait()
             sweep(files)
-            trials = Trials(tuning, request.launch, files, _manner(request, config, now))
+            trials = Trials(tuning, request.launch, files, _trial_options(request, config, now))
             begin = time.monotonic()
             conclusion = Study(trials, scheduler, journal, watcher, keep=(lock.fileno(),)).run()
             return _conclude(request, config, tuning, conclusion, time.monotonic() - begin, journal, files)
@@ -97,7 +97,7 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
         journal.close()
 
 
-def _manner(request: Request, config: Config, now: Circumstances) -> TrialOptions:
+def _trial_options(request: Request, config: Config, now: Circumstances) -> TrialOptions:
     mappings = config.autotuning.arg_mappings or {}
     return TrialOptions(
         shape=request.shape,

@@ -1,7 +1,7 @@
 """Memory groups: the points of a ZeRO stage with the same memory layout, which share one memory limit.
 
 Most choices (bucket sizes, overlapping) change memory use little; offloading and precision change it much. The latter
-are the choices on which `memory.layout_of` depends: each combination of them is one group (`Family`).
+are the choices on which `memory.layout_of` depends: each combination of them is one group (`MemoryGroup`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bireme.tune.space import Dimension, Point, Space, key_of
 from bireme.value import Value
 
 
-class Family(Value):
+class MemoryGroup(Value):
     """A memory group. ``fixed``: the choices that define it; ``first``: its first point, without batch sizes."""
 
     stage: int
@@ -43,7 +43,7 @@ class Family(Value):
         return self.layout.offload_optimizer or self.layout.offload_param
 
 
-class Families:
+class MemoryGroups:
     """All memory groups of a space, by ascending stage, and within a stage in the order of the choices.
 
     Args:
@@ -55,7 +55,7 @@ class Families:
         self._space, self._world = space, world
         self._listed = {path for path, _ in choices_in(space.config.data)}
         self._apart = {stage: tuple(self._memory_choices(stage)) for stage in space.stages}
-        self.all = tuple(family for stage in sorted(space.stages) for family in self._of_stage(stage))
+        self.all = tuple(group for stage in sorted(space.stages) for group in self._of_stage(stage))
         self._numbers = {key_of({STAGE: each.stage, **each.fixed}): number for number, each in enumerate(self.all)}
 
     def number(self, point: Point) -> int:
@@ -84,10 +84,10 @@ class Families:
             listed: vary only the dimensions that the configuration lists, not the default choices of the stage.
             only_first: keep only the first choice of each other dimension.
         """
-        family = self.all[number]
-        part = self._space.part(family.stage, micro, fast=only_first)
+        group = self.all[number]
+        part = self._space.part(group.stage, micro, fast=only_first)
         fixed = [
-            dimension.replace(choices=(family.fixed[dimension.name],)) if dimension.name in family.fixed else dimension
+            dimension.replace(choices=(group.fixed[dimension.name],)) if dimension.name in group.fixed else dimension
             for dimension in part.dimensions
         ]
         return Space(tuple(self._narrow(fixed) if listed else fixed))
@@ -111,12 +111,12 @@ class Families:
 
     # -- finding them --------------------------------------------------------------------------------
 
-    def _of_stage(self, stage: int) -> Iterator[Family]:
+    def _of_stage(self, stage: int) -> Iterator[MemoryGroup]:
         apart = self._apart[stage]
         for values in product(*(dimension.choices for dimension in apart)):
             fixed = dict(zip((dimension.name for dimension in apart), values, strict=True))
             first = {**self._first(stage), **fixed}
-            yield Family(stage, fixed, without_batch(first), self._layout(first))
+            yield MemoryGroup(stage, fixed, without_batch(first), self._layout(first))
 
     def _memory_choices(self, stage: int) -> Iterator[Dimension]:
         first = self._first(stage)

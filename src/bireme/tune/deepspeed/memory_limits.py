@@ -1,8 +1,8 @@
 """Excludes configurations that cannot fit in memory, and searches for the largest micro-batch that does.
 
 A limit is searched from below: from where an earlier memory group, the estimate or the script suggests, upwards in
-growing steps, and then by bisection, as `Boundary` proposes. Each run is also a measurement, so the search stops where
-larger micro-batches no longer help. Every answer depends only on the results told, so a resumed study continues
+growing steps, and then by bisection, as `LimitSearch` proposes. Each run is also a measurement, so the search stops
+where larger micro-batches no longer help. Every answer depends only on the results told, so a resumed study continues
 exactly as it would have.
 """
 
@@ -13,35 +13,35 @@ from collections.abc import Collection, Iterator
 from bireme.tune.deepspeed import memory, pruning
 from bireme.tune.deepspeed.batch import MICRO
 from bireme.tune.deepspeed.config_space import TuningSpace
-from bireme.tune.deepspeed.memory_boundary import Boundary, Stage, rounded, tuning_sizes
-from bireme.tune.deepspeed.memory_groups import Families, without_batch
+from bireme.tune.deepspeed.limit_search import LimitSearch, StageMemory, rounded, tuning_sizes
+from bireme.tune.deepspeed.memory_groups import MemoryGroups, without_batch
 from bireme.tune.deepspeed.results import METRICS, ModelInfo
-from bireme.tune.deepspeed.rounds import Row
+from bireme.tune.deepspeed.rounds import CompletedTrial
 from bireme.tune.space import Point, key_of
 
 AHEAD = 3
 """Micro-batches of a group tried at the same time: the first result may make the others needless."""
 
 
-class Walls:
+class MemoryLimits:
     """The memory limits of all groups: what is known, what to try next, what is ruled out.
 
     Args:
         space: what may be tried.
-        families: the memory groups of that space.
+        groups: the memory groups of that space.
         capacity: memory of a GPU in bytes; None if unknown.
         info: what is known about the model beforehand.
     """
 
-    def __init__(self, space: TuningSpace, families: Families, capacity: int | None, info: ModelInfo | None) -> None:
-        self._space, self._families, self._capacity, self._info = space, families, capacity, info
+    def __init__(self, space: TuningSpace, groups: MemoryGroups, capacity: int | None, info: ModelInfo | None) -> None:
+        self._space, self._groups, self._capacity, self._info = space, groups, capacity, info
         self._rising = METRICS[space.config.autotuning.metric].direction == "maximise"
         self._broken: dict[str, int] = {}  # the smallest micro-batch that ran out of memory, by all else of a point
         self._known: list[tuple[int, int, bool]] = []
-        self._boundary = self._make_boundary()
-        self._speeds: list[dict[int, float]] = [{} for _ in families.all]
-        self._limits: list[dict[int, str]] = [{} for _ in families.all]  # what failed otherwise, and how
-        self._pending: list[set[int]] = [set() for _ in families.all]
+        self._search = self._make_search()
+        self._speeds: list[dict[int, float]] = [{} for _ in groups.all]
+        self._limits: list[dict[int, str]] = [{} for _ in groups.all]  # what failed otherwise, and how
+        self._pending: list[set[int]] = [set() for _ in groups.all]
 
     @property
     def knows_model(self) -> bool:
@@ -53,65 +53,65 @@ class Walls:
     def learn(self, info: ModelInfo | None) -> None:
         """Use what the profiling run found; None: it found nothing."""
         self._info = info
-        self._boundary = self._make_boundary()
+        self._search = self._make_search()
 
     def not_even_one(self) -> None:
         """Record that the profiling run, one sample in the highest stage, ran out of memory."""
-        number = next(n for n, each in enumerate(self._families.all) if each.stage == max(self._space.stages))
+        number = next(n for n, each in enumerate(self._groups.all) if each.stage == max(self._space.stages))
         self._fits(number, 1, False)
 
-    def tell(self, row: Row) -> None:
+    def tell(self, done: CompletedTrial) -> None:
         """Record the result of a trial."""
-        point = row.trial.point
-        number, micro = self._families.number(point), _micro(point)
+        point = done.trial.point
+        number, micro = self._groups.number(point), _micro(point)
         self._pending[number].discard(micro)
-        if row.broken:
+        if done.out_of_memory:
             others = key_of(without_batch(point))
             self._broken[others] = min(micro, self._broken.get(others, micro))
         # Results of later phases must not change what this phase decides when the study is resumed.
-        if row.trial.kind != ("wall" if self._space.micro is None else "search"):
+        if done.trial.kind != ("limits" if self._space.micro is None else "search"):
             return
-        if row.value is not None:
-            speed = row.value if self._rising else 1 / row.value
+        if done.value is not None:
+            speed = done.value if self._rising else 1 / done.value
             self._speeds[number][micro] = max(speed, self._speeds[number].get(micro, 0.0))
-        if not self._families.is_first(point):
+        if not self._groups.is_first(point):
             return
-        if row.broken or row.value is not None:
-            self._fits(number, micro, not row.broken)
+        if done.out_of_memory or done.value is not None:
+            self._fits(number, micro, not done.out_of_memory)
         else:
-            self._limits[number][micro] = row.ending.cause
+            self._limits[number][micro] = done.result.cause
 
     def _fits(self, number: int, micro: int, fits: bool) -> None:
         self._known.append((number, micro, fits))
-        self._boundary.tell(number, micro, fits)
+        self._search.tell(number, micro, fits)
 
     def forget(self, point: Point) -> None:
         """A pending point was not measured: it may be proposed again."""
-        self._pending[self._families.number(point)].discard(_micro(point))
+        self._pending[self._groups.number(point)].discard(_micro(point))
 
     def give_up(self, point: Point) -> None:
         """A pending point cannot be run: do not propose it again in this run."""
         self.forget(point)
-        self._limits[self._families.number(point)][_micro(point)] = ""
+        self._limits[self._groups.number(point)][_micro(point)] = ""
 
     # -- what need not be tried ----------------------------------------------------------------------
 
     def ruled_out(self, point: Point) -> bool:
         """Whether a point need not be tried: it needs at least as much memory as one that ran out of memory."""
-        number, micro = self._families.number(point), _micro(point)
+        number, micro = self._groups.number(point), _micro(point)
         broken = self._broken.get(key_of(without_batch(point)))
         if broken is not None and micro >= broken:
             return True
         if self._cannot_fit(number):
             return True
-        return self._families.is_first(point) and bool(self._boundary.ruled_out(number, micro))
+        return self._groups.is_first(point) and bool(self._search.ruled_out(number, micro))
 
     @property
     def skipped(self) -> tuple[str, ...]:
         """What was not tried, and why: at most one line for each group."""
         return tuple(
-            f"{self._families.all[number].title}: {reason}"
-            for number in range(len(self._families.all))
+            f"{self._groups.all[number].title}: {reason}"
+            for number in range(len(self._groups.all))
             if (reason := self._reason(number))
         )
 
@@ -120,10 +120,10 @@ class Walls:
         if not hopeless and self._space.micro is None:
             hopeless = self._cannot_win(number) or self._limit_reason(number)
         if hopeless:
-            return hopeless.removeprefix(f"stage {self._families.all[number].stage} ")
-        wall = self._boundary.wall(number)
-        if wall.breaks is not None:
-            return f"micro-batches of {wall.breaks} and more run out of memory"
+            return hopeless.removeprefix(f"stage {self._groups.all[number].stage} ")
+        limit = self._search.limit(number)
+        if limit.too_large is not None:
+            return f"micro-batches of {limit.too_large} and more run out of memory"
         if self._space.micro is None and self._flat(number):
             return f"micro-batches above {max(self._speeds[number])} no longer help"
         return ""
@@ -142,7 +142,7 @@ class Walls:
         for number, pending in enumerate(self._pending):
             if len(pending) < AHEAD and not self._closed(number):
                 micro = self._next(number, pending)
-                point = None if micro is None else self._families.point(number, micro)
+                point = None if micro is None else self._groups.point(number, micro)
                 if micro is not None and point is not None:
                     pending.add(micro)
                     return point
@@ -156,50 +156,50 @@ class Walls:
 
     def _next(self, number: int, pending: Collection[int]) -> int | None:
         """The next micro-batch of a group; None if there is none now."""
-        wall, least = self._boundary.wall(number), self._boundary.least
-        limit = min(self._limits[number], default=self._boundary.most + 1)
-        breaks = self._boundary.most + 1 if wall.breaks is None else wall.breaks
-        top = low = max((wall.fits, *pending))
-        if self._limits[number] and limit <= breaks:
+        limit, least = self._search.limit(number), self._search.least
+        failed = min(self._limits[number], default=self._search.most + 1)
+        too_large = self._search.most + 1 if limit.too_large is None else limit.too_large
+        top = low = max((limit.fits, *pending))
+        if self._limits[number] and failed <= too_large:
             # Something else failed: bisect down to a size that works.
-            wanted: tuple[int, ...] = (max(2 * top, limit // 2) if top else least,)
+            wanted: tuple[int, ...] = (max(2 * top, failed // 2) if top else least,)
         elif not top:
-            wanted = (self._start(number), *self._lower(number), *self._boundary.propose(number))
-        elif wall.breaks is None:
+            wanted = (self._start(number), *self._lower(number), *self._search.propose(number))
+        elif limit.too_large is None:
             wanted = (self._higher(number, top, pending),)
         else:
-            wanted, low = self._boundary.propose(number, 1, pending), wall.fits
+            wanted, low = self._search.propose(number, 1, pending), limit.fits
         known = {micro for other, micro, _ in self._known if other == number} | set(pending)
-        between = range(max(low + 1, least), min(breaks, limit))
+        between = range(max(low + 1, least), min(too_large, failed))
         for each in wanted:
             micro = self._possible(number, each, between)
-            if micro is not None and micro < limit and micro not in known and self._may(number, micro):
+            if micro is not None and micro < failed and micro not in known and self._may(number, micro):
                 return micro
         return None
 
     def _possible(self, number: int, micro: int, between: range) -> int | None:
         """The micro-batch, or the nearest one that the batch-size limits allow; None if there is none."""
-        if self._families.point(number, micro) is not None:
+        if self._groups.point(number, micro) is not None:
             return micro
         near = sorted(between, key=lambda size: (abs(size - micro), size))
-        return next((size for size in near if self._families.point(number, size) is not None), None)
+        return next((size for size in near if self._groups.point(number, size) is not None), None)
 
     def _may(self, number: int, micro: int) -> bool:
-        return not self._boundary.ruled_out(number, micro)
+        return not self._search.ruled_out(number, micro)
 
     def _start(self, number: int) -> int:
         """The first micro-batch of a group: where the last group ended, or by the estimate or the script."""
-        least, most = self._boundary.least, self._boundary.most
+        least, most = self._search.least, self._search.most
         if not self._rising:
             return least  # where less is better, small micro-batches are best
         earlier = self._earlier(number)
         speeds = {} if earlier is None else self._speeds[earlier]
-        guess = self._boundary.guess(number)
+        guess = self._search.guess(number)
         if pruning.flat(speeds):
             start = (
                 pruning.below_top(speeds) or least
             )  # and then twice that: to see that here, too, more brings nothing
-        elif number and not self._boundary.wall(number - 1).fits:
+        elif number and not self._search.limit(number - 1).fits:
             start = least  # the group before did not fit even that
         elif guess:
             start = guess[0]
@@ -212,8 +212,8 @@ class Walls:
     def _earlier(self, number: int) -> int | None:
         """The group from which this one learns: the last that works, preferably with the same choices; None if none."""
         works = [other for other in range(number) if self._speeds[other]]
-        fixed = self._families.all[number].fixed
-        alike = [other for other in works if self._families.all[other].fixed == fixed]
+        fixed = self._groups.all[number].fixed
+        alike = [other for other in works if self._groups.all[other].fixed == fixed]
         return max(alike or works, default=None)
 
     def _lower(self, number: int) -> tuple[int, ...]:
@@ -223,17 +223,17 @@ class Walls:
 
     def _higher(self, number: int, top: int, pending: Collection[int]) -> int:
         """The next larger size while no upper limit is known: at the likely limit, then in growing steps."""
-        guess, earlier = self._boundary.guess(number), self._earlier(number)
+        guess, earlier = self._search.guess(number), self._earlier(number)
         likely = guess[1] if guess else None
         if earlier is not None and pruning.flat(self._speeds[earlier]):
             likely = max(self._speeds[earlier])  # to see whether larger sizes help here
         elif earlier is not None and not guess:
-            likely = self._boundary.wall(earlier).breaks
+            likely = self._search.limit(earlier).too_large
         below = max((size for size in (*self._told(number, fits=True), *pending) if size < top), default=0)
         if likely is not None:
             higher = likely if top < likely else top + 2 * (top - below)
-            return min(higher, 2 * top, self._boundary.most)
-        return min(2 * top, self._boundary.most)
+            return min(higher, 2 * top, self._search.most)
+        return min(2 * top, self._search.most)
 
     def _told(self, number: int, *, fits: bool) -> tuple[int, ...]:
         """The micro-batches of a group that fitted, or that did not."""
@@ -248,23 +248,23 @@ class Walls:
     def _cannot_fit(self, number: int) -> str:
         if self._capacity is None or self._info is None:
             return ""
-        return memory.cannot_fit(self._info, self._families.all[number].layout, self._capacity)
+        return memory.cannot_fit(self._info, self._groups.all[number].layout, self._capacity)
 
     def _cannot_win(self, number: int) -> str:
         if self._speeds[number]:
             return ""
-        family, plain = self._families.all[number], self._plain()
-        if family.offloads and plain[family.stage] != number and self._flat(plain[family.stage]):
+        group, plain = self._groups.all[number], self._plain()
+        if group.offloads and plain[group.stage] != number and self._flat(plain[group.stage]):
             return "memory is not the limit without offloading, which could only cost speed"
-        breaks = self._boundary.wall(number).breaks
-        largest = {} if breaks is None else {family.stage: breaks - 1}
-        return pruning.cannot_win(family.stage, {stage: self._speeds[n] for stage, n in plain.items()}, largest)
+        too_large = self._search.limit(number).too_large
+        largest = {} if too_large is None else {group.stage: too_large - 1}
+        return pruning.cannot_win(group.stage, {stage: self._speeds[n] for stage, n in plain.items()}, largest)
 
     def _plain(self) -> dict[int, int]:
         """For each stage its first group, preferably one that offloads nothing."""
         plain: dict[int, int] = {}
-        for number, _ in sorted(enumerate(self._families.all), key=lambda each: each[1].offloads):
-            plain.setdefault(self._families.all[number].stage, number)
+        for number, _ in sorted(enumerate(self._groups.all), key=lambda each: each[1].offloads):
+            plain.setdefault(self._groups.all[number].stage, number)
         return plain
 
     def in_reach(self) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -277,7 +277,7 @@ class Walls:
         numbers = [number for number, speeds in enumerate(self._speeds) if speeds]
         for number in sorted(numbers, key=lambda n: -max(self._speeds[n].values())):
             speeds = self._speeds[number]
-            leeway = pruning.LEEWAY if self._families.varies(number) else pruning.PLATEAU
+            leeway = pruning.LEEWAY if self._groups.varies(number) else pruning.PLATEAU
             if max(speeds.values()) < best * (1 - leeway):
                 continue
             fastest = sorted(speeds, key=lambda micro: (-speeds[micro], micro))
@@ -286,31 +286,31 @@ class Walls:
 
     # -- inside --------------------------------------------------------------------------------------
 
-    def _make_boundary(self) -> Boundary:
+    def _make_search(self) -> LimitSearch:
         given = self._space.micro
-        boundary = Boundary(
-            {number: self._stage(number) for number in range(len(self._families.all))},
+        search = LimitSearch(
+            {number: self._stage(number) for number in range(len(self._groups.all))},
             min(given) if given else self._least(),
             max(given) if given else self._space.batch.most,
             capacity=self._capacity,
             activation=None if self._info is None else self._info.activation,
         )
         for number, micro, fits in self._known:
-            boundary.tell(number, micro, fits)
-        return boundary
+            search.tell(number, micro, fits)
+        return search
 
     def _least(self) -> int:
         """The smallest micro-batch that ``min_train_batch_size`` allows."""
         batch = self._space.batch
         sizes = range(batch.least, batch.most + 1)
-        return next((size for size in sizes if self._families.point(0, size) is not None), batch.least)
+        return next((size for size in sizes if self._groups.point(0, size) is not None), batch.least)
 
-    def _stage(self, number: int) -> Stage:
+    def _stage(self, number: int) -> StageMemory:
         if self._info is None:
-            return Stage()
-        layout = self._families.all[number].layout
+            return StageMemory()
+        layout = self._groups.all[number].layout
         states = memory.states(self._info, layout)
-        return Stage(None if states is None else states.total, memory.buckets(self._space.config.data, layout))
+        return StageMemory(None if states is None else states.total, memory.buckets(self._space.config.data, layout))
 
 
 def _micro(point: Point) -> int:

@@ -14,13 +14,13 @@ from typing import Any
 
 from bireme.errors import BadInputError
 from bireme.tune.deepspeed.files import BEST_COMMAND, SUMMARY, StudyFiles
-from bireme.tune.deepspeed.rounds import Past
+from bireme.tune.deepspeed.rounds import RecordedTrial
 from bireme.tune.deepspeed.summary import few
-from bireme.tune.deepspeed.trials import past_of
+from bireme.tune.deepspeed.trials import recorded_trial
 from bireme.tune.journal import Journal
 from bireme.value import Value
 
-TOLD = ("ok", "out of memory")
+CONCLUSIVE = ("ok", "out of memory")
 """Causes after which an experiment is never run again, whatever its circumstances."""
 
 _IDENTITY = {
@@ -48,7 +48,7 @@ class Circumstances(Value):
     def changed(self, record: Record) -> str:
         """Why the experiment of this record is run again, or ""."""
         cause, script = record["ending"]["cause"], record.get("script", "")
-        if cause in TOLD:
+        if cause in CONCLUSIVE:
             return ""
         if cause == "timed out" and (self.limit is None or self.limit > (record.get("limit") or 0.0)):
             return "--experiment_limit is longer"
@@ -69,9 +69,9 @@ def circumstances(limit: float | None, script: str) -> Circumstances:
     return Circumstances(limit, digest.hexdigest())
 
 
-def take_up(
+def resume(
     journal: Journal, files: StudyFiles, identity: Record, now: Circumstances, *, overwrite: bool
-) -> tuple[tuple[Past, ...], tuple[str, ...]]:
+) -> tuple[tuple[RecordedTrial, ...], tuple[str, ...]]:
     """Resume the last study of a journal, or begin a new one.
 
     The last study is resumed if it is the same one and unfinished. A finished study is removed with ``overwrite``;
@@ -128,7 +128,7 @@ def _last_study(records: Iterable[Record]) -> tuple[Record | None, dict[str, Rec
 
 def _resumed(
     ends: Mapping[str, Record], now: Circumstances, files: StudyFiles
-) -> tuple[tuple[Past, ...], tuple[str, ...]]:
+) -> tuple[tuple[RecordedTrial, ...], tuple[str, ...]]:
     again = {name: reason for name, record in ends.items() if (reason := now.changed(record))}
     kept = [record for name, record in ends.items() if name not in again]
     notes = [f"resuming the study: {len(kept)} of its experiments have ended"] if ends else []
@@ -137,7 +137,7 @@ def _resumed(
     failed = sum(record["ending"]["cause"] == "failed" for record in kept)
     if failed:
         notes.append(f"{failed} of them failed and are not run again; remove {files.results_dir} to start afresh")
-    return tuple(past_of(record) for record in kept), tuple(notes)
+    return tuple(recorded_trial(record) for record in kept), tuple(notes)
 
 
 # -- another, or one that is over --------------------------------------------------------------------

@@ -19,7 +19,7 @@ from bireme.tune.space import Point, Points
 from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
-Kind = Literal["profile", "wall", "search", "rest"]
+Kind = Literal["profile", "limits", "search", "rest"]
 """What a trial is for: profiling the model; finding what fits; a listed configuration; default choices."""
 
 _COUNTED = 5000
@@ -43,25 +43,25 @@ class Trial(Value):
         return self.kind == "profile"
 
 
-class Row(Value):
+class CompletedTrial(Value):
     """A trial that has ended. ``value``: its figure in the study's metric; None if it has none, see ``reason``."""
 
     trial: Trial
-    ending: TrialResult
+    result: TrialResult
     value: float | None
     reason: str = ""
 
     @property
-    def broken(self) -> bool:
+    def out_of_memory(self) -> bool:
         """Whether it ran out of memory."""
-        return self.ending.cause == "out of memory"
+        return self.result.cause == "out of memory"
 
 
-class Past(Value):
+class RecordedTrial(Value):
     """A trial that ended in an earlier run of the study. ``info``: what a profiling run found."""
 
     trial: Trial
-    ending: TrialResult
+    result: TrialResult
     info: ModelInfo | None = None
 
 
@@ -72,26 +72,28 @@ class Round:
         kind: what its trials are for.
         points: what may be tried.
         config: the configuration.
-        rows: the trials that have ended, those of this round included, in the order of their ends.
+        completed: the trials that have ended, those of this round included, in the order of their ends.
         spent: earlier trials that count against ``tuner_num_trials``.
     """
 
-    def __init__(self, kind: Kind, points: Points, config: Config, rows: Iterable[Row] = (), spent: int = 0) -> None:
+    def __init__(
+        self, kind: Kind, points: Points, config: Config, completed: Iterable[CompletedTrial] = (), spent: int = 0
+    ) -> None:
         self.kind, self.points = kind, points
         self._section, self._given = config.autotuning, _given(config)
         self.search: Search = make(self._section.tuner_type, points, METRICS[self._section.metric].direction)
         self._before: float | None = None
         self._spent = spent
         self._own: list[float | None] = []
-        for row in rows:
-            if row.trial.point in points:
-                self.tell(row)
+        for done in completed:
+            if done.trial.point in points:
+                self.tell(done)
 
-    def tell(self, row: Row) -> None:
+    def tell(self, done: CompletedTrial) -> None:
         """Report the result of a trial of this round or an earlier one."""
-        self.search.tell(row.trial.point, row.value, violated=1.0 if row.broken else 0.0)
-        cost = None if row.value is None else self.search.cost(row.value)
-        if row.trial.kind == self.kind:
+        self.search.tell(done.trial.point, done.value, violated=1.0 if done.out_of_memory else 0.0)
+        cost = None if done.value is None else self.search.cost(done.value)
+        if done.trial.kind == self.kind:
             self._own.append(cost)
         elif cost is not None:
             self._before = cost if self._before is None else min(cost, self._before)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from bireme.result.report import duration
 from bireme.tune.deepspeed.config_space import STAGE
-from bireme.tune.deepspeed.tuning import Row, Tuning
+from bireme.tune.deepspeed.tuning import CompletedTrial, Tuning
 
 WIDTH = 100
 _NAMED = 3
@@ -22,8 +22,8 @@ def summary(tuning: Tuning, why: str, seconds: float) -> str:
         why: why it ended.
         seconds: how long this run of the study took.
     """
-    parts = [_spaces(tuning), _trials(tuning)] if tuning.rows else []
-    reasons = _reasons(tuning.rows)
+    parts = [_spaces(tuning), _trials(tuning)] if tuning.completed else []
+    reasons = _reasons(tuning.completed)
     if reasons:
         parts.append(_listed("What failed:", (f"{few(names)}: {reason}" for reason, names in reasons.items())))
     if tuning.skipped:
@@ -31,7 +31,7 @@ def summary(tuning: Tuning, why: str, seconds: float) -> str:
     if tuning.given_up:
         names = ", ".join(tuning.given_up)
         parts.append(_wrapped(f"Could not be run (run the same command again to retry): {names}", ""))
-    experiments = "1 experiment" if len(tuning.rows) == 1 else f"{len(tuning.rows)} experiments"
+    experiments = "1 experiment" if len(tuning.completed) == 1 else f"{len(tuning.completed)} experiments"
     parts.append(_wrapped(f"Tuning took {duration(seconds)}; {experiments}. It ended: {why}.", ""))
     return "\n\n".join(parts) + "\n"
 
@@ -42,11 +42,11 @@ def summary(tuning: Tuning, why: str, seconds: float) -> str:
 def _spaces(tuning: Tuning) -> str:
     """DeepSpeed's table: the best experiment of each stage, and of all."""
     groups = {
-        f"z{stage}": [row for row in tuning.rows if row.trial.point[STAGE] == stage]
+        f"z{stage}": [row for row in tuning.completed if row.trial.point[STAGE] == stage]
         for stage in sorted(tuning.space.stages)
     }
     rows = []
-    for name, members in {**groups, "global": list(tuning.rows)}.items():
+    for name, members in {**groups, "global": list(tuning.completed)}.items():
         best = tuning.best_of(members)
         if best is not None and best.value is not None:
             rows.append((name, str(len(members)), f"{best.value:.6g}", best.trial.name))
@@ -57,19 +57,19 @@ def _spaces(tuning: Tuning) -> str:
 
 def _trials(tuning: Tuning) -> str:
     """All experiments, the best first; those without a figure last, in the order of their ends."""
-    ranked = sorted(tuning.rows, key=lambda row: (row.value is None, tuning.cost(row)))
+    ranked = sorted(tuning.completed, key=lambda row: (row.value is None, tuning.cost(row)))
     header = ("experiment", tuning.section.metric, "by the clock", "took", "end")
     return _table(header, (_cells(tuning, row) for row in ranked))
 
 
-def _cells(tuning: Tuning, row: Row) -> tuple[str, ...]:
-    samples = row.ending.samples
+def _cells(tuning: Tuning, row: CompletedTrial) -> tuple[str, ...]:
+    samples = row.result.samples
     return (
         row.trial.name,
         "" if row.value is None else tuning.metric.show(row.value),
         "" if samples is None else f"{samples:.4g} samples/s",
-        duration(row.ending.seconds),
-        row.ending.cause,
+        duration(row.result.seconds),
+        row.result.cause,
     )
 
 
@@ -87,11 +87,11 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 # -- the remarks below ---------------------------------------------------------------------------------
 
 
-def _reasons(rows: Iterable[Row]) -> dict[str, list[str]]:
+def _reasons(rows: Iterable[CompletedTrial]) -> dict[str, list[str]]:
     """Why experiments failed, and which ones; out of memory is only shown in the table."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
-        if row.value is None and row.reason and not row.broken:
+        if row.value is None and row.reason and not row.out_of_memory:
             reasons.setdefault(row.reason, []).append(row.trial.name)
     return reasons
 

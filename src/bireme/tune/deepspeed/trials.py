@@ -11,11 +11,11 @@ from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.results import ModelInfo, read_metrics, read_model_info
 from bireme.tune.deepspeed.step_timing import last_step, samples_per_second
 from bireme.tune.deepspeed.trial_command import experiment_args
-from bireme.tune.deepspeed.tuning import Past, Trial, Tuning
+from bireme.tune.deepspeed.tuning import RecordedTrial, Trial, Tuning
 from bireme.tune.diagnosis import diagnose
-from bireme.tune.executor import Job
-from bireme.tune.experiment import End, Order, tail
+from bireme.tune.experiment import End, LaunchRequest, tail
 from bireme.tune.launching import Launch
+from bireme.tune.scheduler import Task
 from bireme.tune.slots import Shape, SlotReservation
 from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
@@ -45,8 +45,8 @@ class TrialOptions(Value):
 class Trials:
     """The study's adapter (`bireme.tune.study.Adapter`) for a DeepSpeed script."""
 
-    def __init__(self, tuning: Tuning, launch: Launch, files: StudyFiles, manner: TrialOptions) -> None:
-        self._tuning, self._launch, self._files, self._manner = tuning, launch, files, manner
+    def __init__(self, tuning: Tuning, launch: Launch, files: StudyFiles, options: TrialOptions) -> None:
+        self._tuning, self._launch, self._files, self._options = tuning, launch, files, options
         self._pending: dict[str, Trial] = {}
         self._found: dict[str, ModelInfo] = {}
 
@@ -55,38 +55,38 @@ class Trials:
         """Why nothing is left to try; "" while something is left or pending."""
         return self._tuning.over
 
-    def next(self) -> Job | None:
+    def next(self) -> Task | None:
         """The next trial as an experiment to run; None if there is nothing to start now."""
         trial = self._tuning.next()
         if trial is None:
             return None
         self._pending[trial.name] = trial
-        return Job(trial.name, self._manner.shape, trial.seconds)
+        return Task(trial.name, self._options.shape, trial.seconds)
 
     # -- before --------------------------------------------------------------------------------------
 
-    def order(self, name: str, reservation: SlotReservation, place: int) -> Order:
+    def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
         """Return what to start for a trial, and write its files."""
-        trial, manner = self._pending[name], self._manner
+        trial, options = self._pending[name], self._options
         written = self._files.result(name, "model_info.json" if trial.kind == "profile" else "metrics.json")
         ds_config = self._tuning.ds_config(trial, written)
         ds_config["steps_per_print"] = 1  # a log line for each step, which gives its time
-        path = self._files.result(name, "ds_config.json") if manner.by_file else ""
+        path = self._files.result(name, "ds_config.json") if options.by_file else ""
         report = self._files.result(name, "outcome.json")
-        limit = () if manner.limit is None else ("--time_limit", f"{manner.limit:g}")
+        limit = () if options.limit is None else ("--time_limit", f"{options.limit:g}")
         words = self._launch.command(
             name,
             reservation,
             place,
             options=("--timestamps", "--output", "prefix", "--report", report, *limit),
-            args=experiment_args(manner.args, ds_config, manner.mappings, path=path),
+            args=experiment_args(options.args, ds_config, options.mappings, path=path),
         )
-        shape = {"num_nodes": manner.shape.nodes, "num_gpus": manner.shape.slots}
+        shape = {"num_nodes": options.shape.nodes, "num_gpus": options.shape.slots}
         self._files.write_experiment(name, ds_config, **shape)
         self._files.write_start(name, ds_config, ("bireme", "run", *words), **shape, slots=reservation.include())
-        return Order(
+        return LaunchRequest(
             argv=isolated.command("bireme", "run", *words),
-            env=manner.environ,
+            env=options.environ,
             cwd=os.getcwd(),
             stdout=self._files.result(name, "stdout.log"),
             stderr=self._files.result(name, "stderr.log"),
@@ -116,8 +116,8 @@ class Trials:
             figures, reason = {"num_params": float(info.params or 0)}, info.reason
         if end.enough:
             return self._ended_by_us(name, end, figures, reason)
-        ending = diagnose(end, figures, reason, tail(self._files.result(name, "stderr.log")))
-        return ending.replace(samples=self._samples(name)) if ending.cause == "ok" else ending
+        result = diagnose(end, figures, reason, tail(self._files.result(name, "stderr.log")))
+        return result.replace(samples=self._samples(name)) if result.cause == "ok" else result
 
     def _ended_by_us(self, name: str, end: End, figures: Mapping[str, float], reason: str) -> TrialResult:
         """The result of a run that the tuner ended; without figures of DeepSpeed our own clock gives the throughput."""
@@ -126,9 +126,11 @@ class Trials:
             figures, reason = {"throughput": samples}, ""
         if reason:
             return TrialResult(
-                "no metric", f"{reason}; it continued past end_profile_step and was ended", seconds=end.seconds
+                cause="no metric",
+                reason=f"{reason}; it continued past end_profile_step and was ended",
+                seconds=end.seconds,
             )
-        return TrialResult("ok", seconds=end.seconds, metrics=dict(figures), samples=samples)
+        return TrialResult(cause="ok", seconds=end.seconds, metrics=dict(figures), samples=samples)
 
     def _samples(self, name: str) -> float | None:
         trial = self._pending[name]
@@ -141,11 +143,11 @@ class Trials:
         """Seconds until a run has certainly left nothing on other nodes."""
         return self._launch.settling(reservation, end.report)
 
-    def tell(self, name: str, ending: TrialResult) -> Mapping[str, object]:
+    def tell(self, name: str, result: TrialResult) -> Mapping[str, object]:
         """Report a result to the study; returns what the journal keeps beside it."""
         trial, info = self._pending.pop(name), self._found.pop(name, None)
-        self._tuning.tell(name, ending, info)
-        facts: dict[str, object] = {"point": dict(trial.point), "kind": trial.kind, **self._manner.circumstances}
+        self._tuning.tell(name, result, info)
+        facts: dict[str, object] = {"point": dict(trial.point), "kind": trial.kind, **self._options.circumstances}
         return facts if info is None else {**facts, "info": {field: getattr(info, field) for field in info._fields}}
 
     def drop(self, name: str) -> None:
@@ -159,10 +161,10 @@ class Trials:
         self._tuning.give_up(name)
 
 
-def past_of(record: Mapping[str, Any]) -> Past:
+def recorded_trial(record: Mapping[str, Any]) -> RecordedTrial:
     """The completed trial of a record in the journal, which contains its result and what `Trials.tell` returned."""
     info = record.get("info")
-    return Past(
+    return RecordedTrial(
         Trial(record["end"], record["point"], record["kind"]),
         TrialResult.from_record(record["ending"]),
         None if info is None else ModelInfo(**info),

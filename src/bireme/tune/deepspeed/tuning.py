@@ -4,8 +4,10 @@ Nothing is started here. There are up to four phases. What a phase decides depen
 earlier phases, so a resumed study continues exactly as it would have:
 
 1. **profile**, if micro-batches are to be searched: a short run finds the number of parameters and the activation
-memory. 2. **wall**, in the same case: for each memory group the micro-batches worth trying (`Walls`). Each run also
-measures. 3. **search**: the listed configurations, in the order of ``tuner_type``.
+memory.
+2. **limits**, in the same case: for each memory group the micro-batches worth trying (`MemoryLimits`). Each run also
+measures.
+3. **search**: the listed configurations, in the order of ``tuner_type``.
 4. **rest**, if ``fast`` is false: the default choices of each stage, the fastest first, unless it cannot win.
 
 How much is tried in the last two phases is decided in `bireme.tune.deepspeed.rounds`.
@@ -18,14 +20,14 @@ from collections.abc import Iterable, Iterator
 from bireme.tune.deepspeed.batch import TRAIN
 from bireme.tune.deepspeed.config_space import STAGE, TuningSpace
 from bireme.tune.deepspeed.files import PROFILE
-from bireme.tune.deepspeed.memory_groups import Families
-from bireme.tune.deepspeed.memory_limits import Walls
+from bireme.tune.deepspeed.memory_groups import MemoryGroups
+from bireme.tune.deepspeed.memory_limits import MemoryLimits
 from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, model_info, value_of
-from bireme.tune.deepspeed.rounds import Kind, Past, Round, Row, Trial
+from bireme.tune.deepspeed.rounds import CompletedTrial, Kind, RecordedTrial, Round, Trial
 from bireme.tune.space import Point, Points, Union, key_of
 from bireme.tune.trial_result import TrialResult
 
-__all__ = ["PROFILE", "Kind", "Past", "Row", "Trial", "Tuning"]
+__all__ = ["PROFILE", "CompletedTrial", "Kind", "RecordedTrial", "Trial", "Tuning"]
 
 
 class Tuning:
@@ -35,26 +37,26 @@ class Tuning:
         space: what may be tried.
         world: ranks of each experiment.
         capacity: memory of a GPU in bytes; None if unknown.
-        past: trials that ended in earlier runs, in the order of their ends.
+        earlier: trials that ended in earlier runs, in the order of their ends.
     """
 
     def __init__(
-        self, space: TuningSpace, world: int, *, capacity: int | None = None, past: Iterable[Past] = ()
+        self, space: TuningSpace, world: int, *, capacity: int | None = None, earlier: Iterable[RecordedTrial] = ()
     ) -> None:
         self.space, self.section = space, space.config.autotuning
         self.metric = METRICS[self.section.metric]
-        self._rows: dict[str, Row] = {}
+        self._completed: dict[str, CompletedTrial] = {}
         self._pending: dict[str, Trial] = {}
         self._given_up: dict[str, Trial] = {}
         self._over = ""
         self._notes: list[str] = []
-        self._families = Families(space, world)
-        self._walls = Walls(space, self._families, capacity, _given_info(space))
+        self._groups = MemoryGroups(space, world)
+        self._memory_limits = MemoryLimits(space, self._groups, capacity, _given_info(space))
         self._profile = self._wants_profile()
         self._round: Round | None = None
         self._to_come: Iterator[Round] | None = None
-        for each in past:
-            self._note(each.trial, each.ending, each.info)
+        for each in earlier:
+            self._note(each.trial, each.result, each.info)
 
     # -- what to run ---------------------------------------------------------------------------------
 
@@ -70,9 +72,9 @@ class Tuning:
         if self._profile:
             return None if PROFILE in self._pending else Trial(PROFILE, {}, "profile")
         if self.space.micro is None and self._round is None:
-            point = self._walls.propose()
+            point = self._memory_limits.propose()
             if point is not None:
-                return self._trial(point, "wall")
+                return self._trial(point, "limits")
             if self._pending:
                 return None  # their results decide what is searched
         return self._from_rounds()
@@ -98,38 +100,38 @@ class Tuning:
 
     def _predicted(self, point: Point) -> float | None:
         """The predicted duration: the mean of the trials of its stage that worked, or of all."""
-        worked = [row for row in self._rows.values() if row.ending.cause == "ok" and not row.trial.profile]
-        alike = [row for row in worked if row.trial.point[STAGE] == point[STAGE]] or worked
-        return sum(row.ending.seconds for row in alike) / len(alike) if alike else None
+        worked = [done for done in self._completed.values() if done.result.cause == "ok" and not done.trial.profile]
+        alike = [done for done in worked if done.trial.point[STAGE] == point[STAGE]] or worked
+        return sum(done.result.seconds for done in alike) / len(alike) if alike else None
 
     # -- rounds --------------------------------------------------------------------------------------
 
     def _first_round(self) -> Round:
         """The search among the listed configurations."""
         if self.space.micro is None:
-            parts = [self._families.part(number, sizes, listed=True) for number, sizes in self._walls.in_reach()]
+            parts = [self._groups.part(number, sizes, listed=True) for number, sizes in self._memory_limits.in_reach()]
         else:
-            parts = [self._families.listed(stage, self.space.micro) for stage in self.space.stages]
-        return self._make_round("search", Union(tuple(parts)), ("wall", "search"))
+            parts = [self._groups.listed(stage, self.space.micro) for stage in self.space.stages]
+        return self._make_round("search", Union(tuple(parts)), ("limits", "search"))
 
     def _following(self) -> Round | None:
         """The next round; None if there is none."""
         if self._to_come is None:
-            reach = tuple(self._walls.in_reach()) if not self.section.fast else ()
+            reach = tuple(self._memory_limits.in_reach()) if not self.section.fast else ()
             self._to_come = (
-                self._make_round("rest", self._families.part(number, sizes), ("wall", "search", "rest"))
+                self._make_round("rest", self._groups.part(number, sizes), ("limits", "search", "rest"))
                 for number, sizes in reach
-                if self._families.has_defaults(number)
+                if self._groups.has_defaults(number)
             )
         return next(self._to_come, None)
 
     def _make_round(self, kind: Kind, points: Points, before: tuple[Kind, ...]) -> Round:
-        rows = [row for row in self._rows.values() if row.trial.kind in before]
-        counting = [row.trial for row in rows if row.trial.kind in ("search", "rest")]
+        completed = [done for done in self._completed.values() if done.trial.kind in before]
+        counting = [done.trial for done in completed if done.trial.kind in ("search", "rest")]
         spent = sum(trial.kind != kind or trial.point not in points for trial in counting)
-        made = Round(kind, points, self.space.config, rows=rows, spent=spent)
+        made = Round(kind, points, self.space.config, completed=completed, spent=spent)
         made.search.rule_out(lambda point: bool(self.space.impossible(point)))
-        made.search.rule_out(self._walls.ruled_out)
+        made.search.rule_out(self._memory_limits.ruled_out)
         for trial in self._given_up.values():
             if trial.point in points:
                 made.search.pending[key_of(trial.point)] = dict(trial.point)
@@ -137,54 +139,54 @@ class Tuning:
 
     def _end(self, reason: str) -> None:
         """Record why no more trials start; the study is over once none is pending."""
-        causes = {row.ending.cause for row in self.rows}
-        if any(row.value is not None for row in self.rows):
+        causes = {done.result.cause for done in self.completed}
+        if any(done.value is not None for done in self.completed):
             self._over = reason or "every configuration was measured"
-        elif causes <= {"out of memory"} and (causes or self._walls.skipped):
+        elif causes <= {"out of memory"} and (causes or self._memory_limits.skipped):
             self._over = "no configuration fits in memory"
         else:
             self._over = "no configuration worked" if causes else "there is nothing to try"
 
     # -- results --------------------------------------------------------------------------------------
 
-    def tell(self, name: str, ending: TrialResult, info: ModelInfo | None = None) -> Row:
+    def tell(self, name: str, result: TrialResult, info: ModelInfo | None = None) -> CompletedTrial:
         """Report the result of a pending trial, which says something about its configuration.
 
         Args:
             name: the trial's name.
-            ending: its result.
+            result: its result.
             info: what it found, if it was the profiling run.
         """
         self._over = ""
-        return self._note(self._pending.pop(name), ending, info)
+        return self._note(self._pending.pop(name), result, info)
 
-    def _note(self, trial: Trial, ending: TrialResult, info: ModelInfo | None) -> Row:
-        row = self._rows[trial.name] = self._row(trial, ending)
+    def _note(self, trial: Trial, result: TrialResult, info: ModelInfo | None) -> CompletedTrial:
+        done = self._completed[trial.name] = self._complete(trial, result)
         if trial.profile:
-            self._note_profile(ending, info)
-            return row
-        self._walls.tell(row)
+            self._note_profile(result, info)
+            return done
+        self._memory_limits.tell(done)
         if self._round is not None and trial.point in self._round.points:
-            self._round.tell(row)
-        return row
+            self._round.tell(done)
+        return done
 
-    def _note_profile(self, ending: TrialResult, info: ModelInfo | None) -> None:
+    def _note_profile(self, result: TrialResult, info: ModelInfo | None) -> None:
         self._profile = False
         known = info is not None and info.params is not None
-        self._walls.learn(info if known else None)
-        if ending.cause == "out of memory":
-            self._walls.not_even_one()
+        self._memory_limits.learn(info if known else None)
+        if result.cause == "out of memory":
+            self._memory_limits.not_even_one()
         elif not known:
-            reason = ending.reason or (info.reason if info else "") or ending.cause
+            reason = result.reason or (info.reason if info else "") or result.cause
             self._notes.append(f"{PROFILE}: {reason}; the memory that each stage needs was not estimated")
 
-    def _row(self, trial: Trial, ending: TrialResult) -> Row:
-        if trial.profile or ending.cause != "ok":
-            return Row(trial, ending, None, ending.reason)
-        value, reason = value_of(Metrics(dict(ending.metrics)), self.section.metric)
+    def _complete(self, trial: Trial, result: TrialResult) -> CompletedTrial:
+        if trial.profile or result.cause != "ok":
+            return CompletedTrial(trial, result, None, result.reason)
+        value, reason = value_of(Metrics(dict(result.metrics)), self.section.metric)
         if value is None:
-            ending = ending.replace(cause="no metric", reason=reason)
-        return Row(trial, ending, value, reason)
+            result = result.replace(cause="no metric", reason=reason)
+        return CompletedTrial(trial, result, value, reason)
 
     def drop(self, name: str) -> None:
         """A pending trial was not measured: it may be proposed again."""
@@ -192,7 +194,7 @@ class Tuning:
         self._over = ""
         if trial.profile:
             return
-        self._walls.forget(trial.point)
+        self._memory_limits.forget(trial.point)
         if self._round is not None:
             self._round.search.forget(trial.point)
 
@@ -201,8 +203,8 @@ class Tuning:
         trial = self._given_up[name] = self._pending.pop(name)
         if trial.profile:
             self._profile = False
-        elif trial.kind == "wall":
-            self._walls.give_up(trial.point)
+        elif trial.kind == "limits":
+            self._memory_limits.give_up(trial.point)
 
     # -- views ----------------------------------------------------------------------------------------
 
@@ -217,22 +219,22 @@ class Tuning:
         return tuple(self._given_up)
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def completed(self) -> tuple[CompletedTrial, ...]:
         """All ended trials in the order of their ends, without the profiling run."""
-        return tuple(row for row in self._rows.values() if not row.trial.profile)
+        return tuple(done for done in self._completed.values() if not done.trial.profile)
 
     @property
-    def best(self) -> Row | None:
+    def best(self) -> CompletedTrial | None:
         """The best trial so far, the earliest of equals; None if none has a figure."""
-        return self.best_of(self._rows.values())
+        return self.best_of(self._completed.values())
 
-    def best_of(self, rows: Iterable[Row]) -> Row | None:
+    def best_of(self, completed: Iterable[CompletedTrial]) -> CompletedTrial | None:
         """The best of these trials, the earliest of equals; None if none has a figure."""
-        return min((row for row in rows if row.value is not None), key=self.cost, default=None)
+        return min((done for done in completed if done.value is not None), key=self.cost, default=None)
 
-    def cost(self, row: Row) -> float:
+    def cost(self, done: CompletedTrial) -> float:
         """The trial's figure, negated if necessary so that less is better."""
-        value = row.value or 0.0
+        value = done.value or 0.0
         return -value if self.metric.direction == "maximise" else value
 
     @property
@@ -253,7 +255,7 @@ class Tuning:
     @property
     def skipped(self) -> tuple[str, ...]:
         """What was not tried, and why, one line each."""
-        return (*self.space.batch.dropped, *self._notes, *self._walls.skipped)
+        return (*self.space.batch.dropped, *self._notes, *self._memory_limits.skipped)
 
     # -- an experiment -------------------------------------------------------------------------------
 
@@ -276,7 +278,7 @@ class Tuning:
 
     def _wants_profile(self) -> bool:
         asked = (self.section.model_info or {}).get("profile") is True
-        return (self.space.micro is None or asked) and not self._walls.knows_model
+        return (self.space.micro is None or asked) and not self._memory_limits.knows_model
 
 
 def _given_info(space: TuningSpace) -> ModelInfo | None:

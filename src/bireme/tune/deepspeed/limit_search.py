@@ -22,7 +22,7 @@ TOLERANCE = 0.1
 """The limit is known well enough when the open interval is this part of what fits, or less."""
 
 
-class Stage(Value):
+class StageMemory(Value):
     """What is known about a stage beforehand, in bytes per GPU.
 
     ``states``: the model's states; None if unknown. ``buffers``: what it may need besides states and activations
@@ -33,17 +33,18 @@ class Stage(Value):
     buffers: int = 0
 
 
-class Wall(Value):
+class MicroBatchLimit(Value):
     """A stage's limit.
 
-    ``fits``: the largest micro-batch known to fit; 0 if none. ``breaks``: the smallest known not to fit; None if none.
+    ``fits``: the largest micro-batch known to fit; 0 if none. ``too_large``: the smallest known not to fit; None if
+    none.
     """
 
     fits: int
-    breaks: int | None
+    too_large: int | None
 
 
-class Boundary:
+class LimitSearch:
     """Learns from what fitted and what did not; says what need not be tried, and what to try next.
 
     Args:
@@ -56,7 +57,7 @@ class Boundary:
 
     def __init__(
         self,
-        stages: Mapping[int, Stage],
+        stages: Mapping[int, StageMemory],
         least: int,
         most: int,
         *,
@@ -80,11 +81,11 @@ class Boundary:
 
     # -- what is known -------------------------------------------------------------------------------
 
-    def wall(self, stage: int) -> Wall:
+    def limit(self, stage: int) -> MicroBatchLimit:
         """The limit of a stage, as known from its own trials and those of other stages."""
         fits = max(self._fits[stage], default=0)
-        breaks = [micro for micro, _ in self._walls(stage) if micro > fits]
-        return Wall(fits, min(breaks, default=None))
+        too_large = [micro for micro, _ in self._too_large(stage) if micro > fits]
+        return MicroBatchLimit(fits, min(too_large, default=None))
 
     def ruled_out(self, stage: int, micro: int) -> str:
         """Why this micro-batch need not be tried in this stage, or ""."""
@@ -96,12 +97,12 @@ class Boundary:
         if self.capacity is not None and states is not None and states >= self.capacity:
             return f"the states of stage {stage} alone fill the memory"
         # A conclusion that contradicts a trial of this stage is ignored.
-        for breaks, source in sorted(self._walls(stage)):
-            if max(self._fits[stage], default=0) < breaks <= micro:
-                return f"micro-batch {breaks} ran out of memory in stage {source}"
+        for too_large, source in sorted(self._too_large(stage)):
+            if max(self._fits[stage], default=0) < too_large <= micro:
+                return f"micro-batch {too_large} ran out of memory in stage {source}"
         return ""
 
-    def _walls(self, stage: int) -> list[tuple[int, int]]:
+    def _too_large(self, stage: int) -> list[tuple[int, int]]:
         """(micro-batch that does not fit in this stage, stage whose trial showed it)."""
         return [
             (min(broken), other)
@@ -128,13 +129,13 @@ class Boundary:
         Returns:
             Micro-batches, the most informative first; none if the limit is known well enough.
         """
-        wall = self.wall(stage)
-        if wall.breaks is None:
-            wanted = self._climb(stage, wall.fits, count + len(pending))
-        elif wall.breaks - wall.fits <= max(1, int(TOLERANCE * wall.fits)):
+        limit = self.limit(stage)
+        if limit.too_large is None:
+            wanted = self._climb(stage, limit.fits, count + len(pending))
+        elif limit.too_large - limit.fits <= max(1, int(TOLERANCE * limit.fits)):
             wanted = []
         else:
-            wanted = _between(max(wall.fits, self.least - 1), wall.breaks, count + len(pending))
+            wanted = _between(max(limit.fits, self.least - 1), limit.too_large, count + len(pending))
         known = self._fits[stage] | self._breaks[stage] | set(pending)
         return tuple(micro for micro in wanted if micro not in known and not self.ruled_out(stage, micro))[:count]
 
@@ -161,18 +162,18 @@ class Boundary:
         others = [
             (abs(known.states - here), other, known.states)
             for other, known in self.stages.items()
-            if other != stage and known.states is not None and self._own_wall(other)
+            if other != stage and known.states is not None and self._is_found(other)
         ]
         if others:
             _, other, there = min(others)
-            wall, ratio = self.wall(other), self._ratio(here, there)
-            return self._within(int(wall.fits * ratio)), self._within(ceil((wall.breaks or 0) * ratio))
+            limit, ratio = self.limit(other), self._ratio(here, there)
+            return self._within(int(limit.fits * ratio)), self._within(ceil((limit.too_large or 0) * ratio))
         if self.capacity is None or not self.activation or here >= self.capacity:
             return ()
         likely = (self.capacity - here) // self.activation
         return self._within(likely), self._within(likely + max(1, int(TOLERANCE * likely)))
 
-    def _own_wall(self, stage: int) -> bool:
+    def _is_found(self, stage: int) -> bool:
         return bool(self._fits[stage]) and bool(self._breaks[stage])
 
     def _ratio(self, here: int, there: int) -> float:
@@ -185,11 +186,11 @@ class Boundary:
         return max(self.least, min(self.most, micro))
 
 
-def _between(fits: int, breaks: int, count: int) -> list[int]:
+def _between(fits: int, too_large: int, count: int) -> list[int]:
     """Up to ``count`` numbers that divide the interval evenly, the middle one first; rounded if there is room."""
-    cuts = {rounded(fits + (breaks - fits) * part // (count + 1), fits, breaks) for part in range(1, count + 1)}
-    middle = (fits + breaks) / 2
-    return sorted((cut for cut in cuts if fits < cut < breaks), key=lambda cut: (abs(cut - middle), cut))
+    cuts = {rounded(fits + (too_large - fits) * part // (count + 1), fits, too_large) for part in range(1, count + 1)}
+    middle = (fits + too_large) / 2
+    return sorted((cut for cut in cuts if fits < cut < too_large), key=lambda cut: (abs(cut - middle), cut))
 
 
 def rounded(number: int, above: int, below: int) -> int:

@@ -1,0 +1,96 @@
+"""The order of the tests: the longest first, and shared out so that all workers of xdist end at about the same time.
+
+`--dist worksteal` gives each worker a stretch of the list, all of the same number of tests, and whoever has finished
+takes from the end of another's. So every stretch gets a fair part of what is known to take long (`tests/longest.txt`),
+the longest first, and at its end what takes no time. A test that Slurm's cluster serves goes to as few workers as can
+finish these in time, because each of them starts a cluster of its own for it.
+
+`python -m tests.order LOG` makes the table from the log of a whole run with `--durations=0`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+TABLE = Path(__file__).parent / "longest.txt"
+LEAST = 3.0
+"""Seconds from which on a test stands in the table."""
+
+
+def read(table: Path = TABLE) -> dict[str, float]:
+    """Test → seconds."""
+    lines = (line.split(maxsplit=1) for line in table.read_text(encoding="utf-8").splitlines())
+    return {test: float(seconds) for seconds, test in lines}
+
+
+def stretches(count: int, workers: int) -> list[int]:
+    """How many tests each worker is given at first, as xdist computes it."""
+    sizes: list[int] = []
+    for number in range(workers):
+        sizes.append((count - sum(sizes)) // (workers - number))
+    return sizes
+
+
+def share_out(seconds: Sequence[float], few: Sequence[bool], workers: int) -> list[int]:
+    """The order in which the tests are listed for the workers, as places in the given order.
+
+    Args:
+        seconds: for each test how long it takes, 0 where that is not known.
+        few: for each test whether only few workers are to run such.
+        workers: how many there are.
+    """
+    known = sorted((place for place, length in enumerate(seconds) if length), key=lambda place: -seconds[place])
+    rest = [place for place, length in enumerate(seconds) if not length]
+    fair = sum(seconds) / workers
+    wanted = sum(length for length, one in zip(seconds, few, strict=True) if one)
+    fewer = math.ceil(wanted / fair) if fair else workers
+    bins: list[list[int]] = [[] for _ in range(workers)]
+    load = [0.0] * workers
+    sizes = stretches(len(seconds), workers)
+    for place in [*filter(few.__getitem__, known), *(place for place in known if not few[place])]:
+        open_ones = [number for number in range(workers) if len(bins[number]) < sizes[number]]
+        allowed = [number for number in open_ones if number < fewer] if few[place] else open_ones
+        number = min(allowed or open_ones, key=load.__getitem__)
+        bins[number].append(place)
+        load[number] += seconds[place]
+    for one, size in zip(bins, sizes, strict=True):
+        one.sort(key=lambda place: -seconds[place])
+        lacks = size - len(one)
+        one += rest[:lacks]
+        del rest[:lacks]
+    return [place for one in bins for place in one]
+
+
+def on_slurm(item: pytest.Item) -> bool:
+    """Whether it needs a cluster with Slurm, as far as its name and its fixtures tell."""
+    return "slurm_cluster" in getattr(item, "fixturenames", ()) or "slurm" in item.name.partition("[")[2]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every worker collects all tests, and all come to the same order."""
+    workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+    table = read()
+    seconds = [table.get(item.nodeid, 0.0) for item in items]
+    items[:] = [items[place] for place in share_out(seconds, list(map(on_slurm, items)), workers)]
+
+
+def main(log: str) -> None:
+    """Write the table anew: setup, call and teardown of a test together, but not the start of a cluster."""
+    found: dict[str, float] = defaultdict(float)
+    text = Path(log).read_text(encoding="utf-8", errors="replace")
+    for length, phase, test in re.findall(r"^([\d.]+)s (setup|call|teardown) +(tests/.*)$", text, flags=re.MULTILINE):
+        found[test] += 0.0 if phase == "setup" else float(length)
+    longest = sorted(((length, test) for test, length in found.items() if length >= LEAST), reverse=True)
+    TABLE.write_text("".join(f"{length:.1f} {test}\n" for length, test in longest), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
