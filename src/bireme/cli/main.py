@@ -24,6 +24,8 @@ usage: bireme COMMAND …
   bireme tune [options] script.py [script arguments]   find its fastest configuration
   bireme check [options] [script.py]                   check that the nodes can run a job
   bireme drain NODE JOB                                take a node out of an elastic job
+  bireme help [COMMAND]                                show the options of a command
+  bireme completion SHELL                              complete commands and options in bash, zsh or fish
   bireme --version
 """
 
@@ -94,6 +96,8 @@ def _dispatch(argv: list[str]) -> int:
         "tune": _tune,
         "check": _check,
         "drain": _drain,
+        "help": _help,
+        "completion": _completion,
         "--version": _version,
         "--help": _help,
         "-h": _help,
@@ -159,8 +163,19 @@ def _version(_: list[str]) -> int:
     return OK
 
 
-def _help(_: list[str]) -> int:
-    show(USAGE)
+def _completion(argv: list[str]) -> int:
+    from bireme.cli import completion
+
+    return completion.main(argv)
+
+
+def _help(argv: list[str]) -> int:
+    if not argv:
+        show(USAGE)
+        return OK
+    from bireme.cli.help import help_on
+
+    show(help_on(argv))
     return OK
 
 

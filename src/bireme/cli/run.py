@@ -38,10 +38,10 @@ def main(argv: list[str]) -> int:
 
 def carry_out(parsed: Parsed) -> int:
     """Run a parsed command line; return the exit code."""
-    if parsed.options["help"]:
+    if parsed.options["help"] or parsed.options["help_all"]:
         from bireme.cli.help import run_help
 
-        show(run_help())
+        show(run_help(everything=parsed.options["help_all"]))
         return OK
     if parsed.options["autotuning"]:
         from bireme.cli import tune
