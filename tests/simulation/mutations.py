@@ -82,6 +82,7 @@ def _without_row(state: str, event: str) -> Callable[[], object]:
 
 _AGENT, _CREW = "bireme.agent.remote:RemoteAgent", "bireme.cluster.cluster_crew:ClusterCrew"
 _NODE, _HEARTBEAT = "bireme.agent.node:NodeProcesses", "bireme.cluster.heartbeat:Heartbeat"
+_PREFLIGHT = "bireme.cluster.preflight:PreflightCrew"
 _BOOTSTRAP, _CHANNEL = "bireme.cluster.bootstrap:Bootstrap", "bireme.control.channel:Channel"
 
 MUTATIONS = (
@@ -91,7 +92,7 @@ MUTATIONS = (
     ),
     Mutation("loss-by-arrival", f"{_CREW}._on_guardian_lost", "member.our_time(lost.when)", "self._session.loop.now()"),
     Mutation("answer-halted", f"{_BOOTSTRAP}._check_answer", "silence.look(due, ", "-silence.since + max(due, "),
-    Mutation("silent-before-its-end", f"{_CREW}._last_heard", "> owed", "> 1e9"),
+    Mutation("silent-before-its-end", f"{_PREFLIGHT}._last_heard", "> owed", "> 1e9"),
     # Silence.
     Mutation("runner-waits-five-times", f"{_HEARTBEAT}._is_silent", "> self._seconds", "> 5 * self._seconds"),
     Mutation("runner-waits-half", f"{_HEARTBEAT}._is_silent", "> self._seconds", "> self._seconds / 2"),
@@ -109,7 +110,7 @@ MUTATIONS = (
         "blame-the-last", "bireme.result.verdict:Verdict._blame", "when < self._when", "when > self._when or news"
     ),
     Mutation("blame-the-first-news", "bireme.result.verdict:Verdict._blame", "when < self._when", "news"),
-    Mutation("end-not-dated-back", f"{_CREW}._last_heard", "now - _NEWS", "now"),
+    Mutation("end-not-dated-back", f"{_PREFLIGHT}._last_heard", "now - _NEWS", "now"),
     Mutation("silence-by-arrival", f"{_HEARTBEAT}._beat", "member.silence.since", "now"),
     # The end of all processes.
     Mutation(
@@ -121,11 +122,17 @@ MUTATIONS = (
     Mutation("cut-off-not-stopped", f"{_AGENT}._cut_off", "self._node.stop()", "pass"),
     Mutation("ladder-never-kills", "", "", "", apply=_without_row("stopping", "deadline")),
     Mutation("strays-spared", "", "", "", apply=_without_row("running", "deserted")),
-    Mutation("lost-is-alive", f"{_CREW}._declare_lost", 'member.protocol.on("lose")', "pass"),
+    Mutation("lost-is-alive", f"{_PREFLIGHT}._declare_lost", 'member.protocol.on("lose")', "pass"),
     # Epochs.
     Mutation("old-epoch-let-back", f"{_BOOTSTRAP}.hello", "if hello.earlier:", "if False:", elastic=True),
     Mutation("lost-stays-present", "bireme.elastic.roster:Roster.lose", "in self._names", "in ()", elastic=True),
-    Mutation("too-few-begin", f"{_BOOTSTRAP}._without_the_absent", "< epoch.min_nodes", "< 1", elastic=True),
+    Mutation(
+        "too-few-begin",
+        "bireme.elastic.epoch_crew:EpochCrew._unfit",
+        ">= self._job.spec.min_nodes",
+        ">= 1",
+        elastic=True,
+    ),
 )
 
 
