@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 
 from bireme.launch import placement
+from bireme.options import conflicts
 from bireme.resources import program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from bireme.cluster.agent_launch import LauncherCommands
     from bireme.job import JobSpec
     from bireme.planning.start import Sketch, StartPlan
     from bireme.result.outcome import Outcome
@@ -38,7 +40,13 @@ def run(
     Raises:
         BadInputError: the job cannot be run as described; nothing has been started.
     """
+    conflicts.refuse(conflicts.of_job(spec))
     environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
+    if spec.rendezvous:
+        from bireme.launch import typed_on_each_node
+
+        if typed_on_each_node.applies(spec, environ):
+            return typed_on_each_node.run(spec, environ)
     if spec.elastic and not spec.by_hand:
         from bireme.elastic import elastic_job
 
@@ -56,19 +64,27 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
     Raises:
         BadInputError: the job cannot be run as described.
     """
-    return sketch(spec, environ).whole()
+    return preview(spec, environ)[0].whole()
 
 
-def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
-    """The plan of a job, whose nodes are made on demand.
+def preview(spec: JobSpec, environ: Mapping[str, str] | None = None) -> tuple[Sketch, LauncherCommands | None]:
+    """The plan, whose nodes are made on demand, and the command lines of the launcher (``None``: none is used).
 
     Raises:
         BadInputError: the job cannot be run as described.
     """
+    conflicts.refuse(conflicts.of_job(spec))
+    environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
+    if spec.rendezvous:
+        from bireme.launch import typed_on_each_node
+
+        if typed_on_each_node.applies(spec, environ):
+            return typed_on_each_node.plan(spec, environ), None
     if spec.elastic:  # the given address is used only while it is the first node's
         run_id = spec.run_id or "<made at the start>"
         spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
-    return placement.plan(program.recognized(spec), _inherited() if environ is None else environ)
+    place = placement.resolve(spec, environ)
+    return placement.plan(spec, environ, place), placement.launcher_commands(spec, environ, place)
 
 
 def _inherited() -> Mapping[str, str]:

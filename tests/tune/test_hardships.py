@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from bireme.cli.options import RUN, parse
+from bireme.cli.parser import parse
 from bireme.cli.tune import make_request
+from bireme.options.table import select
 from bireme.tune.journal import Journal
 from tests import needs
 from tests.cluster.basics import children
@@ -303,7 +304,7 @@ def test_a_port_that_is_taken_beforehand(desk):
 def test_the_real_job_is_as_wide_as_its_experiments(tmp_path, monkeypatch, words, shape, real):
     """Also where the first nodes are too small for it."""
     monkeypatch.chdir(tmp_path)
-    parsed = parse(RUN, [*words.split(), str(CONTRACT), "--deepspeed_config", "ds.json"])
+    parsed = parse(select("run"), [*words.split(), str(CONTRACT), "--deepspeed_config", "ds.json"])
     request = make_request(parsed.replace(options={**parsed.options, "autotuning": "tune"}), clean_environ())
     assert str(request.shape) == shape
     hosts = f"--hosts={words.split()[1]}"

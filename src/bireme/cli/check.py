@@ -5,44 +5,47 @@ from __future__ import annotations
 import os
 import sys
 
-from bireme.cli.options import NODES, RESOURCES, Option, parse
+from bireme.cli.parser import parse
 from bireme.cli.run import report
 from bireme.cli.spec import nodes_spec
 from bireme.errors import OK
-from bireme.logs.console import complain, show
+from bireme.logs.console import complain, printable, show
+from bireme.options.table import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.job import JobSpec
-
-_HELP = Option(("--help", "-h"), "show this help")
-CHECK: dict[str, tuple[Option, ...]] = {
-    "nodes": tuple(option for option in NODES if option.dest not in ("no_ssh", "node_rank", "no_ssh_check")),
-    "resources": tuple(option for option in RESOURCES if not option.dest.startswith("bind_")),
-    "other": (Option(("--venv_script",), "source this file first, as the job does", "word", "FILE"), _HELP),
-}
-"""The options of ``bireme check``."""
+    from bireme.launch.placement import Agents, ByHand, NativeRanks
 
 
 def main(argv: list[str]) -> int:
     """Run ``bireme check ARGV``; return 0 if every node is fit, else 1."""
-    parsed = parse(CHECK, argv)
+    parsed = parse(select("check"), argv)
     if parsed.options["help"]:
         from bireme.cli.help import check_help
 
-        show(check_help(CHECK))
+        show(check_help())
         return OK
     spec = nodes_spec(parsed)
     from bireme.launch import placement
 
-    found = placement.find(spec, os.environ)
-    if found is None:
-        return _check_here(spec)
-    from bireme.cluster import many_nodes, preflight_report
+    # Where nodes are declared, all of them are asked through agents, also this machine if it is the only one.
+    place = placement.resolve(spec.replace(force_multi=True), os.environ)
+    return _check_here(spec) if isinstance(place, placement.ThisMachine) else _check_nodes(spec, place)
 
-    outcome = many_nodes.run(spec, os.environ, found, checked=preflight_report.inventory)
-    report(outcome)
-    return OK if outcome.exit_code == OK else 1
+
+def _check_nodes(spec: JobSpec, place: ByHand | Agents | NativeRanks) -> int:
+    """Check nodes through agents; return 0 if all are fit, else 1."""
+    from bireme.cluster import agent_launch, preflight_report
+    from bireme.cluster.preflight import preflight
+
+    nodes = place.nodes
+    found = preflight(spec, os.environ, nodes, agent_launch.launcher_name(spec, nodes.pool))
+    if found.outcome.exit_code != OK:
+        report(found.outcome)
+        return 1
+    show(printable(preflight_report.inventory({answer.name: answer.facts for answer in found.answers if answer.facts})))
+    return OK
 
 
 def _check_here(spec: JobSpec) -> int:

@@ -12,7 +12,7 @@ import re
 from argparse import Namespace
 
 from bireme import isolated
-from bireme.cli.options import Parsed
+from bireme.cli.parser import Parsed
 from bireme.cli.tune import NOT_SHARED, with_accelerator, words_of
 from bireme.deepspeed.arguments import parsed_again
 from bireme.errors import BadInputError
