@@ -251,7 +251,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--local_rank_arg",),
-            help="always pass --local_rank (default: only if the script mentions it)",
+            help="always pass --local_rank (default: only if the script names it in its code)",
             commands=_RANKS,
             sets="always",
         ),
