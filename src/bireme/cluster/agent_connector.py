@@ -92,7 +92,7 @@ class AgentConnector:
                 name=agent.name,
                 slots=agent.slots,
                 exports=self._exports(agent, agent.channel.readable),
-                unset=self._cluster_job.launch.backend.RANK_VARIABLES,
+                unset=self._cluster_job.launch.backend.rank_variables,
             )
         )
 
