@@ -20,7 +20,8 @@ from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
 from bireme.planning.exports import NAMES, PREFIXES
-from bireme.planning.start import JobFacts, NodeFacts, start_plan
+from bireme.planning.start import start_plan
+from bireme.planning.start_facts import JobFacts, NodeFacts
 from bireme.process.stop_ladder import TABLE
 from bireme.resources.devices import ACCELERATORS, visible_variables
 from bireme.result import outcome
