@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from bireme.launch import placement
+from bireme.options import conflicts
 from bireme.resources import program
 
 TYPE_CHECKING = False
@@ -39,7 +40,13 @@ def run(
     Raises:
         BadInputError: the job cannot be run as described; nothing has been started.
     """
+    conflicts.refuse(conflicts.of_job(spec))
     environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
+    if spec.rendezvous:
+        from bireme.launch import typed_on_each_node
+
+        if typed_on_each_node.applies(spec, environ):
+            return typed_on_each_node.run(spec, environ)
     if spec.elastic and not spec.by_hand:
         from bireme.elastic import elastic_job
 
@@ -57,8 +64,7 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
     Raises:
         BadInputError: the job cannot be run as described.
     """
-    environ, spec = _inherited() if environ is None else environ, _as_planned(spec)
-    return placement.plan(spec, environ, placement.resolve(spec, environ)).whole()
+    return preview(spec, environ)[0].whole()
 
 
 def preview(spec: JobSpec, environ: Mapping[str, str] | None = None) -> tuple[Sketch, LauncherCommands | None]:
@@ -67,17 +73,18 @@ def preview(spec: JobSpec, environ: Mapping[str, str] | None = None) -> tuple[Sk
     Raises:
         BadInputError: the job cannot be run as described.
     """
-    environ, spec = _inherited() if environ is None else environ, _as_planned(spec)
+    conflicts.refuse(conflicts.of_job(spec))
+    environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
+    if spec.rendezvous:
+        from bireme.launch import typed_on_each_node
+
+        if typed_on_each_node.applies(spec, environ):
+            return typed_on_each_node.plan(spec, environ), None
+    if spec.elastic:  # the given address is used only while it is the first node's
+        run_id = spec.run_id or "<made at the start>"
+        spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
     place = placement.resolve(spec, environ)
     return placement.plan(spec, environ, place), placement.launcher_commands(spec, environ, place)
-
-
-def _as_planned(spec: JobSpec) -> JobSpec:
-    """The job with what an elastic job leaves open: the given address is used only while it is the first node's."""
-    spec = program.recognized(spec)
-    if not spec.elastic:
-        return spec
-    return spec.replace(master_addr=None, num_nodes=None, run_id=spec.run_id or "<made at the start>")
 
 
 def _inherited() -> Mapping[str, str]:

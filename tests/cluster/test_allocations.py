@@ -103,6 +103,96 @@ def test_sbatch(slurm_cluster: Testbed, shared_dir: Path) -> None:
     assert looks[0]["environ"]["MASTER_ADDR"] == slurm_cluster["node1"].ip
 
 
+def in_batch(jobs: Jobs, options: list[str], command: list[str]) -> str:
+    """What ``sbatch OPTIONS`` of a script with this command has written, and the code of the command."""
+    script = jobs.write("job.sh", f"#!/bin/sh\ncd {jobs.shared}\n{shlex.join(command)}\necho code $?\n")
+    out = jobs.shared / "job.out"
+    jobs.login.run(["sbatch", *options, "--output", str(out), "--chdir", str(jobs.shared), str(script)])
+    wait_until("its end", lambda: not jobs.testbed.slurm_jobs(), 200)  # --wait would look ever less often
+    return out.read_text()
+
+
+@pytest.mark.parametrize("tasks", [("-N2", "-n4"), ("-N2", "--ntasks-per-node=1"), ("-N1", "-n2")], ids=" ".join)
+def test_the_same_ranks_under_sbatch_and_salloc(
+    slurm_cluster: Testbed, shared_dir: Path, tasks: tuple[str, ...]
+) -> None:
+    """The shell of salloc is on the login host, and cannot see what the nodes have; that of sbatch is on a node."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    interactive = in_allocation(jobs, list(tasks))
+    for old in shared_dir.glob("[0-9]*.json"):
+        old.unlink()
+    said = in_batch(jobs, list(tasks), bireme("run", str(shared_dir / "look.py")))
+    assert "code 0" in said, said
+    batch = jobs.looked(subprocess.CompletedProcess((), 0))
+    # Without the devices: slots that are declared are named there even where no device is found.
+    assert [row[:-1] for row in rows(batch)] == [row[:-1] for row in rows(interactive)]
+    if "-n4" in tasks or "-n2" in tasks:
+        count = len(interactive)
+        assert count == int(tasks[1][2:])
+        assert f"its {count} tasks are the slots" in interactive.done.stderr and f"its {count} tasks are" in said
+
+
+def test_salloc_with_gpus_and_tasks(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """The nodes show devices, which count, and not the tasks."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    with gpus(slurm_cluster.nodes):
+        looks = in_allocation(jobs, ["-N2", "-n2", "--overcommit", "--ntasks-per-node=2", "--gres=gpu:3"])
+    assert hosts(looks) == ["node1"] * 3 + ["node2"] * 3
+
+
+# -- a command that srun starts once for each task -------------------------------------------------
+
+
+def test_srun_starts_it_several_times(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """Each task would run the whole job: none does, and one of them says what to type."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    look = jobs.write("look.py", LOOK)
+    command = [
+        "salloc",
+        "--quiet",
+        "-N2",
+        "srun",
+        "-N2",
+        "-n3",
+        "--overcommit",
+        *bireme("run", "--num_gpus", "2", look),
+    ]
+    done = jobs.login.run(list(map(str, command)), cwd=str(shared_dir), check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("srun has started this command 3 times") == 1, done.stderr
+    assert f"type it without srun: bireme run --num_gpus 2 {look}" in done.stderr
+    assert not list(shared_dir.glob("*.json"))
+
+
+def test_srun_in_a_batch_script(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    said = in_batch(jobs, ["-N2"], ["srun", *bireme("run", str(jobs.write("look.py", LOOK)))])
+    assert said.count("srun has started this command 2 times") == 1 and "code 2" in said, said
+    assert not list(shared_dir.glob("*.json"))
+
+
+def test_srun_starts_it_once(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """On a node of the allocation, in a step of one task; its agents are tasks of a step of their own."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    look = jobs.write("look.py", LOOK)
+    command = ["salloc", "--quiet", "-N2", "srun", "-N1", "-n1", *bireme("run", "--num_gpus", "2", str(look))]
+    done = jobs.login.run(command, cwd=str(shared_dir), check=False)
+    assert done.returncode == 0, done.stderr
+    assert hosts(jobs.looked(done)) == ["node1", "node1", "node2", "node2"]
+
+
+def test_srun_starts_a_job_on_each_node(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """That is what ``--hosts localhost`` asks for."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    say = jobs.write("say.py", "import os\nopen('on-' + os.uname().nodename, 'w').write(os.environ['WORLD_SIZE'])\n")
+    words = ("run", "--hosts", "localhost:2", str(say))
+    done = jobs.login.run(
+        ["salloc", "--quiet", "-N2", "srun", "-N2", "-n2", *bireme(*words)], cwd=str(shared_dir), check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path.name: path.read_text() for path in shared_dir.glob("on-*")} == {"on-node1": "2", "on-node2": "2"}
+
+
 @pytest.mark.slow
 def test_scancel_stops_everything(slurm_cluster: Testbed, shared_dir: Path) -> None:
     jobs = Jobs(slurm_cluster, "slurm", shared_dir)

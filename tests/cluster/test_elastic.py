@@ -426,6 +426,20 @@ def test_where_the_ranks_meet(elastic: Elastic) -> None:
     elastic.end(process)
 
 
+@pytest.mark.parametrize("named", ["node1", "node2"])
+def test_the_command_line_of_deepspeed(elastic: Elastic, named: str) -> None:
+    """Typed on the login host, with the address of a node, which is used if that node is the first."""
+    elastic.hostfile(NODES[:2])
+    (elastic.folder / "go").touch()
+    words = ["--hostfile", "hosts", "--elastic_training", "--min_elastic_nodes", "1", "--max_elastic_nodes", "2"]
+    command = [sys.executable, "-m", "bireme.deepspeed.runner", *words, "--master_addr", named, "rank.py", "go"]
+    done = elastic.login.run(command, cwd=str(elastic.folder), check=False)
+    assert done.returncode == 0, done.stderr
+    met = {line.split("here ")[1].split()[6] for line in done.stdout.splitlines() if "here " in line}
+    assert len(met) == 1 and met <= {"node1", elastic.testbed["node1"].ip}, done.stdout
+    assert (met == {"node1"}) == (named == "node1")
+
+
 def test_no_allocation(slurm_cluster: Testbed, shared_dir: Path) -> None:
     jobs = Jobs(slurm_cluster, "slurm", shared_dir)
     done = jobs.run("--elastic_training", jobs.write("rank.py", RANK))

@@ -58,7 +58,17 @@ def end(rank: int, code: int = 0) -> RankEnd:
     return RankEnd(rank, "node1", "cuda:0", 4711, code, by_signal=False, seconds=1.5, stopped=False)
 
 
-ASK = Ask(spec=SPEC, cwd="/", heartbeat=10.0, first=True, name="node1", slots=None, exports={"A": "ü"}, unset=("PMI_",))
+ASK = Ask(
+    spec=SPEC,
+    cwd="/",
+    heartbeat=10.0,
+    first=True,
+    name="node1",
+    slots=None,
+    tasks=2,
+    exports={"A": "ü"},
+    unset=("PMI_",),
+)
 START = Start(node=PLAN, accelerator="cuda", grace=10.0, window=1 << 20, rest=0.5)
 TO_AGENT: tuple[Message, ...] = (
     ASK,
@@ -84,7 +94,7 @@ FROM_AGENT: tuple[Message, ...] = (
     Eof(rank=1, number=2),
     Say(level="warning", text="disk full"),
     Unfit(problems=("cannot fork",)),
-    GuardianLost(pid=12),
+    GuardianLost(pid=12, when=345.75),
     Signalled(signum=15, when=13.0),
     Over(killed=1, stuck=("12 (python, state D)",)),
     Pong(sent=1.25, now=77.0),

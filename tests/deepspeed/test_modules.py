@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bireme.deepspeed.launch import terminate_process_tree
-from bireme.deepspeed.runner import encode_world_info
+from bireme.deepspeed.runner import encode_world_info, parse_args
 from tests.conftest import clean_environ
 
 SAY = "import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:], flush=True)\n"
@@ -55,6 +55,12 @@ def test_without_local_rank(folder: Path, name: str) -> None:
     world = (f"--world_info={encode_world_info({'a': [0]})}",) if name == "launch" else ("--num_gpus", "1")
     done = module(name, *world, "--accelerator", "cpu", "--no_local_rank", "say.py", "x", cwd=folder)
     assert "rank 0 ['x']" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("words", [["--elastic_training"], ["--num_nodes", "1:2"], ["--launcher", "openmpi"]])
+def test_where_deepspeed_passes_no_local_rank(words: list[str]) -> None:
+    assert not parse_args([*words, "train.py"]).local_rank_arg
+    assert parse_args(["--launcher", "pdsh", "train.py"]).local_rank_arg
 
 
 @pytest.mark.parametrize(

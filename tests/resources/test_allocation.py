@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
-from bireme.resources.allocation import Allocation, find_allocation
+from bireme.resources.allocation import Allocation, find_allocation, slots_by_tasks
 from bireme.resources.hostfile import HostEntry
 
 
@@ -104,6 +104,32 @@ SLURM = {
         {"n1": 2, "n2": 2},
     ),
 }
+
+
+def test_tasks_on_the_login_host() -> None:
+    """It shows no device in any case: each host has to look, and only one without devices takes the tasks as slots."""
+    given = slurm("n[1-3]", SLURM_NTASKS="6", SLURM_TASKS_PER_NODE="2(x3)")
+    found = find_allocation(given)
+    assert found is not None and {entry.name: entry.tasks for entry in found.entries} == {"n1": 2, "n2": 2, "n3": 2}
+    on_node = find_allocation({**given, **ON_NODE})
+    assert on_node is not None and [(entry.slots, entry.tasks) for entry in on_node.entries] == [(2, 0)] * 3
+    with_gpus = find_allocation({**given, "SLURM_GPUS_PER_NODE": "2"})
+    assert with_gpus is not None and not any(entry.tasks for entry in with_gpus.entries)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "accelerator", "environ", "slots"),
+    [
+        (2, "cpu", {}, ("0", "1")),
+        (2, "cpu", ON_NODE, ("0", "1")),
+        (0, "cpu", ON_NODE, None),
+        (2, "cuda", ON_NODE, ("0", "1")),  # as under sbatch, the job asked for tasks and no GPUs
+        (2, "cuda", {**ON_NODE, "CUDA_VISIBLE_DEVICES": "2,3"}, None),
+        (2, "cuda", {}, None),  # over ssh, nothing says whether the job has them
+    ],
+)
+def test_slots_by_tasks(tasks: int, accelerator: str, environ: dict[str, str], slots: tuple[str, ...] | None) -> None:
+    assert slots_by_tasks(tasks, accelerator, environ) == slots
 
 
 GPUS = {  # where they are known of every host

@@ -11,7 +11,7 @@ from bireme.control.messages import Hello
 from bireme.errors import BiremeError
 from bireme.logs.rankfiles import prepare
 from bireme.process import activation
-from bireme.resources import devices, locality, program, rendezvous_port
+from bireme.resources import allocation, devices, locality, program, rendezvous_port
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,12 +48,13 @@ class NodePreflight:
             "addresses": tuple(locality.own_addresses()),
         }
 
-    def examine(self, cwd: str, slots: Sequence[str] | None) -> None:
+    def examine(self, cwd: str, slots: Sequence[str] | None, tasks: int = 0) -> None:
         """Check everything but the port, and change to the working directory.
 
         Args:
             cwd: the working directory.
             slots: those that the pool declares; ``None``: all that are found.
+            tasks: the number of slots if none are declared and no device is shown; 0: the default.
         """
         try:
             os.chdir(cwd)
@@ -61,7 +62,7 @@ class NodePreflight:
             self.problems.append(f"cannot change to the working directory {cwd}: {error.strerror}")
         else:
             self._program()
-        self._devices(slots)
+        self._devices(slots, tasks)
 
     def _program(self) -> None:
         spec, flag = self._spec, ""
@@ -79,11 +80,13 @@ class NodePreflight:
             self.problems.append(str(error))
         self.found.update(interpreter=self.interpreter, local_rank_flag=flag)
 
-    def _devices(self, slots: Sequence[str] | None) -> None:
+    def _devices(self, slots: Sequence[str] | None, tasks: int) -> None:
         spec = self._spec
         try:
             there = devices.discover(spec.accelerator, self._own)
             filtered = bool(spec.include or spec.exclude)
+            if slots is None and not filtered and spec.num_gpus is None:
+                slots = allocation.slots_by_tasks(tasks, there.accelerator, self._own)
             mine = devices.remote_slots(there, slots, num_gpus=spec.num_gpus, filtered=filtered)
             facts = node_facts(spec, self._own, "", len(mine), "")
         except BiremeError as error:

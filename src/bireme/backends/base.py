@@ -25,12 +25,20 @@ CONNECT_TIMEOUT = 10
 
 
 class HostLaunch(Value):
-    """A node to start an agent on: its name in the pool, and its own user or port, if any. ``local``: this machine."""
+    """A node to start an agent on.
+
+    Attributes:
+        name: its name in the pool.
+        user, port: its own, if any.
+        local: whether it is this machine.
+        tasks: the number of its slots if it shows no device (see `HostEntry`).
+    """
 
     name: str
     user: str | None = None
     port: int | None = None
     local: bool = False
+    tasks: int = 0
 
     @property
     def target(self) -> str:

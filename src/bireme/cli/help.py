@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 
-from bireme.cli.options import AGENT, RUN, TUNING, Option
+from bireme.errors import BadInputError
+from bireme.options.table import select
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bireme.options.option import Groups, Option
 
 _HEAD = """\
 usage: bireme run [options] script.py [script arguments]
@@ -62,39 +67,73 @@ the job on the other nodes. JOB is the pid that the job prints when it starts, a
 """
 
 
-def run_help() -> str:
-    """The page of ``bireme run --help``."""
-    return _page(_HEAD, RUN)
+HEADS = {"run": _HEAD, "tune": _TUNE_HEAD, "check": _CHECK_HEAD, "drain": _DRAIN_HEAD}
+"""The first part of each command's page, without its options."""
+
+
+def run_help(*, everything: bool = False) -> str:
+    """The page of ``bireme run --help``, or with ``everything`` of ``--help-all``."""
+    return _page(HEADS["run"], select("run"), "" if everything else "run")
+
+
+def help_on(words: list[str]) -> str:
+    """What ``bireme help WORDS`` shows: a command's page, with ``--all`` all its options, with ``--man`` the manual.
+
+    Raises:
+        BadInputError: there is no such command.
+    """
+    if words == ["--man"]:
+        from bireme.cli.man_page import man_page
+
+        return man_page()
+    everything = "--all" in words
+    pages = {
+        "run": lambda: run_help(everything=everything),
+        "tune": lambda: tune_help(everything=everything),
+        "check": check_help,
+        "drain": drain_help,
+    }
+    names = [word for word in words if word != "--all"]
+    if len(names) != 1 or names[0] not in pages:
+        raise BadInputError("expected the name of a command", hint=f"bireme help {', '.join(pages)}, or --man")
+    return pages[names[0]]()
 
 
 def agent_help() -> str:
     """The page of ``python -m bireme.agent --help``."""
-    return _page(_AGENT_HEAD, AGENT)
+    return _page(_AGENT_HEAD, select("agent"))
 
 
-def tune_help() -> str:
-    """The page of ``bireme tune --help``."""
-    return _page(_TUNE_HEAD, {"tuning": TUNING, **RUN})
+def tune_help(*, everything: bool = False) -> str:
+    """The page of ``bireme tune --help``, or with ``everything`` of ``--help-all``."""
+    groups = select("tune")
+    return _page(HEADS["tune"], {"tuning": groups.pop("tuning"), **groups}, "" if everything else "tune")
 
 
-def drain_help(groups: dict[str, tuple[Option, ...]]) -> str:
+def drain_help() -> str:
     """The page of ``bireme drain --help``."""
-    return _page(_DRAIN_HEAD, groups)
+    return _page(HEADS["drain"], select("drain"))
 
 
-def check_help(groups: dict[str, tuple[Option, ...]]) -> str:
+def check_help() -> str:
     """The page of ``bireme check --help``."""
-    return _page(_CHECK_HEAD, groups)
+    return _page(HEADS["check"], select("check"))
 
 
-def _page(head: str, groups: dict[str, tuple[Option, ...]]) -> str:
+def _page(head: str, groups: Groups, short: str = "") -> str:
+    """A help page; ``short``: the command of which only the common options are shown, "" for all options."""
     width = min(max(_columns(), 60), 100)
     lines = [head]
     for title, options in groups.items():
+        shown = [option for option in options if not short or option.common or (short, title) == ("tune", "tuning")]
+        if not shown:
+            continue
         lines.append(f"{title}:")
-        for option in options:
+        for option in shown:
             lines += _entry(option, width)
         lines.append("")
+    if short:
+        lines.append(f"bireme {short} --help-all shows all {sum(map(len, groups.values()))} options")
     lines.append("docs/exit-codes.md explains the exit codes")
     return "\n".join(lines) + "\n"
 
@@ -102,7 +141,7 @@ def _page(head: str, groups: dict[str, tuple[Option, ...]]) -> str:
 def _entry(option: Option, width: int) -> list[str]:
     short = [name for name in option.names if not name.startswith("--")]
     long = [name for name in option.names if name.startswith("--")]
-    left = "  " + ", ".join([*short, *long]) + (f" {option.metavar}" if option.metavar else "")
+    left = "  " + ", ".join([*short, *long]) + (f" {option.placeholder}" if option.placeholder else "")
     text = option.help
     if option.kind == "choice" and "prefix" not in option.choices:
         text += f": {', '.join(option.choices)}"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from bireme.cli.options import RUN, parse
+import os
+
+from bireme.cli import duplicate_starts
+from bireme.cli.parser import parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import complain, show
+from bireme.options.other_launchers import needless
+from bireme.options.table import select
 from bireme.resources.program import recognized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bireme.cli.options import Parsed
+    from bireme.cli.parser import Parsed
     from bireme.job import JobSpec
     from bireme.result.outcome import Outcome
 
@@ -23,15 +28,20 @@ _PATIENCE = 2.0
 
 def main(argv: list[str]) -> int:
     """Run ``bireme run ARGV``; return the exit code."""
-    return carry_out(parse(RUN, argv))
+    groups, typed = select("run"), " ".join(argv)
+    if "config" not in typed and not any(name.startswith("PET_") for name in os.environ):
+        return carry_out(parse(groups, argv))
+    from bireme.cli.defaults import parse_run
+
+    return carry_out(parse_run(groups, argv, os.environ))
 
 
 def carry_out(parsed: Parsed) -> int:
     """Run a parsed command line; return the exit code."""
-    if parsed.options["help"]:
+    if parsed.options["help"] or parsed.options["help_all"]:
         from bireme.cli.help import run_help
 
-        show(run_help())
+        show(run_help(everything=parsed.options["help_all"]))
         return OK
     if parsed.options["autotuning"]:
         from bireme.cli import tune
@@ -39,8 +49,10 @@ def carry_out(parsed: Parsed) -> int:
         return tune.carry_out(parsed)
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
     spec = recognized(job_spec(parsed))
-    if parsed.options["json"] and not parsed.options["dry_run"]:
-        raise BadInputError("--json only works with --dry_run", hint="add --dry_run")
+    duplicate_starts.refuse(spec, os.environ)
+    for line in needless(parsed.options, torchrun=bool(spec.rendezvous)):
+        if spec.log_level in ("debug", "info"):
+            complain(line)
     if parsed.options["dry_run"]:
         return _dry_run(spec, as_json=parsed.options["json"])
     return _run_and_record(spec, place) if place else _run(spec)

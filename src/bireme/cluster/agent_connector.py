@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 from bireme.cluster.agent_handle import allocation_of, find_agent
 from bireme.control.channel import Channel
@@ -91,6 +90,7 @@ class AgentConnector:
                 first=agent.index == 0 or self._cluster_job.spec.elastic,
                 name=agent.name,
                 slots=agent.slots,
+                tasks=agent.host.tasks,
                 exports=self._exports(agent, agent.channel.readable),
                 unset=self._cluster_job.launch.backend.rank_variables,
             )
@@ -114,7 +114,7 @@ class AgentConnector:
         if agent is None:
             os.close(fd)
             note = f"the launcher started an agent on {who.get('hostname', '?')}, which is not a node of this job"
-            self._session.trouble("unfit", note, time.monotonic())
+            self._session.trouble("unfit", note, self._session.loop.now())
         elif agent.channel is not None or agent.state != "connecting":
             os.close(fd)
         else:

@@ -180,4 +180,7 @@ def _commands(
 
 
 def _launches(entries: Sequence[HostEntry], here: str | None) -> tuple[HostLaunch, ...]:
-    return tuple(base.HostLaunch(entry.name, entry.user, entry.port, entry.name == here) for entry in entries)
+    return tuple(
+        base.HostLaunch(name=entry.name, user=entry.user, port=entry.port, local=entry.name == here, tasks=entry.tasks)
+        for entry in entries
+    )

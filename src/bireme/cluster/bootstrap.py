@@ -10,6 +10,7 @@ import re
 from functools import partial
 
 import bireme
+from bireme.control.silence import BEATS, Silence
 from bireme.errors import BadInputError
 
 TYPE_CHECKING = False
@@ -26,6 +27,7 @@ AT_ONCE = 64
 """How many launcher processes connect at a time, where each node has its own."""
 _ANSWER_WAIT = 30.0
 """Seconds from the start of a launcher process to the agent's hello."""
+_TICK = 0.001
 _WORDS_WAIT = 1.0
 """Seconds to wait for more lines of a launcher process about a node that it could not reach."""
 
@@ -67,10 +69,17 @@ class Bootstrap:
     def begin(self, member: AgentHandle) -> None:
         """Wait for this node, whose launcher process was started: it has `_ANSWER_WAIT` seconds to answer."""
         member.protocol.on("begin")
-        self._session.loop.after(_ANSWER_WAIT, lambda: self._no_answer(member))
+        self._await_answer(member, Silence(self._session.loop.now()), _ANSWER_WAIT / BEATS)
 
-    def _no_answer(self, member: AgentHandle) -> None:
-        if member.state == "connecting":
+    def _await_answer(self, member: AgentHandle, silence: Silence, seconds: float) -> None:
+        timer = self._session.loop.after(seconds, lambda: self._check_answer(member, silence, timer.due))
+
+    def _check_answer(self, member: AgentHandle, silence: Silence, due: float) -> None:
+        """Give up an agent that does not answer. Time for which we were halted, maybe with it, does not count."""
+        left = _ANSWER_WAIT - silence.look(due, self._session.loop.now())
+        if member.state == "connecting" and left > _TICK:
+            self._await_answer(member, silence, min(left, _ANSWER_WAIT / BEATS))
+        elif member.state == "connecting":
             said = self._launcher.stderr(member.index if self._one_by_one else 0)
             self.fail(member, [f"no answer within {_ANSWER_WAIT:g} s", *said.splitlines()[-3:]])
 

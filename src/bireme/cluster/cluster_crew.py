@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from bireme.cluster.node_plans import node_plans
 from bireme.cluster.output_credit import WINDOW, OutputCredit
 from bireme.cluster.preflight import PreflightCrew
@@ -26,6 +24,7 @@ from bireme.logs.rankfiles import RankFiles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from bireme.agent.machine import Machine
     from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
 class ClusterCrew(PreflightCrew):
     """A crew of many nodes. For the arguments see `PreflightCrew`."""
 
-    def __init__(self, session: Session, job: ClusterJob, pid_file: PidFile) -> None:
-        super().__init__(session, job, pid_file)
+    def __init__(self, session: Session, job: ClusterJob, pid_file: PidFile, machine: Machine) -> None:
+        super().__init__(session, job, pid_file, machine)
         self._all_fit = False
         self.killed = 0
         self._credit = OutputCredit(session, self.members)
@@ -145,7 +144,7 @@ class ClusterCrew(PreflightCrew):
 
     def _on_guardian_lost(self, member: AgentHandle, lost: GuardianLost) -> None:
         note = f"agent lost on {member.name}: its guardian (pid {lost.pid}) was killed"
-        self._session.trouble("agent lost", note, time.monotonic(), (member.name,))
+        self._session.trouble("agent lost", note, member.our_time(lost.when), (member.name,))
 
     def _on_over(self, member: AgentHandle, over: Over) -> None:
         member.protocol.on("over")

@@ -45,7 +45,7 @@ class ClusterJob(Value):
         names = ", ".join(sorted(exported.variables)) or "none"
         yield "debug", f"{number} nodes of {pool.source}, by {self.launch.backend.NAME}; exported variables: {names}"
         if not spec.hosts and spec.hostfile is None and not spec.elastic:
-            yield "info", f"{number} node{'' if number == 1 else 's'}, from {pool.source}"
+            yield "info", f"{number} node{'' if number == 1 else 's'}, from {pool.source}{pool.by_tasks()}"
         yield from exported.notes()
 
     def active(self, known: Pool) -> Pool:

@@ -6,6 +6,7 @@ import os
 import sys
 
 from bireme.agent import session
+from bireme.agent.machine import MACHINE
 from bireme.cluster import agent_launch
 from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.cluster.cluster_job import ClusterJob
@@ -20,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from bireme.agent.machine import Machine
     from bireme.cluster.node_selection import Nodes
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
@@ -30,7 +32,7 @@ ONLY_NODES_KNOW = "<the node says>"
 """Placeholder in a dry run for what is known only after connecting."""
 
 
-def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) -> Outcome:
+def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str, machine: Machine = MACHINE) -> Outcome:
     """Start an agent on every node, and the ranks through them; return when nothing is left anywhere.
 
     Args:
@@ -38,6 +40,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
         environ: the environment.
         nodes: the nodes.
         launcher: the launcher's name.
+        machine: this machine.
 
     Raises:
         BadInputError: the job cannot run as described; nothing was started.
@@ -47,7 +50,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
     cluster_job = prepare(spec, environ, nodes, launcher, exported)
     options = session.SessionOptions.of(spec, cluster_job.notes(exported))
     with PidFile(os.getpid() if spec.save_pid else None) as pid_file:
-        return session.run(options, lambda of_crew: ClusterCrew(of_crew, cluster_job, pid_file))
+        return session.run(options, lambda of_crew: ClusterCrew(of_crew, cluster_job, pid_file, machine), machine.loop)
 
 
 def prepare(

@@ -29,6 +29,14 @@ class DeclaredPool(Value):
     source: str
     scheduler: str = ""
 
+    def by_tasks(self) -> str:
+        """What the number of tasks of an allocation means for the number of ranks, for messages; "": nothing."""
+        tasks = sum(entry.slots or entry.tasks for entry in self.entries) if self.scheduler else 0
+        if not tasks:
+            return ""
+        unless = " where the nodes show no devices" if any(entry.tasks for entry in self.entries) else ""
+        return f"; its {tasks} tasks are the slots{unless}"
+
 
 class Nodes(Value):
     """The nodes of a pool that a job connects to.

@@ -7,9 +7,9 @@ too: its crew goes on where a `PreflightCrew` leaves.
 from __future__ import annotations
 
 import signal
-import time
 
 from bireme.agent import session
+from bireme.agent.machine import MACHINE
 from bireme.backends.base import CONNECT_TIMEOUT
 from bireme.cluster import agent_launch, preflight_report
 from bireme.cluster.agent_connector import AgentConnector
@@ -20,6 +20,7 @@ from bireme.cluster.fault_attribution import attribute_losses
 from bireme.cluster.heartbeat import Heartbeat
 from bireme.cluster.launcher_process import LauncherProcess
 from bireme.control.messages import Hello, Pong, ProtocolError, Release, Resume, Say, Signalled, Suspend, Unfit
+from bireme.control.silence import BEATS
 from bireme.process.pid_file import PidFile
 from bireme.value import Value
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
+    from bireme.agent.machine import Machine
     from bireme.agent.session import Session
     from bireme.cluster.node_selection import Nodes
     from bireme.control.messages import Message, Output
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from bireme.planning.exports import Exports
     from bireme.result.outcome import Cause, Outcome
 
-NEWS = 0.25
+_NEWS = 0.25
 """Seconds by which the news of an agent's end may come later than the news of the failures that it causes."""
 _LAUNCHER_WAIT = 5.0
 """Seconds that the launcher may take to end after its agents were released."""
@@ -95,7 +97,7 @@ def preflight(
     crews: list[PreflightCrew] = []
 
     def crew(of_session: Session) -> PreflightCrew:
-        crews.append(PreflightCrew(of_session, job, PidFile(None)))
+        crews.append(PreflightCrew(of_session, job, PidFile(None), MACHINE))
         return crews[0]
 
     outcome = session.run(session.SessionOptions.of(spec, job.notes(exported)), crew)
@@ -117,6 +119,7 @@ class PreflightCrew:
         session: told what happens.
         job: the job that the nodes must be fit for.
         pid_file: created when the guardian of the launcher processes starts.
+        machine: the machine of the runner.
 
     Attributes:
         agents: one for each node, in the pool's order.
@@ -127,10 +130,12 @@ class PreflightCrew:
     stuck: tuple[str, ...] = ()
     logs: tuple[str, ...] = ()
 
-    def __init__(self, session: Session, job: ClusterJob, pid_file: PidFile) -> None:
+    def __init__(self, session: Session, job: ClusterJob, pid_file: PidFile, machine: Machine) -> None:
         self._session, self._job = session, job
-        pairs = enumerate(zip(job.launch.hosts, job.nodes.names, strict=True))
-        self.agents = tuple(AgentHandle(index, host, job.nodes.slots[name]) for index, (host, name) in pairs)
+        slots = job.nodes.slots
+        self.agents = tuple(
+            AgentHandle(index, host, slots[host.name], session.loop.now) for index, host in enumerate(job.launch.hosts)
+        )
         self.members = list(self.agents)
         self._admitted = self._started = self._leaving = False
         self._allocates = bool(job.launch.backend.CANCEL) and "SLURM_JOB_ID" not in job.launch.environ
@@ -154,6 +159,7 @@ class PreflightCrew:
         self._heartbeat = Heartbeat(session.loop, self.members, job.spec.heartbeat, self._lose)
         self._launcher = LauncherProcess(
             session.loop,
+            machine.start_guardian,
             job.launch.commands,
             job.launch.environ,
             on_exit=self._launcher_exit,
@@ -226,12 +232,12 @@ class PreflightCrew:
 
     def _complain(self, bad: Sequence[AgentHandle], total: int) -> None:
         note = preflight_report.complaint(bad, total)
-        self._session.trouble("unfit", note, time.monotonic(), tuple(member.name for member in bad))
+        self._session.trouble("unfit", note, self._session.loop.now(), tuple(member.name for member in bad))
 
     # -- what agents send ------------------------------------------------------------------------
 
     def _on_frame(self, member: AgentHandle, frame: Message | Output) -> None:
-        member.silence.broken(time.monotonic())
+        member.silence.broken(self._session.loop.now())
         try:
             member.protocol.admit(frame)
         except ProtocolError as error:
@@ -267,9 +273,9 @@ class PreflightCrew:
         if self._started:
             # A launcher that ends a node also signals its ranks, in any order: they are not at fault.
             note = f"agent lost on {member.name}: {reason}"
-            self._session.trouble("agent lost", note, member.our_time(signalled.when) - NEWS, (member.name,))
+            self._session.trouble("agent lost", note, member.our_time(signalled.when) - _NEWS, (member.name,))
         else:
-            self._lose(member, reason, time.monotonic())
+            self._lose(member, reason, self._session.loop.now())
 
     # -- losses ----------------------------------------------------------------------------------
 
@@ -279,7 +285,7 @@ class PreflightCrew:
             member.channel.close()
         if self._one_by_one:
             # Later: if its launcher process was killed from outside, that is about to be reported.
-            self._session.loop.after(NEWS, lambda: self._launcher.end(member.index))
+            self._session.loop.after(_NEWS, lambda: self._launcher.end(member.index))
         if not self._admitted:
             # A launcher that cannot reach one node ends the agents of all others: they are not at fault.
             member.hint = reason
@@ -299,7 +305,7 @@ class PreflightCrew:
         if self._one_by_one:
             self._launcher.end(member.index)
         if member.alive and not self._leaving:
-            self._declare_lost(member, f"it broke the protocol: {what}", time.monotonic())
+            self._declare_lost(member, f"it broke the protocol: {what}", self._session.loop.now())
 
     def _on_end(self, member: AgentHandle, reason: str) -> None:
         """A channel has ended. While connecting, the end of its launcher process tells more."""
@@ -307,9 +313,15 @@ class PreflightCrew:
             return
         if member.state in ("ready", "probed", "running"):
             reason = f"its channel was {reason}" if reason.startswith("closed") else reason
-            self._lose(member, reason, time.monotonic() - NEWS)
+            self._lose(member, reason, self._last_heard(member))
         elif member.state == "connecting" and not reason.startswith("closed"):
             self._bootstrap.fail(member, [reason])
+
+    def _last_heard(self, member: AgentHandle) -> float:
+        """When an agent whose channel has ended was lost: at its last sign of life, if it owed another one since."""
+        now, silence = self._session.loop.now(), member.silence
+        owed = self._job.spec.heartbeat / BEATS + _NEWS
+        return silence.since if silence.lasted(now) > owed else now - _NEWS
 
     def _guard_lost(self, pid: int) -> None:
         """The guardian or watcher of the launcher processes was killed, and they end with it."""
@@ -320,7 +332,7 @@ class PreflightCrew:
     def _launcher_killed(self, note: str, hosts: tuple[str, ...]) -> None:
         """The launcher was killed: date that before the lost channels that follow. An elastic job tries again."""
         cause: Cause = "agent lost" if not self._job.spec.elastic else "membership"
-        self._session.trouble(cause, note, time.monotonic() - 2 * NEWS, hosts)
+        self._session.trouble(cause, note, self._session.loop.now() - 2 * _NEWS, hosts)
 
     def _launcher_exit(self, index: int, code: int, signum: int) -> None:
         if self._leaving:

@@ -63,6 +63,7 @@ class Ask(Message):
         first: whether this node may be the first, and so has to lease a port for the rendezvous.
         name: this node's name in the pool.
         slots: those that the pool declares; None: all that it has.
+        tasks: where slots is None: their number if it shows no device; 0: its own default.
         exports: variables to add to the ranks' environment.
         unset: prefixes of variables to remove from it.
     """
@@ -73,6 +74,7 @@ class Ask(Message):
     first: bool
     name: str
     slots: tuple[str, ...] | None
+    tasks: int
     exports: Mapping[str, str]
     unset: tuple[str, ...]
 
@@ -289,9 +291,10 @@ class Unfit(Message):
 
 
 class GuardianLost(Message):
-    """The node's guardian was killed."""
+    """The node's guardian was killed; ``when``: the time on the node's monotonic clock at which that was seen."""
 
     pid: int
+    when: float
 
 
 class Signalled(Message):

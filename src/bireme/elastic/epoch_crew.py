@@ -8,6 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from bireme.agent.machine import Machine
     from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
@@ -34,14 +35,22 @@ class EpochCrew(ClusterCrew):
         session: told what happens.
         job: the job.
         pid_file: that of the whole elastic job.
+        machine: the machine of the runner.
         number: of the epoch, counted from 0.
         observer: told how the epoch goes.
     """
 
     def __init__(
-        self, session: Session, job: ClusterJob, pid_file: PidFile, *, number: int, observer: EpochObserver
+        self,
+        session: Session,
+        job: ClusterJob,
+        pid_file: PidFile,
+        machine: Machine,
+        *,
+        number: int,
+        observer: EpochObserver,
     ) -> None:
-        super().__init__(session, job, pid_file)
+        super().__init__(session, job, pid_file, machine)
         self._number, self._observer = number, observer
 
     def start(self) -> None:
@@ -57,7 +66,7 @@ class EpochCrew(ClusterCrew):
         """
         if not self._all_fit:
             self._bootstrap.judge_by_filters()
-        bad = super()._unfit()
+        bad = self._bootstrap.unfit()
         mistakes = [member for member in bad if member.has_answered and not member.hint]
         if self._number == 0 and mistakes:
             return mistakes

@@ -69,7 +69,7 @@ def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
     Raises:
         BadInputError: the pool cannot be read, filters leave nothing of it, or the job cannot run there.
     """
-    pool = _declared_pool(spec, environ)
+    pool = declared_pool(spec, environ)
     check_node_rank(spec, 1 if pool is None else len(pool.entries))
     if pool is None:
         return ThisMachine()
@@ -87,7 +87,7 @@ def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
     return ThisMachine(_this_machine(nodes)) if _is_only_here(spec, nodes) else Agents(nodes, launcher)
 
 
-def _declared_pool(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | None:
+def declared_pool(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | None:
     """The declared pool; ``None``: there is none. Modules that read a pool are imported only where one is declared."""
     declared = spec.hosts or spec.hostfile is not None or os.path.exists(_DEFAULT_HOSTFILE)
     pool = None
@@ -127,8 +127,10 @@ def _is_only_here(spec: JobSpec, nodes: Nodes) -> bool:
 
 
 def _this_machine(nodes: Nodes) -> one_machine.Declared:
-    (name,) = nodes.names
-    return one_machine.Declared(name, nodes.slots[name])
+    (entry,) = nodes.entries
+    tasks = nodes.pool.by_tasks()
+    note = f"1 node, from {nodes.pool.source}{tasks}" if tasks else ""
+    return one_machine.Declared(entry.name, nodes.slots[entry.name], entry.tasks, note)
 
 
 def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:

@@ -19,7 +19,8 @@ shared host they may be 2 and 3, which only the host knows. So the hosts are ask
   ``CUDA_VISIBLE_DEVICES`` and the like, and the user asked for several tasks per host. Slurm also sets
   ``SLURM_TASKS_PER_NODE``, to the number of cores, when the user did not ask (``sbatch -N2 --exclusive``), so
   ``SLURM_NTASKS`` must be above the number of hosts. A shell that ``salloc`` opened on the login host sees none of
-  the job's devices, so ``SLURMD_NODENAME`` must be set.
+  the job's devices (``SLURMD_NODENAME`` is not set): there each host has to look for them first (``tasks``), so that
+  a job has the same ranks under ``sbatch`` and ``salloc``.
   PBS and LSF also write one line per host when the user asked for cores, GPUs or whole hosts in other ways, so one
   line per host gives no number of slots.
 
@@ -65,7 +66,7 @@ class Allocation(Value):
     """The hosts that a scheduler has allocated to this job.
 
     Attributes:
-        entries: the hosts in the scheduler's order, with ``slots`` only where the number of tasks counts.
+        entries: the hosts in the scheduler's order, with ``slots`` or ``tasks`` only where the number of tasks counts.
         gpus: the number of GPUs on each host; ``None`` if unknown, or not the same on all.
     """
 
@@ -92,8 +93,12 @@ def _slurm(environ: Mapping[str, str]) -> Allocation | None:
         return None
     names = tuple(dict.fromkeys(_expand(nodes, where)))
     gpus = _gpus(environ, len(names))
-    tasks = {} if gpus or _shows_devices(environ) else _tasks(environ, names)
-    return Allocation("slurm", tuple(HostEntry(name, slots=tasks.get(name)) for name in names), gpus or None)
+    tasks = {} if gpus or shows_devices(environ) else _tasks(environ, names)
+    if environ.get("SLURMD_NODENAME"):
+        entries = tuple(HostEntry(name, slots=tasks.get(name)) for name in names)
+    else:
+        entries = tuple(HostEntry(name, tasks=tasks.get(name, 0)) for name in names)
+    return Allocation("slurm", entries, gpus or None)
 
 
 def _gpus(environ: Mapping[str, str], hosts: int) -> int:
@@ -115,7 +120,7 @@ def _gpus(environ: Mapping[str, str], hosts: int) -> int:
 def _tasks(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, int]:
     """The number of tasks on each host; empty if the user did not ask for tasks."""
     asked = environ.get("SLURM_NTASKS", "")
-    if not environ.get("SLURMD_NODENAME") or not asked or _number(asked, asked, "SLURM_NTASKS") <= len(names):
+    if not asked or _number(asked, asked, "SLURM_NTASKS") <= len(names):
         return {}
     where = "SLURM_TASKS_PER_NODE"
     tasks: list[int] = []
@@ -137,7 +142,7 @@ def _pbs(environ: Mapping[str, str]) -> Allocation | None:
         return None
     counts = _counted(path, "PBS_NODEFILE")
     gpus = _files.read(environ.get("PBS_GPUFILE") or os.devnull)  # Torque: one line per GPU, if any
-    return _by_counts("pbs", counts, use_counts=not gpus and not _shows_devices(environ))
+    return _by_counts("pbs", counts, use_counts=not gpus and not shows_devices(environ))
 
 
 def _lsf(environ: Mapping[str, str]) -> Allocation | None:
@@ -150,7 +155,7 @@ def _lsf(environ: Mapping[str, str]) -> Allocation | None:
     launch = marked and counts[first][0] == 1 and bool(others) and all(counts[name][0] > 1 for name in others)
     if launch:
         del counts[first]
-    return _by_counts("lsf", counts, use_counts=not launch and not _shows_devices(environ))
+    return _by_counts("lsf", counts, use_counts=not launch and not shows_devices(environ))
 
 
 def _by_counts(scheduler: Scheduler, counts: Counts, *, use_counts: bool) -> Allocation:
@@ -228,7 +233,20 @@ def _written_out(text: str, most: int, where: str) -> list[str]:
     return words
 
 
-def _shows_devices(environ: Mapping[str, str]) -> bool:
+def slots_by_tasks(tasks: int, accelerator: str, environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The slots of a node whose number of tasks counts if it shows no devices; ``None``: its devices count.
+
+    Args:
+        tasks: the number of tasks; 0: unknown.
+        accelerator: the kind of devices that the node has. Outside a step of the scheduler (over ssh), having devices
+            is the only sign that the job may use them.
+        environ: the environment on the node.
+    """
+    shown = shows_devices(environ) or (accelerator != "cpu" and "SLURMD_NODENAME" not in environ)
+    return None if shown or not tasks else tuple(map(str, range(tasks)))
+
+
+def shows_devices(environ: Mapping[str, str]) -> bool:
     """Whether a variable in the environment says that the job has devices."""
     lists = {name for kind in ACCELERATORS for name in visible_variables(kind)}.union(_LISTS_OF_DEVICES)
     return any(environ.get(name, "") not in ("", "0") for name in _NUMBERS_OF_DEVICES) or any(

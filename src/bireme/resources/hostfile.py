@@ -55,6 +55,7 @@ class HostEntry(Value):
         port: the port of the host's sshd; ``None``: ssh's default.
         slots: the number of slots; ``None``: the host is asked for its devices.
         line: the line of the hostfile, from 1; 0 if there is no file.
+        tasks: where ``slots`` is ``None``: the number of slots if the host shows no device; 0: its own default.
     """
 
     name: str
@@ -62,6 +63,7 @@ class HostEntry(Value):
     port: int | None = None
     slots: int | None = None
     line: int = 0
+    tasks: int = 0
 
 
 def read_hostfile(path: str | None = None) -> tuple[HostEntry, ...] | None:

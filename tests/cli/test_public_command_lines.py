@@ -1,0 +1,76 @@
+"""How public documentation and training scripts call their launchers, typed with the first words changed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from bireme.cli.main import main
+from tests.conftest import clean_environ
+
+DATA = Path(__file__).parent.parent / "data" / "launcher_options.txt"
+LAUNCHERS = ("torchrun", "deepspeed", "accelerate launch", "torch.distributed.run", "torch.distributed.launch")
+FROM_JOB = "(/job/hostfile)"
+
+# What cannot run as typed, by a piece of its options, and what is said.
+ANSWERS = {
+    "--master_port 66665": "--master_port: must be between 1 and 65535, not 66665",
+    "--nproc_per_node=4 --rdzv_endpoint=node1.example": "no such address: 'node1.example'",  # one node, with another's
+    "--autotuning": "cannot be used with --dry_run",  # so its words were understood
+}
+
+
+class Use(NamedTuple):
+    """One line of the data."""
+
+    source: str
+    launcher: str
+    options: str
+
+
+def uses() -> list[Use]:
+    lines = DATA.read_text(encoding="utf-8").splitlines()
+    return [Use(*map(str.strip, line.split("|"))) for line in lines if line.strip() and not line.startswith("#")]
+
+
+def typed(use: Use) -> list[str]:
+    """The words after ``bireme run``, for stand-ins of the script and the hostfile."""
+    words = shlex.split(use.options.replace(FROM_JOB, "--hostfile HOSTFILE").replace("HOSTFILE", "hosts"))
+    program = "true" if {"--no-python", "--no_python"} & set(words) else "train.py"
+    if {"-m", "--module"} & set(words):
+        program = "train"
+    return [*words, program, "--lr", "0.1", "-m", "x", "--deepspeed_config", "ds.json"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the stand-ins, and a clean environment."""
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "ds.json").write_text("{}")
+    (tmp_path / "hosts").write_text("".join(f"worker-{number} slots=8\n" for number in range(4)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.environ", clean_environ())
+    return tmp_path
+
+
+@pytest.mark.parametrize("use", uses(), ids=lambda use: f"{use.launcher} {use.options}")
+def test_runs_or_says_what_to_type(use: Use, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = main(["run", "--dry_run", *typed(use)])
+    out, err = capfd.readouterr()
+    answer = next((text for words, text in ANSWERS.items() if words in use.options), "")
+    if answer:
+        assert code == 2 and answer in err and len(err.splitlines()) <= 2
+    else:
+        assert code == 0, err
+        assert "  rank " in out or "node 0" in out
+
+
+def test_enough_sources() -> None:
+    """Both documentations, and at least ten repositories; every launcher of the data is one that we know."""
+    found = uses()
+    assert all(use.launcher.removeprefix("srun ").split(" -m ")[-1] in LAUNCHERS for use in found)
+    repositories = {use.source.split()[0] for use in found if "/" in use.source.split()[0]}
+    assert len(repositories - {"torch/distributed/run.py,", "torch/distributed/launch.py"}) >= 10
