@@ -9,12 +9,13 @@ from typing import Any
 from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.elastic import elastic_job
 from bireme.elastic.elastic_job import ElasticJob
+from bireme.elastic.epoch_crew import EpochCrew
 from bireme.job import JobSpec
 from bireme.loop import Loop
 from bireme.result.outcome import Outcome
 from tests.simulation.descriptors import End, Pipe
 from tests.simulation.nodes import Node
-from tests.simulation.run import ENVIRON, Run
+from tests.simulation.run import ENVIRON, Observed, Run
 from tests.simulation.truth import Violation
 
 
@@ -126,7 +127,7 @@ class SimulatedHelper:
         self._loop: Loop | None = None
 
     def tell(self, **request: Any) -> None:
-        node = self._run.nodes[request["found"]["entries"][0]["name"]]
+        node = self._run.nodes[request["pool"]["entries"][0]["name"]]
         random = self._run.world.random
         if node.reachable:
             self._later(random.uniform(0.2, 1.0) + 5 * node.latency + node.preflight, lambda: self._look(node))
@@ -173,6 +174,10 @@ class SimulatedHelper:
             end.close()
 
 
+class ObservedEpochCrew(Observed, EpochCrew):
+    """The real crew of an epoch, observed."""
+
+
 class ObservedJob(ElasticJob):
     """The real elastic job, known to the run."""
 
@@ -185,3 +190,4 @@ class ObservedJob(ElasticJob):
 def observe() -> None:
     """Have the real code run with what observes it."""
     elastic_job.ElasticJob = ObservedJob  # type: ignore[misc]
+    elastic_job.EpochCrew = ObservedEpochCrew  # type: ignore[misc]

@@ -6,11 +6,12 @@ import traceback
 from typing import Any
 
 from bireme.agent import remote
-from bireme.cluster import cluster_crew, many_nodes
+from bireme.cluster import many_nodes, preflight
 from bireme.cluster.agent_handle import AgentHandle
 from bireme.cluster.bootstrap import Bootstrap
 from bireme.cluster.cluster_crew import ClusterCrew
-from bireme.cluster.node_selection import Found
+from bireme.cluster.node_selection import DeclaredPool, select
+from bireme.cluster.preflight import PreflightCrew
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, Program
 from bireme.resources.hostfile import HostEntry
@@ -133,14 +134,15 @@ class Run:
             output="raw",
         )
 
-    def found(self) -> Found:
-        return Found(tuple(HostEntry(name, slots=node.slots) for name, node in self.nodes.items()), "the simulation")
+    def pool(self) -> DeclaredPool:
+        entries = tuple(HostEntry(name, slots=node.slots) for name, node in self.nodes.items())
+        return DeclaredPool(entries, "the simulation")
 
     def _go(self) -> str:
         random = self.world.random
         self.faults.plan(random.choice((0, 1, 1, 2, 2, 3, 5)), self.work + 4.0)
         self.world.at(self._bound(), self._too_long)
-        outcome = many_nodes.run(self.spec(), ENVIRON, self.found(), machine=self.machine)
+        outcome = many_nodes.run(self.spec(), ENVIRON, select(self.spec(), self.pool()), "ssh", self.machine)
         self._check(outcome)
         return f"{outcome.cause} {outcome.exit_code} {outcome.note}"
 
@@ -232,8 +234,8 @@ class Run:
             raise Violation(f"{agent.name} noticed the silence of the runner only after {awake:.3f} s")
 
 
-class ObservedCrew(ClusterCrew):
-    """The real crew; tells the run what it decides."""
+class Observed(PreflightCrew):
+    """What a crew tells the run of its decisions."""
 
     def start(self) -> None:
         run = Run.current
@@ -250,11 +252,15 @@ class ObservedCrew(ClusterCrew):
             run.nodes[member.name].given_up = True
         super()._lose(member, reason, when)
 
-    def _start(self, *arguments: Any) -> None:
+    def _start_ranks(self, *arguments: Any) -> None:
         run = Run.current
         if run is not None:
             run.starts(self)
-        super()._start(*arguments)
+        super()._start_ranks(*arguments)  # type: ignore[misc]
+
+
+class ObservedCrew(Observed, ClusterCrew):
+    """The real crew, observed."""
 
 
 class ObservedBootstrap(Bootstrap):
@@ -294,5 +300,5 @@ def observe() -> None:
     from tests.simulation import nodes
 
     many_nodes.ClusterCrew = ObservedCrew  # type: ignore[misc]
-    cluster_crew.Bootstrap = ObservedBootstrap  # type: ignore[misc]
+    preflight.Bootstrap = ObservedBootstrap  # type: ignore[misc]
     nodes.RemoteAgent = ObservedAgent  # type: ignore[misc]

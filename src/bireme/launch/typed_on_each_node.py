@@ -38,7 +38,7 @@ def applies(spec: JobSpec, environ: Mapping[str, str]) -> bool:
     """
     if spec.rendezvous != "c10d":
         return spec.rendezvous == "static"
-    return placement.find(spec.replace(num_nodes=None), environ) is None
+    return placement.declared_pool(spec.replace(num_nodes=None), environ) is None
 
 
 def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
