@@ -27,6 +27,7 @@ LAYERS = (
     {"bireme.result"},
     {"bireme.planning"},
     {"bireme.resources"},
+    {"bireme.options"},
     {"bireme.job"},
     {"bireme.loop"},
     {"bireme.validate"},

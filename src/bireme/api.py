@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from bireme.launch import placement
+from bireme.options import conflicts
 from bireme.resources import program
 
 TYPE_CHECKING = False
@@ -38,7 +39,13 @@ def run(
     Raises:
         BadInputError: the job cannot be run as described; nothing has been started.
     """
+    conflicts.refuse(conflicts.of_job(spec))
     environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
+    if spec.rendezvous:
+        from bireme.launch import typed_on_each_node
+
+        if typed_on_each_node.applies(spec, environ):
+            return typed_on_each_node.run(spec, environ)
     if spec.elastic and not spec.by_hand:
         from bireme.elastic import elastic_job
 
@@ -65,10 +72,17 @@ def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
     Raises:
         BadInputError: the job cannot be run as described.
     """
+    conflicts.refuse(conflicts.of_job(spec))
+    environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
+    if spec.rendezvous:
+        from bireme.launch import typed_on_each_node
+
+        if typed_on_each_node.applies(spec, environ):
+            return typed_on_each_node.plan(spec, environ)
     if spec.elastic:  # the given address is used only while it is the first node's
         run_id = spec.run_id or "<made at the start>"
         spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
-    return placement.plan(program.recognized(spec), _inherited() if environ is None else environ)
+    return placement.plan(spec, environ)
 
 
 def _inherited() -> Mapping[str, str]:

@@ -99,7 +99,13 @@ class JobSpec(Value):
         min_nodes, max_nodes: bounds of their number in an elastic job; ``None``: no upper bound.
         elastic_timeout: seconds that the job waits for enough nodes.
         elastic_interval: longest interval, in seconds, between two checks whether a lost node is back.
-        run_id: the same in every epoch of an elastic job.
+        run_id: the same in every epoch of an elastic job, and in all attempts.
+        role: the role of the ranks, as for torchrun.
+        virtual_local_rank: show each rank only its own device, with ``LOCAL_RANK=0``.
+        local_ranks: the local ranks whose output is shown; empty: all.
+        rendezvous: ``static`` or ``c10d`` if the command may have been typed on each node as for torchrun: with the
+            number of the node, or for PyTorch to number the nodes; "": it was not.
+        torchrun_args: options that only PyTorch's agent gets, where that starts the ranks.
     """
 
     program: Program
@@ -148,3 +154,8 @@ class JobSpec(Value):
     elastic_timeout: float = DEFAULT_ELASTIC_TIMEOUT
     elastic_interval: float = DEFAULT_ELASTIC_INTERVAL
     run_id: str = ""
+    role: str = "default"
+    virtual_local_rank: bool = False
+    local_ranks: tuple[int, ...] = ()
+    rendezvous: str = ""
+    torchrun_args: tuple[str, ...] = ()

@@ -14,6 +14,8 @@ import pytest
 from bireme.planning.masking import MASK, is_secret, masked_environment, masked_words
 from tests.conftest import clean_environ
 
+NEW_EACH_TIME = ("BIREME_JOB", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID")
+
 
 @pytest.fixture
 def witness(tmp_path):
@@ -68,7 +70,7 @@ def test_what_is_printed_is_what_a_rank_gets(stage, script, tmp_path):
     (worker,) = node["workers"]
     assert argv == worker["argv"]
     for name, value in {**node["env"], **worker["env"]}.items():
-        assert environ[name] == value or name in ("BIREME_JOB", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"), name
+        assert environ[name] == value or name in NEW_EACH_TIME, name
 
 
 def test_the_command_can_be_pasted_into_a_shell(stage, witness):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.cli.options import RUN
+from bireme.options.table import select
 
 
 def test_every_option_of_run_is_on_the_page(stage):
     done = stage.run("run", "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    for title, options in RUN.items():
+    for title, options in select("run").items():
         assert f"\n{title}:\n" in done.stdout
         for option in options:
             for name in option.names:

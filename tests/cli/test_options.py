@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bireme.cli.options import AGENT, RUN, parse
+from bireme.cli.parser import parse
 from bireme.cli.spec import job_spec
 from bireme.errors import BadInputError
 from bireme.job import JobSpec
+from bireme.options.table import select
 
-TABLES = {"run": RUN, "agent": AGENT}
+RUN = select("run")
+TABLES = {"run": RUN, "agent": select("agent")}
 NAMES = sorted({name for table in TABLES.values() for group in table.values() for o in group for name in o.names})
 
 
@@ -71,6 +73,12 @@ def test_words_of_a_choice_in_any_case():
 
 def test_the_last_of_two_wins():
     assert spec("--num_gpus", "1", "--num-gpus", "3", "s.py").num_gpus == 3
+    assert spec("--num_gpus", "2", "--nproc_per_node", "2", "s.py").num_gpus == 2
+
+
+@pytest.mark.parametrize("name", ["--include", "--exclude", "--launcher_args", "--wrap", "--wrap_ranks"])
+def test_an_empty_value_that_means_not_given(name):
+    assert spec(name, "", "s.py") == spec("s.py")
 
 
 def test_everything_from_the_script_on_is_the_scripts():
@@ -163,7 +171,18 @@ def test_none_is_no_log_directory():
         (["--rdzv_endpoint", "h:http", "s.py"], ["--rdzv_endpoint"]),
         (["--rdzv_endpoint", "h:1", "--master_port", "2", "s.py"], ["--rdzv_endpoint", "--master_port"]),
         (["--rdzv_endpoint", ":1", "s.py"], ["--rdzv_endpoint", "empty"]),
-        (["--master_addr", "", "s.py"], ["--master_addr", "empty"]),
+        (["--master_addr", "", "s.py"], ["--master_addr", "empty", "ADDR"]),
+        (["--hosts", "", "s.py"], ["--hosts", "empty"]),
+        (["--hostfile", "", "s.py"], ["--hostfile", "empty", "leave the option out"]),
+        (["--export", "", "s.py"], ["--export", "empty"]),
+        (["--log-dir=", "s.py"], ["--log_dir", "empty"]),
+        (["--num_gpus", "2", "--nproc_per_node", "3", "s.py"], ["--num_gpus and --nproc_per_node", "2 and 3"]),
+        (["-i", "a", "--include", "b", "s.py"], ["-i and --include", "a and b"]),
+        (["--log_dir", "a", "--enable_each_rank_log", "b", "s.py"], ["--log_dir", "--enable_each_rank_log"]),
+        (["--fold", "--output", "raw", "s.py"], ["--fold", "--output raw"]),
+        (["--ssh_port", "0", "s.py"], ["--ssh_port", "between 1 and 65535"]),
+        (["--time_limit", "0", "s.py"], ["--time_limit", "at once"]),
+        (["--heartbeat", "0.1", "s.py"], ["--heartbeat", "0.5"]),
         (["--grace", "-1", "s.py"], ["--grace"]),
         (["--grace", "nan", "s.py"], ["--grace"]),
         (["--grace", "inf", "s.py"], ["--grace"]),

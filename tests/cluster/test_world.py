@@ -372,6 +372,15 @@ def test_local_or_remote_is_decided_by_the_host(ssh_cluster: Testbed, shared_dir
     assert [found["host"] for found in looks] == ["node2", "node2"]
 
 
+def test_a_stale_lock_of_pytorch_is_named_with_its_node(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    lock = shared_dir / "extensions" / "adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    jobs = Jobs(ssh_cluster, "auto", shared_dir)
+    looks = jobs.look("--export", f"TORCH_EXTENSIONS_DIR={lock.parent.parent}", hosts="node2 slots=2\n")
+    assert f"bireme: node2: {lock} is a stale lock of PyTorch: " in looks.done.stderr
+
+
 @pytest.mark.parametrize("name", ["login", "LOGIN", "10.77.0.1", "localhost", "127.0.0.1"])
 def test_this_machine_under_any_of_its_names(ssh_cluster: Testbed, shared_dir: Path, name: str) -> None:
     jobs = Jobs(ssh_cluster, "auto", shared_dir)

@@ -85,7 +85,7 @@ def test_as_the_reference_does() -> None:
 def test_ours_too() -> None:
     """Options that DeepSpeed does not have, in either spelling; a shortened one is DeepSpeed's first."""
     parsed = runner.parse_args(["--nproc-per-node", "auto", "--grace=3", "--acc", "cpu", "train.py"])
-    assert (parsed.num_gpus, parsed.grace, parsed.accelerator) == ("auto", 3.0, "cpu")
+    assert (parsed.num_gpus, parsed.grace, parsed.accelerator) == (-1, 3.0, "cpu")
     assert runner.parse_args(["--log", "error", "train.py"]).log_level == "error"  # not --log_dir
 
 

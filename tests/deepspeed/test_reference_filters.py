@@ -67,7 +67,7 @@ def test_refused(text: str) -> None:
 
 
 def test_both_filters_are_refused() -> None:
-    with pytest.raises(ValueError, match="together"):
+    with pytest.raises(ValueError, match="cannot be used with"):
         runner.parse_resource_filter({}, include_str="a", exclude_str="b")
 
 

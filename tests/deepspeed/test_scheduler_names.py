@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from pathlib import Path
@@ -57,6 +58,78 @@ def test_what_has_ended_is_not_run_again_and_what_was_stopped_is(make, tmp_path)
     changed = make.manager()
     changed.schedule_experiments([make.exp("one", micro=32)])
     assert [exp["name"] for exp in changed.experiment_queue] == ["one"], "another configuration under an old name"
+
+
+@pytest.fixture
+def left_by_deepspeed(make):
+    """The folder of an experiment as DeepSpeed's own scheduler leaves it."""
+
+    def leave(name: str, stderr: str = "", figures: str = "", **changed) -> str:
+        path = make.exp(name)
+        exp = {**json.loads(Path(path).read_text()), "exp_id": 0, "master_port": 29500, "user": "me", **changed}
+        make.result(name, "").mkdir(parents=True)
+        make.result(name, "exp.json").write_text(json.dumps(exp))
+        make.result(name, "stderr.log").write_text(stderr)
+        if figures:
+            make.result(name, "metrics.json").write_text(figures)
+        return path
+
+    return leave
+
+
+@pytest.mark.parametrize(
+    ("left", "error"),
+    [
+        ({"figures": '{"throughput": 7.5}'}, None),
+        ({"figures": '{"throughput": 7.5}', "stderr": "[WARNING] no error, only a warning"}, None),
+        ({"stderr": "x\nRuntimeError: CUDA out of memory\n"}, "CUDA out of memory"),
+    ],
+)
+def test_folders_that_deepspeed_made_count(make, left_by_deepspeed, left, error):
+    manager = make.manager()
+    manager.schedule_experiments([left_by_deepspeed("one", **left)])
+    assert manager.experiment_queue == []
+    (exp, found), = manager.finished_experiments.values()  # fmt: skip
+    assert exp["name"] == "one" and (found == error if error is None else error in found)
+    assert manager.parse_results("throughput")[1] == (7.5 if error is None else None)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"figures": '{"throughput": 7.5}', "stderr": "Traceback\nKeyboardInterrupt\n"},
+        {},  # neither figures nor an error
+        {"figures": '{"throughput": 7.5}', "num_gpus": 2},
+        {"figures": '{"throughput": 7.5}', "ds_config": {"train_micro_batch_size_per_gpu": 64}},
+    ],
+)
+def test_what_deepspeed_was_interrupted_in_is_run_again(make, left_by_deepspeed, left):
+    manager = make.manager()
+    manager.schedule_experiments([left_by_deepspeed("one", **left)])
+    assert [exp["name"] for exp in manager.experiment_queue] == ["one"]
+
+
+def test_the_experiment_is_described_as_by_deepspeed(make):
+    manager = make.manager(launch=("--master_port", "29800"))
+    manager.schedule_experiments([make.exp("one")])
+    manager.run()
+    exp = json.loads(make.result("one", "exp.json").read_text())
+    assert {"name", "exp_id", "ds_config", "num_gpus", "num_nodes", "hostfile", "result_dir"} <= set(exp)
+    assert exp["hostfile"] == "/job/hostfile" and exp["master_port"] == 29800
+    assert exp["launcher_args"][-4:] == ["--include", "localhost:0", "--master_port", "29800"]
+    assert exp["user"] == get_user() and exp["job_id"] == get_job_id()
+    assert exp["ds_config_path"] == str(make.result("one", "ds_config.json"))
+    assert json.loads(base64.urlsafe_b64decode(exp["ds_config_base64"])) == exp["ds_config"]
+
+
+def test_the_command_that_is_written_leaves_the_report_alone(make):
+    """DeepSpeed's ``run_after_tuning`` runs the command of the best experiment once more."""
+    manager = make.manager(launch=("--experiment_limit", "60"))
+    manager.schedule_experiments([make.exp("one")])
+    manager.run()
+    assert make.result("one", "outcome.json").exists()
+    command = make.result("one", "cmd.txt").read_text()
+    assert "--report" not in command and "--time_limit" not in command
 
 
 def test_in_order_and_none_passes_a_head_that_waits(make, tmp_path, script):

@@ -66,11 +66,21 @@ def test_environment_of_an_uneven_world():
         "MASTER_PORT": "29500",
         "CUDA_VISIBLE_DEVICES": "1,3",
         "OMP_NUM_THREADS": "8",
+        "ROLE_NAME": "default",
+        "ROLE_WORLD_SIZE": "4",
+        "TORCHELASTIC_RUN_ID": "job",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
         "BIREME_JOB": "job/1",
     }
     assert dict(b.env) == expected
     assert [dict(worker.env) for worker in b.workers] == [
-        {"RANK": str(rank), "LOCAL_RANK": str(rank - 1), "TORCHELASTIC_ERROR_FILE": f"/e/rank{rank}.json"}
+        {
+            "RANK": str(rank),
+            "ROLE_RANK": str(rank),
+            "LOCAL_RANK": str(rank - 1),
+            "TORCHELASTIC_ERROR_FILE": f"/e/rank{rank}.json",
+        }
         for rank in (1, 2)
     ]
 

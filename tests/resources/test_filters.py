@@ -93,7 +93,7 @@ def test_a_whole_node_beside_its_slots_is_the_whole_node() -> None:
 
 
 def test_both_filters_are_refused() -> None:
-    with pytest.raises(BadInputError, match="together"):
+    with pytest.raises(BadInputError, match="cannot be used with"):
         apply_filters(POOL, include="worker-0", exclude="worker-1")
 
 

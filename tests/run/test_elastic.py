@@ -183,13 +183,13 @@ def test_by_hand_without_torch_nothing_is_started(job, stage, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--min_elastic_nodes", "2"), "--min_elastic_nodes: only for elastic training"),
+        (("--min_elastic_nodes", "2"), "--min_elastic_nodes only works with --elastic_training"),
         (("--max_elastic_nodes", "2"), "add --elastic_training"),
         (
             ("--elastic_training", "--min_elastic_nodes", "3", "--max_elastic_nodes", "2"),
             "not a range of nodes: 3 to 2",
         ),
-        (("--elastic_training", "--min_elastic_nodes", "0"), "1 <= MIN <= MAX"),
+        (("--elastic_training", "--min_elastic_nodes", "0"), "--min_elastic_nodes: must be at least 1, not 0"),
         (("--num_nodes", "3:2"), "--num_nodes: not a range of nodes: 3 to 2"),
         (("--num_nodes", "2:"), "--num_nodes: '' is not a whole number"),
         (("--num_nodes", "1:2", "--min_elastic_nodes", "1"), "MIN:MAX cannot be used with"),
@@ -199,7 +199,7 @@ def test_by_hand_without_torch_nothing_is_started(job, stage, tmp_path):
             ("--elastic_training", "--restart_window", "0"),
             "--restart_window: 0 would let a failing job restart forever",
         ),
-        (("--elastic_training", "--max_restarts", "-1"), "--restarts: must be at least 0, not -1"),
+        (("--elastic_training", "--max_restarts", "-1"), "--max_restarts: must be at least 0, not -1"),
         (("--elastic_training", "--launcher", "pdsh", "--hosts", "a,b"), "pdsh"),
         (
             ("--elastic_training", "--hosts", "a,b", "--min_elastic_nodes", "3"),

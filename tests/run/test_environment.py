@@ -12,7 +12,8 @@ from tests.run.conftest import LOOK
 OURS = {
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "NODE_RANK", "GROUP_RANK",
     "GROUP_WORLD_SIZE", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS",
-    "TORCHELASTIC_ERROR_FILE", "BIREME_JOB",
+    "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+    "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "BIREME_JOB",
 }  # fmt: skip
 
 
@@ -152,3 +153,52 @@ def test_a_strangers_file_in_the_working_directory_is_passed_over(stage, script,
         f"exporting variables that make programs load code: PYTHONSTARTUP ({tmp_path}/.deepspeed_env:2)" in done.stderr
     )
     assert "s3cret" not in done.stderr
+
+
+# -- what the user adds, on one machine as on many ------------------------------------------------------
+
+
+def test_exports_and_environment_files_count_on_one_machine(look, stage, tmp_path, monkeypatch):
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    work.mkdir()
+    (home / ".deepspeed_env").write_text("A=home\nB=home\nNCCL_DEBUG=INFO\n")
+    (work / ".bireme_env").write_text("B=work\nC=work\nRANK=9\n")
+    env = clean_environ(HOME=str(home), A="shell", D="shell")
+    looks = look("--export", "C=typed", "--export", "D", env=env, cwd=work)
+    for rank, found in enumerate(looks):
+        seen = {name: found["environ"].get(name) for name in ("A", "B", "C", "D", "NCCL_DEBUG", "RANK")}
+        expected = {"A": "home", "B": "work", "C": "typed", "D": "shell", "NCCL_DEBUG": "INFO", "RANK": str(rank)}
+        assert seen == expected
+    assert "ignoring variables that Bireme sets itself: RANK" in looks.done.stderr
+
+
+def test_an_environment_file_that_others_can_write_is_ignored_on_one_machine(look, tmp_path):
+    (tmp_path / ".bireme_env").write_text("A=evil\n")
+    (tmp_path / ".bireme_env").chmod(0o666)
+    looks = look(cwd=tmp_path)
+    assert "A" not in looks[0]["environ"]
+    assert "everyone can write to it" in looks.done.stderr
+
+
+def test_a_variable_that_is_not_set_cannot_be_exported(stage, script):
+    done = stage.run("run", "--export", "NO_SUCH_NAME", script("print(1)"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--export: NO_SUCH_NAME is not set" in done.stderr
+
+
+def test_an_address_that_cannot_be(stage, script):
+    done = stage.run("run", "--master_addr", "no.such.host.invalid", script("print(1)"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--master_addr: no such address" in done.stderr
+    done = stage.run("run", "--master_addr", "192.0.2.7", script("print(1)"))
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert "192.0.2.7 is not an address of this machine" in done.stderr
+
+
+def test_a_stale_lock_of_pytorch_is_named(look, tmp_path):
+    (tmp_path / "adam").mkdir()
+    (tmp_path / "adam" / "lock").touch()
+    looks = look(env={**clean_environ(), "TORCH_EXTENSIONS_DIR": str(tmp_path)})
+    assert f"bireme: {tmp_path}/adam/lock is a stale lock of PyTorch: " in looks.done.stderr
+    assert f" rm {tmp_path}/adam/lock\n" in looks.done.stderr

@@ -60,7 +60,7 @@ def test_one_that_always_fails_ends_with_its_code_and_report(job, tmp_path, stag
 
 
 def test_without_it_there_is_no_restart(script, tmp_path, stage):
-    path = script("import os; assert 'TORCHELASTIC_RESTART_COUNT' not in os.environ; raise SystemExit(3)")
+    path = script("import os; assert os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'; raise SystemExit(3)")
     done = stage.run("run", path, cwd=tmp_path)
     assert done.returncode == 3 and "restart" not in done.stderr
 

@@ -140,6 +140,13 @@ def test_a_configuration_as_a_file(desk):
     assert command[-1] == str(desk.results / "z0_gas1_tmbspg8" / "ds_config.json")
 
 
+def test_a_configuration_too_long_for_an_argument_is_passed_as_a_file(desk):
+    desk.configure({**CONFIG, "compression_training": {"note": "x" * 100_000}})
+    desk.run()
+    command = shlex.split((desk.results / "z0_gas1_tmbspg8" / "cmd.txt").read_text())
+    assert command[-1] == str(desk.results / "z0_gas1_tmbspg8" / "ds_config.json")
+
+
 def test_the_flags_of_the_launch_carry_over(desk):
     options = ("--num_gpus", "1", "--hosts", "localhost:2", "--grace", "3.25", "--no_local_rank", "--export", "A=b c")
     desk.run(options=(*options, "--master_port", "31417", "--log_dir", "logs", "--wrap", "env X=1"))
@@ -238,15 +245,19 @@ def wait_for(path: Path) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_it_keeps_what_it_has_and_goes_on(desk, signum):
-    process = desk.start("--until", "go")
-    wait_for(desk.results / NAMES[1] / "stdout.log")
+    words, log = ("--until", "go", "--say", "up"), desk.results / NAMES[1] / "stderr.log"
+    process = desk.start(*words)
+    wait_for(log)
+    while log.read_text().count("up") < 2:  # both ranks
+        time.sleep(0.005)
     process.send_signal(signum)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signum, err
     assert b"interrupted: the same command resumes the search" in out
     assert desk.stage.left() == {}
+    assert ("KeyboardInterrupt" in log.read_text()) == (signum == signal.SIGINT), "the ranks get Ctrl+C as such"
     (desk.folder / "go").touch()
-    assert "measured" in desk.run("--until", "go").stdout
+    assert "measured" in desk.run(*words).stdout
 
 
 def test_a_second_tuner_is_refused(desk):
@@ -259,15 +270,20 @@ def test_a_second_tuner_is_refused(desk):
     assert first.returncode == 0
 
 
-def test_a_finished_study_is_cleared_when_it_may_be_overwritten(desk):
+def test_a_finished_study_is_kept_beside_when_the_command_is_typed_again(desk):
     desk.run()
+    old = {name: (desk.results / name).read_bytes() for name in ("summary.txt", f"{NAMES[0]}/exp.json")}
     stamp = (desk.results / NAMES[0] / "metrics.json").stat().st_mtime_ns
     (desk.results / "mine.txt").write_text("not yours")
     (desk.results / "summary.txt.4194305.0123456789ab.tmp").touch()  # of a process that there cannot be
     second = desk.run()
-    assert re.search(
-        r"finished study of \S+ \S+ is overwritten: its results and cmd_optimal.txt are gone", second.stdout
-    )
+    kept = desk.folder / "autotuning_results.1"
+    assert re.search(rf"results of the earlier study of \S+ \S+ are now in {kept}\n", second.stdout)
+    assert old == {name: (kept / name).read_bytes() for name in old}
+    assert f" --deepspeed_config {kept}/ds_config_optimal.json" in (kept / "cmd_optimal.txt").read_text()
+    assert (desk.folder / "autotuning_exps.1" / f"{NAMES[0]}.json").exists()
+    desk.run()
+    assert (desk.folder / "autotuning_results.2" / "summary.txt").exists()
     assert not (desk.results / "summary.txt.4194305.0123456789ab.tmp").exists()
     assert (desk.results / "cmd_optimal.txt").stat().st_mode & 0o777 == 0o600
     assert (desk.results / NAMES[0] / "metrics.json").stat().st_mtime_ns > stamp

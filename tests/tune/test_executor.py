@@ -187,10 +187,17 @@ def test_slots_of_what_may_linger_are_not_given_before_it_has_settled(bench):
     assert began[1] - began[0] >= 0.3
 
 
-def test_stop_ends_all_in_order_and_starts_no_more(bench):
+@pytest.mark.parametrize(
+    ("signum", "passed"), [(signal.SIGINT, "SIGINT"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGTERM")]
+)
+def test_stop_ends_all_in_order_and_starts_no_more(bench, signum, passed):
     patient = textwrap.dedent("""
         import signal, sys, time
-        signal.signal(15, lambda *_: sys.exit(0))
+        def end(signum, frame):
+            print(signal.Signals(signum).name)
+            sys.exit(0)
+        for signum in (1, 2, 15):
+            signal.signal(signum, end)
         open("up", "w")
         while True: time.sleep(0.05)  # not longer: a signal that comes just before a sleep begins is heard after it
     """)
@@ -198,13 +205,14 @@ def test_stop_ends_all_in_order_and_starts_no_more(bench):
 
     def stop_when_up():
         if (stand.client.folder / "up").exists():
-            stand.executor.stop()
+            stand.executor.stop(signum)
         else:
             stand.loop.after(0.01, stop_when_up)
 
     stand.loop.after(0.01, stop_when_up)
     client = stand.run(Task("e0", ONE), Task("e1", ONE))
     assert client.told == [("started", "e0", "a:0"), ("ended", "e0", "stopped")]
+    assert (client.folder / "e0.out").read_text() == f"{passed}\n"
 
 
 def test_nothing_of_an_experiment_is_left_when_its_slots_are_given_again(bench, tmp_path):

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from bireme.cli.options import RUN, parse
+from bireme.cli.parser import parse
 from bireme.cli.tune import make_request
+from bireme.options.table import select
 from bireme.tune.journal import Journal
 from tests import needs
 from tests.cluster.basics import children
@@ -66,6 +67,14 @@ def test_figures_of_an_earlier_run_are_never_taken(desk):
     done = desk.run("--do", "0/4=nothing", code=1)
     assert "z0_gas1_tmbspg4: no metric: the run ended without writing metrics.json" in done.stdout
     assert "no metric: no metric" not in done.stdout
+
+
+@pytest.mark.parametrize(("said", "mentioned"), [("hello", False), ("[INFO] DeepSpeed info: version=0.18", True)])
+def test_a_script_that_is_no_deepspeed_training(desk, said, mentioned):
+    desk.configure(ONE)
+    done = desk.run("--do", "0/4=nothing", "--say", said, code=1)
+    hint = "; the script's output does not mention DeepSpeed: does it call deepspeed.initialize?"
+    assert (hint in done.stdout) == (not mentioned)
 
 
 def test_figures_that_are_written_by_half_are_none(desk):
@@ -295,7 +304,7 @@ def test_a_port_that_is_taken_beforehand(desk):
 def test_the_real_job_is_as_wide_as_its_experiments(tmp_path, monkeypatch, words, shape, real):
     """Also where the first nodes are too small for it."""
     monkeypatch.chdir(tmp_path)
-    parsed = parse(RUN, [*words.split(), str(CONTRACT), "--deepspeed_config", "ds.json"])
+    parsed = parse(select("run"), [*words.split(), str(CONTRACT), "--deepspeed_config", "ds.json"])
     request = make_request(parsed.replace(options={**parsed.options, "autotuning": "tune"}), clean_environ())
     assert str(request.shape) == shape
     hosts = f"--hosts={words.split()[1]}"

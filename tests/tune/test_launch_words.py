@@ -6,13 +6,16 @@ import os
 
 import pytest
 
-from bireme.cli.options import RUN, Option, parse
+from bireme.cli.parser import parse
 from bireme.cli.tune import NOT_SHARED, make_request, words_of
+from bireme.options.option import Option
+from bireme.options.table import select
 from bireme.resources import device_memory, devices
 from bireme.tune.launching import Launch, ResourcePool
 from bireme.tune.slots import SlotReservation
 from tests.conftest import clean_environ
 
+RUN = select("run")
 OPTIONS = [option for group in RUN.values() for option in group]
 STRANGE = "-x 'a b' \"c\" $HOME;=\n*ü"
 
@@ -23,7 +26,8 @@ def values(option: Option) -> list[str]:
     return {
         "count": ["7"],
         "range": ["7", "2:4"],
-        "seconds": ["0", "2.5", "1e-07", "100000"],
+        "slots": ["7", "cpu"],
+        "seconds": ["0", "2.5", "1e-07", "100000"] if not (option.zero or option.most) else ["2.5", "100"],
         "word": [STRANGE],
         "list": [STRANGE],
     }[option.kind]

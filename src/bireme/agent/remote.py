@@ -49,7 +49,7 @@ from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.planning.environment import ELASTIC_MARK, elastic_mark
 from bireme.process import open_files
 from bireme.process.kernel import marked
-from bireme.resources import reach
+from bireme.resources import extension_locks, reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -259,6 +259,8 @@ class RemoteAgent:
         files_limit = open_files.allow_files(4 * len(plan.workers))
         null = os.open(os.devnull, os.O_RDWR)
         pipes = [(null, self._pipes.add(w.rank, 1), self._pipes.add(w.rank, 2)) for w in plan.workers]
+        for text in extension_locks.warnings(self._environ_for_ranks):
+            self._channel.send(Say(level="warning", text=text))
         self._node.start(self._environ_for_ranks, pipes, keep=keep, files_limit=files_limit)
         os.close(null)
         self._pipes.begin()

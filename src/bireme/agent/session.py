@@ -47,6 +47,7 @@ class SessionOptions(Value):
         output: which ranks' lines are shown, and whether they are labelled.
         timestamps: whether labels have the time.
         fold: whether equal lines of several ranks are shown once.
+        local_ranks: the local ranks whose lines are shown; empty: all.
         log_level: the least level of our own messages.
         grace: seconds between the stop signal and SIGKILL.
         time_limit: seconds until the job is stopped; None: never.
@@ -56,6 +57,7 @@ class SessionOptions(Value):
     output: OutputMode = "auto"
     timestamps: bool = False
     fold: bool = False
+    local_ranks: tuple[int, ...] = ()
     log_level: str = "info"
     grace: float = DEFAULT_GRACE
     time_limit: float | None = None
@@ -68,6 +70,7 @@ class SessionOptions(Value):
             output=spec.output,
             timestamps=spec.timestamps,
             fold=spec.fold,
+            local_ranks=spec.local_ranks,
             log_level=spec.log_level,
             grace=spec.grace,
             time_limit=spec.time_limit,
@@ -158,8 +161,9 @@ class Session:
         self.verdict.planned(worker.rank for node in plan.nodes for worker in node.workers)
         for node in plan.nodes:
             for worker in node.workers:
-                self._output.add(worker.rank, node.host, OUT)
-                self._output.add(worker.rank, node.host, ERR)
+                shown = not self._options.local_ranks or worker.local_rank in self._options.local_ranks
+                self._output.add(worker.rank, node.host, OUT, shown=shown)
+                self._output.add(worker.rank, node.host, ERR, shown=shown)
 
     def up(self, rank: int, pid: int) -> None:
         """Note that a rank was started."""

@@ -6,17 +6,18 @@ import os
 import sys
 
 from bireme.cli.main import guarded
-from bireme.cli.options import AGENT, parse
+from bireme.cli.parser import parse
 from bireme.cli.run import report
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import show
+from bireme.options.table import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from bireme.cli.options import Parsed
+    from bireme.cli.parser import Parsed
 
 
 def command() -> NoReturn:
@@ -26,7 +27,7 @@ def command() -> NoReturn:
 
 def main(argv: list[str]) -> int:
     """Run ``python -m bireme.agent ARGV``; return the exit code."""
-    return carry_out(parse(AGENT, argv))
+    return carry_out(parse(select("agent"), argv))
 
 
 def carry_out(parsed: Parsed) -> int:
@@ -44,8 +45,6 @@ def carry_out(parsed: Parsed) -> int:
 
     world = decode_world_info(options["world_info"])
     spec = job_spec(parsed)
-    if spec.restarts and not spec.elastic:
-        raise BadInputError("one node cannot restart the whole job", hint="use bireme run", where="--restarts")
     if spec.elastic:  # ELASTIC_RUN_ID is a variable of DeepSpeed's launcher
         first = next(iter(world)) if len(world) > 1 else None
         spec = spec.replace(run_id=os.environ.get("ELASTIC_RUN_ID", "bireme"), master_addr=spec.master_addr or first)

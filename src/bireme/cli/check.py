@@ -5,32 +5,25 @@ from __future__ import annotations
 import os
 import sys
 
-from bireme.cli.options import NODES, RESOURCES, Option, parse
+from bireme.cli.parser import parse
 from bireme.cli.run import report
 from bireme.cli.spec import nodes_spec
 from bireme.errors import OK
 from bireme.logs.console import complain, show
+from bireme.options.table import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.job import JobSpec
 
-_HELP = Option(("--help", "-h"), "show this help")
-CHECK: dict[str, tuple[Option, ...]] = {
-    "nodes": tuple(option for option in NODES if option.dest not in ("no_ssh", "node_rank", "no_ssh_check")),
-    "resources": tuple(option for option in RESOURCES if not option.dest.startswith("bind_")),
-    "other": (Option(("--venv_script",), "source this file first, as the job does", "word", "FILE"), _HELP),
-}
-"""The options of ``bireme check``."""
-
 
 def main(argv: list[str]) -> int:
     """Run ``bireme check ARGV``; return 0 if every node is fit, else 1."""
-    parsed = parse(CHECK, argv)
+    parsed = parse(select("check"), argv)
     if parsed.options["help"]:
         from bireme.cli.help import check_help
 
-        show(check_help(CHECK))
+        show(check_help())
         return OK
     spec = nodes_spec(parsed)
     from bireme.launch import placement

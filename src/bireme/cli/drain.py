@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import os
 
-from bireme.cli.options import Option, parse, whole
+from bireme.cli.parser import parse, whole
 from bireme.errors import LOST, OK, BadInputError
 from bireme.logs.console import complain, printable, show
-
-DRAIN: dict[str, tuple[Option, ...]] = {
-    "options": (
-        Option(("--back",), "use the node again, once it is fit"),
-        Option(("--help", "-h"), "show this help"),
-    )
-}
-"""The options of ``bireme drain``."""
+from bireme.options.table import select
 
 
 def main(argv: list[str]) -> int:
     """Run ``bireme drain ARGV``; return 0 if the job accepts, 2 if it refuses, 75 if it does not answer."""
-    parsed = parse(DRAIN, argv)
+    parsed = parse(select("drain"), argv)
     if parsed.options["help"]:
         from bireme.cli.help import drain_help
 
-        show(drain_help(DRAIN))
+        show(drain_help())
         return OK
     if len(parsed.command) != 2:
         raise BadInputError("expected a node and a job", hint="bireme drain NODE JOB")

@@ -29,15 +29,15 @@ _LONGEST = 200
 def refuse(spec: JobSpec, environ: Mapping[str, str]) -> None:
     """Refuse a job that every task of ``srun`` or ``mpirun`` would start as a whole.
 
-    Not refused: a job of which each command starts its own part (``--no_ssh``), and jobs of this machine alone that
-    the user asked for (``--hosts localhost``), which several tasks may start side by side.
+    Not refused: a job of which each command starts its own part (``--no_ssh``, or numbered as for torchrun), and jobs
+    of this machine alone that the user asked for (``--hosts localhost``), which several tasks may start side by side.
 
     Raises:
         BadInputError: this is the first of several tasks.
         SystemExit: with code 2 in the other tasks, which leave the message to the first.
     """
     program, tasks, number = _started(environ)
-    if tasks < 2 or spec.by_hand or _only_here(spec):
+    if tasks < 2 or spec.by_hand or spec.rendezvous == "static" or _only_here(spec):
         return
     if number:
         raise SystemExit(BAD_INPUT)

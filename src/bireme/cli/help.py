@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 
-from bireme.cli.options import AGENT, RUN, TUNING, Option
+from bireme.options.table import select
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bireme.options.option import Groups, Option
 
 _HEAD = """\
 usage: bireme run [options] script.py [script arguments]
@@ -64,30 +68,31 @@ the job on the other nodes. JOB is the pid that the job prints when it starts, a
 
 def run_help() -> str:
     """The page of ``bireme run --help``."""
-    return _page(_HEAD, RUN)
+    return _page(_HEAD, select("run"))
 
 
 def agent_help() -> str:
     """The page of ``python -m bireme.agent --help``."""
-    return _page(_AGENT_HEAD, AGENT)
+    return _page(_AGENT_HEAD, select("agent"))
 
 
 def tune_help() -> str:
     """The page of ``bireme tune --help``."""
-    return _page(_TUNE_HEAD, {"tuning": TUNING, **RUN})
+    groups = select("tune")
+    return _page(_TUNE_HEAD, {"tuning": groups.pop("tuning"), **groups})
 
 
-def drain_help(groups: dict[str, tuple[Option, ...]]) -> str:
+def drain_help() -> str:
     """The page of ``bireme drain --help``."""
-    return _page(_DRAIN_HEAD, groups)
+    return _page(_DRAIN_HEAD, select("drain"))
 
 
-def check_help(groups: dict[str, tuple[Option, ...]]) -> str:
+def check_help() -> str:
     """The page of ``bireme check --help``."""
-    return _page(_CHECK_HEAD, groups)
+    return _page(_CHECK_HEAD, select("check"))
 
 
-def _page(head: str, groups: dict[str, tuple[Option, ...]]) -> str:
+def _page(head: str, groups: Groups) -> str:
     width = min(max(_columns(), 60), 100)
     lines = [head]
     for title, options in groups.items():
@@ -102,7 +107,7 @@ def _page(head: str, groups: dict[str, tuple[Option, ...]]) -> str:
 def _entry(option: Option, width: int) -> list[str]:
     short = [name for name in option.names if not name.startswith("--")]
     long = [name for name in option.names if name.startswith("--")]
-    left = "  " + ", ".join([*short, *long]) + (f" {option.metavar}" if option.metavar else "")
+    left = "  " + ", ".join([*short, *long]) + (f" {option.placeholder}" if option.placeholder else "")
     text = option.help
     if option.kind == "choice" and "prefix" not in option.choices:
         text += f": {', '.join(option.choices)}"

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 
 from bireme.cli import duplicate_starts
-from bireme.cli.options import RUN, parse
+from bireme.cli.parser import parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import complain, show
+from bireme.options.other_launchers import needless
+from bireme.options.table import select
 from bireme.resources.program import recognized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bireme.cli.options import Parsed
+    from bireme.cli.parser import Parsed
     from bireme.job import JobSpec
     from bireme.result.outcome import Outcome
 
@@ -26,7 +28,12 @@ _PATIENCE = 2.0
 
 def main(argv: list[str]) -> int:
     """Run ``bireme run ARGV``; return the exit code."""
-    return carry_out(parse(RUN, argv))
+    groups, typed = select("run"), " ".join(argv)
+    if "config" not in typed and not any(name.startswith("PET_") for name in os.environ):
+        return carry_out(parse(groups, argv))
+    from bireme.cli.defaults import parse_run
+
+    return carry_out(parse_run(groups, argv, os.environ))
 
 
 def carry_out(parsed: Parsed) -> int:
@@ -43,8 +50,9 @@ def carry_out(parsed: Parsed) -> int:
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
     spec = recognized(job_spec(parsed))
     duplicate_starts.refuse(spec, os.environ)
-    if parsed.options["json"] and not parsed.options["dry_run"]:
-        raise BadInputError("--json only works with --dry_run", hint="add --dry_run")
+    for line in needless(parsed.options, torchrun=bool(spec.rendezvous)):
+        if spec.log_level in ("debug", "info"):
+            complain(line)
     if parsed.options["dry_run"]:
         return _dry_run(spec, as_json=parsed.options["json"])
     return _run_and_record(spec, place) if place else _run(spec)
@@ -123,7 +131,8 @@ def _dry_run(spec: JobSpec, *, as_json: bool) -> int:
     from bireme.cli import dry_run
     from bireme.launch.placement import launcher_commands
 
-    found, commands = sketch(spec), launcher_commands(spec, os.environ)
+    found = sketch(spec)
+    commands = None if len(found.ranks) == 1 and spec.rendezvous else launcher_commands(spec, os.environ)
     for piece in dry_run.as_json(found, commands) if as_json else (dry_run.as_text(found, commands),):
         show(piece)
     return OK

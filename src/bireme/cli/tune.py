@@ -8,11 +8,13 @@ from signal import SIGPIPE
 
 from bireme import isolated
 from bireme.cli import duplicate_starts
-from bireme.cli.options import RUN, TUNING, Option, Parsed, parse
+from bireme.cli.parser import Parsed, parse
 from bireme.cli.spec import job_spec, tuning_width
-from bireme.errors import OK, BadInputError, BiremeError
+from bireme.errors import OK, BiremeError
 from bireme.logs.console import printable, show
 from bireme.logs.sink import is_gone
+from bireme.options import conflicts
+from bireme.options.table import OPTIONS, select
 from bireme.process import activation
 from bireme.resources import program
 from bireme.tune import requirements
@@ -25,23 +27,21 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bireme.job import JobSpec
+    from bireme.options.option import Option
     from bireme.tune.deepspeed.autotune import Request, Result
 
 NOTHING_WORKS = 1
 """Exit code of a study in which no configuration worked."""
 
 _WHERE = ("include", "exclude", "num_nodes", "num_gpus")
-_OURS = tuple(option.dest for option in TUNING)
-NOT_SHARED = (
-    *(*_WHERE, *_OURS, "master_addr", "master_port", "rdzv_endpoint", "time_limit", "restarts", "save_pid", "log_dir"),
-    *("enable_each_rank_log", "report", "output", "timestamps", "fold", "dry_run", "json", "help"),
-)
+_OURS = tuple(option.dest for option in select("tune")["tuning"])
+NOT_SHARED = tuple(option.dest for option in OPTIONS if not option.shared)
 """Options of the command line that are not passed to experiments unchanged."""
 
 
 def main(argv: list[str]) -> int:
     """Run ``bireme tune ARGV``; return the exit code."""
-    parsed = parse(RUN, argv)
+    parsed = parse(select("tune"), argv)
     mode = parsed.options["autotuning"] or "tune"
     parsed = parsed.replace(options={**parsed.options, "autotuning": mode})
     if parsed.options["help"]:
@@ -63,8 +63,7 @@ def carry_out(parsed: Parsed) -> int:
 def study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
     """Tune the job; return the exit code, and the command of the job with the best configuration if that is OK."""
     requirements.check("bireme tune")
-    if parsed.options["elastic_training"] or isinstance(parsed.options["num_nodes"], tuple):
-        raise BadInputError("--autotuning cannot be used with --elastic_training", hint="tune first")
+    conflicts.refuse(conflicts.of_options(parsed.options))
     from bireme.cli.progress import any_text
 
     with any_text(sys.stdout):
@@ -119,13 +118,6 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
 
     options = with_accelerator(parsed.options)
     parsed = parsed.replace(options=options)
-    for name in ("no_ssh", "dry_run", "json"):
-        if options[name]:
-            raise BadInputError(f"cannot be used with --{name}", where="--autotuning")
-    if options["experiment_limit"] == 0:
-        raise BadInputError(
-            "every experiment would time out", hint="give a number of seconds above 0", where="--experiment_limit"
-        )
     nodes, slots = tuning_width(options)
     spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
     duplicate_starts.refuse(spec, environ)
@@ -190,7 +182,7 @@ def words_of(parsed: Parsed, *, without: Collection[str] = (), only: Collection[
         only: keys of the options to use; ``None``: all.
     """
     words: list[str] = []
-    for option in (option for group in RUN.values() for option in group):
+    for option in (option for group in select("run").values() for option in group):
         if option.dest not in without and (only is None or option.dest in only):
             words += _words(option, parsed.options[option.dest])
     return tuple(words)

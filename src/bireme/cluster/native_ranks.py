@@ -59,27 +59,6 @@ def run(spec: JobSpec, environ: Mapping[str, str], found: Found, launcher: str) 
     return session.run(options, lambda crew_session: LocalCrew(crew_session, plan, node, inherited, grace=spec.grace))
 
 
-_NEED_AN_AGENT = {
-    "fold": "--fold",
-    "log_dir": "--log_dir",
-    "rank_log_dir": "--enable_each_rank_log",
-    "bind_cores": "--bind_cores_to_rank",
-    "bind_core_list": "--bind_core_list",
-    "wrap_ranks": "--wrap_ranks",
-    "save_pid": "--save_pid",
-    "timestamps": "--timestamps",
-}
-
-
-def _refuse_what_needs_an_agent(spec: JobSpec) -> None:
-    given = [option for field, option in _NEED_AN_AGENT.items() if getattr(spec, field)]
-    if spec.output not in ("auto", "raw"):
-        given.append(f"--output {spec.output}")
-    if given:
-        what = f"{given[0]} cannot be used with --native_ranks: the launcher owns the ranks and their output"
-        raise BadInputError(what, hint="use one or the other")
-
-
 def command(
     spec: JobSpec, environ: Mapping[str, str], found: Found, launcher: str, executable: str = ""
 ) -> tuple[str, ...]:
@@ -95,7 +74,6 @@ def command(
     Raises:
         BadInputError: as :func:`run`.
     """
-    _refuse_what_needs_an_agent(spec)
     backend = base.load(launcher)
     if backend.NATIVE is None:
         hint = "use --launcher openmpi, mpich, impi, mvapich or slurm"

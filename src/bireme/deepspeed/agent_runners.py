@@ -11,9 +11,9 @@ from shutil import which
 from bireme import isolated
 from bireme.backends import ssh
 from bireme.backends.base import HostLaunch, LaunchPlan
-from bireme.cli.options import AGENT
 from bireme.deepspeed.base_runner import MultiNodeRunner
 from bireme.deepspeed.constants import PDSH_MAX_FAN_OUT
+from bireme.options.table import select
 from bireme.process.pid_file import DIRECTORY as PID_FILE_BASEPATH
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ _TRAVELLING = "LC_BIREME_EXPORTS"
 _NOT_FOR_AGENTS = ("help", "master_addr", "master_port", "save_pid")
 _AGENT_OPTIONS = tuple(
     option
-    for title, options in AGENT.items()
+    for title, options in select("agent").items()
     if title != "world"
     for option in options
     if option.dest not in _NOT_FOR_AGENTS

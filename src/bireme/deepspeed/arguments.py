@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 
 from bireme.cli.help import agent_help, run_help
-from bireme.cli.options import AGENT, RUN, Parsed, parse
+from bireme.cli.parser import Parsed, parse
 from bireme.deepspeed.constants import (
     IMPI_LAUNCHER,
     MPICH_LAUNCHER,
@@ -16,13 +16,14 @@ from bireme.deepspeed.constants import (
     SLURM_LAUNCHER,
 )
 from bireme.errors import BadInputError
+from bireme.options.table import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any
 
-    from bireme.cli.options import Option
+    from bireme.options.option import Groups
 
 # An abbreviation is resolved among DeepSpeed's own options first, as if there were no others.
 _OF_RUNNER = (
@@ -62,7 +63,8 @@ def parse_runner(words: Sequence[str]) -> Parsed:
     Raises:
         BadInputError: the command line is invalid.
     """
-    return _with_local_rank(parse(RUN, spelled_out(RUN, _OF_RUNNER, words)))
+    run = select("run")
+    return _with_local_rank(parse(run, spelled_out(run, _OF_RUNNER, words)))
 
 
 def runner_namespace(words: Sequence[str]) -> Namespace:
@@ -78,8 +80,6 @@ def runner_namespace(words: Sequence[str]) -> Namespace:
     options = _filled(parsed, _RUNNER_DEFAULTS)
     if options["launcher"] == "auto":
         options["launcher"] = "pdsh"
-    if isinstance(options["num_gpus"], str) and options["num_gpus"].removeprefix("-").isdecimal():
-        options["num_gpus"] = int(options["num_gpus"])
     return Namespace(**options, user_script=parsed.command[0], user_args=list(parsed.command[1:]))
 
 
@@ -89,7 +89,7 @@ def parsed_again(args: Namespace) -> Parsed:
     ``launcher`` ``pdsh`` counts as DeepSpeed's default, not as the user's choice, so Bireme chooses the launcher. A
     hostfile that does not exist counts as not given.
     """
-    parsed = parse(RUN, ())
+    parsed = parse(select("run"), ())
     given = {name: value for name, value in vars(args).items() if value not in (None, "", -1)}
     options = {name: given.get(name, default) for name, default in parsed.options.items()}
     if options["launcher"] == "pdsh":
@@ -100,8 +100,6 @@ def parsed_again(args: Namespace) -> Parsed:
         options["master_port"] = None
     if options["hostfile"] is not None and not os.path.isfile(options["hostfile"]):
         options["hostfile"] = None
-    if options["num_gpus"] is not None:
-        options["num_gpus"] = str(options["num_gpus"])
     if options["node_rank"] == -1:
         options["node_rank"] = None
     return _with_local_rank(Parsed(options, (args.user_script, *args.user_args)))
@@ -113,7 +111,8 @@ def parse_launch(words: Sequence[str]) -> Parsed:
     Raises:
         BadInputError: the command line is invalid.
     """
-    return _with_local_rank(parse(AGENT, spelled_out(AGENT, _OF_LAUNCH, words)))
+    agent = select("agent")
+    return _with_local_rank(parse(agent, spelled_out(agent, _OF_LAUNCH, words)))
 
 
 def launch_namespace(words: Sequence[str]) -> Namespace:
@@ -127,7 +126,7 @@ def launch_namespace(words: Sequence[str]) -> Namespace:
     return Namespace(**options, training_script=parsed.command[0], training_script_args=list(parsed.command[1:]))
 
 
-def spelled_out(groups: Mapping[str, Iterable[Option]], first: Collection[str], words: Sequence[str]) -> list[str]:
+def spelled_out(groups: Groups, first: Collection[str], words: Sequence[str]) -> list[str]:
     """The command line with abbreviated options written in full.
 
     Args:

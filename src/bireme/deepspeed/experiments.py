@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from argparse import Namespace
 
 from bireme import isolated
-from bireme.cli.options import Parsed
+from bireme.cli.parser import Parsed
 from bireme.cli.tune import NOT_SHARED, with_accelerator, words_of
 from bireme.deepspeed.arguments import parsed_again
 from bireme.errors import BadInputError
@@ -19,7 +20,7 @@ from bireme.tune.deepspeed.config import SECTION
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.reading import read_document
 from bireme.tune.deepspeed.results import read_metrics, read_model_info
-from bireme.tune.deepspeed.trial_command import experiment_args
+from bireme.tune.deepspeed.trial_command import encoded, experiment_args, fits_argument
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.experiment import End, LaunchRequest, read_report, tail
 from bireme.tune.launching import Launch, ResourcePool
@@ -29,7 +30,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any
 
     from bireme.resources.pool import Pool
@@ -155,20 +156,17 @@ class Experiments:
         exp = self._exps[name]
         command, identity, report = self._command(exp), self._identity(exp), self._files.result(name, "outcome.json")
         limit = () if command.limit is None else ("--time_limit", f"{command.limit:g}")
-        words = command.launch.command(
-            name,
-            reservation,
-            place + self._port,
-            options=("--report", report, *limit),
-            args=identity["user_args"],
-        )
+        launch, args = command.launch, identity["user_args"]
+        argv = launch.command(name, reservation, place + self._port, options=("--report", report, *limit), args=args)
+        # The command that is written runs the real job after tuning, which must not overwrite the report.
+        words = launch.command(name, reservation, place + self._port, options=(), args=args)
         for file in (report, *self._figures(exp)):
             _remove(file)
         facts = {key: value for key, value in exp.items() if key not in ("name", "results")}
-        facts.update(identity, slots=reservation.include())
+        facts.update(identity, **self._facts_of_deepspeed(exp, words, identity), slots=reservation.include())
         self._files.write_start(name, facts.pop("ds_config"), ("bireme", "run", *words), **facts)
         return LaunchRequest(
-            argv=isolated.command("bireme", "run", *words),
+            argv=isolated.command("bireme", "run", *argv),
             env=dict(os.environ),
             cwd=os.getcwd(),
             stdout=self._files.result(name, "stdout.log"),
@@ -176,6 +174,22 @@ class Experiments:
             report=report,
             grace=command.launch.grace,
         )
+
+    def _facts_of_deepspeed(
+        self, exp: Mapping[str, Any], words: Sequence[str], identity: Mapping[str, Any]
+    ) -> dict[str, object]:
+        """The other keys of ``exp.json`` that DeepSpeed's scheduler writes."""
+        launcher_args = list(words[: len(words) - len(identity["user_args"]) - 1])
+        port = launcher_args[launcher_args.index("--master_port") + 1] if "--master_port" in launcher_args else None
+        return {
+            "hostfile": exp.get("hostfile") or getattr(self._args, "hostfile", None),
+            "master_port": None if port is None else int(port),  # None: the run finds a free one
+            "launcher_args": launcher_args,
+            "user": get_user(),
+            "job_id": get_job_id(),
+            "ds_config_path": self._files.result(exp["name"], "ds_config.json"),
+            "ds_config_base64": encoded(identity["ds_config"]),
+        }
 
     def _command(self, exp: Mapping[str, Any]) -> Command:
         return command_of(self._args, self._pool, exp.get("hostfile"))
@@ -189,7 +203,8 @@ class Experiments:
         if _is_profile(exp):
             ds_config[SECTION]["model_info_path"] = info
         command = self._command(exp)
-        path = self._files.result(exp["name"], "ds_config.json") if command.by_file else ""
+        by_file = command.by_file or not fits_argument(ds_config)
+        path = self._files.result(exp["name"], "ds_config.json") if by_file else ""
         return {
             "ds_config": ds_config,
             "num_nodes": exp["num_nodes"],
@@ -236,7 +251,10 @@ class Experiments:
         """
         identity = self._identity(exp)
         written = read_report(self._files.result(exp["name"], "exp.json")) or {}
-        report = read_report(self._files.result(exp["name"], "outcome.json")) or {}
+        report = read_report(self._files.result(exp["name"], "outcome.json"))
+        if report is None and "slots" not in written:
+            return self._of_deepspeed(exp, identity, written)
+        report = report or {}
         code, seconds = report.get("exit_code"), report.get("seconds")
         if not isinstance(code, int) or not isinstance(seconds, (int, float)):
             return None
@@ -247,6 +265,25 @@ class Experiments:
             exp["name"], End(exit_code=code, report=report, began=0.0, seconds=float(seconds), stopped=False)
         )
         return result if result.counts and result.cause != "no metric" else None
+
+    def _of_deepspeed(
+        self, exp: Mapping[str, Any], identity: Mapping[str, Any], written: Mapping[str, object]
+    ) -> TrialResult | None:
+        """The result in a folder that DeepSpeed's own scheduler made; None if the experiment is to be run.
+
+        By DeepSpeed's rule: it is run again if Ctrl+C interrupted it, or if it left neither an error nor a figure.
+        """
+        ours, theirs = (_without_section(each.get("ds_config")) for each in (identity, written))
+        alike = all(written.get(key) == exp[key] for key in ("num_nodes", "num_gpus")) and ours == theirs
+        if not alike or not os.path.exists(self._files.result(exp["name"], "stderr.log")):
+            return None
+        stderr = tail(self._files.result(exp["name"], "stderr.log"))
+        if "KeyboardInterrupt" in stderr:
+            return None
+        if any(self._read(exp)[0].values()):
+            return TrialResult(cause="ok")
+        error = re.search(r"[Ee]rror:? *(.*)|ERROR:? *(.*)", stderr)
+        return error and TrialResult(cause="failed", reason=(error[1] or error[2] or "").strip() or "error")
 
     def figures(self, exp: Mapping[str, Any]) -> dict[str, float]:
         """The figures that DeepSpeed measured; empty if none."""
@@ -261,6 +298,21 @@ class Experiments:
             return {}, ""
         metrics = read_metrics(self._figures(exp)[0])
         return metrics.values, metrics.reason
+
+
+def get_job_id() -> str:
+    """The job id that some clusters set in the environment."""
+    return os.environ.get("DLWS_JOB_ID") or os.environ.get("DLTS_JOB_ID") or "unknown-job-id"
+
+
+def get_user() -> str:
+    """The name of the user."""
+    return os.environ.get("USER", "unknown-user")
+
+
+def _without_section(ds_config: object) -> object:
+    """A configuration without its ``autotuning`` section, in which the paths of the figures differ."""
+    return {key: value for key, value in ds_config.items() if key != SECTION} if isinstance(ds_config, dict) else None
 
 
 def _is_profile(exp: Mapping[str, Any]) -> bool:

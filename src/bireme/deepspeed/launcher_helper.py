@@ -19,10 +19,11 @@ import sys
 from argparse import Namespace
 
 from bireme.cli.main import guarded
-from bireme.cli.options import Option, parse
+from bireme.cli.parser import parse
 from bireme.errors import CANNOT_RUN, NOT_FOUND, BadInputError
 from bireme.job import Program
 from bireme.logs.console import complain
+from bireme.options.option import Option
 from bireme.planning.rank_command import worker_argv
 
 TYPE_CHECKING = False
@@ -31,14 +32,22 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from bireme.job import ProgramKind
+    from bireme.options.option import Groups
 
 __all__ = ["env_mapping", "main", "parse_args"]
 
-_OPTIONS: dict[str, tuple[Option, ...]] = {
+_OPTIONS: Groups = {
     "helper": (
-        Option(("--launcher",), "the MPI that started this rank", "choice", "NAME", "mpich", ("mpich",)),
-        Option(("--module",), "the script is a Python module"),
-        Option(("--no_python",), "the script is a program of its own"),
+        Option(
+            names=("--launcher",),
+            help="the MPI that started this rank",
+            kind="choice",
+            metavar="NAME",
+            default="mpich",
+            choices=("mpich",),
+        ),
+        Option(names=("--module",), help="the script is a Python module"),
+        Option(names=("--no_python",), help="the script is a program of its own"),
     )
 }
 _RANKS = ("PMIX_RANK", "PMI_RANK")

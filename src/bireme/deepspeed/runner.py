@@ -45,7 +45,8 @@ from bireme.deepspeed.multinode_runner import (
 )
 from bireme.errors import BadInputError, BiremeError
 from bireme.job import DEFAULT_PORT as TORCH_DISTRIBUTED_DEFAULT_PORT
-from bireme.planning import exports
+from bireme.options import conflicts
+from bireme.planning import exports, trust
 from bireme.planning.world import encode_world_info
 from bireme.resources import filters
 from bireme.resources.allocation import find_allocation
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterable, Mapping, Sequence
 
-    from bireme.cli.options import Parsed
+    from bireme.cli.parser import Parsed
     from bireme.resources.hostfile import HostEntry
 
 __all__ = [
@@ -92,7 +93,7 @@ EXPORT_ENVS = list(exports.PREFIXES)
 EXCLUDE_ENVS = {name: list(left_out) for name, left_out in exports.SET_BY_SITE.items()}
 """Where the variable is set, these are not exported. Read-only, too."""
 
-DEEPSPEED_ENVIRONMENT_NAME = os.environ.get(exports.DEEPSPEED_ENV_FILE_VARIABLE, exports.DEEPSPEED_ENV_FILE)
+DEEPSPEED_ENVIRONMENT_NAME = os.environ.get(trust.DEEPSPEED_ENV_FILE_VARIABLE, trust.DEEPSPEED_ENV_FILE)
 """The file with further variables to export."""
 
 DEEPSPEED_ENVIRONMENT_PATHS = [os.path.expanduser("~"), "."]
@@ -207,7 +208,7 @@ def parse_resource_filter(
     if not include_str and not exclude_str:
         return host_info
     if include_str and exclude_str:
-        raise BadInputError("--include and --exclude cannot be given together")
+        conflicts.refuse(("--include", "--exclude"))
     named: dict[str, set[str]] = {}
     for node in filters.parse_filter(include_str or exclude_str):
         if node.host not in host_info:

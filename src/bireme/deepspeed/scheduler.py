@@ -15,7 +15,7 @@ import time
 
 from bireme.deepspeed.arguments import parsed_again
 from bireme.deepspeed.claim import Claim
-from bireme.deepspeed.experiments import Experiments, read_experiment
+from bireme.deepspeed.experiments import Experiments, get_job_id, get_user, read_experiment
 from bireme.deepspeed.nodes import Node, Reservation, pool_of, reserve
 from bireme.deepspeed.outcomes import best_of, error_of
 from bireme.errors import BadInputError, UnfitError
@@ -145,7 +145,10 @@ class ResourceManager:
         signals: list[int] = []
 
         def interrupt(signum: int) -> None:
-            (executor.kill if signals and signum in (signal.SIGINT, signal.SIGQUIT) else executor.stop)()
+            if signals and signum in (signal.SIGINT, signal.SIGQUIT):
+                executor.kill()
+            else:
+                executor.stop(signum)
             signals.append(signum)
             loop.stop()
 
@@ -339,16 +342,6 @@ def clean_up(exp: Mapping[str, Any], reservations: Iterable[Reservation]) -> Non
     """
     if manager := _RUNNING.get(_folder(exp)):
         manager._stop([exp["exp_id"]])
-
-
-def get_job_id() -> str:
-    """The job id that some clusters set in the environment."""
-    return os.environ.get("DLWS_JOB_ID") or os.environ.get("DLTS_JOB_ID") or "unknown-job-id"
-
-
-def get_user() -> str:
-    """The name of the user."""
-    return os.environ.get("USER", "unknown-user")
 
 
 def _shape(exp: Mapping[str, Any]) -> Shape:

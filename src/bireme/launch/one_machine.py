@@ -11,9 +11,10 @@ from bireme.errors import BadInputError, UnfitError
 from bireme.job import DEFAULT_PORT
 from bireme.logs import rankfiles
 from bireme.planning.start import JobFacts, StartPlan, start_plan
+from bireme.planning.trust import may_find_env_file
 from bireme.process import activation
 from bireme.process.pid_file import PidFile
-from bireme.resources import devices, filters, program
+from bireme.resources import devices, extension_locks, filters, program
 from bireme.resources.rendezvous_port import lease_named_port, lease_port
 from bireme.value import Value
 
@@ -90,19 +91,12 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
         notes = (declared.note,)
         active = {declared.name: devices.remote_slots(found, declared.slots)}
     else:
-        slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=filtered)
-        name = HOST if declared is None else declared.name
-        active = filters.apply_filters(
-            {name: slots},
-            spec.include,
-            spec.exclude,
-            aliases=filters.local_aliases(name),
-            slot_aliases=devices.slot_aliases(found),
-        )
+        active, notes = _slots_left(spec, found, HOST if declared is None else declared.name)
     (host,) = active
     lease, note = (lease_named_port(spec.master_port), "") if spec.master_port else lease_port()
     said = [("info", text) for text in (*notes, note) if text]
     try:
+        _check_address(spec.master_addr, said)
         is_declared = declared is not None and declared.slots is not None
         return _prepare_node(
             spec, environ, active, host, found.accelerator, lease.port, lease, said, declared=is_declared
@@ -110,6 +104,29 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
     except BaseException:
         lease.close()
         raise
+
+
+def own_slots(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The slots of this machine that a job may use.
+
+    Raises:
+        BadInputError: a filter or a number does not fit what there is.
+    """
+    active, _ = _slots_left(spec, devices.discover(spec.accelerator, environ), HOST)
+    return active[HOST]
+
+
+def _slots_left(spec: JobSpec, found: devices.Devices, name: str) -> tuple[Pool, tuple[str, ...]]:
+    """What filters and ``--num_gpus`` leave of this machine, which has this name in the pool; and messages."""
+    slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=bool(spec.include or spec.exclude))
+    active = filters.apply_filters(
+        {name: slots},
+        spec.include,
+        spec.exclude,
+        aliases=filters.local_aliases(name),
+        slot_aliases=devices.slot_aliases(found),
+    )
+    return active, notes
 
 
 def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:
@@ -134,7 +151,7 @@ def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node
     accelerator = devices.discover(spec.accelerator, environ).accelerator
     host = list(world)[node_rank]
     port = spec.master_port or DEFAULT_PORT
-    return _prepare_node(spec, environ, world, host, accelerator, port, None, [], declared=True)
+    return _prepare_node(spec, environ, world, host, accelerator, port, None, [], declared=not spec.rendezvous)
 
 
 def _prepare_node(
@@ -150,6 +167,7 @@ def _prepare_node(
     declared: bool,
 ) -> Prepared:
     interpreter, environ = activation.interpreter(spec, environ)
+    environ = _with_exports(spec, environ, notes)
     job = JobFacts(
         os.urandom(6).hex(),
         accelerator,
@@ -165,7 +183,38 @@ def _prepare_node(
     threads = plan.nodes[0].env.get("OMP_NUM_THREADS")
     if threads and ranks > 1 and not node.bound:
         notes.append(("info", f"OMP_NUM_THREADS={threads} for each rank: {node.cores} cores for {ranks} ranks"))
+    notes += (("warning", text) for text in extension_locks.warnings(environ))
     return Prepared(plan, environ, lease, tuple(notes))
+
+
+def _with_exports(spec: JobSpec, environ: Mapping[str, str], notes: list[tuple[str, str]]) -> Mapping[str, str]:
+    """The environment with the variables of ``--export`` and of environment files, as on many nodes; adds notes."""
+    home = os.path.expanduser("~")
+    if not spec.exports and not may_find_env_file(environ, home, os.getcwd()):
+        return environ
+    from bireme.planning.exports import exports
+
+    found = exports(environ, spec.exports, home, os.getcwd())
+    notes.extend(found.notes())
+    return {**environ, **found.chosen()}
+
+
+def _check_address(addr: str | None, notes: list[tuple[str, str]]) -> None:
+    """Check that the ranks of this machine can meet at an address that the user gave."""
+    if addr is None:
+        return
+    import _socket
+
+    from bireme.resources.locality import is_this_machine
+
+    if is_this_machine(addr):
+        return
+    try:
+        _socket.getaddrinfo(addr, None)
+    except (OSError, UnicodeError):
+        hint = "leave the option out: on one machine the ranks meet at 127.0.0.1"
+        raise BadInputError(f"no such address: {addr!r}", hint=hint, where="--master_addr") from None
+    notes.append(("warning", f"--master_addr: {addr} is not an address of this machine"))
 
 
 def _check_working_directory() -> None:
@@ -185,6 +234,28 @@ def run(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = N
     return _at_fault(name, lambda: _run(spec, prepare(spec, environ, declared), os.getpid()))
 
 
+def prepare_node(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:
+    """Make the plan as :func:`prepare_by_hand`; of an elastic job, with PyTorch's agent, which starts the ranks.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        world: the slots of every node.
+        node_rank: the place of this node in it.
+
+    Raises:
+        BadInputError: as :func:`prepare_by_hand`, or the ranks' Python does not have PyTorch.
+    """
+    if not spec.elastic:
+        return prepare_by_hand(spec, environ, world, node_rank)
+    from bireme.launch.with_torch import interpreter_with_torch
+    from bireme.planning.torchrun import by_torchrun
+
+    interpreter = interpreter_with_torch(spec, environ)
+    prepared = prepare_by_hand(spec, environ, world, node_rank)
+    return prepared.replace(plan=by_torchrun(prepared.plan, spec, interpreter, len(world)))
+
+
 def run_by_hand(
     spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int, main_pid: int | None
 ) -> Outcome:
@@ -200,15 +271,7 @@ def run_by_hand(
     Raises:
         BadInputError: see :func:`prepare_by_hand`.
     """
-    if not spec.elastic:
-        prepared = prepare_by_hand(spec, environ, world, node_rank)
-    else:
-        from bireme.launch.with_torch import interpreter_with_torch
-        from bireme.planning.torchrun import by_torchrun
-
-        interpreter = interpreter_with_torch(spec, environ)
-        prepared = prepare_by_hand(spec, environ, world, node_rank)
-        prepared = prepared.replace(plan=by_torchrun(prepared.plan, spec, interpreter, len(world)))
+    prepared = prepare_node(spec, environ, world, node_rank)
     return _at_fault(list(world)[node_rank], lambda: _run(spec, prepared, main_pid))
 
 

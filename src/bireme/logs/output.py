@@ -68,12 +68,12 @@ class JobOutput:
         self._hosts: dict[int, str] = {}
         self._folders = {OUT: Folder(), ERR: Folder()}
 
-    def add(self, rank: int, host: str, number: int) -> None:
-        """Expect output of a rank's stdout (1) or stderr (2)."""
+    def add(self, rank: int, host: str, number: int, *, shown: bool = True) -> None:
+        """Expect output of a rank's stdout (1) or stderr (2); ``shown``: not left out by ``--local_ranks_filter``."""
         style, mode = self._style, self._style.effective
         terminal = self._console.is_terminal(number)
         labelled = mode == "prefix" or style.timestamps
-        shown = mode != "none" and (mode != "rank0" or rank == 0)
+        shown = shown and mode != "none" and (mode != "rank0" or rank == 0)
         alone = shown and not labelled and (style.world_size == 1 or mode == "rank0")
         cutter = None
         self._hosts[rank] = host

@@ -62,6 +62,11 @@ def node_environment(
         "CROSS_SIZE": str(nodes),
         "MASTER_ADDR": job.master_addr,
         "MASTER_PORT": str(job.master_port),
+        "ROLE_NAME": spec.role,
+        "ROLE_WORLD_SIZE": str(world_size),
+        "TORCHELASTIC_RUN_ID": spec.run_id or job.job_id,
+        "TORCHELASTIC_RESTART_COUNT": str(spec.attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(spec.restarts),
         MARK: f"{job.job_id}/{node_rank}",
     }
     if job.accelerator == "cpu" and job.explicit_accelerator:
@@ -69,11 +74,7 @@ def node_environment(
     else:
         env.update(visible_devices(job, slots))
     if spec.elastic:
-        env["TORCHELASTIC_RUN_ID"] = spec.run_id
         env[ELASTIC_MARK] = elastic_mark(spec.run_id, host)
-    if spec.restarts or spec.elastic:
-        env["TORCHELASTIC_RESTART_COUNT"] = str(spec.attempt)
-        env["TORCHELASTIC_MAX_RESTARTS"] = str(spec.restarts)
     if job.explicit_accelerator:
         env["DS_ACCELERATOR"] = job.accelerator
     threads = threads_per_rank(facts, len(slots))
@@ -103,6 +104,7 @@ def rank_environment(rank: int, local_rank: int, *, error_dir: str) -> dict[str,
     """The variables of one rank. torch's ``record`` decorator writes a traceback to ``TORCHELASTIC_ERROR_FILE``."""
     return {
         "RANK": str(rank),
+        "ROLE_RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "TORCHELASTIC_ERROR_FILE": os.path.join(error_dir, f"rank{rank}.json"),
     }

@@ -1,4 +1,4 @@
-"""Selects the environment variables that are sent to the other nodes (``--export`` and environment files).
+"""Selects the variables that ``--export`` and environment files set, and those that are sent to other nodes.
 
 They come from these sources; a later one overrides an earlier one:
 
@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
-from bireme.planning.trust import reason_to_pass_over
+from bireme.planning.trust import DEEPSPEED_ENV_FILE, DEEPSPEED_ENV_FILE_VARIABLE, ENV_FILE, reason_to_pass_over
 from bireme.resources.devices import ACCELERATORS, visible_variables
 from bireme.resources.hostfile import numbered_lines, read_text
 from bireme.resources.pool import quoted
@@ -37,10 +37,6 @@ from bireme.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-ENV_FILE = ".bireme_env"
-DEEPSPEED_ENV_FILE = ".deepspeed_env"
-DEEPSPEED_ENV_FILE_VARIABLE = "DS_ENV_FILE"
 
 PREFIXES = (
     # DeepSpeed's, and those that its accelerators add.
@@ -111,6 +107,7 @@ _LOADS_CODE_PREFIXES = ("LD_", "DYLD_", "BASH_FUNC_")
 """Variables that make programs load additional code."""
 
 _WHERE = "--export"
+_INHERITED = "environment"
 _ESCAPED = frozenset('"\\$`')  # characters that a backslash escapes within double quotes, as in a shell
 
 
@@ -131,6 +128,10 @@ class Exports(Value):
     passed_over: tuple[str, ...] = ()
     distrusted: tuple[str, ...] = ()
     loading: tuple[str, ...] = ()
+
+    def chosen(self) -> dict[str, str]:
+        """Those of ``--export`` and of the files: on this machine, the ranks inherit the others anyway."""
+        return {name: value for name, value in self.variables.items() if self.origins[name] != _INHERITED}
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """Messages for the user, each with its log level."""
@@ -162,7 +163,7 @@ def exports(environ: Mapping[str, str], requests: Sequence[str], home: str, cwd:
     here = {**environ, "PYTHONPATH": python_path(environ.get("PYTHONPATH", ""), cwd)}
     kept_here = {name for key, names in SET_BY_SITE.items() if key in environ for name in names}
     variables = {name: value for name, value in here.items() if _by_default(name) and name not in kept_here}
-    origins = dict.fromkeys(variables, "environment")
+    origins = dict.fromkeys(variables, _INHERITED)
     passed_over: list[str] = []
     distrusted: list[str] = []
     loading: dict[str, str] = {}

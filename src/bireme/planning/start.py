@@ -214,17 +214,19 @@ def _node_plan(
     env = node_environment(spec, job, facts, slots, node_rank=node_rank, nodes=nodes, world_size=world_size, host=host)
     workers = []
     for local_rank, slot in enumerate(slots):
-        rank = first_rank + local_rank
+        rank, seen_rank = first_rank + local_rank, 0 if spec.virtual_local_rank else local_rank
         wrapped = spec.wrap and (not spec.wrap_ranks or rank in spec.wrap_ranks)
         argv = worker_argv(
             spec.program,
             facts.interpreter,
-            local_rank=f"{job.local_rank_flag}={local_rank}" if job.local_rank_flag else "",
+            local_rank=f"{job.local_rank_flag}={seen_rank}" if job.local_rank_flag else "",
             wrap=_fill(spec.wrap, rank, local_rank, facts.hostname) if wrapped else (),
         )
         rank_env = rank_environment(rank, local_rank, error_dir=facts.error_dir)
-        if is_mig(slot):
+        if is_mig(slot) or spec.virtual_local_rank:
             rank_env.update(visible_devices(job, (slot,)))
+        if spec.virtual_local_rank:
+            rank_env["LOCAL_RANK"] = "0"
         cores = facts.bound[local_rank] if facts.bound else ()
         workers.append(WorkerPlan(rank, local_rank, slot, argv, rank_env, cores))
     return NodePlan(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 
-from bireme.errors import BadInputError
+from bireme.options import conflicts
 from bireme.planning.environment import is_mig
 from bireme.planning.start import StartPlan, WorkerPlan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.job import JobSpec
-    from bireme.planning.start import NodePlan
 
 _ITS_OWN = (
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE"),
@@ -22,6 +21,7 @@ _ITS_OWN = (
         "TORCHELASTIC_RESTART_COUNT",
         "TORCHELASTIC_MAX_RESTARTS",
         "TORCHELASTIC_ERROR_FILE",
+        *("ROLE_NAME", "ROLE_WORLD_SIZE"),
     ),
 )
 """Variables about nodes and ranks that PyTorch's agent sets itself, or that are wrong after a change of nodes."""
@@ -40,18 +40,19 @@ def by_torchrun(plan: StartPlan, spec: JobSpec, interpreter: str, nodes: int) ->
         BadInputError: the job has an option that only works if Bireme starts the ranks.
     """
     (node,) = plan.nodes
-    _refuse_what_it_cannot(spec, node)
+    mig = len(node.workers) > 1 and is_mig(node.workers[0].slot)
+    conflicts.refuse({*conflicts.of_job(spec), "--no_ssh", "--node_rank", *((conflicts.MIG,) if mig else ())})
     most = spec.max_nodes or max(nodes, spec.min_nodes)
-    address = f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
     kind = {"module": ("-m",), "exec": ("--no-python",), "script": ()}[spec.program.kind]
     argv = (
         *(interpreter, "-m", "torch.distributed.run"),
         f"--nnodes={spec.min_nodes}:{most}",
         f"--nproc-per-node={len(node.workers)}",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={address}:{plan.master_port}",
+        *_rendezvous(plan, spec),
         f"--rdzv-id={spec.run_id}",
+        f"--role={spec.role}",
         f"--max-restarts={spec.restarts}",
+        *spec.torchrun_args,
         *kind,
         spec.program.target,
         *spec.program.args,
@@ -62,19 +63,12 @@ def by_torchrun(plan: StartPlan, spec: JobSpec, interpreter: str, nodes: int) ->
     return plan.replace(world_size=1, nodes=(node.replace(env=env, workers=(agent,)),))
 
 
-def _refuse_what_it_cannot(spec: JobSpec, node: NodePlan) -> None:
-    refused = {
-        "--wrap": bool(spec.wrap),
-        "--bind_cores_to_rank": bool(node.workers[0].cores),
-        "--local_rank_arg": spec.local_rank_arg == "always",
-        "--enable_each_rank_log": spec.rank_log_dir is not None,
-        "--log_dir": spec.log_dir is not None,
-        "--output rank0": spec.output == "rank0",
-        "MIG devices": len(node.workers) > 1 and is_mig(node.workers[0].slot),
-    }
-    for what, wanted in refused.items():
-        if wanted:
-            raise BadInputError(
-                f"{what} cannot be used with --no_ssh: PyTorch's elastic agent starts the ranks",
-                hint="leave out --no_ssh, or the option",
-            )
+def _rendezvous(plan: StartPlan, spec: JobSpec) -> tuple[str, ...]:
+    """How the nodes find each other: by their numbers, or numbered by PyTorch."""
+    address = f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
+    if spec.rendezvous == "static":
+        return (
+            *("--rdzv-backend=static", f"--node-rank={spec.node_rank}"),
+            *(f"--master-addr={address}", f"--master-port={plan.master_port}"),
+        )
+    return ("--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{plan.master_port}")

@@ -1,4 +1,4 @@
-"""Decides whether a file that we have found, and the user has not named, can be trusted.
+"""Decides whether an environment file that we have found, and the user has not named, can be trusted.
 
 Anybody can put a file into a shared folder such as ``/tmp``. So the owner of the file and its mode decide: they show
 who can have written its content. The mode of the folder does not matter: another user who can write to the folder can
@@ -11,6 +11,22 @@ import os
 import stat
 
 from bireme.resources.users import name_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ENV_FILE = ".bireme_env"
+DEEPSPEED_ENV_FILE = ".deepspeed_env"
+DEEPSPEED_ENV_FILE_VARIABLE = "DS_ENV_FILE"
+
+
+def may_find_env_file(environ: Mapping[str, str], home: str, cwd: str) -> bool:
+    """Whether there may be an environment file. If not, the modules that read one need not be imported."""
+    if environ.get(DEEPSPEED_ENV_FILE_VARIABLE):
+        return True
+    names = (DEEPSPEED_ENV_FILE, ENV_FILE)
+    return any(os.path.lexists(os.path.join(folder, name)) for folder in (home, cwd) for name in names)
 
 
 def reason_to_pass_over(path: str, fd: int = -1) -> str:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
+from bireme.options import conflicts
 from bireme.resources.pool import Pool, listed, quoted
 from bireme.value import Value
 
@@ -79,7 +80,7 @@ def apply_filters(
         BadInputError: both filters are given, one is malformed or names an unknown node or slot, or nothing is left.
     """
     if include and exclude:
-        raise BadInputError("--include and --exclude cannot be used together", hint="use one or the other")
+        conflicts.refuse(("--include", "--exclude"))
     text, where = (include, "--include") if include else (exclude, "--exclude")
     named: dict[str, set[str]] = {}
     for node in parse_filter(text, where=where) if text else ():

@@ -6,6 +6,7 @@ experiment that the infrastructure failed is queued again as `bireme.tune.retrie
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -149,10 +150,15 @@ class Executor:
             self._start(start)
         return len(starts)
 
-    def stop(self) -> None:
-        """End all experiments with SIGTERM and the grace time, and start no more."""
+    def stop(self, signum: int = signal.SIGTERM) -> None:
+        """End all experiments gracefully, and start no more.
+
+        Ctrl+C (SIGINT) reaches the ranks as such, any other signal as SIGTERM. Python code that is interrupted tidies
+        up: a rank that compiles an extension removes PyTorch's lock.
+        """
         self.stopping = True
-        self._each(Experiment.stop)
+        passed = signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM
+        self._each(lambda experiment: experiment.stop(passed))
 
     def kill(self) -> None:
         """Kill all experiments at once, and start no more."""

@@ -123,15 +123,15 @@ class Experiment:
                 watched=False,  # the run has a watcher and a guardian of its own
             )
 
-    def stop(self) -> None:
-        """End it with SIGTERM, and kill it if it has not ended after the grace time."""
+    def stop(self, signum: int = signal.SIGTERM) -> None:
+        """End it with this signal, and kill it if it has not ended after the grace time."""
         if self._handle is not None and not self._stopped:
             self._stopped = True
-            self._terminate()
+            self._end_with(signum)
 
-    def _terminate(self) -> None:
+    def _end_with(self, signum: int) -> None:
         assert self._handle is not None
-        self._handle.tell("rank", int(signal.SIGTERM), "*")
+        self._handle.tell("rank", int(signum), "*")
         self._last_resort = self._last_resort or self._loop.after(self._request.grace + _PATIENCE, self.kill)
 
     def _look(self, seen: bool = False) -> None:
@@ -141,7 +141,7 @@ class Experiment:
         enough = self._request.enough()
         if enough and seen:
             self._enough = True
-            self._terminate()
+            self._end_with(signal.SIGTERM)
         else:
             self._loop.after(_LOOK, lambda: self._look(enough))
 

@@ -192,7 +192,7 @@ class Study:
             self._executor.signal(signum)
         elif not self._signum:
             self._signum = signum
-            self._executor.stop()
+            self._executor.stop(signum)
             self._show(lambda watcher: watcher.note("stopping; the results of finished experiments are kept"))
             self._fill()
         elif signum in (signal.SIGINT, signal.SIGQUIT):

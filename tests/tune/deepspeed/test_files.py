@@ -113,6 +113,23 @@ def test_clearing_what_is_not_there(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_moving_aside_leaves_what_is_not_ours_and_the_command_names_the_moved_configuration(files, tmp_path):
+    files.write_experiment("z0", {})
+    files.write_start("z0", {}, ["x"])
+    files.write_best({}, ["bireme", "run", "a b.py", "--deepspeed_config", files.best_config])
+    (tmp_path / "results" / "notes.txt").touch()
+    assert not files.empty and files.first_free() == 1
+    files.move(files.beside(1))
+    assert files.empty and files.first_free() == 2
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == [
+        *("exps.1/z0.json", "results.1/cmd_optimal.txt", "results.1/ds_config_optimal.json", "results.1/z0/cmd.txt"),
+        *("results.1/z0/ds_config.json", "results.1/z0/exp.json", "results/notes.txt"),
+    ]
+    command = (tmp_path / "results.1" / "cmd_optimal.txt").read_text()
+    assert command == f"bireme run 'a b.py' --deepspeed_config {tmp_path}/results.1/ds_config_optimal.json\n"
+
+
 @pytest.mark.parametrize("key", ["results_dir", "exps_dir"])
 def test_folders_that_cannot_be_written_to(tmp_path, monkeypatch, key):
     monkeypatch.chdir(tmp_path)

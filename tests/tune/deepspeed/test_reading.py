@@ -84,6 +84,14 @@ def test_broken(write, text, said):
     assert len(str(caught.value).splitlines()) <= 2
 
 
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_what_python_writes_for_no_number(write, word):
+    """HJSON would take it for a string."""
+    with pytest.raises(BadInputError, match=f"{word} is not a number in JSON\n") as caught:
+        read_document(write(f'{{\n "note": "a NaN",\n "x": [1, {word}]\n}}'))
+    assert caught.value.where.endswith("ds.json:3:10")
+
+
 def test_equal_keys_in_different_objects(write):
     assert read_document(write('{"l": [{"s": 1}, {"s": 2}], "z": {"s": 3}, "y": {"s": 4}}')).data["y"] == {"s": 4}
 

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, BiremeError
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.resume import Circumstances, circumstances, resume
 from bireme.tune.journal import Journal
@@ -133,17 +133,45 @@ def test_of_one_in_which_nothing_has_ended_nothing_is_lost(folder, overwrite):
     assert past == [] and "of which no experiment had ended" in notes[0]
 
 
-def test_a_finished_study_is_overwritten_and_that_is_said(folder):
+def test_a_finished_study_is_moved_aside_and_that_is_said(folder):
     folder.leave({"study": STUDY}, end("a"), OVER)
     folder.files.write_summary("table")
     folder.files.write_best({}, ["bireme"])
     os.utime(f"{folder.files.results_dir}/summary.txt", (0, 0))
     past, (note,) = folder.resume(args=[])
     assert past == []
-    assert note.startswith("the finished study of 19") and "its results and cmd_optimal.txt are gone" in note
-    assert not os.path.exists(folder.files.best_config)
+    kept = f"{folder.files.results_dir}.1"
+    assert note.startswith("the results of the earlier study of 19") and note.endswith(f" are now in {kept}")
+    assert folder.files.empty and os.path.exists(f"{kept}/cmd_optimal.txt")
     folder.leave(OVER)
-    assert folder.resume()[1] == ("the finished study is overwritten: its results are gone (autotuning.overwrite)",)
+    assert folder.resume() == ([], ()), "there is nothing to move"
+
+
+def test_what_was_being_moved_when_the_tuner_was_killed_goes_to_the_same_folders(folder):
+    folder.leave({"study": STUDY}, end("a"), OVER, {"moved to": 1})
+    folder.files.write_summary("table")
+    os.makedirs(f"{folder.files.exps_dir}.1")
+    folder.resume()
+    assert os.path.exists(f"{folder.files.results_dir}.1/summary.txt")
+
+
+def test_results_of_another_program_are_moved_too(folder):
+    """Those of DeepSpeed's own tuner, which leaves no journal."""
+    folder.files.write_experiment("z0", {})
+    folder.files.write_start("z0", {}, ["x"])
+    past, (note,) = folder.resume()
+    assert past == [] and note.endswith(f"{folder.files.results_dir}.1")
+    assert os.path.exists(f"{folder.files.beside(1).result('z0')}/exp.json")
+
+
+def test_results_that_cannot_be_moved_stay(folder):
+    folder.leave({"study": STUDY}, end("a"), OVER, {"moved to": 1})
+    folder.files.write_summary("table")
+    with open(f"{folder.files.results_dir}.1", "w"):
+        pass
+    with pytest.raises(BiremeError, match=r"summary.txt cannot be moved to .*results.1: File exists\n"):
+        folder.resume()
+    assert os.path.exists(f"{folder.files.results_dir}/summary.txt")
 
 
 def test_results_that_may_not_be_overwritten_are_in_the_way(folder):

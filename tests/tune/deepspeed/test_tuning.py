@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -32,6 +33,17 @@ def tuning(space):
 
 
 # -- given micro-batches -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("micro", [{MICRO: LIST}, {}])
+def test_a_grid_of_very_many_is_announced(tuning, micro):
+    many = {f"extra{number}": [*range(10)] for number in range(3)}  # 1000 for each stage and micro-batch
+    data = {**micro, "zero_optimization": {"stage": [0, 1, 2, 3]}}
+    said = "warning: gridsearch will try up to 1[26],000 configurations; "
+    assert re.match(said, tuning(**data, **many).warning)
+    assert tuning(**data, **{**many, "extra0": [*range(5)]}).warning == ""
+    for bounded in ({"tuner_type": "random"}, {"tuner_num_trials": 9}):
+        assert tuning(**data, **many, autotuning=bounded).warning == ""
 
 
 def test_a_grid_measures_the_twelve(tuning):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from bireme.errors import BadInputError
+from bireme.resources import extension_locks
 from bireme.tune.deepspeed.config import Config, read_config
 from bireme.tune.deepspeed.config_space import read_space
 from bireme.tune.deepspeed.files import StudyFiles
@@ -83,7 +84,7 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
             earlier, notes = resume(journal, files, _identity(config, request), now, overwrite=overwrite)
             tuning = Tuning(space, world, capacity=request.capacity, earlier=earlier)
             watcher = show(tuning)
-            for note in (journal.note, *notes):
+            for note in (journal.note, *notes, tuning.warning, *extension_locks.warnings(request.environ)):
                 watcher.note(note)
             if not lock.taken():
                 watcher.note("waiting for experiments of an earlier tuner to end")

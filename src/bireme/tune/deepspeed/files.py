@@ -11,6 +11,7 @@
     results_dir/summary.txt             the table
     results_dir/ds_config_optimal.json  the best configuration, for the real job
     results_dir/cmd_optimal.txt         the command that runs it
+    results_dir.1, exps_dir.1           the same of an earlier study
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
+from itertools import count
 
 from bireme import drafts, jsontext
 from bireme.errors import BadInputError, BiremeError
@@ -95,16 +97,65 @@ class StudyFiles(Value):
 
     def clear(self) -> None:
         """Remove the files of an earlier study, and nothing else: the folders may contain other files."""
-        for name in self.experiments():
-            if os.path.isfile(self.result(name, "exp.json")):
-                shutil.rmtree(self.result(name), ignore_errors=True)
-            drafts.remove(self.experiment(name))
-        self.clear_results()
+        for path in (*self._of_results(), *self._of_experiments()):
+            if os.path.isdir(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                drafts.remove(path)
 
-    def clear_results(self) -> None:
-        """Remove the final results of an earlier study, so that they are not taken for those of this one."""
-        for file in (SUMMARY, BEST_CONFIG, BEST_COMMAND):
-            drafts.remove(os.path.join(self.results_dir, file))
+    def beside(self, number: int) -> StudyFiles:
+        """The folders that keep an earlier study: ``results_dir.NUMBER``, ``exps_dir.NUMBER``."""
+        return StudyFiles(*(f"{folder.rstrip('/')}.{number}" for folder in (self.results_dir, self.exps_dir)))
+
+    def first_free(self) -> int:
+        """The lowest number for `beside` of which neither folder exists."""
+        folders = (self.beside(number) for number in count(1))
+        taken = (os.path.lexists(each.results_dir) or os.path.lexists(each.exps_dir) for each in folders)
+        return next(number for number, is_taken in enumerate(taken, 1) if not is_taken)
+
+    @property
+    def empty(self) -> bool:
+        """Whether the folders hold nothing of a study."""
+        return not (self._of_results() or self._of_experiments())
+
+    def move(self, to: StudyFiles) -> None:
+        """Move the files of an earlier study, and nothing else: the folders may contain other files.
+
+        Raises:
+            BiremeError: one cannot be moved; nothing is lost.
+        """
+        moves = [(path, to.results_dir) for path in self._of_results()]
+        moves += [(path, to.exps_dir) for path in self._of_experiments()]
+        for path, folder in moves:
+            try:
+                os.makedirs(folder, exist_ok=True)
+                os.rename(path, os.path.join(folder, os.path.basename(path)))
+            except OSError as error:
+                raise BiremeError(
+                    f"{path} cannot be moved to {folder}: {error.strerror}",
+                    hint=f"set {SECTION}.results_dir to another folder",
+                ) from error
+        to._point_to_own_config(self.best_config)
+
+    def _point_to_own_config(self, old: str) -> None:
+        """In the command of the real job, name the configuration that was moved together with it."""
+        path = os.path.join(self.results_dir, BEST_COMMAND)
+        try:
+            with open(path, encoding="utf-8") as file:
+                words = shlex.split(file.read())
+        except (OSError, ValueError):
+            return
+        command = [word.replace(old, self.best_config) for word in words]
+        write_text(path, shlex.join(command) + "\n", mode=_PRIVATE)
+
+    def _of_results(self) -> list[str]:
+        """The files and folders of a study in ``results_dir``."""
+        folders = [self.result(name) for name in self.experiments() if os.path.isfile(self.result(name, "exp.json"))]
+        files = [os.path.join(self.results_dir, file) for file in (SUMMARY, BEST_CONFIG, BEST_COMMAND)]
+        return [*folders, *filter(os.path.lexists, files)]
+
+    def _of_experiments(self) -> list[str]:
+        return [self.experiment(name) for name in self.experiments()]
 
     def experiments(self) -> tuple[str, ...]:
         """The names of the experiments in ``exps_dir``, sorted."""

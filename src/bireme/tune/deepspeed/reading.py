@@ -64,6 +64,7 @@ def read_document(path: str) -> Document:
     try:
         data = jsontext.loads(text, finite=True)
     except ValueError as error:
+        _refuse_no_numbers(path, text, error)
         return _hjson(path, text, error)
     _must_be_object(path, data)
     return Document(path, data, _key_lines(path, text))
@@ -148,6 +149,17 @@ def _keys(text: str) -> Iterator[tuple[Path, int]]:
             stack[-1] = json.loads(word)
             yield tuple(map(str, stack)), token.start()
             key_follows = False
+
+
+def _refuse_no_numbers(path: str, text: str, error: ValueError) -> None:
+    """Raise BadInputError if the text contains NaN or Infinity, which Python writes, and HJSON takes for a string."""
+    if hasattr(error, "lineno"):
+        return
+    for found in re.finditer(r'"(?:\\.|[^"\\])*"|(NaN|-?Infinity)', text):
+        if found[1]:
+            line, column = text.count("\n", 0, found.start()) + 1, found.start() - text.rfind("\n", 0, found.start())
+            where = f"{path}:{line}:{column}"
+            raise BadInputError(f"{found[1]} is not a number in JSON", hint="write a number, or null", where=where)
 
 
 # -- HJSON -------------------------------------------------------------------------------------------

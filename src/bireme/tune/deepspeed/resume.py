@@ -1,4 +1,4 @@
-"""Decides whether an earlier study in the folder is resumed, overwritten or in the way, and what is run again.
+"""Decides whether an earlier study in the folder is resumed, moved aside or in the way, and what is run again.
 
 An experiment that measured or ran out of memory depends only on its configuration, and is never run again. One that
 failed or timed out also depends on its circumstances: it is run again if the script has changed or the limit is longer.
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bireme.errors import BadInputError
-from bireme.tune.deepspeed.files import BEST_COMMAND, SUMMARY, StudyFiles
+from bireme.tune.deepspeed.files import SUMMARY, StudyFiles
 from bireme.tune.deepspeed.rounds import RecordedTrial
 from bireme.tune.deepspeed.summary import few
 from bireme.tune.deepspeed.trials import recorded_trial
@@ -74,8 +74,8 @@ def resume(
 ) -> tuple[tuple[RecordedTrial, ...], tuple[str, ...]]:
     """Resume the last study of a journal, or begin a new one.
 
-    The last study is resumed if it is the same one and unfinished. A finished study is removed with ``overwrite``;
-    without, it is resumed if it is the same one, and so gives its results. Any other study is refused.
+    The last study is resumed if it is the same one and unfinished. With ``overwrite``, a finished study is kept in
+    folders beside; without, it is resumed if it is the same one, and so gives its results. Any other study is refused.
 
     Args:
         journal: the folder's journal.
@@ -90,37 +90,41 @@ def resume(
     Raises:
         BadInputError: the folder holds another study, which must not be overwritten.
     """
-    begun, ends, finished = _last_study(journal.records)
+    begun, ends, finished, moved_to = _last_study(journal.records)
     if begun == identity and not (finished and overwrite):
         return _resumed(ends, now, files)
     note = ""
     if begun is not None:
         _must_not_be_in_the_way(begun, identity, len(ends), files, finished, overwrite)
-        note = _overwritten(files) if finished else "removed an unfinished study, of which no experiment had ended"
+    if begun is not None and not finished:
+        note = "removed an unfinished study, of which no experiment had ended"
         files.clear()
-    elif overwrite:
-        files.clear_results()  # of another program; they would be taken for ours if nothing works
+    elif overwrite and not files.empty:  # or of another program: its results would be taken for ours if nothing works
+        number = moved_to or files.first_free()
+        journal.append({"moved to": number})  # if this is interrupted, the rest goes to the same folders
+        note = _move(files, files.beside(number))
     journal.append({"study": identity})
     return (), (note,) if note else ()
 
 
-def _last_study(records: Iterable[Record]) -> tuple[Record | None, dict[str, Record], bool]:
-    """(identity of the last study, its ended experiments, whether it is finished).
+def _last_study(records: Iterable[Record]) -> tuple[Record | None, dict[str, Record], bool, int]:
+    """(identity of the last study, its ended experiments, whether it is finished, where it is being moved to or 0).
 
     The experiments are by name, in the order of their ends; if one was run again, its last end counts.
     """
     begun: Record | None = None
     ends: dict[str, Record] = {}
-    finished = False
+    finished, moved_to = False, 0
     for record in records:
         if "study" in record:
-            begun, finished = record["study"], False
+            begun, finished, moved_to = record["study"], False, 0
             ends.clear()
         elif begun is not None and "end" in record:
             ends.pop(record["end"], None)
             ends[record["end"]] = record
         finished = finished or (begun is not None and "over" in record)
-    return begun, ends, finished
+        moved_to = record.get("moved to", moved_to)
+    return begun, ends, finished, moved_to
 
 
 # -- the same study ----------------------------------------------------------------------------------
@@ -166,13 +170,12 @@ def _differences(begun: Record, identity: Record) -> Iterator[str]:
     return (word for key, word in _IDENTITY.items() if begun.get(key) != identity.get(key))
 
 
-def _overwritten(files: StudyFiles) -> str:
-    """The note about a finished study that is overwritten."""
+def _move(files: StudyFiles, to: StudyFiles) -> str:
+    """Move the files of an earlier study beside; returns the note about it."""
     try:
         ended = time.localtime(os.stat(os.path.join(files.results_dir, SUMMARY)).st_mtime)
         when = time.strftime(" of %Y-%m-%d %H:%M", ended)
     except OSError:
         when = ""
-    best = os.path.exists(os.path.join(files.results_dir, BEST_COMMAND))
-    what = f"its results and {BEST_COMMAND} are gone" if best else "its results are gone"
-    return f"the finished study{when} is overwritten: {what} (autotuning.overwrite)"
+    files.move(to)
+    return f"the results of the earlier study{when} are now in {to.results_dir}"

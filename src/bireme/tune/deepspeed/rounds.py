@@ -80,7 +80,7 @@ class Round:
         self, kind: Kind, points: Points, config: Config, completed: Iterable[CompletedTrial] = (), spent: int = 0
     ) -> None:
         self.kind, self.points = kind, points
-        self._section, self._given = config.autotuning, _given(config)
+        self._section, self._given = config.autotuning, given_keys(config)
         self.search: Search = make(self._section.tuner_type, points, METRICS[self._section.metric].direction)
         self._before: float | None = None
         self._spent = spent
@@ -137,7 +137,7 @@ class Round:
         return SearchBudget(trials, None if patient else section.tuner_early_stopping)
 
 
-def _given(config: Config) -> Mapping[str, object]:
+def given_keys(config: Config) -> Mapping[str, object]:
     """The keys that the ``autotuning`` section sets."""
     given = config.data.get(SECTION)
     return given if isinstance(given, Mapping) else {}

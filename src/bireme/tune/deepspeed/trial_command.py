@@ -17,6 +17,9 @@ from bireme.value import Value
 
 CONFIG_FLAG = "--deepspeed_config"
 HUGGING_FACE_FLAG = "--deepspeed"
+_LONGEST_ARGUMENT = 120_000
+"""Bytes. Linux allows 128 KiB in one argument, and the flag may be part of it."""
+
 NUMBER = re.compile(r"-\d*\.?\d+([eE][-+]?\d+)?")
 
 
@@ -57,6 +60,11 @@ def with_config(args: Sequence[str], value: str) -> tuple[str, ...]:
 def encoded(ds_config: Mapping[str, object]) -> str:
     """A configuration in base64, which ``deepspeed.initialize`` accepts in place of a path."""
     return base64.urlsafe_b64encode(json.dumps(ds_config).encode()).decode()
+
+
+def fits_argument(ds_config: Mapping[str, object]) -> bool:
+    """Whether a configuration can be passed in an argument; otherwise the script gets it as a file."""
+    return len(encoded(ds_config)) <= _LONGEST_ARGUMENT
 
 
 def experiment_args(

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from bireme import isolated
+from bireme.resources import extension_locks
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.results import ModelInfo, read_metrics, read_model_info
 from bireme.tune.deepspeed.step_timing import last_step, samples_per_second
-from bireme.tune.deepspeed.trial_command import experiment_args
+from bireme.tune.deepspeed.trial_command import experiment_args, fits_argument
 from bireme.tune.deepspeed.tuning import RecordedTrial, Trial, Tuning
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.experiment import End, LaunchRequest, tail
@@ -71,7 +72,7 @@ class Trials:
         written = self._files.result(name, "model_info.json" if trial.kind == "profile" else "metrics.json")
         ds_config = self._tuning.ds_config(trial, written)
         ds_config["steps_per_print"] = 1  # a log line for each step, which gives its time
-        path = self._files.result(name, "ds_config.json") if options.by_file else ""
+        path = self._files.result(name, "ds_config.json") if options.by_file or not fits_argument(ds_config) else ""
         report = self._files.result(name, "outcome.json")
         limit = () if options.limit is None else ("--time_limit", f"{options.limit:g}")
         words = self._launch.command(
@@ -117,6 +118,12 @@ class Trials:
         if end.enough:
             return self._ended_by_us(name, end, figures, reason)
         result = diagnose(end, figures, reason, tail(self._files.result(name, "stderr.log")))
+        if result.cause == "no metric" and not self._is_deepspeed(name):
+            hint = "the script's output does not mention DeepSpeed: does it call deepspeed.initialize?"
+            return result.replace(reason=f"{result.reason}; {hint}")
+        if result.cause == "timed out" and (locks := extension_locks.stale(self._options.environ)):
+            removal = extension_locks.removal(locks[0])
+            return result.replace(reason=f"{result.reason}; perhaps it waited for a stale lock of PyTorch: {removal}")
         return result.replace(samples=self._samples(name)) if result.cause == "ok" else result
 
     def _ended_by_us(self, name: str, end: End, figures: Mapping[str, float], reason: str) -> TrialResult:
@@ -131,6 +138,13 @@ class Trials:
                 seconds=end.seconds,
             )
         return TrialResult(cause="ok", seconds=end.seconds, metrics=dict(figures), samples=samples)
+
+    def _is_deepspeed(self, name: str) -> bool:
+        """Whether a run has left a sign of DeepSpeed: a file of figures, or its name in the output."""
+        if any(os.path.exists(self._files.result(name, file)) for file in ("metrics.json", "model_info.json")):
+            return True
+        logs = (tail(self._files.result(name, file)) for file in ("stdout.log", "stderr.log"))
+        return any("deepspeed" in log.lower() for log in logs)
 
     def _samples(self, name: str) -> float | None:
         trial = self._pending[name]

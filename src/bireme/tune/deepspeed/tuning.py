@@ -23,9 +23,12 @@ from bireme.tune.deepspeed.files import PROFILE
 from bireme.tune.deepspeed.memory_groups import MemoryGroups
 from bireme.tune.deepspeed.memory_limits import MemoryLimits
 from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, model_info, value_of
-from bireme.tune.deepspeed.rounds import CompletedTrial, Kind, RecordedTrial, Round, Trial
+from bireme.tune.deepspeed.rounds import CompletedTrial, Kind, RecordedTrial, Round, Trial, given_keys
 from bireme.tune.space import Point, Points, Union, key_of
 from bireme.tune.trial_result import TrialResult
+
+_MANY = 10_000
+"""A grid search of more configurations than this begins with a warning."""
 
 __all__ = ["PROFILE", "CompletedTrial", "Kind", "RecordedTrial", "Trial", "Tuning"]
 
@@ -212,6 +215,20 @@ class Tuning:
     def over(self) -> str:
         """Why the study is over; "" if a trial is pending, left to try, or could not be run."""
         return "" if self._pending or self._given_up else self._over
+
+    @property
+    def warning(self) -> str:
+        """A warning before a grid search of very many configurations; "" if there is none."""
+        if self.section.tuner_type != "gridsearch" or "tuner_num_trials" in given_keys(self.space.config):
+            return ""
+        micro = self.space.micro or range(1, self.section.num_tuning_micro_batch_sizes + 1)
+        size = sum(self._groups.listed(stage, tuple(micro)).size for stage in self.space.stages)
+        if size <= _MANY:
+            return ""
+        return (
+            f"warning: gridsearch will try up to {size:,} configurations; "
+            "to try fewer, set autotuning.tuner_type to model_based, or autotuning.tuner_num_trials"
+        )
 
     @property
     def given_up(self) -> tuple[str, ...]:

@@ -1,0 +1,154 @@
+"""Refuses options that cannot be used together, or that need another one: for the command line and for Python.
+
+``EXCLUDES`` and ``NEEDS`` are the whole list. `refuse` goes through it, given the options in use. These are written as
+on the command line: ``--fold``; ``--output raw`` where one value of a choice matters; and ``--num_nodes MIN:MAX``.
+"""
+
+from __future__ import annotations
+
+from bireme.errors import BadInputError
+from bireme.job import JobSpec
+from bireme.options.table import GROUPS, fields
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from typing import Any
+
+ELASTIC_RANGE = "--num_nodes MIN:MAX"
+MIG = "MIG devices"
+"""Not an option, but in use in the same sense, once the slots are known."""
+
+_EITHER = "use one or the other"
+_LAUNCHER_OWNS = "the launcher owns the ranks and their output"
+_TORCH_STARTS = "PyTorch's elastic agent starts the ranks"
+
+
+class Excludes(Value):
+    """An option that cannot be used with any of ``others``, only if ``when`` is also in use and ``unless`` is not."""
+
+    option: str
+    others: tuple[str, ...]
+    why: str = ""
+    hint: str = _EITHER
+    when: str = ""
+    unless: str = ""
+
+
+class Needs(Value):
+    """An option that has an effect only with ``other``; ``hint``: what to type."""
+
+    option: str
+    other: str
+    hint: str
+
+
+EXCLUDES = (
+    Excludes("--include", ("--exclude",)),
+    Excludes("--num_gpus", ("--include", "--exclude"), unless="--autotuning"),
+    Excludes("--num_nodes", ("--include", "--exclude"), unless="--autotuning"),
+    Excludes("--module", ("--no_python",)),
+    Excludes("--no_local_rank", ("--local_rank_arg",)),
+    Excludes("--rdzv_endpoint", ("--master_addr", "--master_port")),
+    Excludes("--standalone", ("--hosts", "--hostfile", "--no_ssh")),
+    Excludes("--numa_binding", ("--bind_cores_to_rank", "--bind_core_list")),
+    Excludes("--num_processes", ("--num_gpus",)),
+    Excludes("--gpu_ids", ("--include", "--exclude", "--num_gpus")),
+    Excludes("--log_dir", ("--enable_each_rank_log",)),
+    Excludes("--fold", ("--output raw", "--output rank0", "--output none"), why="only labelled lines are folded"),
+    Excludes("--num_nodes", ("--max_elastic_nodes",)),
+    Excludes(ELASTIC_RANGE, ("--min_elastic_nodes", "--max_elastic_nodes")),
+    Excludes("--autotuning", ("--elastic_training",), hint="tune first"),
+    Excludes("--autotuning", ("--no_ssh", "--dry_run", "--json"), hint="leave out the second"),
+    *(
+        Excludes(option, ("--native_ranks",), hint="leave out --native_ranks: the launcher cannot restart its ranks")
+        for option in ("--elastic_training", "--restarts")
+    ),
+    *(
+        Excludes(option, ("--native_ranks",), why=_LAUNCHER_OWNS)
+        for option in (
+            *("--fold", "--log_dir", "--enable_each_rank_log", "--bind_cores_to_rank", "--bind_core_list"),
+            *("--wrap_ranks", "--save_pid", "--timestamps", "--output prefix", "--output rank0", "--output none"),
+        )
+    ),
+    *(
+        Excludes(
+            option=option,
+            others=("--no_ssh",),
+            why=_TORCH_STARTS,
+            hint="leave out --no_ssh, or the option",
+            when="--elastic_training",
+        )
+        for option in (
+            *("--wrap", "--bind_cores_to_rank", "--bind_core_list", "--local_rank_arg", "--enable_each_rank_log"),
+            *("--log_dir", "--output rank0", MIG),
+        )
+    ),
+    Excludes(
+        option="--restarts",
+        others=("--world_info",),
+        why="one node cannot restart the whole job",
+        hint="use bireme run",
+        unless="--elastic_training",
+    ),
+)
+NEEDS = (
+    Needs("--json", "--dry_run", "add --dry_run"),
+    Needs("--wrap_ranks", "--wrap", "add --wrap CMD"),
+    Needs("--redirects", "--log_dir", "add --log_dir DIR"),
+    Needs("--min_elastic_nodes", "--elastic_training", "add --elastic_training"),
+    Needs("--max_elastic_nodes", "--elastic_training", "add --elastic_training"),
+    Needs("--no_ssh", "--node_rank", "add --node_rank K, the number of this node"),
+)
+
+
+def refuse(used: Collection[str]) -> None:
+    """Refuse what cannot be used together.
+
+    Args:
+        used: the options in use, see :func:`of_options` and :func:`of_job`.
+
+    Raises:
+        BadInputError: two of them exclude each other, or one lacks what it needs.
+    """
+    for row in EXCLUDES:
+        if row.option in used and (not row.when or row.when in used) and row.unless not in used:
+            for other in row.others:
+                if other in used:
+                    why = f": {row.why}" if row.why else ""
+                    raise BadInputError(f"{row.option} cannot be used with {other}{why}", hint=row.hint)
+    for need in NEEDS:
+        if need.option in used and need.other not in used:
+            raise BadInputError(f"{need.option} only works with {need.other}", hint=need.hint)
+
+
+def of_options(options: Mapping[str, Any]) -> set[str]:
+    """The options in use on a command line, given the parsed value of each by its key."""
+    used = set()
+    for row in (row for rows in GROUPS.values() for row in rows):
+        value = options.get(row.dest)
+        if value in (None, "", (), row.default) or (not value and (row.kind == "flag" or row.least == 0)):
+            continue
+        used.add(row.name)
+        if row.kind == "choice":
+            used.add(f"{row.name} {value}")
+    if isinstance(options.get("num_nodes"), tuple):
+        used -= {"--num_nodes"}
+        used |= {"--elastic_training", ELASTIC_RANGE}
+    return used
+
+
+def of_job(spec: JobSpec) -> set[str]:
+    """The options that would have made this job."""
+    used = set()
+    for option, field in fields(GROUPS):
+        value = getattr(spec, field)
+        if option.kind == "flag":
+            if value == option.sets:
+                used.add(option.name)
+        elif value != getattr(JobSpec, field):
+            used.add(option.name)
+            if option.kind == "choice":
+                used.add(f"{option.name} {value}")
+    return used

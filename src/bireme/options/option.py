@@ -1,0 +1,78 @@
+"""One option of the command line, as a row of the table."""
+
+from __future__ import annotations
+
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal, TypeAlias
+
+    Kind: TypeAlias = Literal["flag", "word", "count", "range", "slots", "seconds", "choice", "list"]
+    Groups: TypeAlias = dict[str, tuple["Option", ...]]
+
+
+class Option(Value):
+    """One option of the command line.
+
+    Attributes:
+        names: all spellings; the first long one is the key of the value. ``_`` and ``-`` mean the same in a name.
+        help: the text on the help page.
+        kind: ``flag`` takes no value; ``word`` any text; ``count`` an integer; ``range`` an integer, or a tuple of two
+            from ``MIN:MAX``; ``slots`` an integer, or ``cpu``; ``seconds`` a number of at least 0; ``choice`` one of
+            ``choices``; ``list`` a word, and may be given several times.
+        metavar: what the help page calls the value; "": ``SECONDS`` for a number of seconds, and nothing for a flag.
+        default: the value if the option is not given. For a flag it is ``False``, for a list ``()``.
+        choices: the possible values of a ``choice``.
+        commands: the commands that have the option.
+        field: the field of `JobSpec` that gets the value, if it has another name than the option.
+        sets: the value of that field if this flag is given.
+        unset: values that mean the same as leaving the option out, mostly because they are DeepSpeed's defaults.
+        least, most: bounds of a number; ``None``: none.
+        zero: why a number of seconds cannot be 0; "": it can.
+        needless: why the option, which another launcher has, is not needed; "": it is done.
+        to_torchrun: whether PyTorch's agent gets the option, where that starts the ranks.
+        shared: whether ``bireme tune`` passes the option on to every experiment.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    kind: Kind = "flag"
+    metavar: str = ""
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ("run", "tune")
+    field: str = ""
+    sets: Any = True
+    unset: tuple[Any, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    zero: str = ""
+    needless: str = ""
+    to_torchrun: bool = False
+    shared: bool = True
+
+    @property
+    def dest(self) -> str:
+        """The option's key in the result."""
+        return self.name[2:]
+
+    @property
+    def name(self) -> str:
+        """The first long name."""
+        return next(name for name in self.names if name.startswith("--"))
+
+    @property
+    def placeholder(self) -> str:
+        """What the help page calls the value."""
+        return self.metavar or ("SECONDS" if self.kind == "seconds" else "")
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether an empty value is allowed. It means the same as leaving the option out."""
+        return self.kind == "word" and self.default == ""
+
+    @property
+    def absent(self) -> Any:
+        """The value if the option is not given."""
+        return False if self.kind == "flag" else () if self.kind == "list" else self.default
