@@ -140,6 +140,6 @@ $(VENV)/.torch: $(VENV)/.pip
 	@touch $@
 
 $(VENV)/.deepspeed: $(VENV)/.torch
-	@echo "Installing DeepSpeed into $(VENV)"
-	@$(PIP) install 'deepspeed[autotuning]'
+	@echo "Installing DeepSpeed and accelerate into $(VENV)"
+	@$(PIP) install 'deepspeed[autotuning]' accelerate
 	@touch $@

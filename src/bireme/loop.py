@@ -108,7 +108,17 @@ class Loop:
     """Calls callbacks when file descriptors are ready, timers are due or signals arrive.
 
     Use it in the main thread, where Python handles signals. :meth:`close` restores the signal handlers.
+
+    Whoever has a loop also asks it for the time and for pipes, and reads and writes through it: a simulation
+    (``tests/simulation``) passes a loop with a clock and descriptors of its own.
     """
+
+    now = staticmethod(time.monotonic)
+    pipe = staticmethod(os.pipe)
+    read = staticmethod(os.read)
+    write = staticmethod(os.write)
+    close_fd = staticmethod(os.close)
+    set_blocking = staticmethod(os.set_blocking)
 
     def __init__(self) -> None:
         self._poll: _Epoll | _Poll = _Epoll() if hasattr(select, "epoll") else _Poll()
@@ -160,7 +170,7 @@ class Loop:
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Call ``callback`` once, ``seconds`` from now."""
-        timer = Timer(time.monotonic() + seconds, callback)
+        timer = Timer(self.now() + seconds, callback)
         heapq.heappush(self._timers, timer)
         return timer
 
@@ -169,7 +179,7 @@ class Loop:
         while self._timers:
             timer = self._timers[0]
             if timer.callback is not None:
-                wait = timer.due - time.monotonic()
+                wait = timer.due - self.now()
                 if wait > 0:
                     return wait
             heapq.heappop(self._timers)
@@ -228,7 +238,7 @@ class Loop:
     def _let_gather(self) -> None:
         if self._small_reads:
             self._small_reads = False
-            now = time.monotonic()
+            now = self.now()
             if now - self._last_small < _BURST_PAUSE:
                 time.sleep(_BURST_PAUSE)
             self._last_small = now

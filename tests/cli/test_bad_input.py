@@ -177,7 +177,7 @@ def test_by_hand(stage, witness, tmp_path, case):
 
 
 def test_usage_without_a_command(stage):
-    for words in ([], ["train.py"], ["luanch"]):
+    for words in ([], ["luanch"]):
         done = stage.run(*words)
         assert done.returncode == 2
         assert "usage: bireme" in done.stderr

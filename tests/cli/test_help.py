@@ -8,7 +8,7 @@ from bireme.options.table import select
 
 
 def test_every_option_of_run_is_on_the_page(stage):
-    done = stage.run("run", "--help")
+    done = stage.run("run", "--help-all")
     assert (done.returncode, done.stderr) == (0, "")
     for title, options in select("run").items():
         assert f"\n{title}:\n" in done.stdout

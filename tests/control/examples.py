@@ -94,7 +94,7 @@ FROM_AGENT: tuple[Message, ...] = (
     Eof(rank=1, number=2),
     Say(level="warning", text="disk full"),
     Unfit(problems=("cannot fork",)),
-    GuardianLost(pid=12),
+    GuardianLost(pid=12, when=345.75),
     Signalled(signum=15, when=13.0),
     Over(killed=1, stuck=("12 (python, state D)",)),
     Pong(sent=1.25, now=77.0),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from bireme.backends.base import HostLaunch
 from bireme.cluster.agent_handle import AgentHandle, allocation_of, find_agent
 
-MEMBERS = [AgentHandle(index, HostLaunch(f"192.0.2.{index + 1}", None, None, local=False), None) for index in range(3)]
+MEMBERS = [
+    AgentHandle(index, HostLaunch(f"192.0.2.{index + 1}", None, None, local=False), None, time.monotonic)
+    for index in range(3)
+]
 
 
 @pytest.mark.parametrize(

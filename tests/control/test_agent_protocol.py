@@ -110,7 +110,7 @@ def test_out_of_order(before: tuple[Message, ...], message: Message | Output, wr
         protocol.admit(message)
 
 
-@pytest.mark.parametrize("excuse", [GuardianLost(pid=1), Unfit(problems=("x",))])
+@pytest.mark.parametrize("excuse", [GuardianLost(pid=1, when=2.5), Unfit(problems=("x",))])
 def test_over_without_ends_after_a_loss(excuse: Message) -> None:
     protocol = running(0)
     protocol.admit(excuse)

@@ -66,3 +66,44 @@ def test_what_a_killed_guardian_leaves_is_asked_to_end(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("['up', 'lost', 'swept'] 0\n", "")
     assert (tmp_path / "asked").exists()
     assert not (tmp_path / "lost").exists(), "the agent was there"
+
+
+ALONE = """
+import os, signal, sys
+from bireme.process import guardian, kernel
+from bireme.process.worker import WorkerStart
+
+program = "import os, sys, time\\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.001)\\nsys.exit(3)"
+null = os.open(os.devnull, os.O_RDWR)
+workers = [
+    WorkerStart((sys.executable, "-c", program, go), dict(os.environ), os.getcwd(), null, null, null)
+    for go in ("go", "never")
+]
+handle = guardian.start(workers, at_loss=lambda: None)
+events = []
+while len(events) < 2:
+    events += handle.read()
+(guard,) = map(int, open(f"/proc/{handle.pid}/task/{handle.pid}/children").read().split())
+os.kill(guard, signal.SIGSTOP)
+while kernel.stat_of(guard)[1] != "T":
+    pass
+open("go", "w").close()
+while kernel.stat_of(int(events[0][2]))[1] != "Z":
+    pass
+os.kill(handle.pid, signal.SIGKILL)
+handle.wait()
+os.kill(guard, signal.SIGCONT)
+while len(events) < 4:
+    events += handle.read()
+handle.close()
+print([event[0] for event in events])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a watcher needs subreapers")
+def test_what_ended_before_the_watcher_is_reported_before_it(tmp_path: Path) -> None:
+    """A busy node: the guardian runs again only after a rank has failed and its watcher was killed."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("['up', 'up', 'down', 'alone']\n", "")

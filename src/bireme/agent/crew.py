@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 from bireme.agent.node import NodeEvents, NodeProcesses, remove_flat_directory
 from bireme.agent.pipes import Pipes
 from bireme.logs.console import ERR, OUT
 from bireme.logs.rankfiles import RankFiles
 from bireme.process import open_files
+from bireme.process.process_tree import ProcessTree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class LocalCrew:
             accelerator=plan.accelerator,
             grace=grace,
             listener=listener,
+            tree=ProcessTree(),
             remove_at_loss=remove_at_loss,
         )
 
@@ -142,10 +143,10 @@ class LocalCrew:
 
     def _guardian_lost(self, pid: int) -> None:
         note = f"the guardian of {self._node_plan.host} (pid {pid}) was killed"
-        self._session.trouble("agent lost", note, time.monotonic())
+        self._session.trouble("agent lost", note, self._session.loop.now())
 
     def _unfit(self, reason: str) -> None:
-        self._session.trouble("unfit", reason, time.monotonic())
+        self._session.trouble("unfit", reason, self._session.loop.now())
 
     def _node_over(self) -> None:
         self._over = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 
@@ -72,9 +71,9 @@ class JobSignals:
         """Stop the job; at a second Ctrl+C, kill it. It may be ending for another cause already."""
         self.received = self.received or signum
         if self._gone:
-            self._verdict.blame("signal", time.monotonic(), signum=signum)
+            self._verdict.blame("signal", self._loop.now(), signum=signum)
             self._wait_no_longer()
-        elif self._verdict.blame("signal", time.monotonic(), signum=signum):
+        elif self._verdict.blame("signal", self._loop.now(), signum=signum):
             self._crew.stop(signum)
             if signum in _KEYS:
                 self._announce(f"stopping{self._ranks_left()}; up to {self._grace:g} s; Ctrl+C again kills")

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import stat
-import time
 
 from bireme.planning.environment import MARK
-from bireme.process import cgroup, guardian, kernel
-from bireme.process.oom import OomWatch
-from bireme.process.stop_ladder import KILL_WAIT, Ladder
+from bireme.process.stop_ladder import Ladder
 from bireme.process.worker import WorkerStart
 from bireme.result.outcome import RankEnd
 from bireme.result.wait_status import exit_code
@@ -23,6 +20,7 @@ if TYPE_CHECKING:
     from bireme.loop import Loop, Timer
     from bireme.planning.start import NodePlan
     from bireme.process.guardian import Handle
+    from bireme.process.process_tree import ProcessTree
     from bireme.process.stop_ladder import Event
 
 
@@ -53,6 +51,7 @@ class NodeProcesses:
         accelerator: the kind of device that the plan's slots are.
         grace: seconds between the stop signal and SIGKILL.
         listener: told what happens.
+        tree: starts and kills processes.
         remove_at_loss: files that the guardian removes if this process is lost.
 
     Attributes:
@@ -68,20 +67,19 @@ class NodeProcesses:
         accelerator: str,
         grace: float,
         listener: NodeEvents,
+        tree: ProcessTree,
         remove_at_loss: Sequence[str] = (),
     ) -> None:
         self._loop, self._plan, self._listener = loop, plan, listener
         self._accelerator = accelerator
-        self._oom = OomWatch()
+        self._tree = tree
         self._remove_at_loss = tuple(remove_at_loss)
         self._ladder = Ladder(grace)
         self._timer: Timer | None = None
         self._guardian: Handle | None = None
         self._lost = False
-        self._spare: frozenset[int] = frozenset()
         self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, start time)
         self._stopped_at: float | None = None
-        self._was_subreaper = kernel.is_subreaper()
         self.killed = 0
         self.stuck: tuple[str, ...] = ()
 
@@ -115,10 +113,7 @@ class NodeProcesses:
             WorkerStart(worker.argv, {**base, **worker.env}, self._plan.cwd, *fds, worker.cores)
             for worker, fds in zip(self._plan.workers, pipes, strict=True)
         ]
-        self._spare = frozenset(kernel.children())  # children of the program that embeds us
-        self._was_subreaper = kernel.is_subreaper()
-        kernel.become_subreaper()
-        self._guardian = guardian.start(
+        self._guardian = self._tree.start(
             starts, keep=keep, at_start=prepare, at_loss=self._clean_up, files_limit=files_limit
         )
         self._loop.watch(self._guardian.events, self._hear)
@@ -177,7 +172,7 @@ class NodeProcesses:
                 self._lost = True
                 self._listener.guardian_lost(int(args[0]))
             elif word == "swept":
-                self.stuck = _names([int(pid) for pid in args])
+                self.stuck = self._tree.describe([int(pid) for pid in args])
                 self._end()
             elif word == "alone":
                 self._guardian_gone()  # without the watcher it is of no more use
@@ -204,7 +199,7 @@ class NodeProcesses:
             by_signal,
             when - since,
             stopped,
-            out_of_memory=killed and not stopped and self._oom.struck(pid),
+            out_of_memory=killed and not stopped and self._tree.ran_out_of_memory(pid),
             recorded=_read_text(worker.env["TORCHELASTIC_ERROR_FILE"]) if code and not stopped else "",
         )
         self._listener.down(end, when)
@@ -216,16 +211,7 @@ class NodeProcesses:
         if self._ladder.state == "done":
             return
         gone, self._guardian = self._guardian, None
-        gone.close()
-        os.waitpid(gone.pid, 0)
-        # The workers died with their parent, and the processes that they left are our children now.
-        group = cgroup.named_by(gone.pid)
-        cgroup.kill(group)
-        if not kernel.LINUX:  # no parent-death signal: each worker leads a process group
-            for pid, _ in self._up.values():
-                kernel.send(-pid, signal.SIGKILL)
-        self.stuck = _names(kernel.kill_below(self._spare, KILL_WAIT))
-        cgroup.remove(group)
+        self.stuck = self._tree.sweep(gone, [pid for pid, _ in self._up.values()])
         if not self._lost:
             self._listener.guardian_lost(gone.pid)
         self._end()
@@ -248,7 +234,7 @@ class NodeProcesses:
             getattr(self, "_do_" + step.replace(" ", "_"))()
 
     def _do_signal(self) -> None:
-        self._stopped_at = time.monotonic()
+        self._stopped_at = self._loop.now()
         self._tell("rank", int(self._ladder.signum), "*")
         self._tell("all", int(signal.SIGCONT))  # a suspended rank could not handle the signal
         self._do_sweep()
@@ -257,7 +243,7 @@ class NodeProcesses:
         self._tell("stray", int(signal.SIGTERM))
 
     def _do_kill(self) -> None:
-        self._stopped_at = self._stopped_at or time.monotonic()
+        self._stopped_at = self._stopped_at or self._loop.now()
         self._tell("kill")
 
     def _do_give_up(self) -> None:
@@ -265,15 +251,12 @@ class NodeProcesses:
         assert self._guardian is not None
         gone, self._guardian = self._guardian, None
         self._loop.unwatch(gone.events)
-        gone.close()
-        kernel.send(gone.pid, signal.SIGKILL)
-        self.stuck = _names(kernel.kill_below(self._spare, 1.0))
+        self.stuck = self._tree.give_up(gone)
 
     def _do_finish(self) -> None:
         if self._stopped_at is not None:
             # Nothing is left below us. A process that carries the job's mark has escaped from the process tree.
-            for pid in kernel.marked(MARK, self._plan.env[MARK]):
-                kernel.send(pid, signal.SIGKILL)
+            self._tree.kill_marked(MARK, self._plan.env[MARK])
         self._listener.over()
 
     def _tell(self, *words: object) -> None:
@@ -289,15 +272,8 @@ class NodeProcesses:
                 self._clean_up()  # while the watcher would still do it if we were killed
             self._guardian.close()
             if done:
-                os.waitpid(self._guardian.pid, 0)
-        kernel.become_subreaper(self._was_subreaper)
-        self._oom.close()
-
-
-def _names(pids: Sequence[int]) -> tuple[str, ...]:
-    """``pid (name, state)`` of each process that still exists."""
-    stats = ((pid, kernel.stat_of(pid)) for pid in pids)
-    return tuple(f"{pid} ({stat[0]}, state {stat[1]})" for pid, stat in stats if stat is not None)
+                self._guardian.wait()
+        self._tree.close()
 
 
 def _read_text(path: str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
-import time
 from functools import partial
 
 TYPE_CHECKING = False
@@ -25,15 +23,15 @@ _LATE = 0.05
 class _Pipe:
     """One pipe: stdout (1) or stderr (2) of one rank."""
 
-    def __init__(self, rank: int, number: int) -> None:
+    def __init__(self, loop: Loop, rank: int, number: int) -> None:
         self.rank, self.number = rank, number
         self.begun = False
         self.excused = False
         """Whether the last check was late and is to be repeated."""
         self.timer: Timer | None = None
         self.last_read = 0.0
-        self.read_fd, self.write_fd = os.pipe()
-        os.set_blocking(self.read_fd, False)
+        self.read_fd, self.write_fd = loop.pipe()
+        loop.set_blocking(self.read_fd, False)
         try:
             fcntl.fcntl(self.read_fd, fcntl.F_SETPIPE_SZ, _PIPE)
         except (AttributeError, OSError):  # not Linux, or the user's limit for pipes is reached
@@ -70,14 +68,14 @@ class Pipes:
 
     def add(self, rank: int, number: int) -> int:
         """Make the pipe for a rank's stream; return the descriptor that the rank writes to."""
-        pipe = _Pipe(rank, number)
+        pipe = _Pipe(self._loop, rank, number)
         self._open[pipe.read_fd] = pipe
         return pipe.write_fd
 
     def begin(self) -> None:
         """Begin to read; closes our copies of the write ends, which the ranks have inherited."""
         for pipe in self._open.values():
-            os.close(pipe.write_fd)
+            self._loop.close_fd(pipe.write_fd)
         self._watch()
 
     @property
@@ -112,7 +110,7 @@ class Pipes:
     def _read(self, pipe: _Pipe) -> bool:
         """Read one chunk; return whether there was any."""
         try:
-            chunk = os.read(pipe.read_fd, _CHUNK)
+            chunk = self._loop.read(pipe.read_fd, _CHUNK)
         except BlockingIOError:
             return False
         if not chunk:
@@ -128,7 +126,7 @@ class Pipes:
         return True
 
     def _let_rest(self, pipe: _Pipe) -> None:
-        pipe.begun, pipe.excused, pipe.last_read = True, False, time.monotonic()
+        pipe.begun, pipe.excused, pipe.last_read = True, False, self._loop.now()
         if pipe.timer is None:
             self._look_after(pipe, self._rest)
 
@@ -140,7 +138,7 @@ class Pipes:
         timer, pipe.timer = pipe.timer, None
         if not pipe.begun or pipe.read_fd not in self._open:
             return
-        now = time.monotonic()
+        now = self._loop.now()
         late, since = now - timer.due, now - pipe.last_read
         if self._paused or since < self._rest:
             self._look_after(pipe, self._rest - since if since < self._rest else self._rest)
@@ -157,7 +155,7 @@ class Pipes:
         if self._open.pop(pipe.read_fd, None) is None:
             return
         self._loop.unwatch(pipe.read_fd)
-        os.close(pipe.read_fd)
+        self._loop.close_fd(pipe.read_fd)
         self._on_eof(pipe.rank, pipe.number)
         if not self._open:
             self._on_end()

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
+from bireme.agent.machine import Machine
 from bireme.agent.node import NodeEvents, NodeProcesses, remove_flat_directory
 from bireme.agent.pipes import Pipes
-from bireme.agent.preflight import NodePreflight
 from bireme.control.channel import Channel
 from bireme.control.frames import encode_output
 from bireme.control.messages import (
@@ -45,11 +44,10 @@ from bireme.control.messages import (
 from bireme.control.silence import LOOKS, Silence
 from bireme.errors import BiremeError
 from bireme.logs.rankfiles import RankFiles, prepare
-from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
+from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 from bireme.planning.environment import ELASTIC_MARK, elastic_mark
 from bireme.process import open_files
-from bireme.process.kernel import marked
-from bireme.resources import extension_locks, reach
+from bireme.resources import extension_locks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,7 +128,7 @@ def serve(
     Returns:
         0; exit codes of ranks are sent over the channel.
     """
-    agent = RemoteAgent(read_fd, write_fd, environ, transport, early)
+    agent = RemoteAgent(Machine(), read_fd, write_fd, environ, transport, early)
     try:
         agent.run()
     finally:
@@ -142,10 +140,16 @@ class RemoteAgent:
     """The agent: one node's part of a job, driven by the runner's messages."""
 
     def __init__(
-        self, read_fd: int, write_fd: int, environ: Mapping[str, str], transport: Transport | None, early: bytes
+        self,
+        machine: Machine,
+        read_fd: int,
+        write_fd: int,
+        environ: Mapping[str, str],
+        transport: Transport | None,
+        early: bytes,
     ) -> None:
-        self._environ = environ
-        self._loop = Loop()
+        self._machine, self._environ = machine, environ
+        self._loop = machine.loop()
         self._channel = Channel(
             self._loop,
             read_fd,
@@ -184,7 +188,7 @@ class RemoteAgent:
         self._over = self._cut = False
         self._window = 0
         self._heartbeat = 0.0
-        self._silence = Silence(time.monotonic())
+        self._silence = Silence(self._loop.now())
         self._watchdog: Timer | None = None
 
     def run(self) -> None:
@@ -205,7 +209,7 @@ class RemoteAgent:
     # -- messages --------------------------------------------------------------------------------
 
     def _on_frame(self, frame: Message | Output) -> None:
-        self._silence.broken(time.monotonic())
+        self._silence.broken(self._loop.now())
         if not isinstance(frame, Message) or type(frame) not in MAY_HEAR[self._state]:
             raise ProtocolError(f"it sent {type(frame).__name__} to an agent that is {self._state}")
         if isinstance(frame, (Ask, Start)):
@@ -225,20 +229,21 @@ class RemoteAgent:
         spec = self._spec = ask.spec
         self._heartbeat = ask.heartbeat
         kept = {name: value for name, value in self._environ.items() if not name.startswith(ask.unset)}
-        preflight = NodePreflight(spec, self._environ, {**kept, **ask.exports})
+        preflight = self._machine.preflight(spec, self._environ, {**kept, **ask.exports})
         preflight.examine(ask.cwd, ask.slots, ask.tasks)
         self._environ_for_ranks = preflight.environ
         if ask.first:
             self._listener = preflight.listen()
         if spec.elastic:
-            preflight.found["earlier"] = len(marked(ELASTIC_MARK, elastic_mark(spec.run_id, ask.name)))
+            mark = elastic_mark(spec.run_id, ask.name)
+            preflight.found["earlier"] = self._machine.count_marked(ELASTIC_MARK, mark)
         self._channel.send(preflight.hello())
-        self._silence.broken(time.monotonic())  # an environment script may have taken long
+        self._silence.broken(self._loop.now())  # an environment script may have taken long
         self._watch_runner()
 
     def _on_probe(self, probe: Probe) -> None:
         """Report which addresses of the first node can be reached from here."""
-        found = reach.reachable(probe.addresses, probe.port, seconds=min(3.0, self._heartbeat / 3))
+        found = self._machine.reachable(probe.addresses, probe.port, min(3.0, self._heartbeat / 3))
         self._channel.send(Probed(reachable=tuple(found)))
 
     def _on_start(self, start: Start) -> None:
@@ -254,7 +259,12 @@ class RemoteAgent:
             self._files = RankFiles(directory, ranks, self._complain)
         listener = NodeEvents(self._up, self._down, self._guardian_lost, self._unfit, self._node_over)
         self._node = NodeProcesses(
-            self._loop, plan, accelerator=start.accelerator, grace=start.grace, listener=listener
+            self._loop,
+            plan,
+            accelerator=start.accelerator,
+            grace=start.grace,
+            listener=listener,
+            tree=self._machine.process_tree(),
         )
         files_limit = open_files.allow_files(4 * len(plan.workers))
         null = os.open(os.devnull, os.O_RDWR)
@@ -298,7 +308,7 @@ class RemoteAgent:
             self._pipes.resume()
 
     def _on_ping(self, ping: Ping) -> None:
-        self._channel.send(Pong(sent=ping.sent, now=time.monotonic()))
+        self._channel.send(Pong(sent=ping.sent, now=self._loop.now()))
 
     def _on_release(self, _: Release) -> None:
         self._loop.stop()
@@ -308,13 +318,13 @@ class RemoteAgent:
     def _watch_runner(self) -> None:
         if self._watchdog is not None:
             self._watchdog.cancel()
-        left = self._heartbeat - self._silence.lasted(time.monotonic())
+        left = self._heartbeat - self._silence.lasted(self._loop.now())
         self._watchdog = self._loop.after(max(0.001, min(left, self._heartbeat / LOOKS)), self._beat)
 
     def _beat(self) -> None:
         watchdog = self._watchdog
         assert watchdog is not None
-        now = time.monotonic()
+        now = self._loop.now()
         if self._silence.look(watchdog.due, now) >= self._heartbeat:
             self._channel.look()  # it may hold an end of file, or Suspend
         if self._watchdog is not watchdog or self._cut:
@@ -340,7 +350,7 @@ class RemoteAgent:
     def _on_signal(self, signum: int) -> None:
         if signum in RELAYED_SIGNALS:
             return  # meant for the ranks, which get it from the runner; a launcher may send it to us too
-        self._channel.send(Signalled(signum=int(signum), when=time.monotonic()))
+        self._channel.send(Signalled(signum=int(signum), when=self._loop.now()))
         if self._node is None:
             self._loop.stop()
         else:
@@ -374,7 +384,7 @@ class RemoteAgent:
         self._channel.send(Down(end=end, when=when))
 
     def _guardian_lost(self, pid: int) -> None:
-        self._channel.send(GuardianLost(pid=pid))
+        self._channel.send(GuardianLost(pid=pid, when=self._loop.now()))
 
     def _unfit(self, reason: str) -> None:
         self._channel.send(Unfit(problems=(reason,)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 from bireme.agent.job_signals import JobSignals
 from bireme.agent.terminal import Terminal
@@ -78,17 +77,22 @@ class SessionOptions(Value):
         )
 
 
-def run(options: SessionOptions, make_crew: Callable[[Session], Crew]) -> Outcome:
+def run(options: SessionOptions, make_crew: Callable[[Session], Crew], make_loop: Callable[[], Loop] = Loop) -> Outcome:
     """Start the crew that ``make_crew`` returns, and return the outcome when nothing is left of it.
 
     Installs signal handlers, and restores the previous ones at the end.
+
+    Args:
+        options: how the job is shown, and its time limit.
+        make_crew: makes the crew of a session.
+        make_loop: makes the event loop.
 
     Raises:
         BadInputError: this is not the main thread, in which signals are handled.
     """
     if not _in_main_thread():
         raise BadInputError("a job can run only in the main thread: it handles the signals of the process")
-    session = Session(options)
+    session = Session(options, make_loop())
     try:
         session.crew = make_crew(session)
         outcome = session.run()
@@ -115,9 +119,8 @@ class Session:
 
     crew: Crew
 
-    def __init__(self, options: SessionOptions) -> None:
+    def __init__(self, options: SessionOptions, loop: Loop) -> None:
         self._options = options
-        self._begin = time.monotonic()
         self._gone = False
         self._mask: set[int | signal.Signals] | None = None
         # Some daemons ignore SIGCHLD. Then the kernel reaps our children before we learn how they ended.
@@ -126,7 +129,8 @@ class Session:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._first_done: float | None = None
         self.terminal = Terminal()
-        self.loop = Loop()
+        self.loop = loop
+        self._begin = loop.now()
         self.verdict = Verdict()
         self.console = Console(
             self.loop, options.log_level, on_gone=self._reader_gone, on_room=lambda: self.crew.release_output()
@@ -143,7 +147,7 @@ class Session:
         limit = self._options.time_limit
         if limit is not None:
             note = limit_note(limit)
-            self.loop.after(limit, lambda: self.trouble("time limit", note, time.monotonic()))
+            self.loop.after(limit, lambda: self.trouble("time limit", note, self.loop.now()))
         self.crew.start()
         # Our parent may have blocked them. The ranks are forked by now and keep the mask as we found it.
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGCHLD))
@@ -173,7 +177,7 @@ class Session:
         """Note that a rank has ended, at ``when`` on our clock; stop the job if it failed."""
         self.console.say("debug", f"rank {end.rank} ended with exit code {end.code}")
         if end.code == OK and self._first_done is None:
-            self._first_done = time.monotonic()
+            self._first_done = self.loop.now()
         if self.verdict.end(end, when):
             self.crew.stop(signal.SIGTERM)
 
@@ -192,7 +196,7 @@ class Session:
     @property
     def ending(self) -> bool:
         """Whether the job is over, or about to be, since a rank has just succeeded."""
-        done = self._first_done is not None and time.monotonic() - self._first_done < _LAST_ONES
+        done = self._first_done is not None and self.loop.now() - self._first_done < _LAST_ONES
         return self._gone or done or self.verdict.stopping
 
     def chunk(self, rank: int, number: int, data: bytes) -> None:
@@ -229,14 +233,14 @@ class Session:
         self.console.when_drained(self.loop.stop)
 
     def _reader_gone(self) -> None:
-        self.trouble("reader gone", "", time.monotonic())
+        self.trouble("reader gone", "", self.loop.now())
 
     # -- the end ---------------------------------------------------------------------------------
 
     def _outcome(self) -> Outcome:
         if self._output is not None:
             self._quote(self._output)
-        seconds = time.monotonic() - self._begin
+        seconds = self.loop.now() - self._begin
         crew = self.crew
         outcome = self.verdict.outcome(seconds=seconds, killed=crew.killed, stuck=crew.stuck, logs=crew.logs)
         return outcome.replace(unread=self._signals.unread, interrupted=self._signals.received)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from bireme.errors import BadInputError
 from bireme.options.table import select
 
 TYPE_CHECKING = False
@@ -66,9 +67,36 @@ the job on the other nodes. JOB is the pid that the job prints when it starts, a
 """
 
 
-def run_help() -> str:
-    """The page of ``bireme run --help``."""
-    return _page(_HEAD, select("run"))
+HEADS = {"run": _HEAD, "tune": _TUNE_HEAD, "check": _CHECK_HEAD, "drain": _DRAIN_HEAD}
+"""The first part of each command's page, without its options."""
+
+
+def run_help(*, everything: bool = False) -> str:
+    """The page of ``bireme run --help``, or with ``everything`` of ``--help-all``."""
+    return _page(HEADS["run"], select("run"), "" if everything else "run")
+
+
+def help_on(words: list[str]) -> str:
+    """What ``bireme help WORDS`` shows: a command's page, with ``--all`` all its options, with ``--man`` the manual.
+
+    Raises:
+        BadInputError: there is no such command.
+    """
+    if words == ["--man"]:
+        from bireme.cli.man_page import man_page
+
+        return man_page()
+    everything = "--all" in words
+    pages = {
+        "run": lambda: run_help(everything=everything),
+        "tune": lambda: tune_help(everything=everything),
+        "check": check_help,
+        "drain": drain_help,
+    }
+    names = [word for word in words if word != "--all"]
+    if len(names) != 1 or names[0] not in pages:
+        raise BadInputError("expected the name of a command", hint=f"bireme help {', '.join(pages)}, or --man")
+    return pages[names[0]]()
 
 
 def agent_help() -> str:
@@ -76,30 +104,36 @@ def agent_help() -> str:
     return _page(_AGENT_HEAD, select("agent"))
 
 
-def tune_help() -> str:
-    """The page of ``bireme tune --help``."""
+def tune_help(*, everything: bool = False) -> str:
+    """The page of ``bireme tune --help``, or with ``everything`` of ``--help-all``."""
     groups = select("tune")
-    return _page(_TUNE_HEAD, {"tuning": groups.pop("tuning"), **groups})
+    return _page(HEADS["tune"], {"tuning": groups.pop("tuning"), **groups}, "" if everything else "tune")
 
 
 def drain_help() -> str:
     """The page of ``bireme drain --help``."""
-    return _page(_DRAIN_HEAD, select("drain"))
+    return _page(HEADS["drain"], select("drain"))
 
 
 def check_help() -> str:
     """The page of ``bireme check --help``."""
-    return _page(_CHECK_HEAD, select("check"))
+    return _page(HEADS["check"], select("check"))
 
 
-def _page(head: str, groups: Groups) -> str:
+def _page(head: str, groups: Groups, short: str = "") -> str:
+    """A help page; ``short``: the command of which only the common options are shown, "" for all options."""
     width = min(max(_columns(), 60), 100)
     lines = [head]
     for title, options in groups.items():
+        shown = [option for option in options if not short or option.common or (short, title) == ("tune", "tuning")]
+        if not shown:
+            continue
         lines.append(f"{title}:")
-        for option in options:
+        for option in shown:
             lines += _entry(option, width)
         lines.append("")
+    if short:
+        lines.append(f"bireme {short} --help-all shows all {sum(map(len, groups.values()))} options")
     lines.append("docs/exit-codes.md explains the exit codes")
     return "\n".join(lines) + "\n"
 

@@ -8,7 +8,7 @@ import os
 import sys
 
 import bireme
-from bireme.errors import BAD_INPUT, INTERNAL, OK, READER_GONE, BiremeError
+from bireme.errors import BAD_INPUT, INTERNAL, OK, READER_GONE, BadInputError, BiremeError
 from bireme.logs.console import complain, show
 
 TYPE_CHECKING = False
@@ -24,6 +24,8 @@ usage: bireme COMMAND …
   bireme tune [options] script.py [script arguments]   find its fastest configuration
   bireme check [options] [script.py]                   check that the nodes can run a job
   bireme drain NODE JOB                                take a node out of an elastic job
+  bireme help [COMMAND]                                show the options of a command
+  bireme completion SHELL                              complete commands and options in bash, zsh or fish
   bireme --version
 """
 
@@ -94,16 +96,42 @@ def _dispatch(argv: list[str]) -> int:
         "tune": _tune,
         "check": _check,
         "drain": _drain,
+        "help": _help,
+        "completion": _completion,
         "--version": _version,
         "--help": _help,
         "-h": _help,
     }
     if word in commands:
         return commands[word](rest)
-    hint = f"\n  to run a job: bireme run {word} …" if word.endswith(".py") else ""
-    complain(f"unknown command: {word!r}{hint}")
-    sys.stderr.write(USAGE)
-    return BAD_INPUT
+    return _unknown(word, rest)
+
+
+def _unknown(word: str, rest: list[str]) -> int:
+    """Refuse what is no command; say what to type where that can be guessed."""
+    from difflib import get_close_matches
+
+    from bireme.options.switching import COMMANDS
+
+    words = argv = [word, *rest]
+    if word in COMMANDS:
+        words = rest[1:] if rest[:1] == ["launch"] else rest
+    elif not (word.startswith("-") or word.endswith(".py") or os.path.exists(word)):
+        words = []
+        if near := get_close_matches(word, ("run", "tune", "check", "drain"), n=1, cutoff=0.6):
+            raise BadInputError(f"unknown command: {word!r}", hint=f"did you mean bireme {near[0]}?")
+    if not words:
+        complain(f"unknown command: {word!r}")
+        sys.stderr.write(USAGE)
+        return BAD_INPUT
+    import shlex
+
+    from bireme.planning.masking import masked_words
+
+    typed = shlex.join(masked_words(words))
+    shown = typed if len(typed) <= 200 else f"{typed[:200]} …"
+    what = f"unknown option: {word}" if argv is words and word.startswith("-") else f"unknown command: {word!r}"
+    raise BadInputError(what, hint=f"to run a job: bireme run {shown}")
 
 
 def _run(argv: list[str]) -> int:
@@ -135,8 +163,19 @@ def _version(_: list[str]) -> int:
     return OK
 
 
-def _help(_: list[str]) -> int:
-    show(USAGE)
+def _completion(argv: list[str]) -> int:
+    from bireme.cli import completion
+
+    return completion.main(argv)
+
+
+def _help(argv: list[str]) -> int:
+    if not argv:
+        show(USAGE)
+        return OK
+    from bireme.cli.help import help_on
+
+    show(help_on(argv))
     return OK
 
 

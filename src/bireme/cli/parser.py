@@ -46,7 +46,7 @@ def parse(groups: Groups, argv: Sequence[str], defaults: Mapping[str, Any] | Non
         name, equals, value = _split(word, table)
         option = table.get(name)
         if option is None:
-            raise BadInputError(f"unknown option: {word.partition('=')[0]}", hint=_nearest(name, table))
+            raise BadInputError(f"unknown option: {word.partition('=')[0]}", hint=_instead(name, table))
         if option.kind == "flag":
             if equals:
                 raise BadInputError(f"{name} takes no value", where=word)
@@ -134,8 +134,13 @@ def _bounded(option: Option, name: str, number: Any) -> Any:
     raise BadInputError(f"must be {expected}, not {number:g}", where=name)
 
 
-def _nearest(name: str, table: dict[str, Option]) -> str:
+def _instead(name: str, table: dict[str, Option]) -> str:
+    """What to type instead of an unknown option: by knowledge of other launchers, else by its letters."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name, list(table), n=1)
+    from bireme.options.switching import answer
+
+    if known := answer(name):
+        return known
+    near = get_close_matches(name, list(table), n=1, cutoff=0.8)
     return f"did you mean {near[0]}?" if near else "bireme run --help shows all options"

@@ -44,10 +44,10 @@ def main(argv: list[str]) -> int:
     parsed = parse(select("tune"), argv)
     mode = parsed.options["autotuning"] or "tune"
     parsed = parsed.replace(options={**parsed.options, "autotuning": mode})
-    if parsed.options["help"]:
+    if parsed.options["help"] or parsed.options["help_all"]:
         from bireme.cli.help import tune_help
 
-        show(tune_help())
+        show(tune_help(everything=parsed.options["help_all"]))
         return OK
     return carry_out(parsed)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import cache
 
 from bireme.cluster.agent_protocol import AgentProtocol
@@ -11,7 +10,7 @@ from bireme.control.silence import Silence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from bireme.backends.base import HostLaunch
     from bireme.cluster.agent_protocol import State
@@ -26,10 +25,11 @@ class AgentHandle:
         index: the node's place in the pool, and that of its launcher process where each node has its own.
         host: how the node is reached.
         slots: those that the pool declares; ``None``: the node is asked.
+        now: returns the time on our clock.
     """
 
-    def __init__(self, index: int, host: HostLaunch, slots: tuple[str, ...] | None) -> None:
-        self.index, self.host, self.slots = index, host, slots
+    def __init__(self, index: int, host: HostLaunch, slots: tuple[str, ...] | None, now: Callable[[], float]) -> None:
+        self.index, self.host, self.slots, self._now = index, host, slots, now
         self.protocol = AgentProtocol()
         self.channel: Channel | None = None
         self._hello: Hello | None = None
@@ -37,7 +37,7 @@ class AgentHandle:
         self.problems: list[str] = []
         self.hint = ""
         """Why it ended, where the node itself is not at fault."""
-        self.silence = Silence(time.monotonic())
+        self.silence = Silence(now())
         self.peer_clock = PeerClock()
         self.ungranted = 0
         """Bytes of its output that were taken but not yet granted again (see `OutputCredit`)."""
@@ -79,11 +79,11 @@ class AgentHandle:
 
     def clock(self, sent: float, theirs: float) -> None:
         """Measure the agent's clock by a ping sent at ``sent`` (our clock) and answered at ``theirs`` (its clock)."""
-        self.peer_clock.measure(sent, theirs, time.monotonic())
+        self.peer_clock.measure(sent, theirs, self._now())
 
     def our_time(self, theirs: float) -> float:
         """Convert a time on the agent's clock to ours."""
-        return self.peer_clock.to_ours(theirs, time.monotonic())
+        return self.peer_clock.to_ours(theirs, self._now())
 
 
 def find_agent(members: Sequence[AgentHandle], who: Mapping[str, str]) -> AgentHandle | None:

@@ -7,13 +7,11 @@ has said that it is fit.
 from __future__ import annotations
 
 import re
-import time
 from functools import partial
 
 import bireme
-from bireme.cluster import preflight_report
+from bireme.control.silence import BEATS, Silence
 from bireme.errors import BadInputError
-from bireme.logs.console import OUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +27,7 @@ AT_ONCE = 64
 """How many launcher processes connect at a time, where each node has its own."""
 _ANSWER_WAIT = 30.0
 """Seconds from the start of a launcher process to the agent's hello."""
+_TICK = 0.001
 _WORDS_WAIT = 1.0
 """Seconds to wait for more lines of a launcher process about a node that it could not reach."""
 
@@ -37,12 +36,11 @@ class Bootstrap:
     """Brings the agents from ``waiting`` to ``ready``, or reports what is wrong with which node.
 
     Args:
-        session: told when a node is unfit.
-        cluster_job: the job.
+        session: whose loop and console are used.
+        cluster_job: the job that the nodes must be fit for.
         members: the agents, in the order of the pool. An elastic job removes nodes that do not answer.
         launcher: the launcher processes.
-        on_fit: called when every node is fit.
-        on_checked: called instead when only a check was requested.
+        on_answers: called when every node has answered or failed, and again for each that fails afterwards.
     """
 
     def __init__(
@@ -52,24 +50,17 @@ class Bootstrap:
         members: list[AgentHandle],
         launcher: LauncherProcess,
         *,
-        on_fit: Callable[[], None],
-        on_checked: Callable[[], None],
+        on_answers: Callable[[], None],
     ) -> None:
         self._session, self._cluster_job, self._members, self._launcher = session, cluster_job, members, launcher
-        self._on_fit, self._on_checked = on_fit, on_checked
+        self._on_answers = on_answers
         self._one_by_one = cluster_job.one_by_one
-        self._total = len(members)
-        self._done = self._fit = False
+        self._done = False
 
     def start(self) -> None:
         """The launcher was started: wait for the nodes that it connects to first."""
         for member in self._members[: AT_ONCE if self._one_by_one else None]:
             self.begin(member)
-
-    @property
-    def all_fit(self) -> bool:
-        """Whether every node that takes part has answered and is fit."""
-        return self._fit
 
     def stop(self) -> None:
         """Wait for no more answers."""
@@ -78,10 +69,17 @@ class Bootstrap:
     def begin(self, member: AgentHandle) -> None:
         """Wait for this node, whose launcher process was started: it has `_ANSWER_WAIT` seconds to answer."""
         member.protocol.on("begin")
-        self._session.loop.after(_ANSWER_WAIT, lambda: self._no_answer(member))
+        self._await_answer(member, Silence(self._session.loop.now()), _ANSWER_WAIT / BEATS)
 
-    def _no_answer(self, member: AgentHandle) -> None:
-        if member.state == "connecting":
+    def _await_answer(self, member: AgentHandle, silence: Silence, seconds: float) -> None:
+        timer = self._session.loop.after(seconds, lambda: self._check_answer(member, silence, timer.due))
+
+    def _check_answer(self, member: AgentHandle, silence: Silence, due: float) -> None:
+        """Give up an agent that does not answer. Time for which we were halted, maybe with it, does not count."""
+        left = _ANSWER_WAIT - silence.look(due, self._session.loop.now())
+        if member.state == "connecting" and left > _TICK:
+            self._await_answer(member, silence, min(left, _ANSWER_WAIT / BEATS))
+        elif member.state == "connecting":
             said = self._launcher.stderr(member.index if self._one_by_one else 0)
             self.fail(member, [f"no answer within {_ANSWER_WAIT:g} s", *said.splitlines()[-3:]])
 
@@ -105,7 +103,7 @@ class Bootstrap:
         problems = list(hello.problems)
         if hello.version != bireme.__version__:
             problems.append(f"Bireme {hello.version} is installed there, {bireme.__version__} here")
-        kind = self._cluster_job.epoch.accelerator if self._cluster_job.epoch is not None else ""
+        kind = self._cluster_job.accelerator
         if kind and hello.accelerator not in ("", kind):  # its driver may not be loaded yet
             problems.append(f"the job runs on {kind}, but the node now has {hello.accelerator}")
         if hello.earlier:  # cut off or frozen, the node may not have ended its ranks yet
@@ -123,32 +121,16 @@ class Bootstrap:
         self._maybe_ready()
 
     def _maybe_ready(self) -> None:
-        """Once every node has answered: go on, or report what is wrong."""
-        if self._done or any(member.state in ("waiting", "connecting") for member in self._members):
-            return
-        self._judge_by_filters()
-        failed = [member for member in self._members if member.state == "failed"]
-        bad = self._without_the_absent([member for member in failed if member.problems] or failed)
-        if bad:
-            note = preflight_report.complaint(bad, self._total)
-            self._session.trouble("unfit", note, time.monotonic(), tuple(member.name for member in bad))
-        elif self._cluster_job.checked is not None:
-            if said := self._cluster_job.checked(self._members):
-                self._session.console.write_lines(said, OUT)
-            self._on_checked()
-        elif not self._fit:
-            self._fit = True
-            self._on_fit()
+        if not self._done and not any(member.state in ("waiting", "connecting") for member in self._members):
+            self._on_answers()
 
-    def _judge_by_filters(self) -> None:
-        """In an elastic job, drop nodes on which the filters leave no slots, now that all slots are known."""
-        if self._cluster_job.epoch is None or self._fit:
-            return
+    def judge_by_filters(self) -> None:
+        """Make the nodes unfit on which the filters leave no slots, now that all slots are known."""
         for member in self._members:
             if member.state != "ready":
                 continue
             try:
-                left = self._cluster_job.resolve({member.name: member.hello.slots})
+                left = self._cluster_job.active({member.name: member.hello.slots})
                 problem = member.hint = "" if left else "the filters leave no slots on it"
             except BadInputError as error:
                 problem = str(error)
@@ -156,25 +138,10 @@ class Bootstrap:
                 member.protocol.on("fail")
                 member.problems.append(problem)
 
-    def _without_the_absent(self, bad: list[AgentHandle]) -> list[AgentHandle]:
-        """Let an elastic job begin without its unfit nodes; return those that prevent it from beginning.
-
-        In the first epoch, a node that answers and is unfit is a mistake that the user has to fix. Later, it is a node
-        that came back too early.
-        """
-        epoch = self._cluster_job.epoch
-        if epoch is None or not bad:
-            return bad
-        mistakes = [member for member in bad if member.has_answered and not member.hint]
-        if epoch.number == 0 and mistakes:
-            return mistakes
-        for member in bad:
-            self._members.remove(member)
-            if member.channel is not None:
-                member.channel.close()
-            self._launcher.end(member.index)
-            epoch.left_out(member.name, (member.problems or [member.hint or "it did not answer"])[-1])
-        return bad if len(self._members) < epoch.min_nodes else []
+    def unfit(self) -> list[AgentHandle]:
+        """The nodes that failed; those that have problems of their own, if there are any."""
+        failed = [member for member in self._members if member.state == "failed"]
+        return [member for member in failed if member.problems] or failed
 
     def why(self, member: AgentHandle, index: int, code: int) -> list[str]:
         """What the launcher process printed about a node that did not answer.
@@ -189,11 +156,11 @@ class Bootstrap:
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
         lines = [line.removeprefix(f"{member.name}: ") for line in said or noise if line.strip(" -=")]
-        return lines[-8:] or [f"{self._cluster_job.backend.NAME} ended with exit code {code}"]
+        return lines[-8:] or [f"{self._cluster_job.launch.backend.NAME} ended with exit code {code}"]
 
     def on_launcher_line(self, index: int, line: str) -> None:
         """Look for an unreachable node in a line of stderr: one process for all nodes may keep running without it."""
-        for pattern in self._cluster_job.backend.FAILED:
+        for pattern in self._cluster_job.launch.backend.FAILED:
             found = re.search(pattern, line)
             for member in self._members if found is not None else ():
                 if found is not None and found.group(1) == member.name:

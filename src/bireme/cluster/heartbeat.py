@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from bireme.control.messages import Ping
 from bireme.control.silence import BEATS
 
@@ -39,11 +37,11 @@ class Heartbeat:
         """Begin to ping an agent that has answered for the first time."""
         if self._timer is None:
             self._plan_beat()
-        _ask(member)
+        self._ask(member)
 
     def resume(self) -> None:
         """Forgive the silence while this process was suspended and sent no pings."""
-        now = time.monotonic()
+        now = self._loop.now()
         for member in self._members:
             member.silence.broken(now)
 
@@ -57,21 +55,22 @@ class Heartbeat:
 
     def _beat(self) -> None:
         assert self._timer is not None
-        now, due = time.monotonic(), self._timer.due
+        now, due = self._loop.now(), self._timer.due
         self._plan_beat()  # first: a lost agent may stop the heartbeat
         for member in tuple(self._members):
-            if not member.alive or member.state == "connecting":
+            if member.state == "over":
+                self._ask(member)  # it waits for its release, and would give us up
+            elif not member.alive or member.state == "connecting":
                 continue
-            if self._is_silent(member, due, now):
+            elif self._is_silent(member, due, now):
                 self._on_lost(member, f"no sign of life for {self._seconds:g} s", member.silence.since)
             else:
-                _ask(member)
+                self._ask(member)
 
     def _is_silent(self, member: AgentHandle, due: float, now: float) -> bool:
         if member.silence.look(due, now) > self._seconds and member.channel is not None:
             member.channel.look()  # it may hold an answer, or an end of file
         return member.alive and member.silence.lasted(now) > self._seconds
 
-
-def _ask(member: AgentHandle) -> None:
-    member.send(Ping(sent=time.monotonic()))
+    def _ask(self, member: AgentHandle) -> None:
+        member.send(Ping(sent=self._loop.now()))

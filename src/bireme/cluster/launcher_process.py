@@ -10,7 +10,7 @@ import os
 import signal
 from subprocess import DEVNULL, Popen, TimeoutExpired
 
-from bireme.process import guardian, open_files
+from bireme.process import open_files
 from bireme.process.worker import WorkerStart
 from bireme.result.wait_status import exit_code
 
@@ -37,6 +37,7 @@ class LauncherProcess:
 
     Args:
         loop: the event loop.
+        start_guardian: as `guardian.start`.
         commands: one command line for each process.
         environ: their environment.
         on_exit: called with (index, exit code, signal) at the end of each process. The signal is 0 unless another
@@ -53,6 +54,7 @@ class LauncherProcess:
     def __init__(
         self,
         loop: Loop,
+        start_guardian: Callable[..., Handle],
         commands: Sequence[tuple[str, ...]],
         environ: Mapping[str, str],
         *,
@@ -65,6 +67,7 @@ class LauncherProcess:
         at_loss: Callable[[], object],
         allocates: bool,
     ) -> None:
+        self._start_guardian = start_guardian
         self._loop, self._on_exit, self._on_line = loop, on_exit, on_line
         self._on_lost, self._on_over = on_lost, on_over
         self._commands, self._environ = commands, environ
@@ -92,17 +95,17 @@ class LauncherProcess:
         theirs: list[int] = [null]
         starts = []
         for index, argv in enumerate(self._commands):
-            err_read, err_write = os.pipe()
+            err_read, err_write = self._loop.pipe()
             stdin, stdout = null, err_write
             if channels:
-                stdin, our_write = os.pipe()
-                our_read, stdout = os.pipe()
+                stdin, our_write = self._loop.pipe()
+                our_read, stdout = self._loop.pipe()
                 ours.append((our_read, our_write))
                 theirs += [stdin, stdout]
             theirs.append(err_write)
             starts.append(WorkerStart(argv, dict(self._environ), os.getcwd(), stdin, stdout, err_write))
             self._watch_stderr(index, err_read)
-        self._handle = guardian.start(
+        self._handle = self._start_guardian(
             starts,
             at_start=self._at_start,
             at_loss=self._at_loss,
@@ -112,24 +115,24 @@ class LauncherProcess:
         )
         self._loop.watch(self._handle.events, self._hear)
         for fd in theirs:
-            os.close(fd)
+            self._loop.close_fd(fd)
         return ours
 
     def _watch_stderr(self, index: int, fd: int) -> None:
-        os.set_blocking(fd, False)
+        self._loop.set_blocking(fd, False)
         self._stderr[index], self._errs[index] = b"", fd
         self._loop.watch(fd, lambda: self._read_stderr(index))
 
     def _read_stderr(self, index: int) -> bool:
         """Read stderr of a launcher process; return whether there was anything."""
         try:
-            data = os.read(self._errs[index], 65536)
+            data = self._loop.read(self._errs[index], 65536)
         except (BlockingIOError, KeyError):
             return False
         if not data:
             fd = self._errs.pop(index)
             self._loop.unwatch(fd)
-            os.close(fd)
+            self._loop.close_fd(fd)
             return False
         begun = self._stderr[index].rpartition(b"\n")[2]
         self._stderr[index] = (self._stderr[index] + data)[-_KEPT:]
@@ -191,7 +194,7 @@ class LauncherProcess:
             gone, self._handle = self._handle, None
             self._loop.unwatch(gone.events)
             gone.close()
-            os.waitpid(gone.pid, 0)
+            gone.wait()
             if not self._over:  # it was killed, and the launcher processes with it
                 self._lose(gone.pid)
             self._end()
@@ -232,10 +235,10 @@ class LauncherProcess:
             self._loop.unwatch(self._handle.events)
             self._handle.close()
             if self._over:  # it has reported so and is ending
-                os.waitpid(self._handle.pid, 0)
+                self._handle.wait()
         for fd in self._errs.values():
             self._loop.unwatch(fd)
-            os.close(fd)
+            self._loop.close_fd(fd)
         self._errs.clear()
         for process in self._aside:
             try:

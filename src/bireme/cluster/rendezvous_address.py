@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from bireme.cluster.agent_handle import addresses_of
 from bireme.control.messages import Probe
 
@@ -40,14 +38,14 @@ class RendezvousAddress:
         """Have every other node try all addresses of the first node."""
         first, *others = self._members
         named = self._cluster_job.spec.master_addr
-        if named and self._cluster_job.epoch is not None and not _has_address(first, named):
+        if named and self._cluster_job.spec.elastic and not _has_address(first, named):
             named = None  # the address belongs to the first node of an earlier epoch
         if named or not others:
             self._on_address(named or "127.0.0.1")
             return
         if not first.hello.port:  # taken, and passed over by --no_ssh_check: there is nothing to try
             note = f"{first.name} holds no port at which the ranks could meet"
-            self._session.trouble("unfit", note, time.monotonic(), (first.name,))
+            self._session.trouble("unfit", note, self._session.loop.now(), (first.name,))
             return
         first.protocol.on("probed")
         for member in others:
@@ -68,12 +66,12 @@ class RendezvousAddress:
         reason = f"{', '.join(cut)} cannot reach any" if cut else "no address is reachable from all nodes"
         addresses = ", ".join(first.hello.addresses) or "none"
         note = f"no common address of {first.name} for the rendezvous: {reason} (tried: {addresses})"
-        if self._cluster_job.epoch is None:
-            self._session.trouble("unfit", f"{note}\nset one with --master_addr", time.monotonic(), cut)
+        if not self._cluster_job.spec.elastic:
+            self._session.trouble("unfit", f"{note}\nset one with --master_addr", self._session.loop.now(), cut)
             return
         # An elastic job drops the nodes that reach no address, or else the first node, which not all of them reach.
         at_fault = cut if 0 < len(cut) < len(others) or len(others) == 1 else (first.name,)
-        self._session.trouble("unfit", note, time.monotonic(), at_fault)
+        self._session.trouble("unfit", note, self._session.loop.now(), at_fault)
 
 
 def _has_address(member: AgentHandle, named: str) -> bool:

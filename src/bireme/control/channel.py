@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 
 from bireme.control.frames import GREETING, MAX_FRAME, Decoder, NotOursError, encode_message
@@ -64,7 +63,7 @@ class Channel:
         self._size = 0
         self.open = True
         for fd in (read_fd, write_fd):
-            os.set_blocking(fd, False)
+            loop.set_blocking(fd, False)
         loop.watch(read_fd, self._readable)
         if greet:
             self.send_raw(GREETING)
@@ -106,11 +105,13 @@ class Channel:
 
     def _try(self, data: bytes) -> int:
         try:
-            return os.write(self._write_fd, data)
+            return self._loop.write(self._write_fd, data)
         except BlockingIOError:
             return 0
         except OSError as error:
-            self._end(f"cannot be written: {error.strerror}")
+            # Not now: the caller is in the middle of something. And what the other side said before is read first.
+            reason = f"cannot be written: {error.strerror}"
+            self._loop.after(0, lambda: self._drain(reason))
             return len(data)
 
     def _writable(self) -> None:
@@ -125,28 +126,35 @@ class Channel:
         if self.open:
             self._loop.unwatch_write(self._write_fd)
 
+    def _drain(self, reason: str) -> None:
+        while self.open and self._readable():
+            pass
+        self._end(reason)
+
     def look(self) -> None:
         """Read now what has arrived, which a busy or suspended loop may not have read yet."""
         if self.open:
             self._readable()
 
-    def _readable(self) -> None:
+    def _readable(self) -> bool:
+        """Read what has arrived; return whether there was anything."""
         try:
-            data = os.read(self._read_fd, _READ)
+            data = self._loop.read(self._read_fd, _READ)
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             self._end(f"cannot be read: {error.strerror}")
-            return
+            return False
         if not data:
             self._end("closed by the other side")
-            return
+            return False
         try:
             data = self._transport.decode(data)
         except ProtocolError as error:
             self._end(str(error))
-            return
+            return False
         self._take(data)
+        return True
 
     def _take(self, data: bytes) -> None:
         try:
@@ -173,4 +181,4 @@ class Channel:
         self._loop.unwatch(self._read_fd)
         self._loop.unwatch_write(self._write_fd)
         for fd in {self._read_fd, self._write_fd}:
-            os.close(fd)
+            self._loop.close_fd(fd)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from bireme.control.messages import Message
 
-VERSION = 2
+VERSION = 3
 """The version of this protocol, which must be equal on both sides. It changes whenever a message does."""
 
 GREETING = b"\n\x01bireme-channel %d\x01\n" % VERSION

@@ -291,9 +291,10 @@ class Unfit(Message):
 
 
 class GuardianLost(Message):
-    """The node's guardian was killed."""
+    """The node's guardian was killed; ``when``: the time on the node's monotonic clock at which that was seen."""
 
     pid: int
+    when: float
 
 
 class Signalled(Message):

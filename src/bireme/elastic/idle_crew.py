@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +42,7 @@ class IdleCrew:
         self._attach(self._session)
 
     def _give_up(self) -> None:
-        self._session.trouble("too few nodes", f"{self._gave_up}: {self._note()}", time.monotonic())
+        self._session.trouble("too few nodes", f"{self._gave_up}: {self._note()}", self._session.loop.now())
 
     def stop(self, signum: int) -> None:
         """End the session; there are no ranks to stop."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 
 from bireme.elastic import node_probe
 from bireme.errors import BiremeError
-from bireme.process.helper import Helper
 from bireme.resources.pool import listed
 
 TYPE_CHECKING = False
@@ -15,13 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from bireme.agent.machine import Machine
     from bireme.agent.session import Session
-    from bireme.cluster.node_selection import Found
+    from bireme.cluster.node_selection import DeclaredPool
     from bireme.elastic.control_socket import ControlSocket
     from bireme.elastic.roster import Roster
     from bireme.job import JobSpec
     from bireme.loop import Timer
     from bireme.planning.exports import Exports
+    from bireme.process.helper import Helper
 
 _FILE_LOOK = 5.0
 """Seconds between two checks of the hostfile's time stamp."""
@@ -83,6 +83,7 @@ class MembershipMonitor:
         read_pool: reads the pool again and returns the names of its nodes.
         is_over: whether a reason for an unfit node means that the whole allocation has ended.
         control_socket: where requests come in.
+        machine: the machine of the runner.
     """
 
     def __init__(
@@ -92,13 +93,15 @@ class MembershipMonitor:
         environ: Mapping[str, str],
         *,
         file: PoolFile,
-        pool: Callable[[], Found],
+        pool: Callable[[], DeclaredPool],
         accelerator: Callable[[], str],
         exports: Exports,
         read_pool: Callable[[], tuple[str, ...]],
         is_over: Callable[[str], bool],
         control_socket: ControlSocket,
+        machine: Machine,
     ) -> None:
+        self._machine = machine
         self._roster, self._spec, self._environ = roster, spec, environ
         self._file, self._pool, self._accelerator, self._exports = file, pool, accelerator, exports
         self._read_pool, self._is_over, self._control_socket = read_pool, is_over, control_socket
@@ -125,7 +128,7 @@ class MembershipMonitor:
         """Detach from a session that has ended, and end all probes."""
         self._session = self._timer = self._announcement = None
         for name in self._found:
-            self._roster.find(name, time.monotonic())
+            self._roster.find(name, self._machine.now())
         self._found.clear()
         self._control_socket.rest()
         for helper, _ in self._probes.values():
@@ -143,7 +146,7 @@ class MembershipMonitor:
         times = [self._file.next_look, self._roster.next_look(self._pending) if self._may_probe() else None]
         due = min((when for when in times if when is not None), default=None)
         if due is not None:
-            self._timer = self._session.loop.after(max(0.0, due - time.monotonic()), self._look)
+            self._timer = self._session.loop.after(max(0.0, due - self._machine.now()), self._look)
 
     @property
     def _pending(self) -> set[str]:
@@ -154,7 +157,7 @@ class MembershipMonitor:
         return self._roster.has_room and len(self._probes) < _AT_ONCE
 
     def _look(self) -> None:
-        now = time.monotonic()
+        now = self._machine.now()
         if self._file.has_changed(now):
             self._read_again(now)
         for name in self._roster.due(now, self._pending):
@@ -164,7 +167,7 @@ class MembershipMonitor:
 
     def _begin_probe(self, session: Session, name: str, now: float) -> None:
         try:
-            helper = Helper(node_probe.words(), self._environ)
+            helper = self._machine.helper(node_probe.words(), self._environ)
         except OSError as error:
             self._complain(f"cannot probe nodes: {error.strerror}")
             self._roster.missed(name, now)
@@ -194,10 +197,10 @@ class MembershipMonitor:
         ending = self._session is None or (self._runs and self._session.ending)
         if answer.get("there") and not ending:
             self._found.append(name)
-        elif self._roster.missed(name, time.monotonic(), why):
+        elif self._roster.missed(name, self._machine.now(), why):
             self._say("info", f"{name} is not admitted: {why}")
         if why and self._is_over(why) and self._session is not None and not ending:
-            self._session.trouble("agent lost", f"the allocation is gone: {why}", time.monotonic())
+            self._session.trouble("agent lost", f"the allocation is gone: {why}", self._machine.now())
         if not self._probes:
             self._announce()
         elif self._found and self._announcement is None and self._session is not None:
@@ -212,7 +215,7 @@ class MembershipMonitor:
         if self._session is None or (self._runs and self._session.ending):
             return
         for name in self._found:
-            self._roster.find(name, time.monotonic())
+            self._roster.find(name, self._machine.now())
         there = [name for name in self._found if name in self._roster.present]
         self._found.clear()
         if there and not self._roster.lacking:
@@ -228,7 +231,7 @@ class MembershipMonitor:
         if name not in self._roster.names:
             return {"error": f"{name} is not a node of the job (nodes: {listed(self._roster.names)})"}
         if request.get("back"):
-            if not self._roster.call_back(name, time.monotonic()):
+            if not self._roster.call_back(name, self._machine.now()):
                 return {"error": f"{name} is not drained"}
             self.plan_look()
             return {"said": f"{name} may be used again once it answers"}
@@ -249,7 +252,7 @@ class MembershipMonitor:
     def rearrange(self, why: str) -> None:
         """End the epoch, so that the next begins with the nodes that are available; nothing if it is ending already."""
         if self._session is not None and not self._session.ending:
-            self._session.trouble("membership", why, time.monotonic())
+            self._session.trouble("membership", why, self._machine.now())
 
     def _complain(self, text: str) -> None:
         """Show a warning, unless the same was shown before."""

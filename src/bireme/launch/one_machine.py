@@ -129,6 +129,17 @@ def _slots_left(spec: JobSpec, found: devices.Devices, name: str) -> tuple[Pool,
     return active, notes
 
 
+def plan(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> StartPlan:
+    """The plan of a job on this machine, which holds no port.
+
+    Raises:
+        BadInputError: see :func:`prepare`.
+    """
+    prepared = prepare(spec, environ, declared)
+    prepared.release()
+    return prepared.plan
+
+
 def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:
     """Make the plan of one node of a job whose nodes and slots are given, as for DeepSpeed's per-node launcher.
 

@@ -42,7 +42,7 @@ def applies(spec: JobSpec, environ: Mapping[str, str]) -> bool:
         return spec.rendezvous == "static"
     if find_task(environ).tasks > 1:
         return True
-    return placement.find(spec.replace(num_nodes=None), environ) is None
+    return placement.declared_pool(spec.replace(num_nodes=None), environ) is None
 
 
 def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:

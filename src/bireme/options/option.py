@@ -32,6 +32,7 @@ class Option(Value):
         zero: why a number of seconds cannot be 0; "": it can.
         needless: why the option, which another launcher has, is not needed; "": it is done.
         to_torchrun: whether PyTorch's agent gets the option, where that starts the ranks.
+        common: whether the short help page has the option.
         shared: whether ``bireme tune`` passes the option on to every experiment.
     """
 
@@ -50,6 +51,7 @@ class Option(Value):
     zero: str = ""
     needless: str = ""
     to_torchrun: bool = False
+    common: bool = False
     shared: bool = True
 
     @property

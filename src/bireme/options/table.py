@@ -19,6 +19,9 @@ _NODES = ("run", "tune", "check")
 _EVERYWHERE = (*_NODES, "agent")
 _ALL = (*_EVERYWHERE, "drain")
 
+COMMANDS = ("run", "tune", "check", "drain")
+"""The commands of ``bireme`` that have options."""
+
 GROUPS: Groups = {
     "world": (
         Option(
@@ -49,6 +52,7 @@ GROUPS: Groups = {
     "nodes": (
         Option(
             names=("--hostfile", "-H"),
+            common=True,
             help="file that lists the nodes, one per line: worker-0 slots=4 (default: /job/hostfile)",
             kind="word",
             metavar="FILE",
@@ -56,6 +60,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--hosts",),
+            common=True,
             help="list of nodes, instead of a hostfile: 'node[1-4]:8,other:2'",
             kind="word",
             metavar="HOSTS",
@@ -63,6 +68,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--num_nodes", "--nnodes", "--num_machines"),
+            common=True,
             help="use the first N nodes; MIN:MAX turns on elastic training",
             kind="range",
             metavar="N",
@@ -126,6 +132,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--export",),
+            common=True,
             help="also set this environment variable on the nodes: NAME, 'PREFIX*' or NAME=VALUE",
             kind="list",
             metavar="WHAT",
@@ -145,6 +152,7 @@ GROUPS: Groups = {
     "resources": (
         Option(
             names=("--include", "-i"),
+            common=True,
             help="use only these nodes and slots: NODE[:SLOT,…][@NODE…], e.g. localhost:0,2",
             kind="word",
             metavar="FILTER",
@@ -163,6 +171,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--num_gpus", "--num_accelerators", "--nproc_per_node"),
+            common=True,
             help="slots to use on each node; without an accelerator, the number of ranks on the CPU",
             kind="slots",
             metavar="N",
@@ -173,6 +182,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--accelerator",),
+            common=True,
             help="kind of device to use",
             kind="choice",
             metavar="KIND",
@@ -197,6 +207,7 @@ GROUPS: Groups = {
     "rendezvous": (
         Option(
             names=("--master_addr", "--main_process_ip"),
+            common=True,
             help="address where the ranks meet (default on one machine: 127.0.0.1)",
             kind="word",
             metavar="ADDR",
@@ -205,6 +216,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--master_port", "--main_process_port"),
+            common=True,
             help="port where the ranks meet (default: 29500, or a free one if that is taken)",
             kind="count",
             metavar="PORT",
@@ -223,8 +235,13 @@ GROUPS: Groups = {
         ),
     ),
     "program": (
-        Option(names=("--module", "-m"), help="run the script as a Python module, like python -m", commands=_RANKS),
-        Option(names=("--no_python",), help="run the script directly, not with Python", commands=_RANKS),
+        Option(
+            names=("--module", "-m"),
+            common=True,
+            help="run the script as a Python module, like python -m",
+            commands=_RANKS,
+        ),
+        Option(names=("--no_python",), common=True, help="run the script directly, not with Python", commands=_RANKS),
         Option(
             names=("--no_local_rank",),
             help="never pass --local_rank to the script",
@@ -265,6 +282,7 @@ GROUPS: Groups = {
     "output": (
         Option(
             names=("--output",),
+            common=True,
             help="prefix: label each line with [host:rank] (default for more than one rank); "
             "raw: leave lines unchanged; rank0: show only rank 0; none: show nothing",
             kind="choice",
@@ -298,6 +316,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--log_dir",),
+            common=True,
             help="also write each rank's output to a file in DIR, on this machine",
             kind="word",
             metavar="DIR",
@@ -305,6 +324,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--report",),
+            common=True,
             help="write the result of the job to FILE, as JSON",
             kind="word",
             metavar="FILE",
@@ -320,7 +340,12 @@ GROUPS: Groups = {
             commands=_RANKS,
         ),
         Option(
-            names=("--quiet", "-q"), help="same as --log_level error", commands=_RANKS, field="log_level", sets="error"
+            names=("--quiet", "-q"),
+            common=True,
+            help="same as --log_level error",
+            commands=_RANKS,
+            field="log_level",
+            sets="error",
         ),
     ),
     "conduct": (
@@ -333,6 +358,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--time_limit",),
+            common=True,
             help="stop the job after this many seconds, with exit code 124",
             kind="seconds",
             commands=_RANKS,
@@ -341,6 +367,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--restarts", "--max_restarts"),
+            common=True,
             help="restart the whole job after a failure, up to R times (default: 0; elastic: 3)",
             kind="count",
             metavar="R",
@@ -360,13 +387,15 @@ GROUPS: Groups = {
             help="keep Bireme's pid in /tmp/<pid>.deepspeed while the job runs",
             shared=False,
         ),
-        Option(names=("--dry_run",), help="print the plan without starting anything", shared=False),
+        Option(names=("--dry_run",), common=True, help="print the plan without starting anything", shared=False),
         Option(names=("--json",), help="with --dry_run: print the plan as JSON", shared=False),
-        Option(names=("--help", "-h"), help="show this help", commands=_ALL, shared=False),
+        Option(names=("--help", "-h"), common=True, help="show this help", commands=_ALL, shared=False),
+        Option(names=("--help_all",), help="show all options", common=True, shared=False),
     ),
     "elastic training": (
         Option(
             names=("--elastic_training", "--enable_elastic_training"),
+            common=True,
             help="let nodes join and leave; the ranks resume from their checkpoint",
             commands=_RANKS,
             field="elastic",
@@ -407,6 +436,7 @@ GROUPS: Groups = {
     "tuning": (
         Option(
             names=("--autotuning",),
+            common=True,
             help="search for the fastest DeepSpeed configuration of the job; run: then run the job with it",
             kind="choice",
             metavar="HOW",

@@ -76,6 +76,10 @@ class Handle:
         *lines, self._partial = (self._partial + data).split(b"\n")
         return [line.decode().split() for line in lines]
 
+    def wait(self) -> None:
+        """Reap the process, which has ended or is about to."""
+        os.waitpid(self.pid, 0)
+
     def close(self) -> None:
         """Close the pipes. A guardian that is still alive then kills everything and ends, and after it the watcher."""
         self.tell("gone")
@@ -203,10 +207,10 @@ class _Guardian:
                 os.read(wake[0], 4096)
             if self.commands in ready and not self._obey():
                 self._agent_lost()
-            if self.lifeline in ready:
+            self._reap()
+            if self.lifeline in ready:  # after the ends of workers, which may have come before
                 poll.unregister(self.lifeline)
                 self._say("alone")
-            self._reap()
             if self.killing:
                 self._signal_all(signal.SIGKILL)
 

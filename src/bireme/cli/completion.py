@@ -1,0 +1,138 @@
+"""``bireme completion SHELL``: prints a script with which bash, zsh or fish completes commands, options and values."""
+
+from __future__ import annotations
+
+from bireme.errors import OK, BadInputError
+from bireme.logs.console import show
+from bireme.options.table import COMMANDS, select
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bireme.options.option import Option
+
+_LINES = {
+    "bash": 'eval "$(bireme completion bash)" in ~/.bashrc',
+    "zsh": 'eval "$(bireme completion zsh)" in ~/.zshrc, after compinit',
+    "fish": "bireme completion fish | source in ~/.config/fish/config.fish",
+}
+
+
+def main(argv: list[str]) -> int:
+    """Run ``bireme completion ARGV``.
+
+    Raises:
+        BadInputError: the word is not the name of a shell.
+    """
+    if len(argv) != 1 or argv[0] not in _LINES:
+        raise BadInputError("expected the name of a shell", hint="bireme completion bash, zsh or fish")
+    show({"bash": _bash, "zsh": _zsh, "fish": _fish}[argv[0]]())
+    return OK
+
+
+def _options(command: str) -> list[Option]:
+    return [option for options in select(command).values() for option in options]
+
+
+def _names(command: str, *, with_value: bool = False) -> str:
+    """The names of a command's options, separated by spaces; ``with_value``: only of those that take one."""
+    return " ".join(
+        name for option in _options(command) for name in option.names if not with_value or option.kind != "flag"
+    )
+
+
+def _choices() -> Iterator[tuple[str, str]]:
+    """(pattern of names, values) of each option that has a list of values."""
+    for option in _options("run"):
+        if option.choices:
+            yield "|".join(option.names), " ".join(option.choices)
+
+
+def _cases(form: str) -> str:
+    """A branch of a shell's ``case`` for each list of values."""
+    return "\n".join("        " + form.format(names=names, values=values) for names, values in _choices())
+
+
+def _bash() -> str:
+    known = "\n".join(
+        f'        {command}) names="{_names(command)}" valued="{_names(command, with_value=True)}" ;;'
+        for command in COMMANDS
+    )
+    return f"""\
+# {_LINES["bash"]}
+_bireme() {{
+    local current="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" names= valued= place word
+    COMPREPLY=()
+    if (( COMP_CWORD == 1 )); then
+        COMPREPLY=($(compgen -W "{" ".join(COMMANDS)} help completion --version --help" -- "$current"))
+        return
+    fi
+    case "${{COMP_WORDS[1]}}" in
+{known}
+        help) COMPREPLY=($(compgen -W "{" ".join(COMMANDS)} --all --man" -- "$current")); return ;;
+        completion) COMPREPLY=($(compgen -W "{" ".join(_LINES)}" -- "$current")); return ;;
+        *) return ;;
+    esac
+    for (( place = 2; place < COMP_CWORD; place++ )); do
+        word="${{COMP_WORDS[place]//-/_}}"
+        word="${{word/#__/--}}" word="${{word/#_/-}}"
+        [[ $word == -* ]] || return  # the script: what follows is its own
+        [[ " $valued " != *" $word "* ]] || (( ++place ))
+    done
+    before="${{before/#--/}}"
+    case "--${{before//-/_}}" in
+{_cases('{names}) COMPREPLY=($(compgen -W "{values}" -- "$current")); return ;;')}
+    esac
+    if [[ $current == -* ]]; then
+        [[ $current != --*-* ]] || names="$(printf '%s' "$names" | tr _ -)"
+        COMPREPLY=($(compgen -W "$names" -- "$current"))
+    fi
+}}
+complete -o default -F _bireme bireme
+"""
+
+
+def _zsh() -> str:
+    known = "\n".join(f"        {command}) names=({_names(command)}) ;;" for command in COMMANDS)
+    return f"""\
+# {_LINES["zsh"]}
+_bireme() {{
+    local -a names
+    if (( CURRENT == 2 )); then
+        compadd -- {" ".join(COMMANDS)} help completion --version --help
+        return
+    fi
+    case $words[2] in
+{known}
+        help) compadd -- {" ".join(COMMANDS)} --all --man; return ;;
+        completion) compadd -- {" ".join(_LINES)}; return ;;
+    esac
+    case $words[CURRENT-1] in
+{_cases("{names}) compadd -- {values}; return ;;")}
+    esac
+    if [[ $PREFIX == -* ]]; then
+        [[ $PREFIX != --*-* ]] || names=(${{names//_/-}})
+        compadd -- $names
+    else
+        _files
+    fi
+}}
+compdef _bireme bireme
+"""
+
+
+def _fish() -> str:
+    lines = [f"# {_LINES['fish']}"]
+    first = "complete -c bireme -n __fish_use_subcommand -f -a"
+    lines.append(f"{first} '{' '.join(COMMANDS)} help completion'")
+    lines.append(f"complete -c bireme -n '__fish_seen_subcommand_from help' -f -a '{' '.join(COMMANDS)}'")
+    lines.append(f"complete -c bireme -n '__fish_seen_subcommand_from completion' -f -a '{' '.join(_LINES)}'")
+    for command in COMMANDS:
+        for option in _options(command):
+            names = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
+            value = "" if option.kind == "flag" else f" -x -a '{' '.join(option.choices)}'" if option.choices else " -r"
+            text = option.help.replace("\\", "\\\\").replace("'", "\\'")
+            where = f"-n '__fish_seen_subcommand_from {command}'"
+            lines.append(f"complete -c bireme {where} {names}{value} -d '{text}'")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,154 @@
+"""What to type instead of an option or a command of another launcher that Bireme does not have.
+
+``ANSWERS`` is asked when an option is unknown. Options that are taken as they are stand in the table of options.
+"""
+
+from __future__ import annotations
+
+_SIZE = "use --num_nodes N for the nodes and --num_gpus N for the ranks on each node"
+_EACH = "use --num_gpus N, the ranks on each node"
+_SLURM = "give it to sbatch or salloc; bireme run uses the allocation"
+_BIND = "use --bind_cores_to_rank"
+_RAW = "output is labelled with ranks already; --output raw removes the labels"
+_PLUGIN = "use --export with accelerate's variables (ACCELERATE_*, FSDP_*), or set the plug-in in the script"
+_DEEPSPEED = "give the script DeepSpeed's own options, such as --deepspeed_config"
+_TPU = "Bireme has no TPUs"
+
+ANSWERS = {
+    # DeepSpeed and torch.distributed.launch
+    "--deepspeed": "it is an option of the script: write it after the script",
+    "--deepspeed_config": "it is an option of the script: write it after the script",
+    "--local_rank": "Bireme passes it to scripts that take it; use --local_rank_arg to pass it always",
+    "--nproc": _EACH,
+    "--world_size": _SIZE,
+    "--gpus": _EACH,
+    "--num_workers": _EACH,
+    "--elastic": "use --elastic_training",
+    # accelerate
+    "--tpu": _TPU,
+    "--tpu_cluster": _TPU,
+    "--no_tpu_cluster": _TPU,
+    "--tpu_use_sudo": _TPU,
+    "--vm": _TPU,
+    "--main_training_function": "Bireme runs the script itself, without the name of a function",
+    "--env": "use --export NAME=VALUE",
+    "--debug": "use --export ACCELERATE_DEBUG_MODE=true",
+    "--enable_cpu_affinity": _BIND,
+    "--use_deepspeed": _DEEPSPEED,
+    "--zero_stage": _DEEPSPEED,
+    "--offload_*": _DEEPSPEED,
+    "--gradient_accumulation_steps": "it is a setting of the script: write it after the script",
+    "--gradient_clipping": "it is a setting of the script: write it after the script",
+    "--zero3_*": _DEEPSPEED,
+    "--deepspeed_hostfile": "use --hostfile FILE",
+    "--deepspeed_exclusion_filter": "use --exclude FILTER",
+    "--deepspeed_inclusion_filter": "use --include FILTER",
+    "--deepspeed_multinode_launcher": "use --launcher NAME",
+    "--deepspeed_*": _DEEPSPEED,
+    "--use_fsdp": _PLUGIN,
+    "--fsdp_*": _PLUGIN,
+    "--use_megatron_lm": _PLUGIN,
+    "--megatron_lm_*": _PLUGIN,
+    "--use_parallelism_config": _PLUGIN,
+    "--parallelism_config_*": _PLUGIN,
+    "--fp8_*": _PLUGIN,
+    "--dynamo_*": "use --export with the variable ACCELERATE_DYNAMO_* of the same name",
+    "--aws_*": "Bireme does not start jobs in Amazon SageMaker",
+    "--mpirun_hostfile": "use --launcher openmpi --hostfile FILE",
+    "--mpirun_ccl": "use --export CCL_WORKER_COUNT=N",
+    "--downcast_bf16": _TPU,
+    # srun and sbatch
+    "--nodes": "use --num_nodes N",
+    "-N": "use --num_nodes N",
+    "--ntasks": _SIZE,
+    "-n": _SIZE,
+    "--ntasks_per_node": _EACH,
+    "--tasks_per_node": _EACH,
+    "--gpus_per_node": _EACH,
+    "--gpus_per_task": "every rank gets one device; " + _EACH,
+    "--gres": _SLURM,
+    "-G": _EACH,
+    "--cpus_per_task": "cores are divided among the ranks; set OMP_NUM_THREADS for another number of threads",
+    "-c": "cores are divided among the ranks; set OMP_NUM_THREADS for another number of threads",
+    "--partition": _SLURM,
+    "-p": _SLURM,
+    "--account": _SLURM,
+    "-A": _SLURM,
+    "--time": "use --time_limit SECONDS for the job; " + _SLURM,
+    "--mem": _SLURM,
+    "--job_name": _SLURM,
+    "-J": _SLURM,
+    "--constraint": _SLURM,
+    "-C": _SLURM,
+    "--nodelist": "use --include 'node1@node2', or --hosts for a list of your own",
+    "-w": "use --include 'node1@node2', or --hosts for a list of your own",
+    "-x": "use --exclude 'node1@node2' for nodes, or --export NAME for variables",
+    "--cpu_bind": _BIND,
+    "--gpu_bind": "every rank gets one device; use --include to choose them",
+    "--distribution": "ranks are numbered node by node, in the order of the list of nodes",
+    "--label": _RAW,
+    "-l": _RAW,
+    "--unbuffered": "not needed: Python writes each line at once",
+    "-u": "not needed: Python writes each line at once",
+    "--chdir": "change the directory before the command; the nodes use the same one",
+    "-D": "change the directory before the command; the nodes use the same one",
+    "--error": "use --log_dir DIR for the output of each rank",
+    "--kill_on_bad_exit": "not needed: when one rank fails, all are stopped",
+    "-K": "not needed: when one rank fails, all are stopped",
+    "--mpi": "use --native_ranks for programs that call MPI",
+    # mpirun, mpiexec
+    "-np": _SIZE,
+    "--np": _SIZE,
+    "--npernode": _EACH,
+    "-npernode": _EACH,
+    "-ppn": _EACH,
+    "--ppn": _EACH,
+    "--map_by": "ranks are numbered node by node, one for each slot",
+    "-map_by": "ranks are numbered node by node, one for each slot",
+    "--bind_to": _BIND,
+    "-bind_to": _BIND,
+    "--host": "use --hosts 'node1:4,node2:4'",
+    "-host": "use --hosts 'node1:4,node2:4'",
+    "-hosts": "use --hosts 'node1:4,node2:4'",
+    "--machinefile": "use --hostfile FILE",
+    "-machinefile": "use --hostfile FILE",
+    "-hostfile": "use --hostfile FILE",
+    "-f": "use --hostfile FILE",
+    "--mca": "use --launcher_args='--mca …' with --launcher openmpi",
+    "-mca": "use --launcher_args='--mca …' with --launcher openmpi",
+    "-genv": "use --export NAME=VALUE",
+    "-genvlist": "use --export NAME, once for each variable",
+    "-env": "use --export NAME=VALUE",
+    "--allow_run_as_root": "not needed: Bireme passes it where it must",
+    "--oversubscribe": "not needed: declare as many slots as there are to be ranks",
+    "--tag_output": _RAW,
+    "-tag_output": _RAW,
+    "--timeout": "use --time_limit SECONDS",
+    "--wdir": "change the directory before the command; the nodes use the same one",
+    "--output_filename": "use --log_dir DIR",
+    # common
+    "--workers": _EACH,
+    "--dir": "use --log_dir DIR for the ranks' output",
+    "--port": "use --master_port PORT",
+    "--addr": "use --master_addr ADDR",
+    "--rank": "ranks are numbered by Bireme; --node_rank K numbers this node",
+    "--verbose": "use --log_level debug",
+    "-v": "use --log_level debug",
+    "--version": "bireme --version prints it",
+}
+"""Option → what to type. Names are written with ``_``; ``*`` at the end stands for any rest."""
+
+COMMANDS = ("launch", "start", "exec", "submit", "torchrun", "deepspeed", "accelerate", "mpirun", "mpiexec", "srun")
+"""Words that people type in the place of ``run``."""
+
+
+def answer(name: str) -> str:
+    """What to type instead of an option; "": not known."""
+    if name in ANSWERS:
+        return ANSWERS[name]
+    if not name.startswith("--"):
+        return ANSWERS.get("-" + name[1:].replace("-", "_"), "") or ANSWERS.get(name[:2], "")
+    for known, text in ANSWERS.items():
+        if known.endswith("*") and name.startswith(known[:-1]):
+            return text
+    return ""

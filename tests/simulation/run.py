@@ -1,0 +1,299 @@
+"""One run of a simulated job on a few nodes, with the faults that its seed decides, and the check of its invariants."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from bireme.agent import remote
+from bireme.cluster import many_nodes, preflight
+from bireme.cluster.agent_handle import AgentHandle
+from bireme.cluster.bootstrap import Bootstrap
+from bireme.cluster.cluster_crew import ClusterCrew
+from bireme.cluster.node_selection import DeclaredPool, select
+from bireme.cluster.preflight import PreflightCrew
+from bireme.errors import BiremeError
+from bireme.job import JobSpec, Program
+from bireme.resources.hostfile import HostEntry
+from bireme.result.outcome import Outcome
+from bireme.value import Value
+from tests.simulation.descriptors import Killed, RunnerProcess
+from tests.simulation.faults import Faults
+from tests.simulation.nodes import AgentProcess, Node, RunnerMachine
+from tests.simulation.training import Training
+from tests.simulation.truth import Truth, Violation
+from tests.simulation.world import DeadlockError, Host, World
+
+ENVIRON = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+_SLACK = 0.2
+"""Seconds, beyond the bound, from a silence to its detection: a machine that has to do everything else first."""
+
+
+class Result(Value):
+    """What came of a run.
+
+    Attributes:
+        seed: of the run.
+        steps: how many events it had.
+        digest: a checksum of their times.
+        violation: the invariant that did not hold; "": none.
+        words: the outcome, or why there is none.
+        log: what happened.
+    """
+
+    seed: int
+    steps: int
+    digest: int
+    violation: str
+    words: str
+    log: tuple[str, ...]
+
+
+class Run:
+    """A job, and all that surrounds it.
+
+    Attributes:
+        disturbed_before: whether something went wrong that may keep the job from starting.
+    """
+
+    elastic = False
+    current: Run | None = None
+    """The run in progress: what is observed in the real code is reported to it."""
+
+    def __init__(self, seed: int, *, keep_log: bool = False) -> None:
+        self.seed = seed
+        world = self.world = World(seed, keep_log=keep_log)
+        random = world.random
+        self.heartbeat = random.choice((2.0, 4.0, 10.0))
+        self.grace = random.choice((0.5, 2.0, 6.0))
+        self.work = random.choice((0.5, 4.0, 15.0)) * random.uniform(0.8, 1.2)
+        self.truth = Truth(world, self.heartbeat)
+        self.training = Training(world, self.truth, self.work)
+        self.host = Host(world, "runner")
+        self.process = RunnerProcess(self.host, "runner")
+        names = [f"203.0.113.{number + 1}" for number in range(random.choice((1, 2, 2, 3, 4)))]
+        self.nodes = {name: Node(world, name, random.choice((1, 1, 2)), self.training) for name in names}
+        self.training.nodes = self.nodes
+        self.machine = RunnerMachine(self.process, self.nodes)
+        self.disturbed_before = False
+        self.began = 0.0
+        self.asked: dict[str, float] = {}
+        self.started_at: float | None = None
+        self.faults = Faults(self)
+
+    def unhurt(self, node: Node) -> bool:
+        """Whether the runner still learns what happens to a node, and needs to: nothing has gone wrong before."""
+        now = self.world.now
+        return (
+            not node.given_up
+            and self.started_at is not None
+            and node.host.up
+            and not node.host.frozen
+            and not any(begin <= now <= end + 2.0 for begin, end in node.disturbed)
+        )
+
+    # -- running -------------------------------------------------------------------------------------
+
+    def go(self) -> Result:
+        """Run to the end, and check."""
+        words, violation = "", ""
+        Run.current = self
+        try:
+            try:
+                words = self._go()
+            except Killed:
+                words = "the runner was killed"
+            self.process.die()
+            self._settle()
+        except Violation as error:
+            violation = str(error)
+        except DeadlockError:
+            violation = "the runner waits, and nothing can happen any more"
+        except BiremeError as error:
+            violation = f"{type(error).__name__}: {error}"
+        except Exception:
+            violation = traceback.format_exc()
+        finally:
+            Run.current = None
+        world = self.world
+        return Result(self.seed, world.steps, world.digest, violation, words, tuple(world.log or ()))
+
+    def spec(self) -> JobSpec:
+        return JobSpec(
+            Program("train.py"),
+            launcher="ssh",
+            force_multi=True,
+            grace=self.grace,
+            heartbeat=self.heartbeat,
+            log_level="critical",
+            output="raw",
+        )
+
+    def pool(self) -> DeclaredPool:
+        entries = tuple(HostEntry(name, slots=node.slots) for name, node in self.nodes.items())
+        return DeclaredPool(entries, "the simulation")
+
+    def _go(self) -> str:
+        random = self.world.random
+        self.faults.plan(random.choice((0, 1, 1, 2, 2, 3, 5)), self.work + 4.0)
+        self.world.at(self._bound(), self._too_long)
+        outcome = many_nodes.run(self.spec(), ENVIRON, select(self.spec(), self.pool()), "ssh", self.machine)
+        self._check(outcome)
+        return f"{outcome.cause} {outcome.exit_code} {outcome.note}"
+
+    def _bound(self) -> float:
+        """The longest time, in seconds, that any run may take: each wait of the program once, and every halt."""
+        return 200.0 + self.work + 20 * self.heartbeat + 2 * self.grace
+
+    def _too_long(self) -> None:
+        if self.process.alive:
+            raise Violation(f"the run does not end (now {self.world.now:.1f} s)")
+
+    def _longest_end(self, begin: float) -> float:
+        """When everything has ended on every node, if the runner is gone since ``begin``."""
+        times = [end for node in self.nodes.values() for _, end in node.disturbed if end < 1e8]
+        times += [end for host in self.world.hosts for _, end in host.frozen_times]
+        return max(begin, *times, begin) + 1.25 * self.heartbeat + self.grace + 5.0 + 5.0
+
+    def _settle(self) -> None:
+        """Let the rest happen, and see that nothing is left."""
+        begin = self.world.now
+        while self.world.next_time <= self._longest_end(begin):
+            self.world.step()
+        for node in self.nodes.values():
+            for rank in node.live_ranks():
+                raise Violation(f"process {rank.pid} on {node.name} is left (now {self.world.now:.1f} s)")
+            for agent in node.agents:
+                if agent.alive:
+                    raise Violation(f"{agent.name} does not end (now {self.world.now:.1f} s)")
+        for guardian in self.machine.guardians:
+            for ssh in guardian.workers.values():
+                if ssh.status is None:
+                    raise Violation(f"an ssh to {ssh.node.name} is left")  # type: ignore[attr-defined]
+
+    def _check(self, outcome: Outcome) -> None:
+        self.world.note(f"outcome: {outcome.cause} {outcome.exit_code} {outcome.note} {outcome.first}")
+        for node in self.nodes.values():
+            left = [rank for rank in node.live_ranks() if rank.marked or not self.elastic]
+            if left and not node.given_up and node.host.up:
+                raise Violation(f"the runner has ended, and {len(left)} processes live on {node.name}")
+        self.truth.settle(self.nodes, self.training.said)
+        started = self.started_at is not None
+        unfit = any(node.unfit for node in self.nodes.values())
+        disturbed = self.disturbed_before or unfit or any(node.disturbed for node in self.nodes.values())
+        self.truth.check(outcome, begin=self.began, started=started, disturbed_before=disturbed)
+        if outcome.cause == "ok":
+            epoch = list(self.training.epochs.values())[-1]
+            if any(rank.status != 0 for rank in epoch.ranks) or len(epoch.ranks) < epoch.world_size:
+                raise Violation("the job succeeded, but not each of its ranks")
+
+    # -- what is observed in the real code -------------------------------------------------------------
+
+    def begins(self) -> None:
+        """The runner begins to connect to its nodes."""
+        self.began, self.started_at = self.world.now, None
+        self.world.note("the runner connects")
+
+    def starts(self, crew: ClusterCrew) -> None:
+        """The runner starts the ranks."""
+        self.started_at = self.world.now
+        for member in crew.members:
+            self.nodes[member.name].given_up = False
+            self.nodes[member.name].handle = member
+        self.world.note(f"the runner starts the ranks on {[member.name for member in crew.members]}")
+
+    def silent(self, member: AgentHandle) -> None:
+        """The runner has found that an agent is silent."""
+        node = self.nodes[member.name]
+        now = self.world.now
+        awake, halts = self.process.awake(node.heard, now), self.process.halts(node.heard, now)
+        if awake < self.heartbeat * (1 - 0.25 * halts) - 1e-3:
+            raise Violation(f"{node.name} was given up as silent, but was heard {awake:.3f} s before")
+        if awake > self.heartbeat * (1.25 + 0.25 * halts) + _SLACK and not self.truth.vague:
+            raise Violation(f"the silence of {node.name} was noticed only after {awake:.3f} s")
+
+    def no_answer(self, member: AgentHandle) -> None:
+        """The runner no longer waits for a node to answer."""
+        since, now = self.asked[member.name], self.world.now
+        awake, halts = self.process.awake(since, now), self.process.halts(since, now)
+        if awake < 30.0 - 7.5 * halts - 0.1:
+            raise Violation(f"{member.name} had {awake:.3f} s to answer")
+
+    def cut_off(self, agent: AgentProcess) -> None:
+        """An agent has given up its runner as silent."""
+        now = self.world.now
+        awake, halts = agent.awake(agent.told, now), agent.halts(agent.told, now)
+        if awake < self.heartbeat * (1 - halts / 16) - 1e-3:
+            raise Violation(f"{agent.name} gave up the runner, but had heard it {awake:.3f} s before")
+        if awake > self.heartbeat * (1 + (1 + halts) / 16) + _SLACK and not self.truth.vague:
+            raise Violation(f"{agent.name} noticed the silence of the runner only after {awake:.3f} s")
+
+
+class Observed(PreflightCrew):
+    """What a crew tells the run of its decisions."""
+
+    def start(self) -> None:
+        run = Run.current
+        if run is not None:
+            run.begins()
+        super().start()
+
+    def _lose(self, member: AgentHandle, reason: str, when: float) -> None:
+        run = Run.current
+        if run is not None:
+            run.world.note(f"the runner loses {member.name}: {reason}, {when - run.host.offset:.4f}")
+            if reason.startswith("no sign of life"):
+                run.silent(member)
+            run.nodes[member.name].given_up = True
+        super()._lose(member, reason, when)
+
+    def _start_ranks(self, *arguments: Any) -> None:
+        run = Run.current
+        if run is not None:
+            run.starts(self)
+        super()._start_ranks(*arguments)  # type: ignore[misc]
+
+
+class ObservedCrew(Observed, ClusterCrew):
+    """The real crew, observed."""
+
+
+class ObservedBootstrap(Bootstrap):
+    """The real bootstrap; tells the run when it gives up a node that does not answer."""
+
+    def begin(self, member: AgentHandle) -> None:
+        run = Run.current
+        if run is not None:
+            run.asked[member.name] = run.world.now
+        super().begin(member)
+
+    def fail(self, member: AgentHandle, problems: list[str]) -> None:
+        run = Run.current
+        if run is not None and problems and problems[0].startswith("no answer within"):
+            run.no_answer(member)
+        super().fail(member, problems)
+
+
+class ObservedAgent(remote.RemoteAgent):
+    """The real agent; tells the run when it gives up its runner."""
+
+    def _cut_off(self) -> None:
+        run, process = Run.current, self._machine.process  # type: ignore[attr-defined]
+        if run is not None:
+            run.world.note(f"{process.name} gives up the runner")
+        super()._cut_off()
+
+    def _beat(self) -> None:
+        cut = self._cut
+        super()._beat()
+        if self._cut and not cut and self._silence.lasted(self._loop.now()) >= self._heartbeat and Run.current:
+            Run.current.cut_off(self._machine.process)  # type: ignore[attr-defined]
+
+
+def observe() -> None:
+    """Have the real code run with what observes it."""
+    from tests.simulation import nodes
+
+    many_nodes.ClusterCrew = ObservedCrew  # type: ignore[misc]
+    preflight.Bootstrap = ObservedBootstrap  # type: ignore[misc]
+    nodes.RemoteAgent = ObservedAgent  # type: ignore[misc]

@@ -1,0 +1,171 @@
+"""What really happened in a run, and whether the verdict agrees: the causes of an end, each with its true time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bireme.result.outcome import Outcome
+
+if TYPE_CHECKING:
+    from tests.simulation.nodes import Node
+    from tests.simulation.world import World
+
+SEEN = 0.03
+"""Seconds that a process may take, in a run, to see what the kernel tells it."""
+NEWS = 0.25
+"""Seconds by which the runner dates the end of a channel back (`bireme.cluster.cluster_crew`)."""
+
+
+class Violation(BaseException):
+    """An invariant does not hold. Not an `Exception`: nobody handles it on its way."""
+
+
+class Cause:
+    """Something that may end the job.
+
+    Attributes:
+        kind: as in `Outcome.cause`.
+        when: its true time.
+        earliest, latest: the times between which the protocol may date it.
+        node: on which it happened; "": on none.
+        rank, code: of a rank that failed.
+        certain: whether the runner must learn of it.
+        by_guardian: whether it is the end of a guardian or watcher.
+        orphan: whether the runner had given up the node before.
+    """
+
+    def __init__(self, kind: str, when: float, earliest: float, latest: float) -> None:
+        self.kind, self.when, self.earliest, self.latest = kind, when, earliest, latest
+        self.node = ""
+        self.rank = self.code = -1
+        self.certain = self.by_guardian = self.orphan = False
+
+    def __repr__(self) -> str:
+        what = f"rank {self.rank} with {self.code}" if self.rank >= 0 else self.node
+        sure = "" if self.certain else "?"
+        return f"{self.kind}{sure} {what} at {self.when:.4f} ({self.earliest:.4f}-{self.latest:.4f})"
+
+
+class Truth:
+    """All causes of one run."""
+
+    def __init__(self, world: World, heartbeat: float) -> None:
+        self.world, self.heartbeat = world, heartbeat
+        self.causes: list[Cause] = []
+        self.runner_halts: list[tuple[float, float]] = []
+        self.elastic = self.vague = False
+        """Whether the runner was suspended, which forgives silence."""
+
+    def _read(self, when: float) -> float:
+        """When the runner sees, at the latest, what reaches it then."""
+        for begin, end in sorted(self.runner_halts):
+            if begin <= when + SEEN and when <= end:
+                when = end
+        return when + SEEN
+
+    def rank_failed(self, node: Node, rank: int, code: int) -> None:
+        now = self.world.now
+        doubt = min(node.trip, node.measured) / 2 + SEEN
+        for begin, end in (*node.host.frozen_times, *self.runner_halts):
+            if begin <= now <= end + self.heartbeat:  # its clock may have stood still, and was not asked since
+                doubt += end - begin
+        cause = Cause("rank failed", now, now - doubt, now + doubt)
+        cause.node, cause.rank, cause.code, cause.orphan = node.name, rank, code, node.given_up
+        self.causes.append(cause)
+        self.world.note(f"{cause}")
+
+    def node_lost(self, node: Node, how: str, *, certain: bool) -> None:
+        """The node's part of the job ends: by a channel that ends, by silence, by its guardian's end, by a signal."""
+        now = self.world.now
+        trip = node.trip + SEEN
+        if how == "channel":
+            begin, end = now - NEWS, self._read(now + trip) - NEWS
+        elif how == "silence":
+            begin, end = now - self.heartbeat / 4 - 2 * trip, now + trip
+        elif how == "late silence":  # the way to the node is cut: it still sends what it has to say
+            begin, end = now - self.heartbeat / 4 - 2 * trip, now + 1.5 * self.heartbeat
+        elif how == "signal":
+            begin, end = now - NEWS - trip / 2, now - NEWS + trip / 2 + SEEN
+        elif how == "launchers":
+            begin, end = now - 2 * NEWS, self._read(now) - NEWS
+        else:  # its guardian or watcher
+            begin, end = now - trip / 2, now + trip / 2 + 2 * SEEN
+        cause = Cause("agent lost", now, begin, end)
+        cause.node, cause.certain, cause.by_guardian = node.name, certain, how == "guardian"
+        self.causes.append(cause)
+        self.world.note(f"{cause} by {how}")
+
+    def signal(self, signum: int) -> None:
+        now = self.world.now
+        cause = Cause("signal", now, now, self._read(now))
+        cause.code, cause.certain = signum, True
+        self.causes.append(cause)
+        self.world.note(f"{cause} {signum}")
+
+    def settle(self, nodes: dict[str, Node], said: set[tuple[int, float]]) -> None:
+        """Find out which failures of ranks the runner must have learned of.
+
+        Args:
+            nodes: by name.
+            said: (rank, time of its end) of what guardians have reported.
+        """
+        for cause in self.causes:
+            if cause.kind == "rank failed" or cause.by_guardian:
+                node = nodes[cause.node]
+                well = not cause.orphan and not any(0.0 <= when - cause.when <= 2.0 for when in node.broken)
+                if cause.by_guardian:  # nobody can see it while the machine stands still
+                    cause.certain = cause.certain and well and not _during(cause.when, node.disturbed)
+                else:
+                    cause.certain = well and not node.given_up and (cause.rank, cause.when) in said
+
+    def check(self, outcome: Outcome, *, begin: float, started: bool, disturbed_before: bool) -> None:
+        """Compare an outcome with what happened since ``begin``.
+
+        Raises:
+            Violation: it names another cause than the first.
+        """
+        causes = [cause for cause in self.causes if cause.when >= begin - self.heartbeat]
+        certain = [cause for cause in causes if cause.certain and cause.when >= begin]
+        if outcome.cause == "ok":
+            failed = [cause for cause in certain if cause.kind == "rank failed"]
+            if failed:
+                raise Violation(f"the job succeeded, but {failed[0]}")
+            return
+        if self.elastic and outcome.cause == "membership":
+            return  # something has happened in an earlier epoch
+        if not started or outcome.cause in ("unfit", "membership", "too few nodes"):
+            if not causes and not disturbed_before:
+                raise Violation(f"nothing happened, but the job ended: {outcome.cause}, {outcome.note}")
+            return
+        chosen = [cause for cause in causes if self._fits(cause, outcome)]
+        if not chosen:
+            raise Violation(f"{_words(outcome)}; there was no such thing, but {causes}")
+        if self.vague or (self.elastic and outcome.cause == "signal"):  # it may have come after the last epoch
+            return
+        latest = min(certain, key=lambda cause: cause.latest, default=None)
+        if latest is not None and all(latest.latest < cause.earliest for cause in chosen):
+            raise Violation(f"{_words(outcome)}; but before: {latest}, not {chosen}")
+
+    def _fits(self, cause: Cause, outcome: Outcome) -> bool:
+        if cause.kind != outcome.cause:
+            return False
+        if cause.kind == "rank failed":
+            first = outcome.first
+            return first is not None and (first.rank, first.code) == (cause.rank, cause.code) == (
+                first.rank,
+                outcome.exit_code,
+            )
+        if cause.kind == "signal":
+            return outcome.exit_code == 128 + cause.code
+        return not outcome.hosts or cause.node in outcome.hosts or not cause.node
+
+
+def _during(when: float, times: list[tuple[float, float]]) -> bool:
+    """Whether one of these times is within two seconds of ``when``, or includes it."""
+    return any(begin <= when + 2.0 and when <= end for begin, end in times)
+
+
+def _words(outcome: Outcome) -> str:
+    first = outcome.first
+    what = f"rank {first.rank} with {first.code}" if first is not None else f"{outcome.note} {outcome.hosts}"
+    return f"the outcome is {outcome.exit_code}, {outcome.cause}: {what}"
