@@ -19,7 +19,6 @@ FROM_JOB = "(/job/hostfile)"
 # What cannot run as typed, by a piece of its options, and what is said.
 ANSWERS = {
     "--master_port 66665": "--master_port: must be between 1 and 65535, not 66665",
-    "--use-env": "not needed: ranks find LOCAL_RANK",
     "--autotuning": "cannot be used with --dry_run",  # so its words were understood
 }
 
