@@ -92,7 +92,7 @@ class AgentConnector:
                 slots=agent.slots,
                 tasks=agent.host.tasks,
                 exports=self._exports(agent, agent.channel.readable),
-                unset=self._cluster_job.launch.backend.RANK_VARIABLES,
+                unset=self._cluster_job.launch.backend.rank_variables,
             )
         )
 

@@ -100,7 +100,7 @@ def prepare(
     hosts = _launches(nodes.entries, find_this_machine(nodes.names))
     connects = backend.CHANNEL == "dial"
     only_here = all(host.local for host in hosts)
-    executable = base.find_program(backend, environ) if connects or not only_here else ""
+    executable = backend.find_program(environ) if connects or not only_here else ""
     listener = AgentListener(backend.TOKEN_VARIABLE, environ, only_here=only_here) if connects else None
     # The token goes first: hydra of MPICH 4.0 ignores the last variable of its environment.
     launcher_environ = {**(listener.environment() if listener is not None else {}), **environ}
@@ -174,7 +174,7 @@ def _plan(
 def _commands(
     spec: JobSpec, backend: Backend, plan: base.LaunchPlan, environ: Mapping[str, str]
 ) -> tuple[tuple[str, ...], ...]:
-    commands = (base.one_by_one(backend) if spec.elastic else backend.commands)(plan, environ)
+    commands = (backend.one_by_one if spec.elastic else backend.commands)(plan, environ)
     base.check_length(backend.NAME, commands, environ)
     return commands
 

@@ -12,7 +12,8 @@ from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.cluster.cluster_job import ClusterJob
 from bireme.job import DEFAULT_PORT
 from bireme.logs import rankfiles
-from bireme.planning.start import JobFacts, NodeFacts, sketch
+from bireme.planning.start import sketch
+from bireme.planning.start_facts import JobFacts, NodeFacts
 from bireme.process.pid_file import PidFile
 from bireme.resources import devices
 

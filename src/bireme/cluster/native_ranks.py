@@ -44,7 +44,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
     Raises:
         BadInputError: the launcher cannot start ranks, the slots are not declared, or an option needs an agent.
     """
-    executable = base.find_program(base.load(launcher), environ)
+    executable = base.load(launcher).find_program(environ)
     found_exports = agent_launch.what_travels(spec, environ)
     exported = found_exports.variables
     argv = command(spec, environ, nodes, launcher, executable)
@@ -74,7 +74,7 @@ def command(
         BadInputError: as :func:`run`.
     """
     backend = base.load(launcher)
-    if backend.NATIVE is None:
+    if not backend.starts_ranks:
         hint = "use --launcher openmpi, mpich, impi, mvapich or slurm"
         raise BadInputError(f"{launcher} cannot start ranks itself", hint=hint, where="--native_ranks")
     world = nodes.world(
@@ -89,7 +89,7 @@ def command(
         spec.ssh_port,
         root=os.geteuid() == 0,
     )
-    argv = backend.NATIVE(launch, tuple(len(slots) for slots in world.values()), tuple(names))
+    argv = backend.native(launch, tuple(len(slots) for slots in world.values()), tuple(names))
     base.check_length(launcher, (argv,), environ)
     return argv
 

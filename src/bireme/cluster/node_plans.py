@@ -6,7 +6,8 @@ import os
 
 from bireme.cluster import preflight_report
 from bireme.errors import BadInputError
-from bireme.planning.start import JobFacts, start_plan
+from bireme.planning.start import start_plan
+from bireme.planning.start_facts import JobFacts
 from bireme.resources import devices
 
 TYPE_CHECKING = False

@@ -10,7 +10,8 @@ from bireme.agent.facts import node_facts
 from bireme.errors import BadInputError, UnfitError
 from bireme.job import DEFAULT_PORT
 from bireme.logs import rankfiles
-from bireme.planning.start import JobFacts, StartPlan, start_plan
+from bireme.planning.start import StartPlan, start_plan
+from bireme.planning.start_facts import JobFacts
 from bireme.planning.trust import may_find_env_file
 from bireme.process import activation
 from bireme.process.pid_file import PidFile
