@@ -20,7 +20,8 @@ from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
 from bireme.options.table import OPTIONS, select
 from bireme.planning.exports import NAMES, PREFIXES
-from bireme.planning.start import JobFacts, NodeFacts, start_plan
+from bireme.planning.start import start_plan
+from bireme.planning.start_facts import JobFacts, NodeFacts
 from bireme.process.stop_ladder import TABLE
 from bireme.resources.devices import ACCELERATORS, visible_variables
 from bireme.result import outcome
@@ -176,7 +177,7 @@ def test_launchers():
         backend = base.load(name)
         assert code_words(programs) == list(backend.PROGRAMS)
         assert channel == {"stdio": "session", "dial": "dial back"}[backend.CHANNEL]
-        assert native == ("no" if backend.NATIVE is None else "yes")
+        assert native == ("yes" if backend.starts_ranks else "no")
         for host, word in zip(hosts.values(), can, strict=True):
             assert word == ("yes" if renders(backend, host) else "no"), (name, host)
 
@@ -190,7 +191,7 @@ def renders(backend: base.Backend, host: base.HostLaunch) -> bool:
 
 def test_rank_variables():
     table = {code_words(row[0])[0]: tuple(code_words(row[1])) for row in rows(indented(page("backends.md"))) if row}
-    variables = {name: base.load(name).RANK_VARIABLES for name in base.NAMES}
+    variables = {name: base.load(name).rank_variables for name in base.NAMES}
     assert table == {name: beginnings for name, beginnings in variables.items() if beginnings}
 
 

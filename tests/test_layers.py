@@ -109,6 +109,70 @@ def wrong_arrows(source: str, module: str, is_package: bool = False) -> list[str
     return wrong
 
 
+KNOWN_CIRCLES = [["bireme.tune.model", "bireme.tune.search"]]
+"""Circles that are still to be removed."""
+
+
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """The groups of modules of which each leads to each other one (Tarjan's strongly connected components)."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        number[module] = low[module] = len(number)
+        stack.append(module)
+        for target in sorted(edges[module]):
+            if target not in number:
+                visit(target)
+                low[module] = min(low[module], low[target])
+            elif target in stack:
+                low[module] = min(low[module], number[target])
+        if low[module] == number[module]:
+            group = stack[stack.index(module) :]
+            del stack[-len(group) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for module in edges:
+        if module not in number:
+            visit(module)
+    return found
+
+
+def module_graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    """Which module imports which, late imports and those under TYPE_CHECKING included.
+
+    The package ``bireme`` itself is left out: every import of a module in it imports it first, and it imports nothing.
+    """
+    graph: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        is_package = any(other.startswith(f"{module}.") for other in sources)
+        named = {name for _, name in imports(ast.parse(source), module, is_package)}
+        targets = {name if name in sources else name.rpartition(".")[0] for name in named}
+        graph[module] = (targets & sources.keys()) - {module}
+    return graph
+
+
+def test_no_circles_of_imports() -> None:
+    sources = {name: path.read_text(encoding="utf-8") for name, path in all_modules().items() if name != "bireme"}
+    found = [group for group in circles(module_graph(sources)) if group not in KNOWN_CIRCLES]
+    assert not found, "modules that import each other: " + "; ".join(", ".join(group) for group in found)
+
+
+def test_circles_are_found() -> None:
+    """The check itself: a circle is seen, late or only for types as the imports in it may be."""
+    sources = {
+        "bireme.a": "from bireme.b import x",
+        "bireme.b": "def late():\n    from bireme import c",
+        "bireme.c": "if TYPE_CHECKING:\n    import bireme.a",
+        "bireme.d": "from bireme import a, b, c",
+    }
+    assert circles(module_graph(sources)) == [["bireme.a", "bireme.b", "bireme.c"]]
+    assert circles(module_graph({**sources, "bireme.c": ""})) == []
+
+
 def test_every_module_has_a_layer() -> None:
     unplaced = {top_level(module) for module in all_modules() if module != "bireme"} - DEPTH.keys()
     assert not unplaced, f"place these in LAYERS (tests/test_layers.py): {', '.join(sorted(unplaced))}"

@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from bireme.cluster.agent_launch import LauncherCommands
     from bireme.job import JobSpec
     from bireme.planning.start import Sketch, StartPlan
     from bireme.result.outcome import Outcome
@@ -63,11 +64,11 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
     Raises:
         BadInputError: the job cannot be run as described.
     """
-    return sketch(spec, environ).whole()
+    return preview(spec, environ)[0].whole()
 
 
-def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
-    """The plan of a job, whose nodes are made on demand.
+def preview(spec: JobSpec, environ: Mapping[str, str] | None = None) -> tuple[Sketch, LauncherCommands | None]:
+    """The plan, whose nodes are made on demand, and the command lines of the launcher (``None``: none is used).
 
     Raises:
         BadInputError: the job cannot be run as described.
@@ -78,11 +79,12 @@ def sketch(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Sketch:
         from bireme.launch import typed_on_each_node
 
         if typed_on_each_node.applies(spec, environ):
-            return typed_on_each_node.plan(spec, environ)
+            return typed_on_each_node.plan(spec, environ), None
     if spec.elastic:  # the given address is used only while it is the first node's
         run_id = spec.run_id or "<made at the start>"
         spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
-    return placement.plan(spec, environ)
+    place = placement.resolve(spec, environ)
+    return placement.plan(spec, environ, place), placement.launcher_commands(spec, environ, place)
 
 
 def _inherited() -> Mapping[str, str]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import shlex
 import sys
 from collections.abc import Iterator
-from types import ModuleType
 
 import pytest
 
 from bireme.backends import base
-from bireme.backends.base import HostLaunch, LaunchPlan
+from bireme.backends.base import Backend, HostLaunch, LaunchPlan
 from bireme.errors import BadInputError
 
 AGENT = ("/opt/my env/bin/python", "-m", "bireme.agent", "--dial", "10.0.0.1,127.0.0.1", "40001", "$X; 'y' \"z\"")
@@ -26,8 +24,8 @@ PLAN = LaunchPlan(tuple(map(HostLaunch, HOSTS)), AGENT, "/opt/bin/engine", ("--e
 EVERYWHERE = pytest.mark.parametrize("name", base.NAMES)
 
 
-def backend(name: str) -> ModuleType:
-    return base.load(name)  # type: ignore[return-value]
+def backend(name: str) -> Backend:
+    return base.load(name)
 
 
 def render(name: str, plan: LaunchPlan = PLAN, environ: dict[str, str] | None = None) -> list[tuple[str, ...]]:
@@ -55,11 +53,10 @@ def test_attributes(name: str) -> None:
     assert module.__doc__
     assert module.PROGRAMS and all(type(program) is str and os.sep not in program for program in module.PROGRAMS)
     assert module.CHANNEL in ("stdio", "dial")
-    assert all(type(word) is str for word in (*module.CANCEL, *module.RANK_VARIABLES))
+    assert all(type(word) is str for word in (*module.CANCEL, *module.rank_variables))
     assert bool(module.TOKEN_VARIABLE) == (module.CHANNEL == "dial")
     if module.TOKEN_VARIABLE:
-        assert module.TOKEN_VARIABLE in module.RANK_VARIABLES, "no rank may see the token"
-    assert module.NATIVE is None or list(inspect.signature(module.NATIVE).parameters) == ["plan", "ranks", "names"]
+        assert module.TOKEN_VARIABLE in module.rank_variables, "no rank may see the token"
 
 
 def test_unknown() -> None:
@@ -70,7 +67,7 @@ def test_unknown() -> None:
 @EVERYWHERE
 def test_not_installed(name: str, tmp_path) -> None:
     with pytest.raises(BadInputError, match=r"is not installed: .* not found on PATH"):
-        base.find_program(backend(name), {"PATH": str(tmp_path)})
+        backend(name).find_program({"PATH": str(tmp_path)})
 
 
 @EVERYWHERE
@@ -78,7 +75,7 @@ def test_installed(name: str, tmp_path) -> None:
     for program in backend(name).PROGRAMS:
         path = tmp_path / program
         path.touch(mode=0o755)
-        assert base.find_program(backend(name), {"PATH": f"/nowhere:{tmp_path}"}) == str(path)
+        assert backend(name).find_program({"PATH": f"/nowhere:{tmp_path}"}) == str(path)
         path.unlink()
 
 
@@ -275,14 +272,14 @@ def test_mvapich_sends_nothing_but_what_it_needs_itself() -> None:
 
 # -- the engine starts the ranks ---------------------------------------------------------------------
 
-NATIVE = pytest.mark.parametrize("name", [name for name in base.NAMES if base.load(name).NATIVE is not None])
+NATIVE = pytest.mark.parametrize("name", [name for name in base.NAMES if base.load(name).starts_ranks])
 
 
 @NATIVE
 def test_native(name: str) -> None:
     """Each node's number of ranks, the names of what travels, the rank's own words."""
     ranks = (2, 2, 2) if name == "slurm" else (2, 3, 1)
-    command = backend(name).NATIVE(PLAN, ranks, ("PATH", "WANDB_API_KEY"))
+    command = backend(name).native(PLAN, ranks, ("PATH", "WANDB_API_KEY"))
     assert command[-len(AGENT) :] == AGENT
     assert "/opt/bin/engine" in command
     assert command.index("--extra") < len(command) - len(AGENT)
@@ -304,7 +301,7 @@ def test_native_port(name: str) -> None:
         return
     plan = PLAN.replace(ssh_port=22022)
     try:
-        command = backend(name).NATIVE(plan, (1, 1, 1), ())
+        command = backend(name).native(plan, (1, 1, 1), ())
     except BadInputError:
         assert name == "mvapich"
     else:
@@ -313,4 +310,4 @@ def test_native_port(name: str) -> None:
 
 def test_native_slurm_refuses_uneven_nodes() -> None:
     with pytest.raises(BadInputError, match="same number of ranks on every node"):
-        backend("slurm").NATIVE(PLAN, (2, 3, 1), ())
+        backend("slurm").native(PLAN, (2, 3, 1), ())

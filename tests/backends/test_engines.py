@@ -119,7 +119,7 @@ def test_ranks(any_jobs: EngineJobs) -> None:
         assert (variables["RANK"], variables["WORLD_SIZE"]) == (str(rank), "6")
         assert found["affinity"] == sorted(os.sched_getaffinity(0))
         travelled = {"I_MPI_PIN_PROCESSOR_LIST"}  # it is the user's, and begins as exported ones do
-        assert not [name for name in variables if name.startswith(backend.RANK_VARIABLES) and name not in travelled]
+        assert not [name for name in variables if name.startswith(backend.rank_variables) and name not in travelled]
         assert variables["CUDA_VISIBLE_DEVICES"] != "7"
         assert "NOT_EXPORTED" not in variables
 

@@ -63,8 +63,8 @@ def test_whatever_a_backend_makes_can_be_executed_or_is_refused(name):
     backend = base.load(name)
     plan = LaunchPlan(tuple(map(HostLaunch, NAMES)), AGENT)
     made = list(backend.commands(plan, SLURM))
-    if backend.NATIVE is not None:
-        made.append(backend.NATIVE(plan, (1,) * len(NAMES), ()))
+    if backend.starts_ranks:
+        made.append(backend.native(plan, (1,) * len(NAMES), ()))
     for command in made[-2:]:
         assert allowed(command[1:], {}) == starts(command[1:], {})
         assert allowed(command[1:], {}) == (name in ("ssh", "pdsh", "slurm", "mvapich"))

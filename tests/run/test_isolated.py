@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bireme import isolated
-from bireme.cluster.node_selection import Found
+from bireme.cluster.node_selection import DeclaredPool
 from bireme.elastic import node_probe
 from bireme.job import JobSpec, Program
 from bireme.planning.exports import Exports
@@ -104,7 +104,7 @@ def test_looking_for_a_node(traps: Traps, tmp_path: Path) -> None:
     ssh.write_text("#!/bin/sh\necho it is away >&2\nexit 255\n")
     ssh.chmod(0o755)
     spec = JobSpec(Program("rank.py"), min_nodes=1, max_nodes=2)
-    found = Found((HostEntry("far", 1),), "--hosts")
+    found = DeclaredPool((HostEntry("far", 1),), "--hosts")
     request = node_probe.request(spec, found, "far", "cpu", Exports({}, {}))
     process_of = {**request, "parent": os.getpid()}
     done = run(traps, node_probe.words(), json.dumps(process_of) + "\n", PATH=f"{ssh.parent}:{os.environ['PATH']}")

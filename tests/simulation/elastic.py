@@ -6,14 +6,16 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.elastic import elastic_job
 from bireme.elastic.elastic_job import ElasticJob
+from bireme.elastic.epoch_crew import EpochCrew
 from bireme.job import JobSpec
 from bireme.loop import Loop
 from bireme.result.outcome import Outcome
 from tests.simulation.descriptors import End, Pipe
 from tests.simulation.nodes import Node
-from tests.simulation.run import ENVIRON, Run
+from tests.simulation.run import ENVIRON, Observed, Run
 from tests.simulation.truth import Violation
 
 
@@ -33,6 +35,8 @@ class ElasticRun(Run):
         self.min_nodes = random.randrange(1, len(self.nodes) + 1)
         self.max_nodes = random.choice((None, None, max(self.min_nodes, len(self.nodes) - 1)))
         self.job: ElasticJob | None = None
+        self.lost: set[str] = set()
+        """The nodes that were lost and not found again."""
         self.truth.elastic = True
         self.faults.kinds = (*self.faults.kinds, (self.drain, 3), (self.make_unfit, 1), (self.faults.power_lost, 4))
         if random.random() < 0.4:
@@ -68,7 +72,14 @@ class ElasticRun(Run):
     def changed(self, outcome: Outcome, why: str) -> None:
         """Another epoch follows."""
         self.world.note(f"another epoch, since {why}")
+        if outcome.cause == "agent lost":
+            self.lost.update(outcome.hosts)
         self._check(outcome)
+
+    def begins(self, crew: ClusterCrew) -> None:
+        super().begins(crew)
+        for name in sorted(self.lost.intersection(member.name for member in crew.members)):
+            raise Violation(f"the runner connects to {name}, which was lost and not found again")
 
     def _check(self, outcome: Outcome) -> None:
         super()._check(outcome)
@@ -116,7 +127,7 @@ class SimulatedHelper:
         self._loop: Loop | None = None
 
     def tell(self, **request: Any) -> None:
-        node = self._run.nodes[request["found"]["entries"][0]["name"]]
+        node = self._run.nodes[request["pool"]["entries"][0]["name"]]
         random = self._run.world.random
         if node.reachable:
             self._later(random.uniform(0.2, 1.0) + 5 * node.latency + node.preflight, lambda: self._look(node))
@@ -136,6 +147,7 @@ class SimulatedHelper:
         elif earlier and not self._run.careless:
             self._answer({"why": f"{earlier} processes of an earlier epoch are still running there"})
         else:
+            self._run.lost.discard(node.name)
             self._answer({"there": True})
 
     def _answer(self, answer: dict[str, object]) -> None:
@@ -162,6 +174,10 @@ class SimulatedHelper:
             end.close()
 
 
+class ObservedEpochCrew(Observed, EpochCrew):
+    """The real crew of an epoch, observed."""
+
+
 class ObservedJob(ElasticJob):
     """The real elastic job, known to the run."""
 
@@ -174,3 +190,4 @@ class ObservedJob(ElasticJob):
 def observe() -> None:
     """Have the real code run with what observes it."""
     elastic_job.ElasticJob = ObservedJob  # type: ignore[misc]
+    elastic_job.EpochCrew = ObservedEpochCrew  # type: ignore[misc]

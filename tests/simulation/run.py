@@ -6,11 +6,12 @@ import traceback
 from typing import Any
 
 from bireme.agent import remote
-from bireme.cluster import cluster_crew, many_nodes
+from bireme.cluster import many_nodes, preflight
 from bireme.cluster.agent_handle import AgentHandle
 from bireme.cluster.bootstrap import Bootstrap
 from bireme.cluster.cluster_crew import ClusterCrew
-from bireme.cluster.node_selection import Found
+from bireme.cluster.node_selection import DeclaredPool, select
+from bireme.cluster.preflight import PreflightCrew
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, Program
 from bireme.resources.hostfile import HostEntry
@@ -80,15 +81,20 @@ class Run:
         self.started_at: float | None = None
         self.faults = Faults(self)
 
-    def unhurt(self, node: Node) -> bool:
-        """Whether the runner still learns what happens to a node, and needs to: nothing has gone wrong before."""
+    def unhurt(self, node: Node, *, seen_there: bool = False) -> bool:
+        """Whether the runner still learns what happens to a node, and needs to: nothing has gone wrong before.
+
+        Args:
+            node: the node.
+            seen_there: whether the node's agent sees it, and tells the runner once it is connected again.
+        """
         now = self.world.now
         return (
             not node.given_up
             and self.started_at is not None
             and node.host.up
             and not node.host.frozen
-            and not any(begin <= now <= end + 2.0 for begin, end in node.disturbed)
+            and (seen_there or not any(begin <= now <= end + 2.0 for begin, end in node.disturbed))
         )
 
     # -- running -------------------------------------------------------------------------------------
@@ -128,14 +134,15 @@ class Run:
             output="raw",
         )
 
-    def found(self) -> Found:
-        return Found(tuple(HostEntry(name, slots=node.slots) for name, node in self.nodes.items()), "the simulation")
+    def pool(self) -> DeclaredPool:
+        entries = tuple(HostEntry(name, slots=node.slots) for name, node in self.nodes.items())
+        return DeclaredPool(entries, "the simulation")
 
     def _go(self) -> str:
         random = self.world.random
         self.faults.plan(random.choice((0, 1, 1, 2, 2, 3, 5)), self.work + 4.0)
         self.world.at(self._bound(), self._too_long)
-        outcome = many_nodes.run(self.spec(), ENVIRON, self.found(), machine=self.machine)
+        outcome = many_nodes.run(self.spec(), ENVIRON, select(self.spec(), self.pool()), "ssh", self.machine)
         self._check(outcome)
         return f"{outcome.cause} {outcome.exit_code} {outcome.note}"
 
@@ -187,7 +194,7 @@ class Run:
 
     # -- what is observed in the real code -------------------------------------------------------------
 
-    def begins(self) -> None:
+    def begins(self, crew: ClusterCrew) -> None:
         """The runner begins to connect to its nodes."""
         self.began, self.started_at = self.world.now, None
         self.world.note("the runner connects")
@@ -227,13 +234,13 @@ class Run:
             raise Violation(f"{agent.name} noticed the silence of the runner only after {awake:.3f} s")
 
 
-class ObservedCrew(ClusterCrew):
-    """The real crew; tells the run what it decides."""
+class Observed(PreflightCrew):
+    """What a crew tells the run of its decisions."""
 
     def start(self) -> None:
         run = Run.current
         if run is not None:
-            run.begins()
+            run.begins(self)
         super().start()
 
     def _lose(self, member: AgentHandle, reason: str, when: float) -> None:
@@ -245,11 +252,15 @@ class ObservedCrew(ClusterCrew):
             run.nodes[member.name].given_up = True
         super()._lose(member, reason, when)
 
-    def _start(self, *arguments: Any) -> None:
+    def _start_ranks(self, *arguments: Any) -> None:
         run = Run.current
         if run is not None:
             run.starts(self)
-        super()._start(*arguments)
+        super()._start_ranks(*arguments)  # type: ignore[misc]
+
+
+class ObservedCrew(Observed, ClusterCrew):
+    """The real crew, observed."""
 
 
 class ObservedBootstrap(Bootstrap):
@@ -289,5 +300,5 @@ def observe() -> None:
     from tests.simulation import nodes
 
     many_nodes.ClusterCrew = ObservedCrew  # type: ignore[misc]
-    cluster_crew.Bootstrap = ObservedBootstrap  # type: ignore[misc]
+    preflight.Bootstrap = ObservedBootstrap  # type: ignore[misc]
     nodes.RemoteAgent = ObservedAgent  # type: ignore[misc]

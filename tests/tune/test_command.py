@@ -55,7 +55,7 @@ class Desk:
     def summary(self) -> str:
         """The summary without what depends on the clock."""
         text = (self.results / "summary.txt").read_text()
-        return re.sub(r"\d+(\.\d+)? (s|min)\b( \d+ s)?", "T", re.sub(r" {2,}", " ", text))
+        return re.sub(r"\d+(\.\d+)? (s|min)\b( \d+ s)?", "T", re.sub(r"([ -])\1+", r"\1", text))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from bireme.planning.start import NodeFacts
+from bireme.planning.start_facts import NodeFacts
 from bireme.resources import cores
 
 TYPE_CHECKING = False

@@ -48,3 +48,7 @@ class Machine:
         from bireme.process.kernel import marked
 
         return len(marked(name, value))
+
+
+MACHINE = Machine()
+"""This machine."""

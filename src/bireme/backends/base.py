@@ -14,42 +14,8 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import Literal, Protocol
-
-    class Backend(Protocol):
-        """The interface of each module of this package."""
-
-        NAME: str
-        CANCEL: tuple[str, ...]
-        """Command that cancels the allocation whose id follows; empty if the launcher makes no allocations."""
-        FAILED: tuple[str, ...]
-        """Patterns of lines on stderr that report one node (group 1) as unreachable or ended, while the launcher
-        process continues; empty if it prints no such lines, or is one process per node."""
-        PROGRAMS: tuple[str, ...]
-        """Names of the executable; any of them will do."""
-        CHANNEL: Literal["stdio", "dial"]
-        """``stdio``: one launcher process per host, whose stdin and stdout are the channel to its agent. ``dial``: one
-        launcher process for all hosts; agents connect to the runner."""
-        TOKEN_VARIABLE: str
-        """The variable that has the token in the environment of the launcher process; "" for ``stdio``."""
-        RANK_VARIABLES: tuple[str, ...]
-        """Prefixes of variables that the launcher sets for the agent, and that are removed for the workers."""
-
-        NATIVE: Callable[[LaunchPlan, tuple[int, ...], tuple[str, ...]], tuple[str, ...]] | None
-        """Makes the command line with which the launcher starts every rank itself, from (plan, number of ranks of each
-        host, names of the exported variables); ``None`` if it cannot."""
-
-        ONE_BY_ONE: Callable[[LaunchPlan, Mapping[str, str]], tuple[tuple[str, ...], ...]] | None
-        """Makes one command line per agent, so that nodes can join and leave (elastic training); ``None`` if the
-        launcher cannot."""
-        OVER: str
-        """Pattern of the message that the allocation is gone, so that the launcher can start nothing any more; "" if
-        there is none."""
-
-        def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-            """Make the command lines: one per host, in order (``stdio``), or a single one (``dial``)."""
-
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Literal
 
 NAMES = ("ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm")
 """The names of the backends, as for ``--launcher``."""
@@ -102,6 +68,107 @@ class LaunchPlan(Value):
     connect_timeout: int = CONNECT_TIMEOUT
 
 
+class Backend:
+    """A launcher. Each module of this package has a subclass, and an instance of it as ``BACKEND``."""
+
+    NAME: str
+    PROGRAMS: tuple[str, ...]
+    """Names of the executable; any of them will do."""
+    CHANNEL: Literal["stdio", "dial"] = "dial"
+    """``stdio``: one launcher process per host, whose stdin and stdout are the channel to its agent. ``dial``: one
+    launcher process for all hosts; agents connect to the runner."""
+    TOKEN_VARIABLE = "BIREME_TOKEN"
+    """The variable that has the token in the environment of the launcher process; "" for ``stdio``."""
+    SETS: tuple[str, ...] = ()
+    """Prefixes of variables that the launcher sets for the agent."""
+    FAILED: tuple[str, ...] = ()
+    """Patterns of lines on stderr that report one node (group 1) as unreachable or ended, while the launcher process
+    continues; empty if it prints no such lines, or is one process per node."""
+    CANCEL: tuple[str, ...] = ()
+    """Command that cancels the allocation whose id follows; empty if the launcher makes no allocations."""
+    OVER = ""
+    """Pattern of the message that the allocation is gone, so that the launcher can start nothing any more; "" if there
+    is none."""
+
+    @property
+    def rank_variables(self) -> tuple[str, ...]:
+        """Prefixes of variables that are removed for the ranks: what the launcher sets, and the token."""
+        return (*self.SETS, self.TOKEN_VARIABLE) if self.TOKEN_VARIABLE else self.SETS
+
+    def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+        """Make the command lines: one per host, in order (``stdio``), or a single one (``dial``).
+
+        Raises:
+            BadInputError: the launcher cannot reach a host.
+        """
+        raise NotImplementedError
+
+    def native(self, plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+        """Make the command line with which the launcher starts every rank itself, if it can (:attr:`starts_ranks`).
+
+        Args:
+            plan: the launch plan; its agent is the command of a rank.
+            ranks: the number of ranks of each host.
+            names: the names of the exported variables.
+
+        Raises:
+            BadInputError: the launcher cannot reach a host.
+        """
+        raise NotImplementedError
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether :meth:`native` is there."""
+        return type(self).native is not Backend.native
+
+    def one_by_one(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+        """Make one command line per agent, so that nodes can join and leave (elastic training).
+
+        Raises:
+            BadInputError: the launcher cannot add or lose single nodes.
+        """
+        what = f"{self.NAME} cannot add or lose single nodes"
+        raise BadInputError(what, hint="use --launcher ssh or slurm for elastic training", where="--launcher")
+
+    def refuse(self, plan: LaunchPlan, *, users: bool = False) -> None:
+        """Refuse a plan with hosts that a launcher without support for ports per host and IPv6 addresses cannot reach.
+
+        Args:
+            plan: the launch plan.
+            users: also refuse hosts with a user of their own.
+
+        Raises:
+            BadInputError: the launcher cannot reach a host.
+        """
+        for host in plan.hosts:
+            if host.port is not None or ":" in host.name or (users and host.user):
+                what = "a port for each host" if host.port is not None else "IPv6 addresses"
+                what = "another user" if users and host.user else what
+                reason = f"{self.NAME} cannot reach {host.target}: it does not support {what}"
+                raise BadInputError(reason, hint="use --launcher ssh", where="--launcher")
+
+    def find_program(self, environ: Mapping[str, str]) -> str:
+        """Find the path of the launcher's executable.
+
+        Raises:
+            BadInputError: the executable is not on PATH.
+        """
+        # Directories first, then names: the installation that `module load` has put in front wins.
+        for directory in environ.get("PATH", os.defpath).split(os.pathsep):
+            for program in self.PROGRAMS:
+                path = os.path.join(directory, program)
+                if os.path.isfile(path) and os.access(path, os.X_OK):
+                    return path
+        names = " or ".join(self.PROGRAMS)
+        raise BadInputError(f"launcher {self.NAME!r} is not installed: {names} not found on PATH", where="--launcher")
+
+
+def ssh_options(plan: LaunchPlan) -> tuple[str, ...]:
+    """Options for the ssh that a launcher starts: no questions, a time limit, and the port if one is given."""
+    port = ("-p", str(plan.ssh_port)) if plan.ssh_port else ()
+    return ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={plan.connect_timeout}", *port)
+
+
 def load(name: str) -> Backend:
     """Import the backend of a name.
 
@@ -111,39 +178,8 @@ def load(name: str) -> Backend:
     if name not in NAMES:
         known = ", ".join(NAMES)
         raise BadInputError(f"unknown launcher: {name!r}", hint=f"expected auto or one of {known}", where="--launcher")
-    module: Backend = importlib.import_module(f"bireme.backends.{name}")
-    return module
-
-
-def one_by_one(backend: Backend) -> Callable[[LaunchPlan, Mapping[str, str]], tuple[tuple[str, ...], ...]]:
-    """The function of the backend that makes one command line per agent, for elastic training.
-
-    Raises:
-        BadInputError: the launcher cannot add or lose single nodes.
-    """
-    if backend.ONE_BY_ONE is None:
-        what = f"{backend.NAME} cannot add or lose single nodes"
-        raise BadInputError(what, hint="use --launcher ssh or slurm for elastic training", where="--launcher")
-    return backend.ONE_BY_ONE
-
-
-def refuse(plan: LaunchPlan, name: str, *, users: bool = False) -> None:
-    """Refuse a plan with hosts that a launcher without support for ports per host and IPv6 addresses cannot reach.
-
-    Args:
-        plan: the launch plan.
-        name: the name of the launcher.
-        users: also refuse hosts with a user of their own.
-
-    Raises:
-        BadInputError: the launcher cannot reach a host.
-    """
-    for host in plan.hosts:
-        if host.port is not None or ":" in host.name or (users and host.user):
-            what = "a port for each host" if host.port is not None else "IPv6 addresses"
-            what = "another user" if users and host.user else what
-            reason = f"{name} cannot reach {host.target}: it does not support {what}"
-            raise BadInputError(reason, hint="use --launcher ssh", where="--launcher")
+    backend: Backend = importlib.import_module(f"bireme.backends.{name}").BACKEND
+    return backend
 
 
 _ONE_ARGUMENT = 32 * os.sysconf("SC_PAGE_SIZE") - 1 if sys.platform == "linux" else sys.maxsize
@@ -195,19 +231,3 @@ def in_pieces(names: Sequence[str], most: int = 1 << 16) -> Iterator[str]:
         piece.append(name)
         length += len(name) + 1
     yield ",".join(piece)
-
-
-def find_program(backend: Backend, environ: Mapping[str, str]) -> str:
-    """Find the path of the backend's executable.
-
-    Raises:
-        BadInputError: the executable is not on PATH.
-    """
-    # Directories first, then names: the installation that `module load` has put in front wins.
-    for directory in environ.get("PATH", os.defpath).split(os.pathsep):
-        for program in backend.PROGRAMS:
-            path = os.path.join(directory, program)
-            if os.path.isfile(path) and os.access(path, os.X_OK):
-                return path
-    names = " or ".join(backend.PROGRAMS)
-    raise BadInputError(f"launcher {backend.NAME!r} is not installed: {names} not found on PATH", where="--launcher")

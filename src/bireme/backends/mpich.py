@@ -4,73 +4,58 @@ from __future__ import annotations
 
 import shlex
 
-from bireme.backends.base import refuse
+from bireme.backends.base import Backend, ssh_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Literal
 
     from bireme.backends.base import LaunchPlan
 
-NAME = "mpich"
-# Hydra waits forever for a node that ssh could not reach.
-FAILED = (
-    r"ssh: (?:connect to host|Could not resolve hostname) ([^\s:]+)",
-    r"^\[proxy:[^\s@]+@([^\s\]]+)\] .*execvp error",
-)
-CANCEL: tuple[str, ...] = ()
-PROGRAMS = ("mpiexec.mpich", "mpirun.mpich", "mpiexec.hydra", "mpirun")
-CHANNEL: Literal["stdio", "dial"] = "dial"
-TOKEN_VARIABLE = "BIREME_TOKEN"
 _SSH_ARGS = "HYDRA_LAUNCHER_EXTRA_ARGS"
-RANK_VARIABLES = (
-    "PMI_",
-    "PMIX_",
-    "MPIR_",
-    "MPI_LOCAL",
-    "HYDRA_",
-    "HYDI_",
-    "MPICH_INTERFACE",
-    "GFORTRAN_",
-    TOKEN_VARIABLE,
-)
 
 
-def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Start every rank by hydra, host by host.
+class Mpich(Backend):
+    """MPICH."""
 
-    Raises:
-        BadInputError: a host has its own port, or is an IPv6 address.
-    """
-    refuse(plan, NAME)
-    hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
-    # No -genvlist: hydra 4.0 loses variables of a longer list. Without it, hydra exports its whole environment.
-    return (*_head(plan, {}), "-hosts", hosts, *plan.extra, "-n", str(sum(ranks)), *plan.agent)
+    NAME = "mpich"
+    # Hydra waits forever for a node that ssh could not reach.
+    FAILED = (
+        r"ssh: (?:connect to host|Could not resolve hostname) ([^\s:]+)",
+        r"^\[proxy:[^\s@]+@([^\s\]]+)\] .*execvp error",
+    )
+    PROGRAMS = ("mpiexec.mpich", "mpirun.mpich", "mpiexec.hydra", "mpirun")
+    SETS = ("PMI_", "PMIX_", "MPIR_", "MPI_LOCAL", "HYDRA_", "HYDI_", "MPICH_INTERFACE", "GFORTRAN_")
+
+    def native(self, plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+        """Start every rank by hydra, host by host.
+
+        Raises:
+            BadInputError: a host has its own port, or is an IPv6 address.
+        """
+        self.refuse(plan)
+        hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
+        # No -genvlist: hydra 4.0 loses variables of a longer list. Without it, hydra exports its whole environment.
+        return (*_head(plan, {}), "-hosts", hosts, *plan.extra, "-n", str(sum(ranks)), *plan.agent)
+
+    def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+        """Start the agents by a single ``mpiexec``, without binding.
+
+        Raises:
+            BadInputError: a host has its own port, or is an IPv6 address.
+        """
+        self.refuse(plan)
+        hosts = ",".join(host.target for host in plan.hosts)
+        # Global options come first: hydra ignores them after -n.
+        # Agents change the directory themselves and report a missing one; hydra would only fail.
+        shape = ("-hosts", hosts, "-ppn", "1", "-bind-to", "none", "-wdir", "/", "-genvlist", self.TOKEN_VARIABLE)
+        return ((*_head(plan, environ), *shape, *plan.extra, "-n", str(len(plan.hosts)), *plan.agent),)
 
 
-NATIVE = native
-ONE_BY_ONE = None
-OVER = ""
-
-
-def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Start the agents by a single ``mpiexec``, without binding.
-
-    Raises:
-        BadInputError: a host has its own port, or is an IPv6 address.
-    """
-    refuse(plan, NAME)
-    hosts = ",".join(host.target for host in plan.hosts)
-    # Global options come first: hydra ignores them after -n.
-    # Agents change the directory themselves and report a missing one; hydra would only fail.
-    shape = ("-hosts", hosts, "-ppn", "1", "-bind-to", "none", "-wdir", "/", "-genvlist", TOKEN_VARIABLE)
-    return ((*_head(plan, environ), *shape, *plan.extra, "-n", str(len(plan.hosts)), *plan.agent),)
+BACKEND = Mpich()
 
 
 def _head(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[str, ...]:
     """The program with ssh's options in its environment: hydra has no argument for them."""
-    port = ("-p", str(plan.ssh_port)) if plan.ssh_port else ()
-    words = shlex.join(("-o", "BatchMode=yes", "-o", f"ConnectTimeout={plan.connect_timeout}", *port))
-    args = f"{environ.get(_SSH_ARGS, '')} {words}".strip()
+    args = f"{environ.get(_SSH_ARGS, '')} {shlex.join(ssh_options(plan))}".strip()
     return "env", f"{_SSH_ARGS}={args}", plan.program or "mpiexec", "-launcher", "ssh"

@@ -2,99 +2,98 @@
 
 from __future__ import annotations
 
-from bireme.backends.base import refuse
+from bireme.backends.base import Backend
 from bireme.errors import BadInputError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Literal
 
     from bireme.backends.base import HostLaunch, LaunchPlan
 
-NAME = "slurm"
-FAILED = (r"^srun: error: (\S+): task \d+:",)
-CANCEL = ("scancel",)
-PROGRAMS = ("srun",)
-CHANNEL: Literal["stdio", "dial"] = "dial"
-TOKEN_VARIABLE = "BIREME_TOKEN"
-# Variables of the step and the task; those of the job (SLURM_JOB_ID, SLURM_JOB_NODELIST, …) stay.
-RANK_VARIABLES = (
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_NODEID",
-    "SLURM_NTASKS",
-    "SLURM_NPROCS",
-    "SLURM_STEP",
-    "SLURM_TASKS_PER_NODE",
-    "SLURM_TASK_PID",
-    "SLURM_GTIDS",
-    "SLURM_CPU_BIND",
-    "SLURM_CPUS_PER_TASK",
-    "SLURM_DISTRIBUTION",
-    "SLURM_LAUNCH_NODE_IPADDR",
-    "SLURM_SRUN_COMM",
-    "SLURM_UMASK",
-    "PMI_",
-    "PMIX_",
-    "PMI2_",
-    TOKEN_VARIABLE,
-)
+_LONG = 1 << 16
+"""Length from which a list of nodes is folded, in characters."""
 
 
-def native(plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Start every rank by ``srun``, host by host. A rank that fails ends the others, which is not ``srun``'s default.
+class Slurm(Backend):
+    """Slurm."""
 
-    Raises:
-        BadInputError: the nodes have different numbers of ranks. ``--distribution=arbitrary`` would allow that, but
-            under Slurm 22.05 MPICH then hangs in ``MPI_Finalize``.
-    """
-    refuse(plan, NAME, users=True)
-    if len(set(ranks)) > 1:
-        what = "srun starts the same number of ranks on every node"
-        raise BadInputError(what, hint="use --num_gpus N or filters to make them equal", where="--native_ranks")
-    nodes = _listed(plan.hosts)
-    head = (plan.program or "srun", f"--nodes={len(plan.hosts)}", f"--ntasks={sum(ranks)}")
-    shape = (f"--ntasks-per-node={ranks[0]}", f"--nodelist={nodes}", "--distribution=block")
-    return (*head, *shape, "--export=ALL", "--kill-on-bad-exit=1", *plan.extra, *plan.agent)
+    NAME = "slurm"
+    PROGRAMS = ("srun",)
+    # Variables of the step and the task; those of the job (SLURM_JOB_ID, SLURM_JOB_NODELIST, …) stay.
+    SETS = (
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "SLURM_NTASKS",
+        "SLURM_NPROCS",
+        "SLURM_STEP",
+        "SLURM_TASKS_PER_NODE",
+        "SLURM_TASK_PID",
+        "SLURM_GTIDS",
+        "SLURM_CPU_BIND",
+        "SLURM_CPUS_PER_TASK",
+        "SLURM_DISTRIBUTION",
+        "SLURM_LAUNCH_NODE_IPADDR",
+        "SLURM_SRUN_COMM",
+        "SLURM_UMASK",
+        "PMI_",
+        "PMIX_",
+        "PMI2_",
+    )
+    FAILED = (r"^srun: error: (\S+): task \d+:",)
+    CANCEL = ("scancel",)
+    OVER = (
+        r"Slurm job \d+ has expired|Expired or invalid job \d+|Invalid job id|Job/step already completing or completed"
+    )
+
+    def native(self, plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+        """Start every rank by ``srun``, host by host. A rank that fails ends the others: not ``srun``'s default.
+
+        Raises:
+            BadInputError: the nodes have different numbers of ranks. ``--distribution=arbitrary`` would allow that, but
+                under Slurm 22.05 MPICH then hangs in ``MPI_Finalize``.
+        """
+        self.refuse(plan, users=True)
+        if len(set(ranks)) > 1:
+            what = "srun starts the same number of ranks on every node"
+            raise BadInputError(what, hint="use --num_gpus N or filters to make them equal", where="--native_ranks")
+        nodes = _listed(plan.hosts)
+        head = (plan.program or "srun", f"--nodes={len(plan.hosts)}", f"--ntasks={sum(ranks)}")
+        shape = (f"--ntasks-per-node={ranks[0]}", f"--nodelist={nodes}", "--distribution=block")
+        return (*head, *shape, "--export=ALL", "--kill-on-bad-exit=1", *plan.extra, *plan.agent)
+
+    def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+        """Start the agents by a single ``srun``: one task per node with the whole node, without binding.
+
+        Outside an allocation, ``salloc`` is put in front. ``srun --exclusive`` is not used: for a step it means
+        "exactly the CPUs of its tasks", and a task of one CPU is pinned to it whatever ``--cpu-bind`` says. Without
+        it, a step has all resources of the allocation.
+        """
+        self.refuse(plan, users=True)
+        where = _where(plan.hosts)
+        step = _step(plan, plan.hosts)
+        if "SLURM_JOB_ID" in environ:
+            return ((*step, *plan.extra, *plan.agent),)
+        return (("salloc", "--quiet", *where, "--exclusive", "--mem=0", *plan.extra, *step, *plan.agent),)
+
+    def one_by_one(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+        """Start each agent in a step of its own, in an allocation that survives lost nodes (``salloc --no-kill``).
+
+        Raises:
+            BadInputError: this process does not run in an allocation.
+        """
+        self.refuse(plan, users=True)
+        if "SLURM_JOB_ID" not in environ:
+            hint = "use salloc --no-kill --nodes=N bireme run …, or the same with sbatch"
+            raise BadInputError(
+                "elastic training needs an allocation that survives the loss of a node", hint=hint, where=self.NAME
+            )
+        steps = ((*_step(plan, (host,)), "--no-kill", *plan.extra, *plan.agent, host.name) for host in plan.hosts)
+        return tuple(steps)
 
 
-NATIVE = native
-
-
-def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Start the agents by a single ``srun``: one task per node with the whole node, without binding.
-
-    Outside an allocation, ``salloc`` is put in front. ``srun --exclusive`` is not used: for a step it means "exactly
-    the CPUs of its tasks", and a task of one CPU is pinned to it whatever ``--cpu-bind`` says. Without it, a step has
-    all resources of the allocation.
-    """
-    refuse(plan, NAME, users=True)
-    where = _where(plan.hosts)
-    step = _step(plan, plan.hosts)
-    if "SLURM_JOB_ID" in environ:
-        return ((*step, *plan.extra, *plan.agent),)
-    return (("salloc", "--quiet", *where, "--exclusive", "--mem=0", *plan.extra, *step, *plan.agent),)
-
-
-def one_by_one(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Start each agent in a step of its own, in an allocation that survives lost nodes (``salloc --no-kill``).
-
-    Raises:
-        BadInputError: this process does not run in an allocation.
-    """
-    refuse(plan, NAME, users=True)
-    if "SLURM_JOB_ID" not in environ:
-        hint = "use salloc --no-kill --nodes=N bireme run …, or the same with sbatch"
-        raise BadInputError(
-            "elastic training needs an allocation that survives the loss of a node", hint=hint, where=NAME
-        )
-    steps = ((*_step(plan, (host,)), "--no-kill", *plan.extra, *plan.agent, host.name) for host in plan.hosts)
-    return tuple(steps)
-
-
-ONE_BY_ONE = one_by_one
-OVER = r"Slurm job \d+ has expired|Expired or invalid job \d+|Invalid job id|Job/step already completing or completed"
+BACKEND = Slurm()
 
 
 def _where(hosts: Sequence[HostLaunch]) -> tuple[str, ...]:
@@ -112,10 +111,6 @@ def _listed(hosts: Sequence[HostLaunch]) -> str:
     folded = NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP)
     folded.fold_axis = (-1,)  # not every Slurm supports sets with several ranges
     return str(folded)
-
-
-_LONG = 1 << 16
-"""Length from which a list of nodes is folded, in characters."""
 
 
 def _step(plan: LaunchPlan, hosts: Sequence[HostLaunch]) -> tuple[str, ...]:

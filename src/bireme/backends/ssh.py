@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from bireme.backends.base import Backend
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,14 +13,40 @@ if TYPE_CHECKING:
 
     from bireme.backends.base import LaunchPlan
 
-NAME = "ssh"
-FAILED: tuple[str, ...] = ()
-CANCEL: tuple[str, ...] = ()
-PROGRAMS = ("ssh",)
-CHANNEL: Literal["stdio", "dial"] = "stdio"
-TOKEN_VARIABLE = ""
-RANK_VARIABLES: tuple[str, ...] = ()
-NATIVE = None
+
+class Ssh(Backend):
+    """ssh."""
+
+    NAME = "ssh"
+    PROGRAMS = ("ssh",)
+    CHANNEL: Literal["stdio", "dial"] = "stdio"
+    TOKEN_VARIABLE = ""
+
+    def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+        """Start each agent by an ``ssh`` of its own, and the agent of this machine directly."""
+        lines = []
+        for host in plan.hosts:
+            if host.local:
+                lines.append(plan.agent)
+                continue
+            port = host.port or plan.ssh_port
+            lines.append(
+                (
+                    "ssh",
+                    *options(plan),
+                    *(("-p", str(port)) if port else ()),
+                    *plan.extra,
+                    "--",
+                    host.target,
+                    f"exec {shlex.join(plan.agent)}",
+                )
+            )
+        return tuple(lines)
+
+    one_by_one = commands
+
+
+BACKEND = Ssh()
 
 
 def options(plan: LaunchPlan) -> tuple[str, ...]:
@@ -33,29 +61,3 @@ def options(plan: LaunchPlan) -> tuple[str, ...]:
         "-o",
         "ClearAllForwardings=yes",
     )
-
-
-def commands(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Start each agent by an ``ssh`` of its own, and the agent of this machine directly."""
-    lines = []
-    for host in plan.hosts:
-        if host.local:
-            lines.append(plan.agent)
-            continue
-        port = host.port or plan.ssh_port
-        lines.append(
-            (
-                "ssh",
-                *options(plan),
-                *(("-p", str(port)) if port else ()),
-                *plan.extra,
-                "--",
-                host.target,
-                f"exec {shlex.join(plan.agent)}",
-            )
-        )
-    return tuple(lines)
-
-
-ONE_BY_ONE = commands
-OVER = ""

@@ -9,12 +9,13 @@ from bireme.cli.parser import parse
 from bireme.cli.run import report
 from bireme.cli.spec import nodes_spec
 from bireme.errors import OK
-from bireme.logs.console import complain, show
+from bireme.logs.console import complain, printable, show
 from bireme.options.table import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.job import JobSpec
+    from bireme.launch.placement import Agents, ByHand, NativeRanks
 
 
 def main(argv: list[str]) -> int:
@@ -28,14 +29,23 @@ def main(argv: list[str]) -> int:
     spec = nodes_spec(parsed)
     from bireme.launch import placement
 
-    found = placement.find(spec, os.environ)
-    if found is None:
-        return _check_here(spec)
-    from bireme.cluster import many_nodes, preflight_report
+    # Where nodes are declared, all of them are asked through agents, also this machine if it is the only one.
+    place = placement.resolve(spec.replace(force_multi=True), os.environ)
+    return _check_here(spec) if isinstance(place, placement.ThisMachine) else _check_nodes(spec, place)
 
-    outcome = many_nodes.run(spec, os.environ, found, checked=preflight_report.inventory)
-    report(outcome)
-    return OK if outcome.exit_code == OK else 1
+
+def _check_nodes(spec: JobSpec, place: ByHand | Agents | NativeRanks) -> int:
+    """Check nodes through agents; return 0 if all are fit, else 1."""
+    from bireme.cluster import agent_launch, preflight_report
+    from bireme.cluster.preflight import preflight
+
+    nodes = place.nodes
+    found = preflight(spec, os.environ, nodes, agent_launch.launcher_name(spec, nodes.pool))
+    if found.outcome.exit_code != OK:
+        report(found.outcome)
+        return 1
+    show(printable(preflight_report.inventory({answer.name: answer.facts for answer in found.answers if answer.facts})))
+    return OK
 
 
 def _check_here(spec: JobSpec) -> int:

@@ -85,7 +85,7 @@ def help_on(words: list[str]) -> str:
     if words == ["--man"]:
         from bireme.cli.man_page import man_page
 
-        return man_page()
+        return man_page(HEADS)
     everything = "--all" in words
     pages = {
         "run": lambda: run_help(everything=everything),

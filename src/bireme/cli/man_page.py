@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import bireme
-from bireme.cli.help import HEADS
 from bireme.options.table import COMMANDS, select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from bireme.options.option import Groups, Option
 
 
-def man_page() -> str:
-    """The whole page."""
-    return "\n".join(_lines()) + "\n"
+def man_page(heads: Mapping[str, str]) -> str:
+    """The whole page; ``heads``: what stands before the options of each command's help page."""
+    return "\n".join(_lines(heads)) + "\n"
 
 
-def _lines() -> Iterator[str]:
+def _lines(heads: Mapping[str, str]) -> Iterator[str]:
     yield f'.TH BIREME 1 "" "bireme {bireme.__version__}" "User Commands"'
     yield ".SH NAME"
     yield "bireme \\- launch distributed jobs, and find the configuration in which they run fastest"
     yield ".SH SYNOPSIS"
     for command in COMMANDS:
-        usage = HEADS[command].partition("\n")[0].removeprefix("usage: ")
+        usage = heads[command].partition("\n")[0].removeprefix("usage: ")
         yield f".B {_text(usage)}"
         yield ".br"
     yield ".SH COMMANDS"
     for command in COMMANDS:
         yield f".SS bireme {command}"
-        yield from _body(HEADS[command])
+        yield from _body(heads[command])
     yield ".SH OPTIONS"
     yield "Each option names the commands that have it. In names, _ and \\- mean the same."
     seen: Groups = {}

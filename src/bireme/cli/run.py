@@ -127,12 +127,10 @@ def report(outcome: Outcome, *, hasty: bool = False) -> None:
 
 
 def _dry_run(spec: JobSpec, *, as_json: bool) -> int:
-    from bireme.api import sketch
+    from bireme.api import preview
     from bireme.cli import dry_run
-    from bireme.launch.placement import launcher_commands
 
-    found = sketch(spec)
-    commands = None if len(found.ranks) == 1 and spec.rendezvous else launcher_commands(spec, os.environ)
-    for piece in dry_run.as_json(found, commands) if as_json else (dry_run.as_text(found, commands),):
+    plan, commands = preview(spec)
+    for piece in dry_run.as_json(plan, commands) if as_json else (dry_run.as_text(plan, commands),):
         show(piece)
     return OK

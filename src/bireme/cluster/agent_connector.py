@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
-    from bireme.cluster.agent_listener import AgentListener
     from bireme.cluster.cluster_job import ClusterJob
     from bireme.control.messages import Message, Output
     from bireme.control.transport import Transport
@@ -29,7 +28,6 @@ class AgentConnector:
         session: told about an agent on a foreign node, and shows warnings.
         cluster_job: the job.
         agents: the agents that are expected, in the order of the pool.
-        listener: where they connect; ``None``: each has a launcher process with the channel on stdin and stdout.
         on_frame: called with each frame of an agent.
         on_end: called with the reason when a channel has ended.
         on_violation: called with what an agent did when it breaks the protocol.
@@ -43,13 +41,13 @@ class AgentConnector:
         session: Session,
         cluster_job: ClusterJob,
         agents: Sequence[AgentHandle],
-        listener: AgentListener | None,
         *,
         on_frame: Callable[[AgentHandle, Message | Output], None],
         on_end: Callable[[AgentHandle, str], None],
         on_violation: Callable[[AgentHandle, str], None],
     ) -> None:
-        self._session, self._cluster_job, self._agents, self._listener = session, cluster_job, agents, listener
+        self._session, self._cluster_job, self._agents = session, cluster_job, agents
+        self._listener = cluster_job.launch.listener
         self._on_frame, self._on_end, self._on_violation = on_frame, on_end, on_violation
         self._warned: set[str] = set()
         """The reasons for unencrypted channels that were reported."""
@@ -88,13 +86,13 @@ class AgentConnector:
             Ask(
                 spec=self._cluster_job.spec,
                 cwd=os.getcwd(),
-                heartbeat=self._cluster_job.heartbeat,
-                first=agent.index == 0 or self._cluster_job.epoch is not None,
+                heartbeat=self._cluster_job.spec.heartbeat,
+                first=agent.index == 0 or self._cluster_job.spec.elastic,
                 name=agent.name,
                 slots=agent.slots,
                 tasks=agent.host.tasks,
                 exports=self._exports(agent, agent.channel.readable),
-                unset=self._cluster_job.backend.RANK_VARIABLES,
+                unset=self._cluster_job.launch.backend.rank_variables,
             )
         )
 

@@ -10,10 +10,8 @@ import re
 from functools import partial
 
 import bireme
-from bireme.cluster import preflight_report
 from bireme.control.silence import BEATS, Silence
 from bireme.errors import BadInputError
-from bireme.logs.console import OUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,12 +36,11 @@ class Bootstrap:
     """Brings the agents from ``waiting`` to ``ready``, or reports what is wrong with which node.
 
     Args:
-        session: told when a node is unfit.
-        cluster_job: the job.
+        session: whose loop and console are used.
+        cluster_job: the job that the nodes must be fit for.
         members: the agents, in the order of the pool. An elastic job removes nodes that do not answer.
         launcher: the launcher processes.
-        on_fit: called when every node is fit.
-        on_checked: called instead when only a check was requested.
+        on_answers: called when every node has answered or failed, and again for each that fails afterwards.
     """
 
     def __init__(
@@ -53,24 +50,17 @@ class Bootstrap:
         members: list[AgentHandle],
         launcher: LauncherProcess,
         *,
-        on_fit: Callable[[], None],
-        on_checked: Callable[[], None],
+        on_answers: Callable[[], None],
     ) -> None:
         self._session, self._cluster_job, self._members, self._launcher = session, cluster_job, members, launcher
-        self._on_fit, self._on_checked = on_fit, on_checked
+        self._on_answers = on_answers
         self._one_by_one = cluster_job.one_by_one
-        self._total = len(members)
-        self._done = self._fit = False
+        self._done = False
 
     def start(self) -> None:
         """The launcher was started: wait for the nodes that it connects to first."""
         for member in self._members[: AT_ONCE if self._one_by_one else None]:
             self.begin(member)
-
-    @property
-    def all_fit(self) -> bool:
-        """Whether every node that takes part has answered and is fit."""
-        return self._fit
 
     def stop(self) -> None:
         """Wait for no more answers."""
@@ -113,7 +103,7 @@ class Bootstrap:
         problems = list(hello.problems)
         if hello.version != bireme.__version__:
             problems.append(f"Bireme {hello.version} is installed there, {bireme.__version__} here")
-        kind = self._cluster_job.epoch.accelerator if self._cluster_job.epoch is not None else ""
+        kind = self._cluster_job.accelerator
         if kind and hello.accelerator not in ("", kind):  # its driver may not be loaded yet
             problems.append(f"the job runs on {kind}, but the node now has {hello.accelerator}")
         if hello.earlier:  # cut off or frozen, the node may not have ended its ranks yet
@@ -131,32 +121,16 @@ class Bootstrap:
         self._maybe_ready()
 
     def _maybe_ready(self) -> None:
-        """Once every node has answered: go on, or report what is wrong."""
-        if self._done or any(member.state in ("waiting", "connecting") for member in self._members):
-            return
-        self._judge_by_filters()
-        failed = [member for member in self._members if member.state == "failed"]
-        bad = self._without_the_absent([member for member in failed if member.problems] or failed)
-        if bad:
-            note = preflight_report.complaint(bad, self._total)
-            self._session.trouble("unfit", note, self._session.loop.now(), tuple(member.name for member in bad))
-        elif self._cluster_job.checked is not None:
-            if said := self._cluster_job.checked(self._members):
-                self._session.console.write_lines(said, OUT)
-            self._on_checked()
-        elif not self._fit:
-            self._fit = True
-            self._on_fit()
+        if not self._done and not any(member.state in ("waiting", "connecting") for member in self._members):
+            self._on_answers()
 
-    def _judge_by_filters(self) -> None:
-        """In an elastic job, drop nodes on which the filters leave no slots, now that all slots are known."""
-        if self._cluster_job.epoch is None or self._fit:
-            return
+    def judge_by_filters(self) -> None:
+        """Make the nodes unfit on which the filters leave no slots, now that all slots are known."""
         for member in self._members:
             if member.state != "ready":
                 continue
             try:
-                left = self._cluster_job.resolve({member.name: member.hello.slots})
+                left = self._cluster_job.active({member.name: member.hello.slots})
                 problem = member.hint = "" if left else "the filters leave no slots on it"
             except BadInputError as error:
                 problem = str(error)
@@ -164,25 +138,10 @@ class Bootstrap:
                 member.protocol.on("fail")
                 member.problems.append(problem)
 
-    def _without_the_absent(self, bad: list[AgentHandle]) -> list[AgentHandle]:
-        """Let an elastic job begin without its unfit nodes; return those that prevent it from beginning.
-
-        In the first epoch, a node that answers and is unfit is a mistake that the user has to fix. Later, it is a node
-        that came back too early.
-        """
-        epoch = self._cluster_job.epoch
-        if epoch is None or not bad:
-            return bad
-        mistakes = [member for member in bad if member.has_answered and not member.hint]
-        if epoch.number == 0 and mistakes:
-            return mistakes
-        for member in bad:
-            self._members.remove(member)
-            if member.channel is not None:
-                member.channel.close()
-            self._launcher.end(member.index)
-            epoch.left_out(member.name, (member.problems or [member.hint or "it did not answer"])[-1])
-        return bad if len(self._members) < epoch.min_nodes else []
+    def unfit(self) -> list[AgentHandle]:
+        """The nodes that failed; those that have problems of their own, if there are any."""
+        failed = [member for member in self._members if member.state == "failed"]
+        return [member for member in failed if member.problems] or failed
 
     def why(self, member: AgentHandle, index: int, code: int) -> list[str]:
         """What the launcher process printed about a node that did not answer.
@@ -197,11 +156,11 @@ class Bootstrap:
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
         lines = [line.removeprefix(f"{member.name}: ") for line in said or noise if line.strip(" -=")]
-        return lines[-8:] or [f"{self._cluster_job.backend.NAME} ended with exit code {code}"]
+        return lines[-8:] or [f"{self._cluster_job.launch.backend.NAME} ended with exit code {code}"]
 
     def on_launcher_line(self, index: int, line: str) -> None:
         """Look for an unreachable node in a line of stderr: one process for all nodes may keep running without it."""
-        for pattern in self._cluster_job.backend.FAILED:
+        for pattern in self._cluster_job.launch.backend.FAILED:
             found = re.search(pattern, line)
             for member in self._members if found is not None else ():
                 if found is not None and found.group(1) == member.name:

@@ -1,4 +1,4 @@
-"""The specification of a job on many nodes, as one value: nodes, launcher commands, exported variables, options."""
+"""What runs on many nodes, as one value: the job, its nodes, how their agents are started, and what is sent to them."""
 
 from __future__ import annotations
 
@@ -6,48 +6,52 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from bireme.backends.base import Backend, HostLaunch
-    from bireme.cluster.agent_handle import AgentHandle
-    from bireme.cluster.epoch import Epoch
+    from bireme.cluster.agent_launch import AgentLaunch
+    from bireme.cluster.node_selection import Nodes
     from bireme.job import JobSpec
+    from bireme.planning.exports import Exports
     from bireme.resources.pool import Pool
 
 
 class ClusterJob(Value):
-    """A job on many nodes.
+    """A job on many nodes, or what nodes are asked by a preflight.
 
     Attributes:
         spec: the job as the user described it.
-        hosts: how each node is reached.
-        slots: the slots that the pool declares for each node; ``None``: the node is asked.
-        resolve: computes the active resources once the slots of all nodes are known.
+        nodes: the nodes.
+        launch: how their agents are started.
         exports: the environment variables that are sent to other nodes.
-        environ: the environment of the launcher processes.
-        commands: the command line of each launcher process.
-        backend: the launcher.
-        heartbeat: seconds without a sign of life after which a node is lost.
+        accelerator: the kind of device that every node must have; "": any.
         log_dir: where the ranks' log files are written; None: nowhere.
-        checked: called with the agents when all are fit; the job then ends with the returned text on stdout.
-            None: the ranks are started.
-        epoch: of an elastic job; None: the job is not elastic.
     """
 
     spec: JobSpec
-    hosts: tuple[HostLaunch, ...]
-    slots: tuple[tuple[str, ...] | None, ...]
-    resolve: Callable[[Pool], Pool]
+    nodes: Nodes
+    launch: AgentLaunch
     exports: Mapping[str, str]
-    environ: Mapping[str, str]
-    commands: tuple[tuple[str, ...], ...]
-    backend: Backend
-    heartbeat: float
+    accelerator: str = ""
     log_dir: str | None = None
-    checked: Callable[[Sequence[AgentHandle]], str] | None = None
-    epoch: Epoch | None = None
 
     @property
     def one_by_one(self) -> bool:
         """Whether each node has a launcher process of its own."""
-        return self.backend.CHANNEL == "stdio" or self.epoch is not None
+        return self.launch.one_by_one
+
+    def notes(self, exported: Exports) -> Iterator[tuple[str, str]]:
+        """The messages to show before anything starts, each with its level."""
+        spec, pool, number = self.spec, self.nodes.pool, len(self.nodes.entries)
+        names = ", ".join(sorted(exported.variables)) or "none"
+        yield "debug", f"{number} nodes of {pool.source}, by {self.launch.backend.NAME}; exported variables: {names}"
+        if not spec.hosts and spec.hostfile is None and not spec.elastic:
+            yield "info", f"{number} node{'' if number == 1 else 's'}, from {pool.source}{pool.by_tasks()}"
+        yield from exported.notes()
+
+    def active(self, known: Pool) -> Pool:
+        """The active resources, once the slots of the nodes are known.
+
+        Raises:
+            BadInputError: a filter names an unknown node or slot, or leaves nothing.
+        """
+        return self.nodes.active(self.spec, known)

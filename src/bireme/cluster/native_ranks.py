@@ -14,10 +14,9 @@ from bireme.agent import session
 from bireme.agent.crew import LocalCrew
 from bireme.agent.facts import temporary_directory
 from bireme.backends import base
-from bireme.cluster import node_selection
+from bireme.cluster import agent_launch
 from bireme.errors import BadInputError
 from bireme.job import DEFAULT_PORT
-from bireme.planning.exports import exports
 from bireme.planning.rank_command import worker_argv
 from bireme.planning.start import NodePlan, StartPlan, WorkerPlan
 from bireme.process import activation
@@ -27,47 +26,47 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bireme.cluster.node_selection import Found
+    from bireme.cluster.node_selection import Nodes
     from bireme.job import JobSpec
     from bireme.resources.pool import Pool
     from bireme.result.outcome import Outcome
 
 
-def run(spec: JobSpec, environ: Mapping[str, str], found: Found, launcher: str) -> Outcome:
+def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) -> Outcome:
     """Run the launcher to its end.
 
     Args:
         spec: the job.
         environ: the environment.
-        found: the declared pool.
+        nodes: the nodes.
         launcher: the name of the launcher.
 
     Raises:
         BadInputError: the launcher cannot start ranks, the slots are not declared, or an option needs an agent.
     """
-    executable = base.find_program(base.load(launcher), environ)
-    found_exports = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd())
+    executable = base.load(launcher).find_program(environ)
+    found_exports = agent_launch.what_travels(spec, environ)
     exported = found_exports.variables
-    argv = command(spec, environ, found, launcher, executable)
+    argv = command(spec, environ, nodes, launcher, executable)
     worker = WorkerPlan(0, 0, launcher, argv, {"TORCHELASTIC_ERROR_FILE": os.devnull})
     error_dir = os.path.join(temporary_directory(environ), f"bireme-{os.urandom(6).hex()}")
     node = NodePlan(launcher, 0, os.getcwd(), {"BIREME_JOB": os.path.basename(error_dir)}, error_dir, (worker,))
     plan = StartPlan(os.path.basename(error_dir), "cpu", 1, "", 0, (node,))
     options = session.SessionOptions.of(spec.replace(output="raw", fold=False), found_exports.notes())
-    # exported variables first: see the note on hydra in bireme.cluster.many_nodes
+    # exported variables first: see the note on hydra in bireme.cluster.agent_launch
     inherited = {**exported, **environ, **exported}
     return session.run(options, lambda crew_session: LocalCrew(crew_session, plan, node, inherited, grace=spec.grace))
 
 
 def command(
-    spec: JobSpec, environ: Mapping[str, str], found: Found, launcher: str, executable: str = ""
+    spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str, executable: str = ""
 ) -> tuple[str, ...]:
     """The launcher's command line.
 
     Args:
         spec: the job.
         environ: the environment.
-        found: the declared pool.
+        nodes: the nodes.
         launcher: the name of the launcher.
         executable: the path of its program; "": it was not looked up.
 
@@ -75,38 +74,24 @@ def command(
         BadInputError: as :func:`run`.
     """
     backend = base.load(launcher)
-    if backend.NATIVE is None:
+    if not backend.starts_ranks:
         hint = "use --launcher openmpi, mpich, impi, mvapich or slurm"
         raise BadInputError(f"{launcher} cannot start ranks itself", hint=hint, where="--native_ranks")
-    world = _world(spec, found)
-    names = exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd()).variables
+    world = nodes.world(
+        hint="add slots=N to its line in the hostfile, or :N to its name in --hosts", where="--native_ranks"
+    )
+    names = agent_launch.what_travels(spec, environ).variables
     launch = base.LaunchPlan(
-        tuple(base.HostLaunch(entry.name, entry.user, entry.port) for entry in found.entries if entry.name in world),
+        tuple(base.HostLaunch(entry.name, entry.user, entry.port) for entry in nodes.entries),
         rank_command(spec, environ, world),
         executable,
         spec.launcher_args,
         spec.ssh_port,
         root=os.geteuid() == 0,
     )
-    argv = backend.NATIVE(launch, tuple(len(slots) for slots in world.values()), tuple(names))
+    argv = backend.native(launch, tuple(len(slots) for slots in world.values()), tuple(names))
     base.check_length(launcher, (argv,), environ)
     return argv
-
-
-def _world(spec: JobSpec, found: Found) -> Pool:
-    entries, slots = node_selection.select(spec, found)
-    world: Pool = {}
-    for entry in entries:
-        declared = slots[entry.name]
-        if declared is None:
-            what = f"no number of slots declared for {entry.name}"
-            raise BadInputError(
-                what,
-                hint="add slots=N to its line in the hostfile, or :N to its name in --hosts",
-                where="--native_ranks",
-            )
-        world[entry.name] = declared
-    return world
 
 
 def rank_command(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ import os
 
 from bireme.cluster import preflight_report
 from bireme.errors import BadInputError
-from bireme.planning.start import JobFacts, start_plan
+from bireme.planning.start import start_plan
+from bireme.planning.start_facts import JobFacts
 from bireme.resources import devices
 
 TYPE_CHECKING = False
@@ -35,7 +36,7 @@ def node_plans(
         BadInputError: the filters leave no slots on the first node, or in the whole pool.
     """
     spec, first = cluster_job.spec, members[0]
-    active = cluster_job.resolve({member.name: member.hello.slots for member in members})
+    active = cluster_job.active({member.name: member.hello.slots for member in members})
     if first.name not in active:  # it holds the port, at an address of its own
         what = f"the filters leave no slots on {first.name}, the first node"
         raise BadInputError(what, hint=f"exclude the whole node: --exclude {first.name}", where="--exclude")
@@ -43,7 +44,7 @@ def node_plans(
     job = JobFacts(
         os.urandom(6).hex(),
         accelerator,
-        devices.visible_variables(accelerator, declared=all(slots is not None for slots in cluster_job.slots)),
+        devices.visible_variables(accelerator, declared=None not in cluster_job.nodes.slots.values()),
         spec.accelerator != "auto",
         first.hello.local_rank_flag,
         master_addr,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bireme.errors import BadInputError
 from bireme.resources import allocation, filters, hostfile
 from bireme.value import Value
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from bireme.resources.pool import Pool
 
 
-class Found(Value):
+class DeclaredPool(Value):
     """The pool as it was declared.
 
     Attributes:
@@ -28,53 +29,101 @@ class Found(Value):
     source: str
     scheduler: str = ""
 
+    def by_tasks(self) -> str:
+        """What the number of tasks of an allocation means for the number of ranks, for messages; "": nothing."""
+        tasks = sum(entry.slots or entry.tasks for entry in self.entries) if self.scheduler else 0
+        if not tasks:
+            return ""
+        unless = " where the nodes show no devices" if any(entry.tasks for entry in self.entries) else ""
+        return f"; its {tasks} tasks are the slots{unless}"
 
-def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
+
+class Nodes(Value):
+    """The nodes of a pool that a job connects to.
+
+    Attributes:
+        pool: where they were declared.
+        entries: the nodes, in the pool's order.
+        slots: the slots of each by its name, as far as they are declared; ``None``: the node has to be asked.
+    """
+
+    pool: DeclaredPool
+    entries: tuple[HostEntry, ...]
+    slots: Mapping[str, tuple[str, ...] | None]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the nodes."""
+        return tuple(entry.name for entry in self.entries)
+
+    def world(self, *, hint: str, where: str = "") -> Pool:
+        """The slots of every node, for a job that cannot ask the nodes.
+
+        Args:
+            hint: what to do where slots are not declared.
+            where: the option that needs them.
+
+        Raises:
+            BadInputError: the slots of a node are not declared.
+        """
+        world: Pool = {}
+        for name in self.names:
+            declared = self.slots[name]
+            if declared is None:
+                raise BadInputError(f"no number of slots declared for {name}", hint=hint, where=where)
+            world[name] = declared
+        return world
+
+    def active(self, spec: JobSpec, known: Pool) -> Pool:
+        """Apply the job's filters to the nodes that have answered; where all slots are declared, `select` did.
+
+        Args:
+            spec: the job.
+            known: the slots that the nodes have.
+
+        Raises:
+            BadInputError: as :func:`select`.
+        """
+        if None not in self.slots.values():
+            return known
+        return resolve(narrowed(spec, known), known, may_be_empty=True) if spec.elastic else resolve(spec, known)
+
+
+def find(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | None:
     """Find the declared pool; ``None``: only this machine.
 
     Raises:
         BadInputError: a named file is missing, or the declaration cannot be read.
     """
     if spec.hosts:
-        return Found(hostfile.parse_hosts(spec.hosts), "--hosts")
+        return DeclaredPool(hostfile.parse_hosts(spec.hosts), "--hosts")
     if spec.hostfile is not None:
         entries = hostfile.read_hostfile(spec.hostfile)
         assert entries is not None
-        return Found(entries, spec.hostfile)
+        return DeclaredPool(entries, spec.hostfile)
     allocated = allocation.find_allocation(environ)
     if allocated is not None:
-        return Found(allocated.entries, f"the {allocated.scheduler} allocation", allocated.scheduler)
+        return DeclaredPool(allocated.entries, f"the {allocated.scheduler} allocation", allocated.scheduler)
     entries = hostfile.read_hostfile(None)
-    return None if entries is None else Found(entries, hostfile.DEFAULT_HOSTFILE)
+    return None if entries is None else DeclaredPool(entries, hostfile.DEFAULT_HOSTFILE)
 
 
-def by_tasks(found: Found) -> str:
-    """What the number of tasks of an allocation means for the number of ranks, for messages; "": nothing."""
-    tasks = sum(entry.slots or entry.tasks for entry in found.entries) if found.scheduler else 0
-    if not tasks:
-        return ""
-    unless = " where the nodes show no devices" if any(entry.tasks for entry in found.entries) else ""
-    return f"; its {tasks} tasks are the slots{unless}"
-
-
-def select(spec: JobSpec, found: Found) -> tuple[tuple[HostEntry, ...], dict[str, tuple[str, ...] | None]]:
+def select(spec: JobSpec, pool: DeclaredPool) -> Nodes:
     """Select the nodes to connect to.
 
     Where the slots of any node are not declared, only filters of whole nodes are applied now.
 
-    Returns:
-        The nodes, and the slots of each; ``None``: the node has to be asked.
-
     Raises:
         BadInputError: a filter names an unknown node or slot, or leaves nothing.
     """
-    numbered = {number: tuple(map(str, range(number))) for number in {entry.slots or 0 for entry in found.entries}}
-    slots = {entry.name: None if entry.slots is None else numbered[entry.slots] for entry in found.entries}
+    numbered = {number: tuple(map(str, range(number))) for number in {entry.slots or 0 for entry in pool.entries}}
+    slots = {entry.name: None if entry.slots is None else numbered[entry.slots] for entry in pool.entries}
     if None not in slots.values():
         active = resolve(spec, {name: known for name, known in slots.items() if known is not None})
-        return tuple(entry for entry in found.entries if entry.name in active), dict(active)
+        return Nodes(pool, tuple(entry for entry in pool.entries if entry.name in active), dict(active))
     wanted = _by_name(spec, slots)
-    return tuple(entry for entry in found.entries if entry.name in wanted), {name: slots[name] for name in wanted}
+    entries = tuple(entry for entry in pool.entries if entry.name in wanted)
+    return Nodes(pool, entries, {name: slots[name] for name in wanted})
 
 
 def narrowed(spec: JobSpec, names: Container[str]) -> JobSpec:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 
-from bireme.planning.start import NodeFacts
+from bireme.planning.start_facts import NodeFacts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from bireme.cluster.agent_handle import AgentHandle
+    from bireme.control.messages import Hello
 
 
 def node_facts(member: AgentHandle, job_id: str) -> NodeFacts:
@@ -27,13 +28,12 @@ def node_facts(member: AgentHandle, job_id: str) -> NodeFacts:
     )
 
 
-def inventory(members: Sequence[AgentHandle]) -> str:
-    """A table of the nodes and their resources, one line for each."""
+def inventory(facts: Mapping[str, Hello]) -> str:
+    """A table of the nodes and their resources, one line for each; ``facts``: by the nodes' names in the pool."""
     rows = []
-    for member in members:
-        hello = member.hello
+    for name, hello in facts.items():
         slots = "cpu" if hello.accelerator == "cpu" else f"{hello.accelerator} {','.join(hello.slots)}"
-        rows.append((member.name, hello.hostname, slots, f"{hello.cores} cores", f"Python {hello.python}"))
+        rows.append((name, hello.hostname, slots, f"{hello.cores} cores", f"Python {hello.python}"))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = ("  ".join(f"{word:{width}}" for word, width in zip(row, widths, strict=True)) for row in rows)
     return "".join(f"{line.rstrip()}\n" for line in lines)

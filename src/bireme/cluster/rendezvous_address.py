@@ -38,7 +38,7 @@ class RendezvousAddress:
         """Have every other node try all addresses of the first node."""
         first, *others = self._members
         named = self._cluster_job.spec.master_addr
-        if named and self._cluster_job.epoch is not None and not _has_address(first, named):
+        if named and self._cluster_job.spec.elastic and not _has_address(first, named):
             named = None  # the address belongs to the first node of an earlier epoch
         if named or not others:
             self._on_address(named or "127.0.0.1")
@@ -66,7 +66,7 @@ class RendezvousAddress:
         reason = f"{', '.join(cut)} cannot reach any" if cut else "no address is reachable from all nodes"
         addresses = ", ".join(first.hello.addresses) or "none"
         note = f"no common address of {first.name} for the rendezvous: {reason} (tried: {addresses})"
-        if self._cluster_job.epoch is None:
+        if not self._cluster_job.spec.elastic:
             self._session.trouble("unfit", f"{note}\nset one with --master_addr", self._session.loop.now(), cut)
             return
         # An elastic job drops the nodes that reach no address, or else the first node, which not all of them reach.

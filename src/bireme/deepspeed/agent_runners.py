@@ -146,7 +146,7 @@ class SSHRunner(_AgentRunner):
             user, _, host = target.rpartition("@")
             shell = ("sh", "-c", line)
             plan = LaunchPlan((HostLaunch(host, user or None),), shell, extra=extra, ssh_port=self.args.ssh_port)
-            (words,) = ssh.commands(plan, {})
+            (words,) = ssh.BACKEND.commands(plan, {})
             started.append(f"{join(words)} & p{place}=$!")
             pids.append(f"$p{place}")
         trap = f"trap 'kill {' '.join(pids)}' HUP INT TERM"

@@ -11,13 +11,13 @@ import os
 import re
 
 from bireme.agent import session
+from bireme.agent.machine import MACHINE
 from bireme.backends import base
-from bireme.cluster import many_nodes, node_selection
-from bireme.cluster.epoch import Epoch
-from bireme.cluster.many_nodes import MACHINE
-from bireme.cluster.node_selection import Found
+from bireme.cluster import agent_launch, many_nodes, node_selection
+from bireme.cluster.node_selection import DeclaredPool
 from bireme.elastic.control_socket import ControlSocket
 from bireme.elastic.deferred_signals import DeferredSignals
+from bireme.elastic.epoch_crew import EpochCrew
 from bireme.elastic.idle_crew import IdleCrew
 from bireme.elastic.membership_monitor import MembershipMonitor, PoolFile
 from bireme.elastic.roster import Roster
@@ -46,14 +46,14 @@ _FORGIVEN = 600.0
 """The least time, in seconds, after which earlier losses of a node are forgiven."""
 
 
-def find(spec: JobSpec, environ: Mapping[str, str]) -> Found:
+def find(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool:
     """Find the declared pool; this machine where there is none.
 
     Raises:
         BadInputError: as `node_selection.find`.
     """
-    found = node_selection.find(spec, environ)
-    return found if found is not None else Found((HostEntry("localhost"),), _THIS_MACHINE)
+    pool = node_selection.find(spec, environ)
+    return pool if pool is not None else DeclaredPool((HostEntry("localhost"),), _THIS_MACHINE)
 
 
 def run(
@@ -82,7 +82,7 @@ def run(
 
 
 class ElasticJob:
-    """The state that lasts from epoch to epoch; for the arguments see `run`."""
+    """The state that lasts from epoch to epoch, which observes each of them; for the arguments see `run`."""
 
     def __init__(
         self, spec: JobSpec, environ: Mapping[str, str], on_change: Callable[[Outcome, str], object], machine: Machine
@@ -91,12 +91,12 @@ class ElasticJob:
         self._spec, self._environ, self._on_change = spec, environ, on_change
         path = None if spec.hosts else spec.hostfile
         file = PoolFile(path or DEFAULT_HOSTFILE, spec.elastic_interval)  # note its time stamp before reading it
-        self._found = find(spec, environ)
-        if self._found.source == _THIS_MACHINE:
+        self._pool = find(spec, environ)
+        if self._pool.source == _THIS_MACHINE:
             self._spec = spec = node_selection.by_one_name(spec)
-        if self._found.source not in (path, DEFAULT_HOSTFILE):
+        if self._pool.source not in (path, DEFAULT_HOSTFILE):
             file = PoolFile(None, spec.elastic_interval)
-        names = self._names(self._found)
+        names = self._names(self._pool)
         placement.check_node_rank(spec, len(names))
         if len(names) < spec.min_nodes and file.next_look is None:
             what = f"{spec.min_nodes} nodes are required, but only {len(names)} given"
@@ -104,7 +104,8 @@ class ElasticJob:
         if spec.output == "auto" and (len(names) > 1 or file.next_look is not None):
             # Label lines even while there is only one rank, so that the format never changes.
             self._spec = spec = spec.replace(output="prefix")
-        self._exports = many_nodes.what_travels(spec, environ)  # once: a file that is broken later must not end the job
+        # Once: a file that is broken later must not end the job.
+        self._exports = agent_launch.what_travels(spec, environ)
         self._roster = Roster(
             names,
             min_nodes=spec.min_nodes,
@@ -119,7 +120,7 @@ class ElasticJob:
             spec,
             environ,
             file=file,
-            pool=lambda: self._found,
+            pool=lambda: self._pool,
             accelerator=lambda: self._accelerator,
             exports=self._exports,
             read_pool=self._read_again,
@@ -127,7 +128,8 @@ class ElasticJob:
             control_socket=self._control_socket,
             machine=machine,
         )
-        self._over = base.load(many_nodes.launcher_name(spec, self._found)).OVER
+        self._launcher = agent_launch.launcher_name(spec, self._pool)
+        self._over = base.load(self._launcher).OVER
         self._deferred = DeferredSignals()
         self._begin = self._machine.now()
         self._has_begun = False
@@ -146,17 +148,16 @@ class ElasticJob:
         """Leave nothing behind."""
         self._control_socket.close()
 
-    def _names(self, found: Found) -> tuple[str, ...]:
-        entries, _ = node_selection.select(self._spec, found)
-        return tuple(entry.name for entry in entries)
+    def _names(self, pool: DeclaredPool) -> tuple[str, ...]:
+        return node_selection.select(self._spec, pool).names
 
     def _read_again(self) -> tuple[str, ...]:
         """Read the pool again. Nodes that were removed from it stay in use, so their entries are kept."""
-        found = find(self._spec, self._environ)
-        names = self._names(found)
-        known = {entry.name for entry in found.entries}
-        kept = tuple(entry for entry in self._found.entries if entry.name not in known)
-        self._found = found.replace(entries=(*found.entries, *kept))
+        pool = find(self._spec, self._environ)
+        names = self._names(pool)
+        known = {entry.name for entry in pool.entries}
+        kept = tuple(entry for entry in self._pool.entries if entry.name not in known)
+        self._pool = pool.replace(entries=(*pool.entries, *kept))
         return names
 
     # -- epoch after epoch -----------------------------------------------------------------------
@@ -187,24 +188,18 @@ class ElasticJob:
         number, self._epoch = self._epoch, self._epoch + 1
         self._has_begun = False
         self._invited = self._roster.invited()
-        epoch = Epoch(
-            number,
-            self._spec.min_nodes,
-            left_out=self._left_out,
-            begun=self._begun,
-            attach=self._attach,
-            pid_file=pid_file,
-            accelerator=self._accelerator,
-            exports=self._exports,
-        )
-        found = self._found.replace(
-            entries=tuple(entry for entry in self._found.entries if entry.name in self._invited)
-        )
+        pool = self._pool.replace(entries=tuple(entry for entry in self._pool.entries if entry.name in self._invited))
         spec = node_selection.narrowed(self._spec, self._invited).replace(
             attempt=self._failures, time_limit=self._time_left()
         )
         try:
-            return many_nodes.run(spec, self._environ, found, epoch=epoch, machine=self._machine)
+            nodes, exported = node_selection.select(spec, pool), self._exports
+            job = many_nodes.prepare(spec, self._environ, nodes, self._launcher, exported, self._accelerator)
+            return session.run(
+                session.SessionOptions.of(spec, job.notes(exported)),
+                lambda running: EpochCrew(running, job, pid_file, self._machine, number=number, observer=self),
+                self._machine.loop,
+            )
         except (BadInputError, UnfitError, OSError) as error:
             if number == 0:
                 raise
@@ -261,7 +256,8 @@ class ElasticJob:
 
     # -- what an epoch reports ---------------------------------------------------------------------
 
-    def _attach(self, running: Session) -> None:
+    def attach(self, running: Session) -> None:
+        """Let the membership monitor watch a session that runs ranks."""
         self._running = running
         self._monitor.attach(running, runs=True)
         self._deferred.deliver()
@@ -274,7 +270,8 @@ class ElasticJob:
         self._running = None
         self._monitor.detach()
 
-    def _left_out(self, name: str, why: str) -> None:
+    def left_out(self, name: str, why: str) -> None:
+        """Enter in the roster that a node cannot take part."""
         self._say("warning", f"{name} is left out: {why}")
         self._roster.lose((name,), why, self._machine.now())
         spare = [other for other in self._roster.invited() if other not in self._invited]
@@ -282,7 +279,8 @@ class ElasticJob:
             self._monitor.rearrange(f"{spare[0]} replaces {name}")
         self._monitor.plan_look()
 
-    def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
+    def begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
+        """Enter in the roster which nodes work in this epoch."""
         now, ranks = self._machine.now(), plan.world_size
         self._accelerator = plan.accelerator
         self._has_begun, self._waiting_since, self._fruitless = True, None, 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from bireme.agent.machine import Machine
     from bireme.agent.session import Session
-    from bireme.cluster.node_selection import Found
+    from bireme.cluster.node_selection import DeclaredPool
     from bireme.elastic.control_socket import ControlSocket
     from bireme.elastic.roster import Roster
     from bireme.job import JobSpec
@@ -93,7 +93,7 @@ class MembershipMonitor:
         environ: Mapping[str, str],
         *,
         file: PoolFile,
-        pool: Callable[[], Found],
+        pool: Callable[[], DeclaredPool],
         accelerator: Callable[[], str],
         exports: Exports,
         read_pool: Callable[[], tuple[str, ...]],

@@ -13,11 +13,9 @@ from bireme import isolated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import NoReturn
 
-    from bireme.cluster.agent_handle import AgentHandle
-    from bireme.cluster.node_selection import Found
+    from bireme.cluster.node_selection import DeclaredPool
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
 
@@ -27,21 +25,20 @@ def words() -> tuple[str, ...]:
     return isolated.command("bireme.elastic.node_probe")
 
 
-def request(spec: JobSpec, found: Found, name: str, accelerator: str, exports: Exports) -> dict[str, object]:
+def request(spec: JobSpec, pool: DeclaredPool, name: str, accelerator: str, exports: Exports) -> dict[str, object]:
     """The request to probe one node.
 
     Args:
         spec: the job.
-        found: the pool.
+        pool: the pool.
         name: of the node.
         accelerator: the kind of device that the job runs on; "": not known yet.
         exports: the exported variables.
     """
-    quiet = spec.replace(log_dir=None, save_pid=False, time_limit=None)
-    part = found.replace(entries=tuple(entry for entry in found.entries if entry.name == name))
+    part = pool.replace(entries=tuple(entry for entry in pool.entries if entry.name == name))
     return {
-        "spec": quiet.as_dict(),
-        "found": part.as_dict(),
+        "spec": spec.as_dict(),
+        "pool": part.as_dict(),
         "accelerator": accelerator,
         "variables": dict(exports.variables),
         "parent": os.getpid(),
@@ -51,44 +48,30 @@ def request(spec: JobSpec, found: Found, name: str, accelerator: str, exports: E
 def main() -> None:
     """Answer one request."""
     from bireme.backends.base import CONNECT_TIMEOUT
-    from bireme.cluster import many_nodes, node_selection
-    from bireme.cluster.epoch import Epoch
+    from bireme.cluster import agent_launch, node_selection
+    from bireme.cluster.preflight import preflight
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
     from bireme.process.kernel import die_with_parent
-    from bireme.process.pid_file import PidFile
     from bireme.resources.hostfile import HostEntry
     from bireme.validate import build
 
     asked = json.loads(sys.stdin.readline())
     die_with_parent(asked["parent"])
-    spec = build(JobSpec, asked["spec"])
-
-    reasons: list[str] = []
-
-    def there(members: Sequence[AgentHandle]) -> str:
-        return json.dumps({"there": True} if members else {"why": "".join(reasons)}) + "\n"
-
-    patience = max(2, min(CONNECT_TIMEOUT, round(spec.elastic_interval)))  # only a few nodes are probed at a time
-
-    def nothing(*_: object) -> None:
-        """Ignore the call."""
-
-    epoch = Epoch(
-        1,
-        0,
-        lambda _, why: reasons.append(why),
-        nothing,
-        nothing,
-        PidFile(None),
+    entries = tuple(HostEntry(**entry) for entry in asked["pool"]["entries"])
+    pool = node_selection.DeclaredPool(**{**asked["pool"], "entries": entries})
+    spec = node_selection.narrowed(build(JobSpec, asked["spec"]), [entry.name for entry in entries])
+    found = preflight(
+        spec,
+        os.environ,
+        node_selection.select(spec, pool),
+        agent_launch.launcher_name(spec, pool),
         accelerator=asked["accelerator"],
-        exports=Exports(asked["variables"], {}),
-        connect_timeout=patience,
+        exported=Exports(asked["variables"], {}),
+        connect_timeout=max(2, min(CONNECT_TIMEOUT, round(spec.elastic_interval))),  # few are probed at a time
     )
-    entries = tuple(HostEntry(**entry) for entry in asked["found"]["entries"])
-    found = node_selection.Found(**{**asked["found"], "entries": entries})
-    narrowed = node_selection.narrowed(spec, [entry.name for entry in entries])
-    many_nodes.run(narrowed, os.environ, found, checked=there, epoch=epoch)
+    why = "".join(answer.problems[-1] for answer in found.answers if answer.facts is None)
+    print(json.dumps({"why": why} if why else {"there": True}), flush=True)
 
 
 def command() -> NoReturn:

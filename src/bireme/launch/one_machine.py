@@ -10,7 +10,8 @@ from bireme.agent.facts import node_facts
 from bireme.errors import BadInputError, UnfitError
 from bireme.job import DEFAULT_PORT
 from bireme.logs import rankfiles
-from bireme.planning.start import JobFacts, StartPlan, start_plan
+from bireme.planning.start import StartPlan, start_plan
+from bireme.planning.start_facts import JobFacts
 from bireme.planning.trust import may_find_env_file
 from bireme.process import activation
 from bireme.process.pid_file import PidFile
@@ -127,6 +128,17 @@ def _slots_left(spec: JobSpec, found: devices.Devices, name: str) -> tuple[Pool,
         slot_aliases=devices.slot_aliases(found),
     )
     return active, notes
+
+
+def plan(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> StartPlan:
+    """The plan of a job on this machine, which holds no port.
+
+    Raises:
+        BadInputError: see :func:`prepare`.
+    """
+    prepared = prepare(spec, environ, declared)
+    prepared.release()
+    return prepared.plan
 
 
 def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:

@@ -1,4 +1,7 @@
-"""Decides where a job runs before anything is started: on this machine, by hand, through agents, or as native ranks."""
+"""Decides where a job runs before anything is started: on this machine, by hand, through agents, or as native ranks.
+
+:func:`resolve` decides it once. Whatever runs, plans or checks a job uses its result.
+"""
 
 from __future__ import annotations
 
@@ -7,59 +10,102 @@ import os
 from bireme.errors import BadInputError
 from bireme.launch import one_machine
 from bireme.planning.start import Sketch
+from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import TypeAlias
 
-    from bireme.cluster.many_nodes import LauncherCommands
-    from bireme.cluster.node_selection import Found
+    from bireme.cluster.agent_launch import LauncherCommands
+    from bireme.cluster.node_selection import DeclaredPool, Nodes
     from bireme.job import JobSpec
+    from bireme.resources.pool import Pool
     from bireme.result.outcome import Outcome
+
+    Placement: TypeAlias = "ThisMachine | ByHand | Agents | NativeRanks"
 
 _DEFAULT_HOSTFILE = "/job/hostfile"
 _SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS")
 
 
-def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
-    """Run the job where its pool says, and wait for its end.
+class ThisMachine(Value):
+    """On this machine, without agents. ``declared``: as the pool declares it; ``None``: there is no pool."""
+
+    declared: one_machine.Declared | None = None
+
+
+class ByHand(Value):
+    """The part of one node, as the command is typed on each (``--no_ssh``).
+
+    Attributes:
+        nodes: all nodes.
+        world: the slots of each.
+        node_rank: the number of this node.
+    """
+
+    nodes: Nodes
+    world: Pool
+    node_rank: int
+
+
+class Agents(Value):
+    """On these nodes, through agents that the launcher starts."""
+
+    nodes: Nodes
+    launcher: str
+
+
+class NativeRanks(Value):
+    """On these nodes, where the launcher starts every rank itself (``--native_ranks``)."""
+
+    nodes: Nodes
+    launcher: str
+
+
+def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
+    """Decide where a job runs. Starts nothing, and asks no node.
 
     Raises:
-        BadInputError: the job cannot run as described; nothing was started.
+        BadInputError: the pool cannot be read, filters leave nothing of it, or the job cannot run there.
     """
-    found = find(spec, environ)
-    check_node_rank(spec, 1 if found is None else len(found.entries))
-    if found is None:
-        return one_machine.run(spec, environ)
+    pool = declared_pool(spec, environ)
+    check_node_rank(spec, 1 if pool is None else len(pool.entries))
+    if pool is None:
+        return ThisMachine()
+    from bireme.cluster import agent_launch, node_selection
+
+    nodes = node_selection.select(spec, pool)
     if spec.by_hand:
-        return _run_by_hand(spec, environ, found)
+        world = nodes.world(hint="add slots=N: --no_ssh cannot ask it")
+        if spec.node_rank is None:
+            raise BadInputError("--no_ssh requires --node_rank K, the number of this node")
+        return ByHand(nodes, world, spec.node_rank)
+    launcher = agent_launch.launcher_name(spec, pool)
     if spec.native_ranks:
-        from bireme.cluster import many_nodes, native_ranks
-
-        return native_ranks.run(spec, environ, found, many_nodes.launcher_name(spec, found))
-    here = only_here(spec, found)
-    if here is not None:
-        return one_machine.run(spec, environ, here)
-    from bireme.cluster import many_nodes
-
-    return many_nodes.run(spec, environ, found)
+        return NativeRanks(nodes, launcher)
+    return ThisMachine(_this_machine(nodes)) if _is_only_here(spec, nodes) else Agents(nodes, launcher)
 
 
-def plan(spec: JobSpec, environ: Mapping[str, str]) -> Sketch:
-    """What :func:`run` would start, as far as it is known before the nodes have been asked.
+def declared_pool(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | None:
+    """The declared pool; ``None``: there is none. Modules that read a pool are imported only where one is declared."""
+    declared = spec.hosts or spec.hostfile is not None or os.path.exists(_DEFAULT_HOSTFILE)
+    pool = None
+    if declared or any(name in environ for name in _SCHEDULERS):
+        from bireme.cluster import node_selection
 
-    Raises:
-        BadInputError: as :func:`run`.
-    """
-    found = find(spec, environ)
-    here = None if found is None else only_here(spec, found)
-    if found is not None and here is None:
-        from bireme.cluster import many_nodes
-
-        return many_nodes.plan(spec, found)
-    prepared = one_machine.prepare(spec, environ, here)
-    prepared.release()
-    return Sketch.of(prepared.plan)
+        pool = node_selection.find(spec, environ)
+    if pool is None:
+        if spec.num_nodes is not None and spec.num_nodes > 1:
+            raise BadInputError(
+                f"{spec.num_nodes} nodes requested, but only this machine is known",
+                hint="name the others with --hostfile or --hosts",
+                where="--num_nodes",
+            )
+        if spec.by_hand or spec.native_ranks:
+            option = "--no_ssh" if spec.by_hand else "--native_ranks"
+            raise BadInputError(f"{option} requires a list of nodes", hint="give it with --hostfile or --hosts")
+    return pool
 
 
 def check_node_rank(spec: JobSpec, nodes: int) -> None:
@@ -73,80 +119,79 @@ def check_node_rank(spec: JobSpec, nodes: int) -> None:
         raise BadInputError("has an effect only with --no_ssh", hint=hint, where="--node_rank")
 
 
-def launcher_commands(spec: JobSpec, environ: Mapping[str, str]) -> LauncherCommands | None:
-    """The command lines of the launcher, for a dry run; ``None`` where the job runs on this machine alone.
+def _is_only_here(spec: JobSpec, nodes: Nodes) -> bool:
+    """Whether this machine is the only node left, so that it needs no agent."""
+    from bireme.resources.locality import is_this_machine
+
+    return not spec.force_multi and len(nodes.entries) == 1 and is_this_machine(nodes.entries[0].name)
+
+
+def _this_machine(nodes: Nodes) -> one_machine.Declared:
+    (entry,) = nodes.entries
+    tasks = nodes.pool.by_tasks()
+    note = f"1 node, from {nodes.pool.source}{tasks}" if tasks else ""
+    return one_machine.Declared(entry.name, nodes.slots[entry.name], entry.tasks, note)
+
+
+def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
+    """Run the job where it belongs, and wait for its end.
+
+    Raises:
+        BadInputError: the job cannot run as described; nothing was started.
+    """
+    place = resolve(spec, environ)
+    if isinstance(place, ThisMachine):
+        return one_machine.run(spec, environ, place.declared)
+    if isinstance(place, ByHand):
+        addressed = spec if spec.master_addr else spec.replace(master_addr=place.nodes.names[0])
+        if spec.elastic:
+            addressed = addressed.replace(run_id=spec.run_id or environ.get("ELASTIC_RUN_ID", "bireme"))
+        main_pid = os.getpid() if spec.save_pid else None
+        return one_machine.run_by_hand(addressed, environ, place.world, place.node_rank, main_pid)
+    if isinstance(place, NativeRanks):
+        from bireme.cluster import native_ranks
+
+        return native_ranks.run(spec, environ, place.nodes, place.launcher)
+    from bireme.cluster import many_nodes
+
+    return many_nodes.run(spec, environ, place.nodes, place.launcher)
+
+
+def plan(spec: JobSpec, environ: Mapping[str, str], place: Placement) -> Sketch:
+    """What :func:`run` would start, as far as it is known before the nodes have been asked.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        place: where it runs.
 
     Raises:
         BadInputError: as :func:`run`.
     """
-    found = find(spec, environ)
-    if found is None or spec.by_hand:
-        return None
-    from bireme.cluster import many_nodes, native_ranks
+    if isinstance(place, ThisMachine):
+        return Sketch.of(one_machine.plan(spec, environ, place.declared))
+    from bireme.cluster import many_nodes
 
-    if spec.native_ranks:
-        return many_nodes.LauncherCommands.of(
-            (native_ranks.command(spec, environ, found, many_nodes.launcher_name(spec, found)),)
-        )
-    return None if only_here(spec, found) is not None else many_nodes.launcher_commands(spec, environ, found)
+    return many_nodes.plan(spec, place.nodes)
 
 
-def find(spec: JobSpec, environ: Mapping[str, str]) -> Found | None:
-    """The declared pool; ``None``: there is none. Modules that read a pool are imported only where one is declared.
+def launcher_commands(spec: JobSpec, environ: Mapping[str, str], place: Placement) -> LauncherCommands | None:
+    """The command lines of the launcher, for a dry run; ``None`` where none is used.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        place: where it runs.
 
     Raises:
-        BadInputError: the declaration cannot be read, or the job needs more than this machine.
+        BadInputError: as :func:`run`.
     """
-    declared = spec.hosts or spec.hostfile is not None or os.path.exists(_DEFAULT_HOSTFILE)
-    found = None
-    if declared or any(name in environ for name in _SCHEDULERS):
-        from bireme.cluster import node_selection
-
-        found = node_selection.find(spec, environ)
-    if found is None:
-        if spec.num_nodes is not None and spec.num_nodes > 1:
-            raise BadInputError(
-                f"{spec.num_nodes} nodes requested, but only this machine is known",
-                hint="name the others with --hostfile or --hosts",
-                where="--num_nodes",
-            )
-        if spec.by_hand or spec.native_ranks:
-            option = "--no_ssh" if spec.by_hand else "--native_ranks"
-            raise BadInputError(f"{option} requires a list of nodes", hint="give it with --hostfile or --hosts")
-    return found
-
-
-def only_here(spec: JobSpec, found: Found) -> one_machine.Declared | None:
-    """This machine as the pool declares it, if it is the only node left; else ``None``."""
-    if spec.force_multi:
+    if isinstance(place, (ThisMachine, ByHand)):
         return None
-    from bireme.cluster import node_selection
-    from bireme.resources.locality import is_this_machine
+    from bireme.cluster import agent_launch, many_nodes, native_ranks
 
-    entries, slots = node_selection.select(spec, found)
-    if len(entries) != 1 or not is_this_machine(entries[0].name):
-        return None
-    (entry,) = entries
-    tasks = node_selection.by_tasks(found)
-    note = f"1 node, from {found.source}{tasks}" if tasks else ""
-    return one_machine.Declared(entry.name, slots[entry.name], entry.tasks, note)
-
-
-def _run_by_hand(spec: JobSpec, environ: Mapping[str, str], found: Found) -> Outcome:
-    from bireme.cluster import node_selection
-
-    entries, slots = node_selection.select(spec, found)
-    world = {}
-    for entry in entries:
-        declared = slots[entry.name]
-        if declared is None:
-            raise BadInputError(
-                f"no number of slots declared for {entry.name}", hint="add slots=N: --no_ssh cannot ask it"
-            )
-        world[entry.name] = declared
-    if spec.node_rank is None:
-        raise BadInputError("--no_ssh requires --node_rank K, the number of this node")
-    addressed = spec if spec.master_addr else spec.replace(master_addr=entries[0].name)
-    if spec.elastic:
-        addressed = addressed.replace(run_id=spec.run_id or environ.get("ELASTIC_RUN_ID", "bireme"))
-    return one_machine.run_by_hand(addressed, environ, world, spec.node_rank, os.getpid() if spec.save_pid else None)
+    if isinstance(place, NativeRanks):
+        command = native_ranks.command(spec, environ, place.nodes, place.launcher)
+        return agent_launch.LauncherCommands.of((command,))
+    nodes = many_nodes.of_the_first_epoch(spec, place.nodes)
+    return agent_launch.dry_commands(spec, environ, nodes, place.launcher)

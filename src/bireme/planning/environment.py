@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bireme.job import JobSpec
-    from bireme.planning.start import JobFacts, NodeFacts
+    from bireme.planning.start_facts import JobFacts, NodeFacts
 
 MARK = "BIREME_JOB"
 """This variable of every process of a job is ``<job id>/<node rank>``; leftover processes are found by it."""

@@ -16,51 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from bireme.job import JobSpec
+    from bireme.planning.start_facts import JobFacts, NodeFacts
     from bireme.resources.pool import Pool
-
-
-class NodeFacts(Value):
-    """Facts that only the node itself knows, and decisions that follow from them.
-
-    Attributes:
-        hostname: the name of the node.
-        interpreter: the Python that runs the ranks.
-        cwd: the working directory of the ranks.
-        cores: the number of cores that the agent may use.
-        error_dir: the directory of the ranks' traceback files.
-        bound: the cores to which each local rank is bound; empty if they are not bound.
-        omp_threads_set: the user has set ``OMP_NUM_THREADS``.
-    """
-
-    hostname: str
-    interpreter: str
-    cwd: str
-    cores: int
-    error_dir: str
-    bound: tuple[tuple[int, ...], ...] = ()
-    omp_threads_set: bool = False
-
-
-class JobFacts(Value):
-    """Facts about the whole job.
-
-    Attributes:
-        job_id: the id of the job, in the marks of its processes.
-        accelerator: the kind of device.
-        visible_variables: the environment variables that select devices.
-        explicit_accelerator: the user has named the accelerator.
-        local_rank_flag: the flag for the script's local rank (``--local_rank``); "" if it wants none.
-        master_addr: the address where the ranks meet.
-        master_port: the port where they meet.
-    """
-
-    job_id: str
-    accelerator: str
-    visible_variables: tuple[str, ...]
-    explicit_accelerator: bool
-    local_rank_flag: str
-    master_addr: str
-    master_port: int
 
 
 class WorkerPlan(Value):

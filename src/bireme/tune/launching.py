@@ -6,7 +6,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from bireme.cluster import many_nodes, node_selection
+from bireme.cluster import agent_launch
+from bireme.cluster.preflight import preflight
 from bireme.errors import OK, BadInputError, UnfitError
 from bireme.launch import one_machine, placement
 from bireme.resources import device_memory, devices
@@ -16,8 +17,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from bireme.cluster.agent_handle import AgentHandle
-    from bireme.cluster.node_selection import Found
+    from bireme.cluster.node_selection import Nodes
     from bireme.job import JobSpec
     from bireme.resources.pool import Pool
 
@@ -56,54 +56,48 @@ def resource_pool(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) 
         BadInputError: there are no slots, or a node without accelerators declares none.
         UnfitError: slots are not declared, and a node could not be asked for them.
     """
-    found = placement.find(spec, environ)
-    if found is None:
-        return _here(spec, environ, ranks, one_machine.HOST)
-    entries, slots = node_selection.select(spec, found)
-    if None not in slots.values():
-        return ResourcePool({entry.name: slots[entry.name] or () for entry in entries})
-    if placement.only_here(spec, found) is not None:
-        return _here(spec, environ, ranks, entries[0].name)
-    return ResourcePool(node_selection.resolve(spec, _asked(spec, environ, found)))
+    place = placement.resolve(spec, environ)
+    if isinstance(place, placement.ThisMachine):
+        declared = place.declared
+        if declared is None or declared.slots is None:
+            return _here(spec, environ, ranks, declared)
+        return ResourcePool({declared.name: declared.slots})
+    if None not in place.nodes.slots.values():
+        return ResourcePool({name: place.nodes.slots[name] or () for name in place.nodes.names})
+    return ResourcePool(place.nodes.active(spec, _asked(spec, environ, place.nodes)))
 
 
-def _here(spec: JobSpec, environ: Mapping[str, str], ranks: int | None, host: str) -> ResourcePool:
+def _here(
+    spec: JobSpec, environ: Mapping[str, str], ranks: int | None, declared: one_machine.Declared | None
+) -> ResourcePool:
     """The pool of this machine when its slots are not declared."""
+    host = one_machine.HOST if declared is None else declared.name
     there = devices.discover(spec.accelerator, environ)
     numbered = there.accelerator == "cpu" and not (spec.include or spec.exclude)
-    prepared = placement.plan(spec.replace(num_gpus=ranks) if numbered else spec, environ).whole()
-    workers = prepared.nodes[0].workers
+    plan = one_machine.plan(spec.replace(num_gpus=ranks) if numbered else spec, environ, declared)
+    workers = plan.nodes[0].workers
     if numbered:
         return ResourcePool({host: tuple(map(str, range(len(workers))))}, numbered=True)
     return ResourcePool({host: tuple(worker.slot for worker in workers)})
 
 
-def _asked(spec: JobSpec, environ: Mapping[str, str], found: Found) -> dict[str, tuple[str, ...]]:
-    """Ask the nodes for their slots: the preflight of a run that is then not started."""
-    known: dict[str, tuple[str, ...]] = {}
-    without: list[str] = []
-
-    def checked(members: Sequence[AgentHandle]) -> str:
-        for member in members:
-            known[member.name] = tuple(member.hello.slots)
-            if member.hello.accelerator == "cpu" and member.slots is None:
-                without.append(member.name)
-        return ""
-
-    outcome = many_nodes.run(
-        spec.replace(log_dir=None, rank_log_dir=None, save_pid=False), environ, found, checked=checked
-    )
-    if outcome.cause == "signal":
-        sys.exit(outcome.exit_code)
-    if outcome.exit_code != OK:
-        raise UnfitError(outcome.note)
+def _asked(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes) -> dict[str, tuple[str, ...]]:
+    """Ask the nodes for their slots, by a preflight."""
+    found = preflight(spec.replace(rank_log_dir=None), environ, nodes, agent_launch.launcher_name(spec, nodes.pool))
+    if found.outcome.cause == "signal":
+        sys.exit(found.outcome.exit_code)
+    if found.outcome.exit_code != OK:
+        raise UnfitError(found.outcome.note)
+    facts = {answer.name: answer.facts for answer in found.answers if answer.facts is not None}
+    undeclared = [answer.name for answer in found.answers if answer.declared is None]
+    without = [name for name in undeclared if facts[name].accelerator == "cpu"]
     if without:
         raise BadInputError(
             f"{without[0]} has no accelerator and no declared slots, and experiments need slots",
             hint="add slots=N there, or name the nodes with --hosts 'NODE:N,…'",
-            where=found.source,
+            where=nodes.pool.source,
         )
-    return known
+    return {name: tuple(there.slots) for name, there in facts.items()}
 
 
 _LAST_PORT, _FIRST_PORT = 65535, 1024
@@ -120,13 +114,14 @@ def gpu_memory(spec: JobSpec, environ: Mapping[str, str]) -> int | None:
     """
     if spec.accelerator not in ("auto", "cuda"):
         return None
-    found = placement.find(spec, environ)
-    if found is not None and placement.only_here(spec, found) is None:
+    place = placement.resolve(spec, environ)
+    if not isinstance(place, placement.ThisMachine):
         return None
     if devices.discover(spec.accelerator, environ).accelerator != "cuda":
         return None
     # The plan maps slots to devices. It covers all slots, so cores and port that suit one experiment are left out.
-    plan = placement.plan(spec.replace(master_port=None, bind_cores=False, bind_core_list=None), environ).whole()
+    free = spec.replace(master_port=None, bind_cores=False, bind_core_list=None)
+    plan = one_machine.plan(free, environ, place.declared)
     return device_memory.smallest([worker.slot for worker in plan.nodes[0].workers])
 
 

@@ -89,7 +89,7 @@ def test_what_python_writes_for_no_number(write, word):
     """HJSON would take it for a string."""
     with pytest.raises(BadInputError, match=f"{word} is not a number in JSON\n") as caught:
         read_document(write(f'{{\n "note": "a NaN",\n "x": [1, {word}]\n}}'))
-    assert caught.value.where.endswith("ds.json:3:10")
+    assert caught.value.where.endswith("ds.json:3:11")
 
 
 def test_equal_keys_in_different_objects(write):

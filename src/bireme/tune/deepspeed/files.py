@@ -152,7 +152,7 @@ class StudyFiles(Value):
         """The files and folders of a study in ``results_dir``."""
         folders = [self.result(name) for name in self.experiments() if os.path.isfile(self.result(name, "exp.json"))]
         files = [os.path.join(self.results_dir, file) for file in (SUMMARY, BEST_CONFIG, BEST_COMMAND)]
-        return [*folders, *filter(os.path.lexists, files)]
+        return [*folders, *filter(os.path.isfile, files)]
 
     def _of_experiments(self) -> list[str]:
         return [self.experiment(name) for name in self.experiments()]

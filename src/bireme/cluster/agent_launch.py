@@ -1,0 +1,186 @@
+"""The launcher's command lines that start an agent on every node, and all that it takes to start them."""
+
+from __future__ import annotations
+
+import os
+
+from bireme import isolated
+from bireme.backends import base
+from bireme.cluster.agent_listener import AgentListener
+from bireme.planning.exports import exports
+from bireme.resources.locality import find_this_machine
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from bireme.backends.base import Backend, HostLaunch
+    from bireme.cluster.node_selection import DeclaredPool, Nodes
+    from bireme.job import JobSpec
+    from bireme.planning.exports import Exports
+    from bireme.resources.hostfile import HostEntry
+
+
+class AgentLaunch(Value):
+    """How the agents are started.
+
+    Attributes:
+        backend: the launcher.
+        hosts: how each node is reached.
+        commands: the command line of each launcher process.
+        environ: the environment of the launcher processes.
+        one_by_one: whether each node has a launcher process of its own.
+        listener: where agents connect; ``None``: over stdin and stdout of their launcher processes.
+    """
+
+    backend: Backend
+    hosts: tuple[HostLaunch, ...]
+    commands: tuple[tuple[str, ...], ...]
+    environ: Mapping[str, str]
+    one_by_one: bool
+    listener: AgentListener | None
+
+
+class LauncherCommands(Value):
+    """The launcher's command lines, made on demand.
+
+    Attributes:
+        number: how many there are.
+        part: makes those from a first index up to, but without, a second.
+    """
+
+    number: int
+    part: Callable[[int, int], tuple[tuple[str, ...], ...]]
+
+    @classmethod
+    def of(cls, commands: tuple[tuple[str, ...], ...]) -> LauncherCommands:
+        """Wrap command lines that were made already."""
+        return cls(len(commands), lambda first, end: commands[first:end])
+
+
+def launcher_name(spec: JobSpec, pool: DeclaredPool) -> str:
+    """The launcher to use, with ``auto`` resolved: slurm in a Slurm allocation, else ssh."""
+    if spec.launcher != "auto":
+        return spec.launcher
+    return "slurm" if pool.scheduler == "slurm" else "ssh"
+
+
+def what_travels(spec: JobSpec, environ: Mapping[str, str]) -> Exports:
+    """The variables to export to other nodes.
+
+    Raises:
+        BadInputError: a file that names additional variables cannot be read.
+    """
+    return exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd())
+
+
+def prepare(
+    spec: JobSpec,
+    environ: Mapping[str, str],
+    nodes: Nodes,
+    launcher: str,
+    *,
+    connect_timeout: int = base.CONNECT_TIMEOUT,
+) -> AgentLaunch:
+    """Find the launcher, open a port for the agents where they connect to us, and make the command lines.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        nodes: the nodes.
+        launcher: the launcher's name.
+        connect_timeout: seconds that a node may take to accept a connection.
+
+    Raises:
+        BadInputError: the launcher is not installed, or cannot reach a node.
+        UnfitError: no port is free for the agents to connect to.
+    """
+    backend = base.load(launcher)
+    hosts = _launches(nodes.entries, find_this_machine(nodes.names))
+    connects = backend.CHANNEL == "dial"
+    only_here = all(host.local for host in hosts)
+    executable = backend.find_program(environ) if connects or not only_here else ""
+    listener = AgentListener(backend.TOKEN_VARIABLE, environ, only_here=only_here) if connects else None
+    # The token goes first: hydra of MPICH 4.0 ignores the last variable of its environment.
+    launcher_environ = {**(listener.environment() if listener is not None else {}), **environ}
+    agent = _agent_command(*(("--channel",) if listener is None else listener.arguments()))
+    plan = _plan(spec, hosts, agent, executable=executable, connect_timeout=connect_timeout)
+    return AgentLaunch(
+        backend=backend,
+        hosts=hosts,
+        commands=_commands(spec, backend, plan, launcher_environ),
+        environ=launcher_environ,
+        one_by_one=_is_one_by_one(spec, backend),
+        listener=listener,
+    )
+
+
+def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) -> LauncherCommands:
+    """The launcher's command lines, for a dry run: opens no port and does not look up the launcher.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        nodes: the nodes.
+        launcher: the launcher's name.
+
+    Raises:
+        BadInputError: the launcher cannot reach a node.
+    """
+    here = find_this_machine(nodes.names)
+    backend = base.load(launcher)
+    arguments: tuple[str, ...] = ("--channel",)
+    if backend.CHANNEL == "dial":
+        arguments = ("--dial", "<our addresses>", "<a free port>", backend.TOKEN_VARIABLE)
+    agent = _agent_command(*arguments)
+
+    def part(first: int, end: int) -> tuple[tuple[str, ...], ...]:
+        return _commands(spec, backend, _plan(spec, _launches(nodes.entries[first:end], here), agent), environ)
+
+    number = len(nodes.entries)
+    return LauncherCommands(number, part) if _is_one_by_one(spec, backend) else LauncherCommands.of(part(0, number))
+
+
+def _is_one_by_one(spec: JobSpec, backend: Backend) -> bool:
+    """In an elastic job, each node has a launcher process of its own, so that it can leave alone."""
+    return backend.CHANNEL == "stdio" or spec.elastic
+
+
+def _agent_command(*arguments: str) -> tuple[str, ...]:
+    """The command that starts an agent on a node, with the path of this interpreter."""
+    return isolated.command("bireme.agent", *arguments)
+
+
+def _plan(
+    spec: JobSpec,
+    hosts: tuple[HostLaunch, ...],
+    agent: tuple[str, ...],
+    *,
+    executable: str = "",
+    connect_timeout: int = base.CONNECT_TIMEOUT,
+) -> base.LaunchPlan:
+    return base.LaunchPlan(
+        hosts=hosts,
+        agent=agent,
+        program=executable,
+        extra=spec.launcher_args,
+        ssh_port=spec.ssh_port,
+        root=os.geteuid() == 0,
+        connect_timeout=connect_timeout,
+    )
+
+
+def _commands(
+    spec: JobSpec, backend: Backend, plan: base.LaunchPlan, environ: Mapping[str, str]
+) -> tuple[tuple[str, ...], ...]:
+    commands = (backend.one_by_one if spec.elastic else backend.commands)(plan, environ)
+    base.check_length(backend.NAME, commands, environ)
+    return commands
+
+
+def _launches(entries: Sequence[HostEntry], here: str | None) -> tuple[HostLaunch, ...]:
+    return tuple(
+        base.HostLaunch(name=entry.name, user=entry.user, port=entry.port, local=entry.name == here, tasks=entry.tasks)
+        for entry in entries
+    )

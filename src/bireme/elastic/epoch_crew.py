@@ -1,0 +1,83 @@
+"""The crew of one epoch: a cluster crew that can begin without some of its nodes, and whose ending is not the job's."""
+
+from __future__ import annotations
+
+from bireme.cluster.cluster_crew import ClusterCrew
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from bireme.agent.machine import Machine
+    from bireme.agent.session import Session
+    from bireme.cluster.agent_handle import AgentHandle
+    from bireme.cluster.cluster_job import ClusterJob
+    from bireme.planning.start import StartPlan
+    from bireme.process.pid_file import PidFile
+
+    class EpochObserver(Protocol):
+        """Follows an epoch: keeps the roster of its nodes, and may end it."""
+
+        def attach(self, session: Session) -> None:
+            """The epoch's session runs."""
+
+        def left_out(self, name: str, why: str) -> None:
+            """A node cannot take part, for this reason."""
+
+        def begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
+            """The ranks are being started on these nodes, in rank order."""
+
+
+class EpochCrew(ClusterCrew):
+    """A crew for one epoch.
+
+    Args:
+        session: told what happens.
+        job: the job.
+        pid_file: that of the whole elastic job.
+        machine: the machine of the runner.
+        number: of the epoch, counted from 0.
+        observer: told how the epoch goes.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        job: ClusterJob,
+        pid_file: PidFile,
+        machine: Machine,
+        *,
+        number: int,
+        observer: EpochObserver,
+    ) -> None:
+        super().__init__(session, job, pid_file, machine)
+        self._number, self._observer = number, observer
+
+    def start(self) -> None:
+        """Start the launcher, and wait for the nodes' answers."""
+        super().start()
+        self._observer.attach(self._session)
+
+    def _unfit(self) -> list[AgentHandle]:
+        """Begin without the unfit nodes; return those that prevent the epoch from beginning.
+
+        In the first epoch, a node that answers and is unfit is a mistake that the user has to fix. Later, it is a node
+        that came back too early.
+        """
+        if not self._all_fit:
+            self._bootstrap.judge_by_filters()
+        bad = self._bootstrap.unfit()
+        mistakes = [member for member in bad if member.has_answered and not member.hint]
+        if self._number == 0 and mistakes:
+            return mistakes
+        for member in bad:
+            self.members.remove(member)
+            if member.channel is not None:
+                member.channel.close()
+            self._launcher.end(member.index)
+            self._observer.left_out(member.name, (member.problems or [member.hint or "it did not answer"])[-1])
+        self._admitted = len(self.members) >= self._job.spec.min_nodes
+        return [] if self._admitted else bad
+
+    def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
+        self._observer.begun(names, plan)
