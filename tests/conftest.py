@@ -28,7 +28,7 @@ settings.load_profile("ours")
 
 PROGRAMS = Path(__file__).parent / "programs"
 PR_SET_CHILD_SUBREAPER = 36
-TIMES = int(os.environ.get("BIREME_TEST_TIMES", "10"))
+TIMES = int(os.environ.get("BIREME_TEST_TIMES", "4"))
 """How often a test tries again what goes wrong once in a while: make test BIREME_TEST_TIMES=1000 for a night."""
 
 
