@@ -65,7 +65,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--local_rank_arg",),
-            help="always pass --local_rank (default: only if the script mentions it)",
+            help="always pass --local_rank (default: only if the script names it in its code)",
             commands=RANKS,
             sets="always",
         ),
@@ -74,6 +74,13 @@ GROUPS: Groups = {
             help="source this file first, and run the ranks with the python it selects",
             kind="word",
             metavar="FILE",
+            commands=EVERYWHERE,
+        ),
+        Option(
+            names=("--python",),
+            help="the Python, or the folder of an environment, that runs the ranks (default: the active environment)",
+            kind="word",
+            metavar="PATH",
             commands=EVERYWHERE,
         ),
         Option(
