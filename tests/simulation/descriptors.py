@@ -349,6 +349,9 @@ class SimulatedLoop(Loop):
         self.process.do(lambda: pipe.put(data))
         return len(data)
 
+    def hung_up(self, fd: int) -> bool:
+        return not self.process.end_of(fd).pipe.writers
+
     def close_fd(self, fd: int) -> None:  # type: ignore[override]
         if fd < FIRST_FD:
             os.close(fd)
