@@ -53,7 +53,9 @@ class LocalCrew:
         self._over = False
         self._files = self._rank_files(log_dir) if log_dir is not None else None
         self._pipes = Pipes(session.loop, self._chunk, session.rested, session.eof, self._maybe_over, rest=session.rest)
-        listener = NodeEvents(self._up, session.down, self._guardian_lost, self._unfit, self._node_over)
+        listener = NodeEvents(
+            up=self._up, down=session.down, guardian_lost=self._guardian_lost, unfit=self._unfit, over=self._node_over
+        )
         self._node = NodeProcesses(
             session.loop,
             node,
