@@ -39,7 +39,7 @@ DEB_SERVICES := $(strip \
 
 # Two runs of pip in one environment would get into each other's way under `make -j`.
 .NOTPARALLEL:
-.PHONY: engines help demo test test-fast lint format bench clean deb-packages
+.PHONY: engines help demo test pythons mutants test-fast lint format bench clean deb-packages
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,8 +47,19 @@ help: ## show this list
 demo: $(VENV)/.base $(VENV)/.torch ## train on two CPU processes: a first job
 	$(BIN)/bireme run --accelerator cpu --num_gpus 2 examples/digits_ddp.py
 
+# With ARGS only those tests, by one Python. The run of all tests is the last: its closing line closes everything.
 test: lint deb-packages engines $(VENV)/.deepspeed ## all checks and all tests
-	$(PYTEST) $(ARGS)
+	@status=0; $(if $(ARGS),,WORKERS=$(WORKERS) .ci/pythons || status=$$?;) \
+	echo "$(PYTEST) $(ARGS)"; $(PYTEST) $(ARGS) || status=$$?; exit $$status
+
+pythons: ## the fast tests of one machine by the oldest Python and the newest (part of `make test`)
+	WORKERS=$(WORKERS) .ci/pythons $(ARGS)
+
+mutants: $(VENV)/.dev ## change the program in many small ways, and list the changes that no test notices
+	@[ -e .venv-mutants/.done ] || { $(PYTHON) -m venv --clear .venv-mutants && \
+		.venv-mutants/bin/python -m pip --disable-pip-version-check --quiet install 'cosmic-ray>=8' && \
+		touch .venv-mutants/.done; }
+	.venv-mutants/bin/python tests/mutants.py $(ARGS)
 
 test-fast: deb-packages $(VENV)/.dev ## the tests that take no longer than a second or two
 	$(PYTEST) -m "not slow" $(ARGS)

@@ -2,7 +2,8 @@
 
 The clock starts right before the death: in the dying rank, or before the signal is sent. It stops when the last process
 of the job has ended, including the command and whatever ranks have started. Exit codes are as a shell shows them
-(128 + n for signal n). Processes that are still there at the time limit are counted and killed.
+(128 + n for signal n). Processes that are still there at the time limit are counted and killed. All contestants have a
+grace time of 1 s; where that cannot be set, the output says so.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ SCENES = {
     "sigkill": Scene("SIGKILL to the command", signum=signal.SIGKILL),
     "above": Scene("SIGKILL to the process above the ranks", signum=signal.SIGKILL, above=True),
 }
-STUBBORN_GRACE = {"bireme": ("--grace", "1")}
+GRACE = {
+    "bireme": ("--grace", "1"),
+    "torchrun": ("--shutdown-timeout", "1"),
+    "openmpi": ("--mca", "odls_base_sigkill_timeout", "1"),
+}
+"""One second between SIGTERM and SIGKILL, for everyone who can be told."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ def play(scene: Scene, launcher: Launcher, bound: float) -> Ending:
         bound: how long to wait for the end, in seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
-        options = STUBBORN_GRACE.get(launcher.name, ()) if scene.part == "stubborn" else ()
+        options = GRACE.get(launcher.name, ())
         process, ranks = contest.start_scene(launcher, 2, scene.part, folder, options=options)
         try:
             time.sleep(0.1)  # the launcher may still be starting
@@ -159,6 +165,8 @@ def main() -> int:
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # as ``nohup`` and a shell's ``&`` leave them
         signal.signal(signum, signal.default_int_handler)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if fixed := [name for name in launchers if name not in GRACE]:
+        print(f"the grace time is 1 s, but that of {', '.join(fixed)} cannot be set")
     for name, launcher in launchers.items():  # fill caches, compile bytecode
         contest.progress(f"warming up: {name}")
         play(SCENES["exit3"], launcher, 0.1)

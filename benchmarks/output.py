@@ -75,8 +75,10 @@ def ways(launchers: dict[str, Launcher], folder: str) -> dict[str, Way]:
     }
 
 
-def of(ways: dict[str, Way], *names: str) -> dict[str, Way]:
-    """Select the ways of some launchers."""
+def of(ways: dict[str, Way], part: str, *names: str) -> dict[str, Way]:
+    """Select the ways of some launchers for a part, and print which it leaves out, and why."""
+    if others := [name for name, way in ways.items() if way.launcher.name not in names and name != "bare"]:
+        print(f"left out of part {part}, which takes minutes a way, because part a has them: {', '.join(others)}")
     return {name: way for name, way in ways.items() if way.launcher.name in names}
 
 
@@ -150,7 +152,9 @@ def part_a(ways: dict[str, Way], args: Namespace, folder: str) -> Results:
 
 def part_d(ways: dict[str, Way], args: Namespace, folder: str) -> Results:
     title = f"d  Two Python writers, {args.print_lines:,} lines each with print and -u, into one file"
-    return two_writers(title, of(ways, "bare", "bireme", "mpich"), args.rounds, folder, args.print_lines, print_=True)
+    return two_writers(
+        title, of(ways, "d", "bare", "bireme", "mpich"), args.rounds, folder, args.print_lines, print_=True
+    )
 
 
 def two_writers(
@@ -198,7 +202,7 @@ def two_writers(
 
 
 def part_b(ways: dict[str, Way], args: Namespace, folder: str) -> Results:
-    some, count = of(ways, "bare", "bireme", "mpich"), args.c_lines
+    some, count = of(ways, "b", "bare", "bireme", "mpich"), args.c_lines
     writer = [compiled(folder), "lines", str(count)]
     readings: dict[str, Reading] = {}
 
@@ -230,7 +234,7 @@ def part_b(ways: dict[str, Way], args: Namespace, folder: str) -> Results:
 def part_c(ways: dict[str, Way], args: Namespace, folder: str) -> Results:
     writer, total = compiled(folder), args.flood_ranks * args.flood_mb
     rows, results = [], []
-    for name, way in of(ways, "bireme", "mpich").items():
+    for name, way in of(ways, "c", "bireme", "mpich").items():
         contest.progress(f"flood: {name}")
         words = writer, "flood", str(args.flood_mb * 1_000_000)
         command = way.launcher.program(args.flood_ranks, *words, options=way.options)

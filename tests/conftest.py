@@ -28,7 +28,7 @@ settings.load_profile("ours")
 
 PROGRAMS = Path(__file__).parent / "programs"
 PR_SET_CHILD_SUBREAPER = 36
-TIMES = int(os.environ.get("BIREME_TEST_TIMES", "10"))
+TIMES = int(os.environ.get("BIREME_TEST_TIMES", "4"))
 """How often a test tries again what goes wrong once in a while: make test BIREME_TEST_TIMES=1000 for a night."""
 
 
@@ -45,7 +45,14 @@ def pytest_configure() -> None:
 
 def clean_environ(**more: str) -> dict[str, str]:
     """The environment of a user's shell: nothing of pytest's, nothing that a launcher has set."""
-    drop = ("PYTEST", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+    drop = (
+        "PYTEST",
+        "PYTHONUNBUFFERED",
+        "PYTHONDONTWRITEBYTECODE",
+        "OMP_NUM_THREADS",
+        "CUDA_VISIBLE_DEVICES",
+        "COLUMNS",
+    )
     environ = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
     return {**environ, **more}
 
@@ -167,6 +174,12 @@ class Stage:
         process = self.start(*args, **kwargs)
         out, err = process.communicate(timeout=timeout)
         return subprocess.CompletedProcess(args, process.returncode, (out or b"").decode(), (err or b"").decode())
+
+    def run_argv(self, argv: list[str], timeout: float = 60, **kwargs: object) -> subprocess.CompletedProcess[str]:
+        """The same for a whole command line."""
+        process = self.start_argv(argv, **kwargs)
+        out, err = process.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(argv, process.returncode, out.decode(), err.decode())
 
     def left(self, within: float = 0.0) -> dict[int, str]:
         """pid → command line of every process that is still there after so many seconds."""

@@ -99,3 +99,42 @@ def test_the_end_of_a_run(tmp_path: Path, log: str, code: int, end: list[str]) -
     assert lines[0] == "required: 1"
     assert lines[-len(end) :] == end
     assert done.returncode == (code or int("passed in" not in log))
+
+
+def test_pythons_that_are_not_there(tmp_path: Path) -> None:
+    """It says so, and is no failure; the one that is on PATH leads nowhere."""
+    for name in ("bash", "dirname"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    (tmp_path / "python3.10").write_text("#!/bin/false\n")
+    (tmp_path / "python3.10").chmod(0o755)
+    environ = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run([ROOT / ".ci/pythons"], env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["NOT TESTED"] * 2
+    assert "3.10" in done.stderr
+
+
+PYTHON = """#!/bin/sh
+case "$*" in
+*"-m venv"*)
+    for folder; do :; done
+    mkdir -p "$folder/bin" "$folder/lib/python3/site-packages"
+    cp "$0" "$folder/bin/python"
+    ;;
+*"-m pytest"*) echo "$0"; exit 3 ;;
+esac
+"""
+
+
+def test_pythons_whose_tests_fail(tmp_path: Path) -> None:
+    """Both are run, and the exit code tells; by stand-ins that do nothing else."""
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+    for version in ("3.10", "3.14"):
+        path = tmp_path / f"python{version}"
+        path.write_text(PYTHON)
+        path.chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run([tmp_path / ".ci/pythons"], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    ran = [line for line in done.stdout.splitlines() if line.startswith(".venv-")]
+    assert [line.split("/")[0] for line in ran] == [".venv-3.10", ".venv-3.14"], done.stdout

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from signal import SIGINT
 
+from bireme.agent import session
+from bireme.errors import BadInputError
 from bireme.launch import placement
 from bireme.options import conflicts
 from bireme.resources import program
@@ -26,7 +29,8 @@ def run(
 ) -> Outcome:
     """Run a job and wait for its end; the ranks write to stdout and stderr of this process.
 
-    Call it in the main thread: while it runs, SIGINT, SIGTERM, SIGHUP and SIGQUIT stop the job.
+    Call it in the main thread: while it runs, SIGINT, SIGTERM, SIGHUP and SIGQUIT stop the job. After SIGINT (Ctrl+C)
+    it raises KeyboardInterrupt; the others are the cause in the outcome.
 
     Args:
         spec: the job.
@@ -39,7 +43,31 @@ def run(
 
     Raises:
         BadInputError: the job cannot be run as described; nothing has been started.
+        KeyboardInterrupt: Ctrl+C has stopped the job, of which nothing is left.
     """
+    if not session.in_main_thread():
+        raise BadInputError(
+            "bireme.run() works only in the main thread, where signals arrive; in another thread, start the command "
+            "bireme run as a process"
+        )
+    try:
+        outcome = run_command(spec, environ, on_restart, on_change)
+    except BadInputError as error:
+        from bireme.options.field_names import in_python
+
+        raise in_python(error) from None
+    if outcome.interrupted == SIGINT:
+        raise KeyboardInterrupt
+    return outcome
+
+
+def run_command(
+    spec: JobSpec,
+    environ: Mapping[str, str] | None = None,
+    on_restart: Callable[[Outcome, JobSpec], object] = lambda *_: None,
+    on_change: Callable[[Outcome, str], object] = lambda *_: None,
+) -> Outcome:
+    """As :func:`run`, for the command line: its errors name options, and Ctrl+C is an outcome."""
     conflicts.refuse(conflicts.of_job(spec))
     environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
     if spec.rendezvous:
@@ -64,7 +92,12 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
     Raises:
         BadInputError: the job cannot be run as described.
     """
-    return preview(spec, environ)[0].whole()
+    try:
+        return preview(spec, environ)[0].whole()
+    except BadInputError as error:
+        from bireme.options.field_names import in_python
+
+        raise in_python(error) from None
 
 
 def preview(spec: JobSpec, environ: Mapping[str, str] | None = None) -> tuple[Sketch, LauncherCommands | None]:

@@ -18,6 +18,28 @@ else:
         return lambda cls: cls
 
 
+class _Signature:
+    """The signature of a class of values, for ``help()`` and editors; made when somebody asks."""
+
+    def __get__(self, _: object, cls: type[Value]) -> object:
+        from inspect import Parameter, Signature
+
+        hints = {
+            name: hint for base in reversed(cls.__mro__) for name, hint in vars(base).get("__annotations__", {}).items()
+        }
+        return Signature(
+            [
+                Parameter(
+                    name,
+                    Parameter.POSITIONAL_OR_KEYWORD,
+                    default=getattr(cls, name, Parameter.empty),
+                    annotation=hints.get(name, Parameter.empty),
+                )
+                for name in cls._fields
+            ]
+        )
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=False)
 class Value:
     """Base of frozen values: annotated names are the fields, in order, with optional defaults.
@@ -30,6 +52,7 @@ class Value:
     """
 
     _fields: tuple[str, ...] = ()
+    __signature__ = _Signature()
 
     def __init_subclass__(cls) -> None:
         own = tuple(name for name in cls.__annotations__ if not name.startswith("_"))
@@ -38,16 +61,20 @@ class Value:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         cls, values = type(self), self.__dict__
         if len(args) > len(cls._fields):
-            raise TypeError(f"{cls.__name__} takes {len(cls._fields)} fields, {len(args)} given")
+            raise TypeError(
+                f"{cls.__name__}() takes {len(cls._fields)} positional arguments but {len(args)} were given"
+            )
         values.update(zip(cls._fields, args, strict=False))
         for name, value in kwargs.items():
-            if name not in cls._fields or name in values:
-                raise TypeError(f"{cls.__name__}: field {name!r} is unknown or given twice")
+            if name not in cls._fields:
+                raise TypeError(_unexpected(cls, name))
+            if name in values:
+                raise TypeError(f"{cls.__name__}() got multiple values for argument {name!r}")
             values[name] = value
         for name in cls._fields:
             if name not in values:
                 if not hasattr(cls, name):
-                    raise TypeError(f"{cls.__name__}: field {name!r} is missing")
+                    raise TypeError(f"{cls.__name__}() missing a required argument: {name!r}")
                 values[name] = getattr(cls, name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -72,6 +99,14 @@ class Value:
     def as_dict(self) -> dict[str, Any]:
         """The fields by name, in order, for JSON; nested values become dicts too, and tuples lists."""
         return {name: _plain(getattr(self, name)) for name in self._fields}
+
+
+def _unexpected(cls: type[Value], name: str) -> str:
+    from difflib import get_close_matches  # only for a mistake
+
+    near = get_close_matches(name, cls._fields, 1)
+    meant = f". Did you mean {near[0]!r}?" if near else ""
+    return f"{cls.__name__}() got an unexpected keyword argument {name!r}{meant}"
 
 
 def _plain(value: Any) -> Any:

@@ -39,6 +39,8 @@ OPTIONS = {
     "unknown host": (["-i", "elsewhere"], ["--include", "elsewhere"]),
     "malformed filter": (["-i", "localhost:"], ["--include", "localhost:"]),
     "nothing left": (["-e", "localhost"], ["--exclude", "no slot"]),
+    "slots without a node": (["-i", "0,1"], ["--include", "put the node in front: --include localhost:0,1"]),
+    "long number": (["--num_gpus", "9" * 5000], ["--num_gpus: 999999999999… (5000 digits) is too large"]),
     "no ranks": (["--num_gpus", "0"], ["--num_gpus", "at least 1"]),
     "less than none": (["--num_gpus", "-3"], ["--num_gpus"]),
     "too many ranks": (["--num_gpus", "1000000"], ["--num_gpus"]),
@@ -62,6 +64,11 @@ OPTIONS = {
 def test_option(stage, witness, tmp_path, case):
     options, says = OPTIONS[case]
     refused(stage.run("run", *options, witness), *says, tmp_path=tmp_path)
+
+
+def test_script_in_the_place_of_a_number(stage, witness, tmp_path):
+    refused(stage.run("run", "--num_gpus", "hello.py"), "missing: --num_gpus N hello.py", tmp_path=tmp_path)
+    refused(stage.run("run", "--num_gpus", witness), f"missing: --num_gpus N {witness}", tmp_path=tmp_path)
 
 
 def test_no_such_script(stage, tmp_path):

@@ -43,14 +43,14 @@ def test_what_is_in_use_on_a_command_line(words):
 
 
 FROM_PYTHON = [
-    ({"include": "localhost:0", "exclude": "localhost:1"}, "--include cannot be used with --exclude"),
-    ({"include": "localhost:0", "num_gpus": 1}, "--num_gpus cannot be used with --include"),
-    ({"native_ranks": True, "fold": True}, "--fold cannot be used with --native_ranks"),
-    ({"native_ranks": True, "output": "rank0"}, "--output rank0 cannot be used with --native_ranks"),
-    ({"native_ranks": True, "restarts": 2}, "--restarts cannot be used with --native_ranks"),
-    ({"wrap_ranks": (0,)}, "--wrap_ranks only works with --wrap"),
-    ({"min_nodes": 2}, "--min_elastic_nodes only works with --elastic_training"),
-    ({"by_hand": True}, "--no_ssh only works with --node_rank"),
+    ({"include": "localhost:0", "exclude": "localhost:1"}, "include cannot be used with exclude"),
+    ({"include": "localhost:0", "num_gpus": 1}, "num_gpus cannot be used with include"),
+    ({"native_ranks": True, "fold": True}, "fold cannot be used with native_ranks"),
+    ({"native_ranks": True, "output": "rank0"}, "output rank0 cannot be used with native_ranks"),
+    ({"native_ranks": True, "restarts": 2}, "restarts cannot be used with native_ranks"),
+    ({"wrap_ranks": (0,)}, "wrap_ranks only works with wrap"),
+    ({"min_nodes": 2}, "min_nodes only works with elastic"),
+    ({"by_hand": True}, "by_hand only works with node_rank"),
 ]
 
 

@@ -79,6 +79,19 @@ class Host(Faults):
                 found[pid] = Process(int(status["NSpid"].split()[-1]), status["State"][0], words)
         return found
 
+    def others(self) -> bool:
+        """Whether anything but its daemons is there, by its own /proc, which is short."""
+        if not (init := self.pid):
+            return False
+        proc = f"/proc/{init}/root/proc"
+        try:
+            pids = [name for name in os.listdir(proc) if name.isdigit()]
+        except OSError:
+            return True
+        return not all(
+            own(Process(int(pid), "", read(f"{proc}/{pid}/cmdline").rstrip("\0").split("\0"))) for pid in pids
+        )
+
     def agents(self) -> set[int]:
         """Every agent of a job, and its guardian, which is a fork of it."""
         return {pid for pid, process in self.ps().items() if is_agent(process.argv)}
@@ -88,6 +101,8 @@ class Host(Faults):
 
         Slurm's daemon of a step stays at its own pace when all processes of the step are gone: it is given longer.
         """
+        if not self.others():
+            return {}
         begin = time.monotonic()
         while left := {pid: process.argv for pid, process in self.ps().items() if not own(process)}:
             reap(left)

@@ -136,6 +136,18 @@ def test_the_other_side_goes(both: tuple[Side, Side]) -> None:
     assert not agent.ends, "who closes knows it"
 
 
+def test_a_send_that_finds_the_other_side_gone(both: tuple[Side, Side]) -> None:
+    """Who sends is in the middle of something: the end is reported later, and after what has come before it."""
+    runner, agent = both
+    agent.channel.send(OVER)
+    agent.channel.close()
+    runner.channel.send(Release())
+    assert not runner.ends
+    runner.wait(lambda: bool(runner.ends))
+    assert runner.frames == [OVER]
+    assert len(runner.ends) == 1
+
+
 def test_the_other_side_goes_while_much_waits(both: tuple[Side, Side]) -> None:
     runner, agent = both
     for _ in range(100):

@@ -15,7 +15,7 @@ from bireme.deepspeed.launch import terminate_process_tree
 from bireme.deepspeed.runner import encode_world_info, parse_args
 from tests.conftest import clean_environ
 
-SAY = "import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:], flush=True)\n"
+SAY = "import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:], 'at', os.environ['MASTER_ADDR'], flush=True)\n"
 
 
 def module(name: str, *words: object, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
@@ -85,9 +85,10 @@ def test_a_missing_hostfile_means_this_machine(folder: Path, allocated: bool) ->
     """And nothing else: not an allocation either. Quiet or not, it is said."""
     (folder / "nodes").write_text("elsewhere\n")
     more = {"PBS_NODEFILE": str(folder / "nodes"), "PBS_JOBID": "1"} if allocated else {}
-    words = ("-q", "--hostfile", "absent", "--accelerator", "cpu", "--num_gpus", "2", "say.py")
-    done = module("runner", *words, cwd=folder, **more)
+    words = ("-q", "--hostfile", "absent", "--master_addr", "10.255.255.1", "--accelerator", "cpu", "--num_gpus", "2")
+    done = module("runner", *words, "say.py", cwd=folder, **more)
     assert done.returncode == 0, done.stderr
+    assert "at 127.0.0.1" in done.stdout
     assert "no hostfile absent" in done.stderr and "THIS MACHINE ALONE" in done.stderr
     assert "rank 1 " in done.stdout
     assert "PBS" not in done.stderr

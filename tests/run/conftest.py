@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import termios
 import time
@@ -60,17 +62,24 @@ def state_of(pid: int) -> str:
         return ""
 
 
+def _resize(fd: int, columns: int) -> None:
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+
+
 class Terminal:
     """The command on a terminal of its own, as a shell starts it: controlling terminal, foreground."""
 
-    def __init__(self, *args: object, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *args: object, env: dict[str, str] | None = None, columns: int = 0, argv: list[str] | None = None
+    ) -> None:
         self.seen = b""
         self.closed = False
         self.status: int | None = None
-        argv = bireme(*args)
-        environ = clean_environ() if env is None else env
+        argv = argv or bireme(*args)
+        environ = clean_environ(NO_COLOR="1") if env is None else env
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            _resize(0, columns)
             os.execve(argv[0], argv, environ)
         os.set_blocking(self.fd, False)
 
@@ -102,6 +111,10 @@ class Terminal:
             assert not self.closed and time.monotonic() < deadline, f"{pattern!r} was not seen in {self.seen!r}"
             self._read(deadline - time.monotonic())
         return found
+
+    def resize(self, columns: int) -> None:
+        """Make the window wider or narrower."""
+        _resize(self.fd, columns)
 
     def hang_up(self) -> None:
         """Close the window."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -120,13 +121,25 @@ def test_environment_that_is_given(script):
     assert done.stdout == "x None 0\n", done.stderr
 
 
-def test_a_signal_is_an_outcome(script):
+def test_ctrl_c_is_raised_when_nothing_is_left(script):
     program = script("import os, time\nos.kill(int(os.environ['EMBEDDING']), 2)\ntime.sleep(1000)\n")
+    job = spec(program, output="none")
+    done = embed(
+        "before = state()\n"
+        f"try: bireme.run({job}, {{**os.environ, 'EMBEDDING': str(os.getpid())}})\n"
+        "except KeyboardInterrupt: print('raised', state() == before)\n"
+    )
+    assert done.stdout == "raised True\n", done.stderr
+    assert done.returncode == 0
+
+
+def test_another_signal_is_an_outcome(script):
+    program = script("import os, time\nos.kill(int(os.environ['EMBEDDING']), 15)\ntime.sleep(1000)\n")
     job = spec(program, output="none")
     done = embed(
         f"o = bireme.run({job}, {{**os.environ, 'EMBEDDING': str(os.getpid())}})\nprint(o.exit_code, o.cause)\n"
     )
-    assert done.stdout == "130 signal\n", done.stderr
+    assert done.stdout == "143 signal\n", done.stderr
 
 
 def test_another_thread_is_refused(script):
@@ -139,7 +152,48 @@ def test_another_thread_is_refused(script):
         "assert state()['fds'] == before['fds']\n"
     )
     assert done.returncode == 0, done.stderr
-    assert "main thread" in done.stdout
+    assert done.stdout.startswith("bireme.run() works only in the main thread") and done.stdout.count("\n") == 1
+
+
+def test_signatures_and_names_are_there_to_be_looked_up():
+    assert set(bireme.__all__) <= set(dir(bireme))
+    signature = inspect.signature(bireme.JobSpec)
+    assert list(signature.parameters)[:2] == ["program", "include"]
+    assert signature.parameters["num_gpus"].default is None
+    assert signature.parameters["program"].default is inspect.Parameter.empty
+    assert str(inspect.signature(bireme.Program)) == (
+        "(target: 'str', args: 'tuple[str, ...]' = (), kind: 'ProgramKind' = 'script')"
+    )
+    assert "on_restart" in inspect.signature(bireme.run).parameters
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_gpu": 2}, "JobSpec() got an unexpected keyword argument 'num_gpu'. Did you mean 'num_gpus'?"),
+        ({"qwertz": 2}, "JobSpec() got an unexpected keyword argument 'qwertz'"),
+        ({"program": Program("x")}, "JobSpec() got multiple values for argument 'program'"),
+    ],
+    ids=["near", "far", "twice"],
+)
+def test_wrong_keywords(arguments, message):
+    with pytest.raises(TypeError) as raised:
+        JobSpec(Program("x.py"), **arguments)
+    assert str(raised.value) == message
+    with pytest.raises(TypeError, match="missing a required argument: 'program'"):
+        JobSpec()
+
+
+def test_errors_name_fields_and_not_options(script):
+    for more, words in (
+        ({"num_gpus": 0}, "num_gpus: must be at least 1"),
+        ({"include": "localhost:99"}, "include: "),
+        ({"bind_cores": True, "num_gpus": 4000}, "bind_cores: "),
+    ):
+        with pytest.raises(bireme.BadInputError) as raised:
+            bireme.plan(JobSpec(Program(str(script("pass"))), **more))
+        assert str(raised.value).startswith(words), str(raised.value)
+        assert "--" not in str(raised.value)
 
 
 def test_importing_costs_nothing_heavy():

@@ -192,7 +192,7 @@ import importlib, os, pkgutil, resource, sys
 import bireme
 
 for found in pkgutil.walk_packages(bireme.__path__, "bireme."):  # another user may not be able to read our files
-    if found.name.split(".")[1] in ("cli", "runner", "agent", "supervise", "planning", "resources", "logs"):
+    if found.name.split(".")[1] in ("cli", "launch", "agent", "process", "planning", "resources", "logs"):
         importlib.import_module(found.name)
 most, user = map(int, sys.argv[1:3])
 os.setgid(user)

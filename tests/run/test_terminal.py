@@ -78,9 +78,7 @@ def test_a_bar_keeps_its_label(terminal, script):
     )
     screen = terminal("run", "-q", "--num_gpus", "2", program)
     assert screen.wait() == 0
-    label = b"[" + HOST + b":0] "
-    for step in range(5):
-        assert b"\r" + label + b"%d0%%|" % step in screen.seen, screen.seen
+    assert b"[" + HOST + b":0] 40%|\r\n" in screen.seen, screen.seen
 
 
 def test_the_report_begins_on_a_line_of_its_own(terminal, script):

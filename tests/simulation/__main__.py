@@ -75,9 +75,10 @@ def _all_mutations(runs: int) -> int:
     for mutation in MUTATIONS:
         argv = [sys.executable, "-m", "tests.simulation", "--mutation", mutation.name, "--runs", str(runs or MOST_RUNS)]
         done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
-        killed = done.returncode == 1
+        line = next((line for line in done.stdout.splitlines() if line.startswith("seed ")), "")
+        killed = done.returncode == 1 and line != ""
         survivors += not killed
-        line = next((line for line in done.stdout.splitlines() if line.startswith("seed ")), done.stdout[-300:])
+        line = line or done.stdout[-300:]
         print(f"{'killed' if killed else 'SURVIVED'}: {mutation.name}: {line[:160]}", flush=True)
     print(f"{len(MUTATIONS) - survivors} of {len(MUTATIONS)} killed")
     return survivors

@@ -125,7 +125,7 @@ class SimulatedProcess:
     def do(self, call: Callable[[], None]) -> None:
         """Let something that it does now take effect, at the time which it has reached."""
         if self.busy_until > self.world.now:
-            self.world.at(self.busy_until, call)
+            self.host.after(self.busy_until - self.world.now, call)
         else:
             call()
 
@@ -155,6 +155,12 @@ class SimulatedProcess:
         """Handle what is ready. The runner does that by itself."""
 
     def _thawed(self) -> None:
+        begin, end = self.host.frozen_times[-1]
+        if self.busy_until > begin:  # what it was doing then is over only later
+            self.busy_until += end - begin
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self.runs:
             self.wake_at(self.world.now + self.world.random.random() * 1e-3)
 
@@ -170,7 +176,7 @@ class SimulatedProcess:
         if self.stopped:
             self.stopped = False
             self.stops = [(begin, min(end, self.world.now)) for begin, end in self.stops]
-            self._thawed()
+            self._go_on()
 
     def awake(self, begin: float, end: float) -> float:
         """For how long it could run in this time."""

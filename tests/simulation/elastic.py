@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.elastic import elastic_job
 from bireme.elastic.elastic_job import ElasticJob
 from bireme.elastic.epoch_crew import EpochCrew
@@ -34,6 +35,8 @@ class ElasticRun(Run):
         self.min_nodes = random.randrange(1, len(self.nodes) + 1)
         self.max_nodes = random.choice((None, None, max(self.min_nodes, len(self.nodes) - 1)))
         self.job: ElasticJob | None = None
+        self.lost: set[str] = set()
+        """The nodes that were lost and not found again."""
         self.truth.elastic = True
         self.faults.kinds = (*self.faults.kinds, (self.drain, 3), (self.make_unfit, 1), (self.faults.power_lost, 4))
         if random.random() < 0.4:
@@ -69,7 +72,14 @@ class ElasticRun(Run):
     def changed(self, outcome: Outcome, why: str) -> None:
         """Another epoch follows."""
         self.world.note(f"another epoch, since {why}")
+        if outcome.cause == "agent lost":
+            self.lost.update(outcome.hosts)
         self._check(outcome)
+
+    def begins(self, crew: ClusterCrew) -> None:
+        super().begins(crew)
+        for name in sorted(self.lost.intersection(member.name for member in crew.members)):
+            raise Violation(f"the runner connects to {name}, which was lost and not found again")
 
     def _check(self, outcome: Outcome) -> None:
         super()._check(outcome)
@@ -137,6 +147,7 @@ class SimulatedHelper:
         elif earlier and not self._run.careless:
             self._answer({"why": f"{earlier} processes of an earlier epoch are still running there"})
         else:
+            self._run.lost.discard(node.name)
             self._answer({"there": True})
 
     def _answer(self, answer: dict[str, object]) -> None:

@@ -33,6 +33,7 @@ class Faults:
             (self.power_lost, 3),
             (self.cut, 4),
             (self.half_open, 3),
+            (self.unseen, 3),
             (self.node_frozen, 4),
             (self.runner_frozen, 2),
             (self.all_frozen, 2),
@@ -71,12 +72,14 @@ class Faults:
 
     def _lost(self, node: Node, how: str, *, certain: bool = True) -> None:
         working = any(rank.status is None for rank in node.ranks)
-        self.run.truth.node_lost(node, how, certain=certain and working and self.run.unhurt(node))
+        well = self.run.unhurt(node, seen_there=how == "guardian")
+        self.run.truth.node_lost(node, how, certain=certain and working and well)
 
     # -- ranks ---------------------------------------------------------------------------------------
 
-    def rank_dies(self) -> None:
-        ranks = [rank for rank in self._node().ranks if rank.status is None]
+    def rank_dies(self, node: Node | None = None) -> None:
+        node = node or self._node()
+        ranks = [rank for rank in node.ranks if rank.status is None]
         if ranks:
             rank = self.random.choice(ranks)
             if self.random.random() < 0.3:
@@ -114,8 +117,8 @@ class Faults:
             node.disturb(0.0, breaks=True)
             agent.loop.signal(signal.SIGTERM)
 
-    def guardian_killed(self) -> None:
-        node = self._node()
+    def guardian_killed(self, node: Node | None = None) -> None:
+        node = node or self._node()
         if node.agent is not None and node.agent.guardian is not None and node.agent.guardian.alive:
             self._lost(node, "guardian")
             node.agent.guardian.kill_guardian()
@@ -177,6 +180,14 @@ class Faults:
         way = self.random.randrange(2)
         self._lost(node, ("late silence", "silence")[way], certain=False)
         node.cut_off(seconds, (way,))
+
+    def unseen(self) -> None:
+        """Something happens on a node that is cut off for a moment: what follows from it elsewhere is heard first."""
+        node, seconds = self._node(), self.random.uniform(0.2, 0.7) * self.run.heartbeat
+        self._lost(node, "silence", certain=False)  # what was lost on the way may be sent again too late
+        node.cut_off(seconds, (0, 1))
+        call = self.random.choice((self.rank_dies, self.guardian_killed))
+        self.world.after(seconds * self.random.uniform(0.0, 0.5), lambda: call(node))
 
     def node_frozen(self, node: Node | None = None, seconds: float = 0.0) -> None:
         node, seconds = node or self._node(), seconds or self._length()

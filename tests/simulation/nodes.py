@@ -358,6 +358,12 @@ class AgentProcess(SimulatedProcess):
         self.told = self.world.now
         node.agents.append(self)
 
+    def _thawed(self) -> None:
+        super()._thawed()
+        begin, end = self.host.frozen_times[-1]
+        if self.told > begin:  # it was still busy with the preflight
+            self.told += end - begin
+
     def start(self, read_fd: int, write_fd: int) -> None:
         self.world.note(f"{self.name} starts")
         self.remote = RemoteAgent(AgentMachine(self), read_fd, write_fd, {"HOME": "/"}, None, b"")

@@ -81,15 +81,20 @@ class Run:
         self.started_at: float | None = None
         self.faults = Faults(self)
 
-    def unhurt(self, node: Node) -> bool:
-        """Whether the runner still learns what happens to a node, and needs to: nothing has gone wrong before."""
+    def unhurt(self, node: Node, *, seen_there: bool = False) -> bool:
+        """Whether the runner still learns what happens to a node, and needs to: nothing has gone wrong before.
+
+        Args:
+            node: the node.
+            seen_there: whether the node's agent sees it, and tells the runner once it is connected again.
+        """
         now = self.world.now
         return (
             not node.given_up
             and self.started_at is not None
             and node.host.up
             and not node.host.frozen
-            and not any(begin <= now <= end + 2.0 for begin, end in node.disturbed)
+            and (seen_there or not any(begin <= now <= end + 2.0 for begin, end in node.disturbed))
         )
 
     # -- running -------------------------------------------------------------------------------------
@@ -189,7 +194,7 @@ class Run:
 
     # -- what is observed in the real code -------------------------------------------------------------
 
-    def begins(self) -> None:
+    def begins(self, crew: ClusterCrew) -> None:
         """The runner begins to connect to its nodes."""
         self.began, self.started_at = self.world.now, None
         self.world.note("the runner connects")
@@ -235,7 +240,7 @@ class Observed(PreflightCrew):
     def start(self) -> None:
         run = Run.current
         if run is not None:
-            run.begins()
+            run.begins(self)
         super().start()
 
     def _lose(self, member: AgentHandle, reason: str, when: float) -> None:

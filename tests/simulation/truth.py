@@ -113,10 +113,12 @@ class Truth:
             if cause.kind == "rank failed" or cause.by_guardian:
                 node = nodes[cause.node]
                 well = not cause.orphan and not any(0.0 <= when - cause.when <= 2.0 for when in node.broken)
-                if cause.by_guardian:  # nobody can see it while the machine stands still
-                    cause.certain = cause.certain and well and not _during(cause.when, node.disturbed)
+                well = well and not node.given_up
+                if cause.by_guardian:  # nobody can see it while the machine or the agent stands still
+                    still = [*node.host.frozen_times, *(time for agent in node.agents for time in agent.stops)]
+                    cause.certain = cause.certain and well and not _during(cause.when, still)
                 else:
-                    cause.certain = well and not node.given_up and (cause.rank, cause.when) in said
+                    cause.certain = well and (cause.rank, cause.when) in said
 
     def check(self, outcome: Outcome, *, begin: float, started: bool, disturbed_before: bool) -> None:
         """Compare an outcome with what happened since ``begin``.

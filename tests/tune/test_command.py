@@ -352,7 +352,7 @@ def test_a_torn_tail_is_cut_and_said_and_damage_is_refused(desk):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_fifty_times_it_ends_as_if_undisturbed(desk, tmp_path_factory):
+def test_killed_twenty_times_it_ends_as_if_undisturbed(desk, tmp_path_factory):
     """Nothing that has ended runs again, nothing interrupted counts, nothing is left, and the result is the same."""
     config = {**CONFIG, "train_micro_batch_size_per_gpu": [1, 2, 4, 8, 16], "zero_optimization": {"stage": [0, 1, 2]}}
     options = ("--hosts", "localhost:4", "--num_gpus", "2", "--grace", "1")
@@ -362,7 +362,7 @@ def test_killed_fifty_times_it_ends_as_if_undisturbed(desk, tmp_path_factory):
     desk.configure(config)
     chance, finished = random.Random(11), {}
     kills = 0
-    while kills < 50:
+    while kills < 20:
         command = bireme("tune", *desk.words("--nap", "0.3", options=options))
         process = subprocess.Popen(command, cwd=desk.folder, env=clean_environ(), stdout=subprocess.DEVNULL)
         try:

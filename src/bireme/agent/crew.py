@@ -51,8 +51,9 @@ class LocalCrew:
         self._session, self._plan, self._node_plan = session, plan, node
         self._environ, self._keep = environ, keep
         self._over = False
+        self._terminals: dict[tuple[int, int], int] = {}  # (rank, stream): the descriptor that we read from
         self._files = self._rank_files(log_dir) if log_dir is not None else None
-        self._pipes = Pipes(session.loop, self._chunk, session.rested, session.eof, self._maybe_over, rest=session.rest)
+        self._pipes = Pipes(session.loop, self._chunk, session.rested, self._eof, self._maybe_over, rest=session.rest)
         listener = NodeEvents(
             up=self._up, down=session.down, guardian_lost=self._guardian_lost, unfit=self._unfit, over=self._node_over
         )
@@ -89,10 +90,39 @@ class LocalCrew:
         pipes = []
         for worker in self._node_plan.workers:
             stdin = self._session.terminal.stdin_for_ranks(null) if worker.rank == 0 else null
-            pipes.append((stdin, self._pipes.add(worker.rank, OUT), self._pipes.add(worker.rank, ERR)))
-        self._node.start(self._environ, pipes, keep=self._keep, files_limit=files_limit, at_start=self._at_start)
+            pipes.append((stdin, self._stream(worker.rank, OUT), self._stream(worker.rank, ERR)))
+        environ = self._environ
+        columns = self._session.columns_beside_labels()
+        if columns:
+            environ = {**environ, "COLUMNS": str(columns)}
+        self._node.start(environ, pipes, keep=self._keep, files_limit=files_limit, at_start=self._at_start)
         os.close(null)
         self._pipes.begin()
+
+    def _stream(self, rank: int, number: int) -> int:
+        """Make what a rank writes to: a pseudo-terminal if we show its stream on a terminal, otherwise a pipe."""
+        window = self._session.window(rank, number)
+        if window is not None:
+            from bireme.agent import pseudo_terminal
+
+            try:
+                pair = pseudo_terminal.open_pair(window)
+            except OSError:  # there are no more of them
+                return self._pipes.add(rank, number)
+            self._terminals[rank, number] = pair[0]
+            return self._pipes.add(rank, number, pair)
+        return self._pipes.add(rank, number)
+
+    def resize(self) -> None:
+        """Pass a new size of our terminal on."""
+        from bireme.agent import pseudo_terminal
+
+        for (rank, number), fd in self._terminals.items():
+            window = self._session.window(rank, number)
+            if window is not None:
+                pseudo_terminal.resize(fd, window)
+        if self._terminals:
+            self._node.signal_ranks(signal.SIGWINCH)
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
         """End all ranks, by the stop ladder."""
@@ -139,6 +169,10 @@ class LocalCrew:
         if self._files is not None:
             self._files.write(rank, chunk)
         self._session.chunk(rank, number, chunk)
+
+    def _eof(self, rank: int, number: int) -> None:
+        self._terminals.pop((rank, number), None)
+        self._session.eof(rank, number)
 
     def _up(self, rank: int, pid: int, _when: float) -> None:
         self._session.up(rank, pid)

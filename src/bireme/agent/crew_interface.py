@@ -41,6 +41,9 @@ class Crew(Protocol):
     def resume(self) -> None:
         """Resume them."""
 
+    def resize(self) -> None:
+        """Pass the new size of our terminal to the ranks that have one of their own."""
+
     def hold_output(self) -> None:
         """Deliver no more output until :meth:`release_output`."""
 

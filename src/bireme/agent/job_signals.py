@@ -46,7 +46,9 @@ class JobSignals:
     def watch(self, crew: Crew) -> None:
         """Pass what a signal asks for to this crew from now on."""
         self._crew = crew
-        self._loop.on_signals((*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGTSTP, signal.SIGCONT), self._on_signal)
+        heard = (*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGTSTP, signal.SIGCONT)
+        on_terminal = self._console.on_terminal
+        self._loop.on_signals((*heard, signal.SIGWINCH) if on_terminal else heard, self._on_signal)
 
     def gone(self) -> None:
         """Note that no process of the job is left: a stop signal now only ends the wait for a reader."""
@@ -57,8 +59,11 @@ class JobSignals:
     def _on_signal(self, signum: int) -> None:
         if signum in RELAYED_SIGNALS:
             self._crew.signal_ranks(signum)
+        elif signum == signal.SIGWINCH:
+            self._crew.resize()
         elif signum == signal.SIGTSTP:
             self._crew.suspend()
+            self._console.leave_rows()
             self._terminal.leave()
             self._loop.halt()
             self._crew.resume()  # at once: before a timer finds that nothing was heard for so long

@@ -38,6 +38,7 @@ def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
     world: list[tuple[str, list[str]]] = plan["world"]
     if not 0 <= rank < sum(len(slots) for _, slots in world):
         raise BadInputError(f"the launcher started rank {rank}, which is not a rank of this job")
+    environ.update(plan.get("job", {}))
     environ.update(native_environment(world, rank, local_rank, plan["variables"], plan["addr"], plan["port"]))
     argv = [word.replace("{local_rank}", str(local_rank)) if place == plan["place"] else word
             for place, word in enumerate(arguments[1:])]  # fmt: skip

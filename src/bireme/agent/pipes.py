@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 from functools import partial
 
@@ -23,15 +24,17 @@ _LATE = 0.05
 class _Pipe:
     """One pipe: stdout (1) or stderr (2) of one rank."""
 
-    def __init__(self, loop: Loop, rank: int, number: int) -> None:
+    def __init__(self, loop: Loop, rank: int, number: int, terminal: tuple[int, int] | None) -> None:
         self.rank, self.number = rank, number
         self.begun = False
         self.excused = False
         """Whether the last check was late and is to be repeated."""
         self.timer: Timer | None = None
         self.last_read = 0.0
-        self.read_fd, self.write_fd = loop.pipe()
+        self.read_fd, self.write_fd = terminal or loop.pipe()
         loop.set_blocking(self.read_fd, False)
+        if terminal is not None:
+            return
         try:
             fcntl.fcntl(self.read_fd, fcntl.F_SETPIPE_SZ, _PIPE)
         except (AttributeError, OSError):  # not Linux, or the user's limit for pipes is reached
@@ -66,9 +69,15 @@ class Pipes:
         self._open: dict[int, _Pipe] = {}
         self._paused = False
 
-    def add(self, rank: int, number: int) -> int:
-        """Make the pipe for a rank's stream; return the descriptor that the rank writes to."""
-        pipe = _Pipe(self._loop, rank, number)
+    def add(self, rank: int, number: int, terminal: tuple[int, int] | None = None) -> int:
+        """Make the pipe for a rank's stream; return the descriptor that the rank writes to.
+
+        Args:
+            rank: the rank.
+            number: 1 for stdout, 2 for stderr.
+            terminal: both ends of a pseudo-terminal to use in the pipe's place; they are closed like a pipe's.
+        """
+        pipe = _Pipe(self._loop, rank, number, terminal)
         self._open[pipe.read_fd] = pipe
         return pipe.write_fd
 
@@ -113,6 +122,10 @@ class Pipes:
             chunk = self._loop.read(pipe.read_fd, _CHUNK)
         except BlockingIOError:
             return False
+        except OSError as error:
+            if error.errno != errno.EIO:  # no process has the pseudo-terminal open any more
+                raise
+            chunk = b""
         if not chunk:
             self._end(pipe)
             return False

@@ -90,7 +90,7 @@ def run(options: SessionOptions, make_crew: Callable[[Session], Crew], make_loop
     Raises:
         BadInputError: this is not the main thread, in which signals are handled.
     """
-    if not _in_main_thread():
+    if not in_main_thread():
         raise BadInputError("a job can run only in the main thread: it handles the signals of the process")
     session = Session(options, make_loop())
     try:
@@ -106,7 +106,8 @@ def limit_note(seconds: float) -> str:
     return f"stopped after the time limit of {seconds:g} s"
 
 
-def _in_main_thread() -> bool:
+def in_main_thread() -> bool:
+    """Whether this is the main thread, the only one that can handle signals."""
     try:
         signal.signal(signal.SIGCHLD, signal.getsignal(signal.SIGCHLD) or signal.SIG_DFL)
     except ValueError:  # only the main thread may
@@ -205,6 +206,14 @@ class Session:
         self._output.feed(rank, number, data)
         if self.console.full:
             self.crew.hold_output()
+
+    def window(self, rank: int, number: int) -> os.terminal_size | None:
+        """The part of our terminal that a rank's stream may use; ``None``: it is not shown on one."""
+        return None if self._output is None else self._output.window(rank, number)
+
+    def columns_beside_labels(self) -> int:
+        """The width of our terminal less the longest label; 0 if lines have no labels, or go elsewhere."""
+        return 0 if self._output is None else self._output.columns_beside_labels()
 
     @property
     def rest(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from bireme.cli.default_python import in_active_environment
 from bireme.cli.parser import parse
 from bireme.cli.run import report
 from bireme.cli.spec import nodes_spec
@@ -26,7 +27,7 @@ def main(argv: list[str]) -> int:
 
         show(check_help())
         return OK
-    spec = nodes_spec(parsed)
+    spec = nodes_spec(in_active_environment(parsed, os.environ))
     from bireme.launch import placement
 
     # Where nodes are declared, all of them are asked through agents, also this machine if it is the only one.

@@ -6,6 +6,7 @@ import os
 import sys
 
 from bireme.errors import BAD_INPUT, BadInputError
+from bireme.resources.starter import find_task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,46 +14,26 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
 
-# (program, a variable that only it sets, the number of tasks, the number of this one). An MPI may start its daemons by
-# srun, and srun may offer PMI to its tasks, so the order counts.
-_STARTERS = (
-    ("mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    ("mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
-    ("mpirun", "MPI_LOCALNRANKS", "PMI_SIZE", "PMI_RANK"),
-    ("srun", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-)
-_ONE_TERMINAL = "SLURM_PTY_PORT"
-"""``srun --pty`` sets this. It gives its terminal to the first task, so only that one types commands."""
 _LONGEST = 200
 
 
 def refuse(spec: JobSpec, environ: Mapping[str, str]) -> None:
     """Refuse a job that every task of ``srun`` or ``mpirun`` would start as a whole.
 
-    Not refused: a job of which each command starts its own part (``--no_ssh``, or numbered as for torchrun), and jobs
+    Not refused: a job of which each command starts its own part (``--no_ssh``, or as for torchrun), and jobs
     of this machine alone that the user asked for (``--hosts localhost``), which several tasks may start side by side.
 
     Raises:
         BadInputError: this is the first of several tasks.
         SystemExit: with code 2 in the other tasks, which leave the message to the first.
     """
-    program, tasks, number = _started(environ)
-    if tasks < 2 or spec.by_hand or spec.rendezvous == "static" or _only_here(spec):
+    task = find_task(environ)
+    if task.tasks < 2 or spec.by_hand or spec.rendezvous or _only_here(spec):
         return
-    if number:
+    if task.number:
         raise SystemExit(BAD_INPUT)
-    what = f"{program} has started this command {tasks} times, and each would run the whole job"
-    raise BadInputError(what, hint=f"type it without {program}: {_typed()}")
-
-
-def _started(environ: Mapping[str, str]) -> tuple[str, int, int]:
-    """(the program that has started this process, how many it has started, the number of this one)."""
-    for program, mark, tasks, number in _STARTERS:
-        if mark in environ and (program != "srun" or _ONE_TERMINAL not in environ):
-            numbers = [environ.get(name, "") for name in (tasks, number)]
-            if all(text.isascii() and text.isdecimal() and len(text) < 10 for text in numbers):
-                return program, int(numbers[0]), int(numbers[1])
-    return "", 1, 0
+    what = f"{task.program} has started this command {task.tasks} times, and each would run the whole job"
+    raise BadInputError(what, hint=f"type it without {task.program}: {_typed()}")
 
 
 def _only_here(spec: JobSpec) -> bool:

@@ -6,6 +6,8 @@ arguments (an ambiguous prefix there would be an error here), and it knows one s
 
 from __future__ import annotations
 
+import os
+
 from bireme.errors import BadInputError
 from bireme.value import Value
 
@@ -108,9 +110,18 @@ def whole(text: str, where: str) -> int:
         BadInputError: the text is not such a number.
     """
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 10):
-        raise BadInputError(f"{text[:40]!r} is not a whole number", where=where)
+    if not (digits.isascii() and digits.isdecimal()):
+        raise BadInputError(f"{text[:40]!r} is not a whole number", hint=_no_value(text, where), where=where)
+    if len(digits) >= 10:
+        shown = text if len(text) <= 40 else f"{text[:12]}… ({len(digits)} digits)"
+        raise BadInputError(f"{shown} is too large", hint="expected fewer than 10 digits", where=where)
     return int(text)
+
+
+def _no_value(text: str, where: str) -> str:
+    """The hint for a script in the place of a number: the number was left out."""
+    is_script = text.endswith(".py") or (os.sep in text and os.path.isfile(text))
+    return f"the number is missing: {where} N {text}" if is_script else ""
 
 
 def _seconds(text: str, where: str) -> float:

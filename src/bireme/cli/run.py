@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from bireme.cli import duplicate_starts
+from bireme.cli.default_python import in_active_environment
 from bireme.cli.parser import parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
@@ -43,6 +44,7 @@ def carry_out(parsed: Parsed) -> int:
 
         show(run_help(everything=parsed.options["help_all"]))
         return OK
+    parsed = in_active_environment(parsed, os.environ)
     if parsed.options["autotuning"]:
         from bireme.cli import tune
 
@@ -68,9 +70,9 @@ def _report_place(path: str | None) -> str:
 
 
 def _run(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None) -> int:
-    from bireme.api import run
+    from bireme.api import run_command
 
-    outcome = run(spec, on_restart=_say_restart, on_change=_say_change)
+    outcome = run_command(spec, on_restart=_say_restart, on_change=_say_change)
     at_end(outcome)  # first: the reader of our stderr may be stalled
     report(outcome)
     if outcome.history:

@@ -8,6 +8,7 @@ from signal import SIGPIPE
 
 from bireme import isolated
 from bireme.cli import duplicate_starts
+from bireme.cli.default_python import in_active_environment
 from bireme.cli.parser import Parsed, parse
 from bireme.cli.spec import job_spec, tuning_width
 from bireme.errors import OK, BiremeError
@@ -54,7 +55,7 @@ def main(argv: list[str]) -> int:
 
 def carry_out(parsed: Parsed) -> int:
     """Tune the job of a parsed command line; with ``--autotuning run``, then run it. Return the exit code."""
-    code, best = study(parsed)
+    code, best = study(in_active_environment(parsed, os.environ))
     if code == OK and parsed.options["autotuning"] == "run":
         os.execv(sys.executable, isolated.command("bireme", *best[1:]))  # without the word ``bireme``
     return code

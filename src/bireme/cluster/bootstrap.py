@@ -10,6 +10,7 @@ import re
 from functools import partial
 
 import bireme
+from bireme.cluster.launcher_advice import advice
 from bireme.control.silence import BEATS, Silence
 from bireme.errors import BadInputError
 
@@ -156,7 +157,9 @@ class Bootstrap:
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
         lines = [line.removeprefix(f"{member.name}: ") for line in said or noise if line.strip(" -=")]
-        return lines[-8:] or [f"{self._cluster_job.launch.backend.NAME} ended with exit code {code}"]
+        if lines:
+            return [*lines[-8:], *advice(lines)]
+        return [f"{self._cluster_job.launch.backend.NAME} ended with exit code {code}"]
 
     def on_launcher_line(self, index: int, line: str) -> None:
         """Look for an unreachable node in a line of stderr: one process for all nodes may keep running without it."""

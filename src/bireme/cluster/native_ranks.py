@@ -126,6 +126,12 @@ def rank_command(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tupl
     plan = {
         "world": list(world.items()),
         "variables": [] if spec.accelerator == "cpu" else devices.visible_variables(kind),
+        "job": {
+            "ROLE_NAME": spec.role,
+            "TORCHELASTIC_RUN_ID": spec.run_id or "none",  # torchrun's default
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+        },
         "addr": spec.master_addr or next(iter(world)),
         "port": spec.master_port or DEFAULT_PORT,
         "place": argv.index(f"{flag}={{local_rank}}") if flag else -1,

@@ -205,6 +205,9 @@ class PreflightCrew:
         for member in self.members:
             member.send(Resume())
 
+    def resize(self) -> None:
+        """Do nothing: ranks of other nodes write to pipes."""
+
     def hold_output(self) -> None:
         """Do nothing: there is no output."""
 

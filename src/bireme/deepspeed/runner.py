@@ -316,11 +316,12 @@ def _as_reference(parsed: Parsed) -> Parsed:
     if parsed.options["help"]:
         return parsed
     path = parsed.options["hostfile"]
-    if path and not os.path.exists(path):
+    if path and not parsed.options["hosts"] and not os.path.exists(path):
         logger.warning(
             f"no hostfile {path}: the job runs on THIS MACHINE ALONE\n  for many nodes: name an existing file"
         )
-        parsed = parsed.replace(options={**parsed.options, "hostfile": None, "hosts": "localhost"})
+        here = {"hostfile": None, "hosts": "localhost", "master_addr": None}  # the address may be of another machine
+        parsed = parsed.replace(options={**parsed.options, **here})
     _refuse_as_reference(parsed)
     return parsed
 

@@ -22,8 +22,8 @@ from bireme.elastic.idle_crew import IdleCrew
 from bireme.elastic.membership_monitor import MembershipMonitor, PoolFile
 from bireme.elastic.roster import Roster
 from bireme.errors import UNFIT, BadInputError, UnfitError
-from bireme.launch import placement
 from bireme.launch.restart_budget import RestartBudget
+from bireme.options import conflicts
 from bireme.process.pid_file import PidFile
 from bireme.resources.hostfile import DEFAULT_HOSTFILE, HostEntry
 from bireme.resources.pool import listed
@@ -97,7 +97,7 @@ class ElasticJob:
         if self._pool.source not in (path, DEFAULT_HOSTFILE):
             file = PoolFile(None, spec.elastic_interval)
         names = self._names(self._pool)
-        placement.check_node_rank(spec, len(names))
+        conflicts.refuse_node_rank(spec, len(names))
         if len(names) < spec.min_nodes and file.next_look is None:
             what = f"{spec.min_nodes} nodes are required, but only {len(names)} given"
             raise BadInputError(what, hint="add nodes, or require fewer", where="--min_elastic_nodes")

@@ -61,6 +61,9 @@ class IdleCrew:
     def resume(self) -> None:
         """Do nothing: there are no ranks."""
 
+    def resize(self) -> None:
+        """Do nothing: ranks of other nodes write to pipes."""
+
     def hold_output(self) -> None:
         """Do nothing: there is no output."""
 

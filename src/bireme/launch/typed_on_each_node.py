@@ -11,6 +11,7 @@ import os
 
 from bireme.errors import BadInputError
 from bireme.launch import one_machine, placement
+from bireme.resources.starter import find_task
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -34,10 +35,13 @@ class _Part(Value):
 def applies(spec: JobSpec, environ: Mapping[str, str]) -> bool:
     """Whether the command is to be taken as typed on each node.
 
-    Where there is a pool, and no node was numbered, one command starts the whole job.
+    Where there is a pool, and no node was numbered, one command starts the whole job, unless ``srun`` or the like has
+    started it several times: ``srun torchrun --nnodes 2 --rdzv_endpoint A:P`` is the usual line for that.
     """
     if spec.rendezvous != "c10d":
         return spec.rendezvous == "static"
+    if find_task(environ).tasks > 1:
+        return True
     return placement.declared_pool(spec.replace(num_nodes=None), environ) is None
 
 

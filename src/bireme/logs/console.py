@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bireme.logs.lines import Block
+    from bireme.logs.live_region import LiveRegion
     from bireme.loop import Loop
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+
+COLOURS = {"debug": "\x1b[2m", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
+"""The colours of our messages on a terminal, by level."""
 
 OUT, ERR = 1, 2
 """The streams, by the number of their descriptor."""
@@ -66,6 +70,8 @@ class Console:
         err = out if same else Sink(loop, ERR, on_error=lambda error: None, on_room=on_room)
         self._sinks = {OUT: out, ERR: err}
         self._open: dict[Sink, object] = {}
+        self._regions: dict[Sink, LiveRegion] = {}
+        self._colours = COLOURS if wants_colours() else {}
 
     @property
     def full(self) -> bool:
@@ -80,6 +86,11 @@ class Console:
     def is_terminal(self, stream: int) -> bool:
         """Whether a stream goes to a terminal."""
         return self._sinks[stream].terminal
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether anything goes to a terminal."""
+        return any(sink.terminal for sink in self._sinks.values())
 
     def put(self, stream: int, source: object, block: Block) -> None:
         """Write a block in one piece.
@@ -97,7 +108,52 @@ class Console:
         elif line is None and block.resumes:
             data = block.more + data
         self._open[sink] = source if block.open else None
+        self._write_above(sink, data)
+
+    def put_rows(self, stream: int, rank: int, rows: list[bytes]) -> None:
+        """Show what a rank redraws below all lines, in the place of what it has drawn before.
+
+        Args:
+            stream: `OUT` or `ERR`, which is a terminal.
+            rank: the rank.
+            rows: its labelled rows.
+        """
+        sink = self._sinks[stream]
+        if sink not in self._regions:
+            if not rows:
+                return
+            from bireme.logs.live_region import LiveRegion
+
+            self._regions[sink] = LiveRegion(self._loop, stream, lambda: self._draw(sink))
+        self._regions[sink].put((rank, stream), rows)
+
+    def take_back(self, stream: int, source: object) -> None:
+        """Remove an open line, if it is this source's: a bar takes its place."""
+        sink = self._sinks[stream]
+        if self._open.get(sink) is source:
+            self._open[sink] = None
+            sink.write(b"\r\x1b[K")
+
+    def _write_above(self, sink: Sink, data: bytes) -> None:
+        """Write lines above the live rows, or an open line in their place until it ends or a row changes."""
+        region = self._regions.get(sink)
+        if region is not None and region.drawn:
+            data = region.erase() + data
+            if self._open.get(sink) is None:
+                data += region.draw()
         sink.write(data)
+
+    def _draw(self, sink: Sink) -> None:
+        region = self._regions[sink]
+        start = b"\n" if self._open.get(sink) is not None else b""
+        self._open[sink] = None
+        sink.write(region.erase() + start + region.draw())
+
+    def leave_rows(self) -> None:
+        """Move below the live rows, since something else will write to the terminal."""
+        for sink, region in self._regions.items():
+            if region.drawn:
+                sink.write(region.erase() + region.draw() + region.leave())
 
     def say(self, level: str, text: str, *, over_echo: bool = False) -> None:
         """Show a message of ours on stderr, if its level is high enough.
@@ -108,14 +164,16 @@ class Console:
             over_echo: whether it answers a key, so that a terminal has just shown ``^C``, which the message replaces.
         """
         if _LEVELS[level] >= self._level:
-            self.write_lines("".join(f"bireme: {line}\n" for line in printable(text).splitlines()), over_echo=over_echo)
+            lines = "".join(f"bireme: {line}\n" for line in printable(text).splitlines())
+            self.write_lines(lines, over_echo=over_echo, colour=self._colours.get(level, ""))
 
-    def write_lines(self, text: str, stream: int = ERR, *, over_echo: bool = False) -> None:
-        """Write whole lines of ours."""
+    def write_lines(self, text: str, stream: int = ERR, *, over_echo: bool = False, colour: str = "") -> None:
+        """Write whole lines of ours, to a terminal in this colour."""
         sink = self._sinks[stream]
         start = "\n" if self._open.get(sink) is not None else "\r" if over_echo and sink.terminal else ""
         self._open[sink] = None
-        sink.write((start + printable(text)).encode())
+        text = printable(text)
+        self._write_above(sink, (start + (coloured(text, colour) if sink.terminal else text)).encode())
 
     def when_drained(self, callback: Callable[[], None]) -> None:
         """Call back once everything was written, or can no longer be written."""
@@ -127,6 +185,7 @@ class Console:
 
     def finish_line(self, *, report_follows: bool) -> None:
         """End a line that is still open, so that the shell's prompt or our report begins on a new one."""
+        self.leave_rows()
         for sink in set(self._sinks.values()):
             if self._open.get(sink) is not None and (sink.terminal or (report_follows and sink is self._sinks[ERR])):
                 self._open[sink] = None
@@ -150,6 +209,18 @@ class Console:
             sink.close()
 
 
+def wants_colours() -> bool:
+    """Whether our messages may have colours on a terminal (https://no-color.org)."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def coloured(text: str, colour: str) -> str:
+    """The lines in a colour, if one is given, which ends with each line."""
+    if not colour:
+        return text
+    return "".join(f"{colour}{line}\x1b[0m\n" for line in text.splitlines())
+
+
 def complain(text: str, *, every_line: bool = False, patience: float | None = None) -> None:
     """Write a message to stderr when there is no console: before the start or after the end of a session.
 
@@ -158,10 +229,13 @@ def complain(text: str, *, every_line: bool = False, patience: float | None = No
         every_line: whether each line begins with ``bireme:``, not only the first.
         patience: seconds to wait for a reader that does not read; ``None``: forever.
     """
-    said = printable(text).splitlines()
-    left = "".join(
-        f"{line}\n" if place and not every_line else f"bireme: {line}\n" for place, line in enumerate(said)
-    ).encode()
+    said = [
+        f"{line}\n" if place and not every_line else f"bireme: {line}\n"
+        for place, line in enumerate(printable(text).splitlines())
+    ]
+    if said and os.isatty(ERR) and wants_colours():
+        said[0] = coloured(said[0], COLOURS["error"])
+    left = "".join(said).encode()
     poll = select.poll()
     poll.register(ERR, select.POLLOUT)
     try:

@@ -71,13 +71,10 @@ class LineCutter:
 
     Args:
         label: returns the label for output that arrives now.
-        relabel_cr: on a terminal, whether to repeat the label after a carriage return, so that a progress bar that
-            redraws its line does not erase it.
     """
 
-    def __init__(self, label: Callable[[], Label], *, relabel_cr: bool = False) -> None:
-        self._label = label
-        self._relabel_cr = relabel_cr
+    def __init__(self, label: Callable[[], Label]) -> None:
+        self.label = label
         self._rest = b""  # an unfinished line, not shown yet
         self._shown = 0  # bytes of the current line that were shown already
         self._torn = False  # the current line was cut: its next piece is labelled as such
@@ -86,6 +83,10 @@ class LineCutter:
     def resting(self) -> bool:
         """Whether an unfinished line is waiting to be shown."""
         return bool(self._rest)
+
+    def take_back(self) -> None:
+        """Forget the unfinished line, whether it was shown or not: a bar takes its place."""
+        self._rest, self._shown, self._torn = b"", 0, False
 
     def feed(self, chunk: bytes) -> Block | None:
         """Take what was read; return the lines that it completes, and the pieces of a line that is too long."""
@@ -106,7 +107,7 @@ class LineCutter:
         blocks = []
         while self._first_line(body) > MAX_LINE:
             room = MAX_LINE - self._shown
-            labelled = bool(self._label().first)  # without a label, a cut would look like the end of a line
+            labelled = bool(self.label().first)  # without a label, a cut would look like the end of a line
             piece = body[:room] + (b"\n" if labelled else b"")
             blocks.append(self._emit(b"", piece, len(piece)))
             self._torn = labelled
@@ -136,13 +137,11 @@ class LineCutter:
 
         They end with a newline, or ``end`` is the length of ``body``.
         """
-        label = self._label()
+        label = self.label()
         whole = body.endswith(b"\n", 0, end)
         resumes = self._shown > 0
         if not label.first:
             data = begun + body[:end]
-        elif self._relabel_cr and (b"\r" in body or b"\r" in begun):
-            data = self._start(label) + self._redrawn(begun + body[:end], label, whole=whole)
         else:
             # Also labels what follows the last newline, and cuts that off again without a copy.
             text = memoryview(body.replace(b"\n", b"\n" + label.first))
@@ -158,9 +157,3 @@ class LineCutter:
         if self._shown:
             return b""
         return label.more if self._torn else label.first
-
-    def _redrawn(self, text: bytes, label: Label, *, whole: bool) -> bytes:
-        """Label the text after newlines and carriage returns, except those of a ``\\r\\n``."""
-        text = text[:-1] if whole else text
-        text = text.replace(b"\r", b"\r" + label.first).replace(b"\r" + label.first + b"\n", b"\r\n")
-        return text.replace(b"\n", b"\n" + label.first) + (b"\n" if whole else b"")

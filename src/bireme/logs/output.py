@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from bireme.logs.console import ERR, OUT
 from bireme.logs.fold import Folder, rank_set
 from bireme.logs.lines import Block, Label, LineCutter
@@ -11,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.job import OutputMode
     from bireme.logs.console import Console
+    from bireme.logs.live_rows import LiveRows
     from bireme.loop import Loop
 
 _TAIL = 32 * 1024
@@ -19,6 +22,9 @@ _TAIL = 32 * 1024
 _FOLD_SECONDS = 0.1
 """Seconds for which a line waits for equal lines of other ranks."""
 _FOLD_BYTES = 256 * 1024
+
+_NARROWEST = 20
+"""Columns that a rank gets at least, however long its label is."""
 
 
 class Style(Value):
@@ -52,10 +58,13 @@ class _Stream:
         number: 1 for stdout, 2 for stderr.
         cutter: ``None`` if the stream is not shown, or shown unchanged.
         alone: whether it is shown unchanged, as the only stream on the screen.
+        live: follows what the rank redraws, where it is shown on a terminal; otherwise ``None``.
     """
 
-    def __init__(self, rank: int, number: int, cutter: LineCutter | None, *, alone: bool) -> None:
-        self.rank, self.number, self.cutter, self.alone = rank, number, cutter, alone
+    def __init__(
+        self, rank: int, number: int, cutter: LineCutter | None, *, alone: bool, live: LiveRows | None
+    ) -> None:
+        self.rank, self.number, self.cutter, self.alone, self.live = rank, number, cutter, alone, live
         self.tail = b""
 
 
@@ -75,13 +84,36 @@ class JobOutput:
         labelled = mode == "prefix" or style.timestamps
         shown = shown and mode != "none" and (mode != "rank0" or rank == 0)
         alone = shown and not labelled and (style.world_size == 1 or mode == "rank0")
-        cutter = None
+        cutter, live = None, None
         self._hosts[rank] = host
         if shown and not alone:
             plain = not labelled or style.fold
             label = Label.empty if plain else Label.of(host, rank, timestamps=style.timestamps)
-            cutter = LineCutter(label, relabel_cr=terminal)
-        self._streams[rank, number] = _Stream(rank, number, cutter, alone=alone)
+            cutter = LineCutter(label)
+            if terminal and not style.fold:
+                from bireme.logs.live_rows import LiveRows
+
+                live = LiveRows()
+        self._streams[rank, number] = _Stream(rank, number, cutter, alone=alone, live=live)
+
+    def window(self, rank: int, number: int) -> os.terminal_size | None:
+        """The part of our terminal that a stream may use, in columns and lines; ``None``: it is not shown on one."""
+        stream = self._streams[rank, number]
+        if not (stream.alone or stream.live):
+            return None
+        if stream.alone and not self._console.is_terminal(number):
+            return None
+        from bireme.logs.live_region import size_of
+
+        size = size_of(number)
+        label = len(stream.cutter.label().first) if stream.cutter is not None else 0
+        return os.terminal_size((max(size.columns - label, min(size.columns, _NARROWEST)), size.lines))
+
+    def columns_beside_labels(self) -> int:
+        """The width of our terminal less the longest label; 0 if lines have no labels, or go elsewhere."""
+        labelled = [key for key, stream in self._streams.items() if stream.cutter and stream.cutter.label().first]
+        windows = [self.window(rank, number) for rank, number in labelled]
+        return min((window.columns for window in windows if window is not None), default=0)
 
     def feed(self, rank: int, number: int, chunk: bytes) -> None:
         """Take a chunk of a rank's output."""
@@ -90,16 +122,38 @@ class JobOutput:
             stream.tail = chunk[-_TAIL:] if len(chunk) >= _TAIL else (stream.tail + chunk)[-_TAIL:]
         if stream.alone:
             self._console.pass_on(number, chunk)
+        elif stream.live is not None:
+            other = self._streams[rank, OUT + ERR - number]
+            if other.live is not None and other.live.left:  # its bar was written before this
+                self._follow(other, other.live, other.live.end())
+            self._follow(stream, stream.live, stream.live.feed(chunk, self._loop.now()))
         elif stream.cutter is not None:
             self._put(stream, stream.cutter.feed(chunk))
 
+    def _follow(self, stream: _Stream, live: LiveRows, text: bytes) -> None:
+        """Show what has become ordinary text, and what is still redrawn."""
+        assert stream.cutter is not None
+        if live.takes_back:
+            stream.cutter.take_back()
+            self._console.take_back(stream.number, stream)
+        rows = live.rows
+        label = stream.cutter.label().first if rows else b""
+        self._console.put_rows(stream.number, stream.rank, [label + row for row in rows])
+        if text:
+            self._put(stream, stream.cutter.feed(text))
+
     def eof(self, rank: int, number: int) -> None:
         """Note the end of a stream, and show its unfinished line."""
+        stream = self._streams[rank, number]
+        if stream.live is not None:
+            self._follow(stream, stream.live, stream.live.end())
         self.rested(rank, number)
 
     def rested(self, rank: int, number: int) -> None:
         """Show an unfinished line, as nothing was added to it for a moment."""
         stream = self._streams[rank, number]
+        if stream.live is not None:
+            self._follow(stream, stream.live, stream.live.rested())
         if stream.cutter is not None:
             self._put(stream, stream.cutter.flush())
 

@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     Kind: TypeAlias = Literal["flag", "word", "count", "range", "slots", "seconds", "choice", "list"]
     Groups: TypeAlias = dict[str, tuple["Option", ...]]
 
+RANKS = ("run", "tune", "agent")
+"""The commands that have options about ranks."""
+NODES = ("run", "tune", "check")
+"""The commands that have options about nodes."""
+EVERYWHERE = (*NODES, "agent")
+
 
 class Option(Value):
     """One option of the command line.

@@ -134,8 +134,10 @@ def native_environment(
     local, nodes = str(len(slots)), str(len(world))
     return {
         "RANK": str(rank),
+        "ROLE_RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(sum(len(slots) for _, slots in world)),
+        "ROLE_WORLD_SIZE": str(sum(len(slots) for _, slots in world)),
         "LOCAL_WORLD_SIZE": local,
         "LOCAL_SIZE": local,
         "NODE_RANK": str(node_rank),

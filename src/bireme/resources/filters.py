@@ -178,7 +178,10 @@ def _known_host(pool: Mapping[str, tuple[str, ...]], host: str, aliases: Mapping
     for name in (host, aliases.get(host, host)):
         if name in pool:
             return name
-    raise BadInputError(f"no such node in the pool: {quoted(host)}", hint=f"nodes: {listed(pool)}", where=where)
+    hint = f"nodes: {listed(pool)}"
+    if host.replace(",", "").isdecimal() and pool:
+        hint = f"to choose slots, put the node in front: {where} {next(iter(pool))}:{host}"
+    raise BadInputError(f"no such node in the pool: {quoted(host)}", hint=hint, where=where)
 
 
 def _known_slot(

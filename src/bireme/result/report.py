@@ -115,6 +115,10 @@ def last_traceback(stderr: bytes) -> str:
 
 def _text(stderr: bytes) -> str:
     text = stderr.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    if "\x1b" in text:
+        import re
+
+        text = re.sub(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))", "", text)
     if "[rank" not in text:
         return text
     return "".join(map(_without_rank, text.splitlines(keepends=True)))

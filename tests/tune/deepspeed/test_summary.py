@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bireme.tune.deepspeed.results import figure
 from bireme.tune.deepspeed.summary import summary
 from bireme.tune.deepspeed.tuning import Tuning
 from tests.tune.deepspeed.machine import MICRO, Machine, play
@@ -36,7 +37,7 @@ def test_the_whole(played):
         "| experiment      | throughput      | by the clock    | took   | end           |\n"
         "|:----------------|:----------------|:----------------|:-------|:--------------|\n"
         "| z1_gas1_tmbspg8 | 454.5 samples/s | 409.1 samples/s | 11.0 s | ok            |\n"
-        "| z0_gas2_tmbspg4 | 333.3 samples/s | 300 samples/s   | 10.0 s | ok            |\n"
+        "| z0_gas2_tmbspg4 | 333.3 samples/s | 300.0 samples/s | 10.0 s | ok            |\n"
         "| z1_gas2_tmbspg4 |                 |                 | 0.0 s  | failed        |\n"
         "| z0_gas1_tmbspg8 |                 |                 | 5.0 s  | out of memory |\n"
         "\n"
@@ -101,3 +102,11 @@ def test_what_could_not_be_run(space):
     assert "Could not be run (run the same command again to retry): z1_gas2_tmbspg4" in summary(
         tuning, "some experiments could not be run", 1.0
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(1234567.8, "1234568"), (1600, "1600"), (300, "300.0"), (12.5, "12.50"), (0.0125, "0.01250"), (0, "0")],
+)
+def test_figures_have_one_form(number, shown):
+    assert figure(number) == shown

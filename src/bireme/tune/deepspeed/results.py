@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+from math import floor, isfinite, log10
 
 from bireme import jsontext
 from bireme.tune.search import Direction
@@ -28,10 +29,21 @@ class Metric(Value):
     unit: str
     scale: float = 1.0
 
+    def cell(self, value: float) -> str:
+        """The value with its unit for a table, where all figures have four digits: ``300.0 samples/s``."""
+        return f"{figure(value / self.scale)} {self.unit}"
+
     def show(self, value: float) -> str:
         """The value with its unit: ``153.2 samples/s``."""
         shown = value / self.scale
         return f"{shown:.0f} {self.unit}" if abs(shown) >= 1000 else f"{shown:.4g} {self.unit}"
+
+
+def figure(number: float) -> str:
+    """Four significant digits, without an exponent: ``1234``, ``300.0``, ``0.01250``."""
+    if number == 0 or not isfinite(number):
+        return f"{number:g}"
+    return f"{number:.{max(0, 3 - floor(log10(abs(number))))}f}"
 
 
 _FLOPS = Metric("FLOPS_per_gpu", "maximise", "TFLOPS per GPU", 1e12)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from bireme.result.report import duration
 from bireme.tune.deepspeed.config_space import STAGE
+from bireme.tune.deepspeed.results import figure
 from bireme.tune.deepspeed.tuning import CompletedTrial, Tuning
 
 WIDTH = 100
@@ -66,8 +67,8 @@ def _cells(tuning: Tuning, row: CompletedTrial) -> tuple[str, ...]:
     samples = row.result.samples
     return (
         row.trial.name,
-        "" if row.value is None else tuning.metric.show(row.value),
-        "" if samples is None else f"{samples:.4g} samples/s",
+        "" if row.value is None else tuning.metric.cell(row.value),
+        "" if samples is None else f"{figure(samples)} samples/s",
         duration(row.result.seconds),
         row.result.cause,
     )

@@ -1,0 +1,32 @@
+"""The default of ``--python``: the Python of the active environment, where Bireme is installed in one of its own."""
+
+from __future__ import annotations
+
+import sys
+
+from bireme.logs.console import complain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bireme.cli.parser import Parsed
+
+
+def in_active_environment(parsed: Parsed, environ: Mapping[str, str]) -> Parsed:
+    """The command line with ``--python`` for the active environment, if Bireme is installed in another one."""
+    options = parsed.options
+    if (
+        options.get("python")
+        or options.get("venv_script")
+        or not ("VIRTUAL_ENV" in environ or "CONDA_PREFIX" in environ)
+    ):
+        return parsed
+    from bireme.resources.active_environment import active_prefix, other_python
+
+    python = other_python(environ, sys.argv[0])
+    if not python:
+        return parsed
+    if options.get("log_level") in ("debug", "info") and not options.get("quiet"):
+        complain(f"ranks run in the active environment {active_prefix(environ)}")
+    return parsed.replace(options={**options, "python": python})

@@ -1,0 +1,30 @@
+"""Says errors in the words of the Python interface: ``num_gpus`` instead of ``--num_gpus``."""
+
+from __future__ import annotations
+
+import re
+
+from bireme.errors import BadInputError
+from bireme.options.table import GROUPS, fields
+
+_OF_PROGRAM = {"module": 'kind="module"', "no_python": 'kind="exec"'}
+"""Fields of `Program`, which the table does not name."""
+
+
+def in_python(error: BadInputError) -> BadInputError:
+    """The error with the names of fields in the place of options."""
+    error.what, error.hint, error.where = map(_named, (error.what, error.hint, error.where))
+    error.args = (error.what,)
+    return error
+
+
+def _named(text: str) -> str:
+    text = re.sub(r"(?<![\w-])--([a-z][a-z_-]*)", lambda option: _field(option[1].replace("-", "_")), text)
+    return re.sub(r"(?<![\w-])-m(?![\w-])", _OF_PROGRAM["module"], text)
+
+
+def _field(name: str) -> str:
+    for option, field in fields(GROUPS):
+        if option.dest == name:
+            return field if option.kind != "flag" or option.sets is True else f"{field}={option.sets!r}"
+    return _OF_PROGRAM.get(name, name)

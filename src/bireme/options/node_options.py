@@ -1,0 +1,198 @@
+"""The first part of the table of options: nodes, the resources on them, and where the ranks meet."""
+
+from __future__ import annotations
+
+from bireme import job
+from bireme.options.option import EVERYWHERE, NODES, RANKS, Option
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bireme.options.option import Groups
+
+NODE_OPTIONS: Groups = {
+    "nodes": (
+        Option(
+            names=("--hostfile", "-H"),
+            common=True,
+            help="file that lists the nodes, one per line: worker-0 slots=4 (default: /job/hostfile)",
+            kind="word",
+            metavar="FILE",
+            commands=NODES,
+        ),
+        Option(
+            names=("--hosts",),
+            common=True,
+            help="list of nodes, instead of a hostfile: 'node[1-4]:8,other:2'",
+            kind="word",
+            metavar="HOSTS",
+            commands=NODES,
+        ),
+        Option(
+            names=("--num_nodes", "--nnodes", "--num_machines"),
+            common=True,
+            help="use the first N nodes; MIN:MAX turns on elastic training",
+            kind="range",
+            metavar="N",
+            commands=NODES,
+            unset=("-1",),
+            least=1,
+            shared=False,
+        ),
+        Option(
+            names=("--launcher",),
+            help="how to reach the other nodes",
+            kind="choice",
+            metavar="NAME",
+            default="auto",
+            choices=("auto", "ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm"),
+            commands=NODES,
+        ),
+        Option(
+            names=("--launcher_args",),
+            help="extra arguments for the launcher, quoted as one word",
+            kind="word",
+            metavar="ARGS",
+            default="",
+            commands=NODES,
+        ),
+        Option(
+            names=("--ssh_port",),
+            help="port of sshd on the nodes",
+            kind="count",
+            metavar="PORT",
+            commands=NODES,
+            least=1,
+            most=65535,
+        ),
+        Option(
+            names=("--no_ssh_check",),
+            help="start the job even if the preflight finds a node unfit",
+            field="preflight",
+            sets=False,
+        ),
+        Option(
+            names=("--force_multi",),
+            help="start an agent even if this machine is the only node",
+            commands=NODES,
+        ),
+        Option(
+            names=("--native_ranks",),
+            help="let mpirun or srun start every rank itself, for programs that call MPI",
+            commands=NODES,
+        ),
+        Option(
+            names=("--no_ssh",),
+            help="start only this node's ranks: run the same command on each node, with its --node_rank",
+            field="by_hand",
+        ),
+        Option(
+            names=("--node_rank", "--machine_rank"),
+            help="number of this node, from 0, where the command is typed on each node",
+            kind="count",
+            metavar="K",
+        ),
+        Option(
+            names=("--export",),
+            common=True,
+            help="also set this environment variable on the nodes: NAME, 'PREFIX*' or NAME=VALUE",
+            kind="list",
+            metavar="WHAT",
+            commands=NODES,
+            field="exports",
+        ),
+        Option(
+            names=("--heartbeat",),
+            help="seconds of silence after which a node counts as lost (default: 10)",
+            kind="seconds",
+            default=job.DEFAULT_HEARTBEAT,
+            commands=NODES,
+            least=0.5,
+            most=3600,
+        ),
+    ),
+    "resources": (
+        Option(
+            names=("--include", "-i"),
+            common=True,
+            help="use only these nodes and slots: NODE[:SLOT,…][@NODE…], e.g. localhost:0,2",
+            kind="word",
+            metavar="FILTER",
+            default="",
+            commands=NODES,
+            shared=False,
+        ),
+        Option(
+            names=("--exclude", "-e"),
+            help="use all nodes and slots except these",
+            kind="word",
+            metavar="FILTER",
+            default="",
+            commands=NODES,
+            shared=False,
+        ),
+        Option(
+            names=("--num_gpus", "--num_accelerators", "--nproc_per_node"),
+            common=True,
+            help="slots to use on each node; without an accelerator, the number of ranks on the CPU",
+            kind="slots",
+            metavar="N",
+            commands=NODES,
+            unset=("-1", "auto", "gpu"),
+            least=1,
+            shared=False,
+        ),
+        Option(
+            names=("--accelerator",),
+            common=True,
+            help="kind of device to use",
+            kind="choice",
+            metavar="KIND",
+            default="auto",
+            choices=("auto", "cuda", "rocm", "xpu", "npu", "cpu"),
+            commands=EVERYWHERE,
+        ),
+        Option(
+            names=("--bind_cores_to_rank",),
+            help="bind each rank to its own physical cores",
+            commands=RANKS,
+            field="bind_cores",
+        ),
+        Option(
+            names=("--bind_core_list",),
+            help="cores to divide among the ranks, e.g. 0,2-5 (implies --bind_cores_to_rank)",
+            kind="word",
+            metavar="LIST",
+            commands=RANKS,
+        ),
+    ),
+    "rendezvous": (
+        Option(
+            names=("--master_addr", "--main_process_ip"),
+            common=True,
+            help="address where the ranks meet (default on one machine: 127.0.0.1)",
+            kind="word",
+            metavar="ADDR",
+            commands=RANKS,
+            shared=False,
+        ),
+        Option(
+            names=("--master_port", "--main_process_port"),
+            common=True,
+            help="port where the ranks meet (default: 29500, or a free one if that is taken)",
+            kind="count",
+            metavar="PORT",
+            commands=RANKS,
+            unset=("0",),
+            least=1,
+            most=65535,
+            shared=False,
+        ),
+        Option(
+            names=("--rdzv_endpoint",),
+            help="address and port in one, as for torchrun",
+            kind="word",
+            metavar="ADDR[:PORT]",
+            shared=False,
+        ),
+    ),
+}

@@ -1,0 +1,125 @@
+"""On a terminal each rank has terminals of its own: what it finds there, its bars, its colours, and ours."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from tests.conftest import bireme, clean_environ
+from tests.run.test_terminal import HOST
+
+FINDS = """
+import json, os, shutil, sys
+found = {
+    "stdout": sys.stdout.isatty(),
+    "stderr": sys.stderr.isatty(),
+    "columns": shutil.get_terminal_size().columns,
+    "own": os.get_terminal_size(1).columns if sys.stdout.isatty() else 0,
+    "variable": os.environ.get("COLUMNS"),
+}
+with open(sys.argv[1] + "/" + os.environ["RANK"], "w") as file:
+    json.dump(found, file)
+"""
+WIDTH = 100
+LABEL = len(b"[" + HOST + b":0] ")
+
+
+def found_by(folder, ranks):
+    return [json.loads((folder / str(rank)).read_text()) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("options", [("--num_gpus", "1"), ("--num_gpus", "2", "--output", "raw")], ids=["one", "raw"])
+def test_without_labels_it_is_as_without_a_launcher(terminal, script, tmp_path, options):
+    screen = terminal("run", "-q", *options, script(FINDS), tmp_path, columns=WIDTH)
+    assert screen.wait() == 0, screen.seen
+    for found in found_by(tmp_path, 2 if "raw" in options else 1):
+        assert found == {"stdout": True, "stderr": True, "columns": WIDTH, "own": WIDTH, "variable": None}
+
+
+def test_with_labels_the_width_is_what_they_leave(terminal, script, tmp_path):
+    screen = terminal("run", "-q", "--num_gpus", "2", script(FINDS), tmp_path, columns=WIDTH)
+    assert screen.wait() == 0, screen.seen
+    left = WIDTH - LABEL
+    for found in found_by(tmp_path, 2):
+        assert found == {"stdout": True, "stderr": True, "columns": left, "own": left, "variable": str(left)}
+
+
+def test_only_what_goes_to_a_terminal_is_one(terminal, script, tmp_path):
+    """``bireme run … > file`` on a terminal: stdout is a file for the ranks too, byte for byte."""
+    words = bireme("run", "-q", "--num_gpus", "1", script(FINDS + "print('a\\rb\\x1b[31m')"), tmp_path)
+    argv = ["/bin/sh", "-c", f"exec {shlex.join(words)} > {shlex.quote(str(tmp_path / 'file'))}"]
+    screen = terminal(argv=argv, columns=WIDTH)
+    assert screen.wait() == 0, screen.seen
+    (found,) = found_by(tmp_path, 1)
+    assert (found["stdout"], found["stderr"]) == (False, True)
+    assert (tmp_path / "file").read_bytes() == b"a\rb\x1b[31m\n"
+
+
+def test_the_window_is_made_narrower(terminal, script):
+    program = script(
+        "import os, signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])\n"
+        "os.write(1, b'ready\\n')\n"
+        "signal.sigwait([signal.SIGWINCH])\n"
+        "os.write(1, b'now %d %d\\n' % (os.get_terminal_size(1).columns, os.get_terminal_size(2).columns))\n"
+    )
+    screen = terminal("run", "-q", "--num_gpus", "2", program, columns=WIDTH)
+    screen.expect(b"ready\r\n", times=2)
+    screen.resize(60)
+    screen.expect(b"now %d %d\r\n" % (60 - LABEL, 60 - LABEL), times=2)
+    assert screen.wait() == 0
+
+
+BARS = """
+import os, sys
+rank = os.environ["RANK"]
+os.write(1, b"begin\\n")
+for step in range(1000):
+    os.write(2, b"\\r%d%% of %s" % (step // 10, rank.encode()))
+os.write(2, b"\\r100%% of %s\\n" % rank.encode())
+os.write(1, b"end\\n")
+"""
+
+
+def test_a_bar_stays_on_its_line(terminal, script):
+    """It is redrawn much less often than the program draws it, and ends as a line."""
+    screen = terminal("run", "-q", "--num_gpus", "2", script(BARS), columns=WIDTH)
+    assert screen.wait() == 0
+    for rank in (0, 1):
+        label = b"[" + HOST + b":%d] " % rank
+        assert label + b"100%% of %d\r\n" % rank in screen.seen
+        assert screen.seen.count(label) < 500
+        assert screen.seen.count(label + b"end\r\n") == 1
+
+
+def test_a_bar_of_one_rank_passes_unchanged(terminal, script):
+    screen = terminal(
+        "run", "-q", script("import os\nos.write(1, b'\\r10%\\x1b[K\\r20%\\x1b[31m\\n')\n"), columns=WIDTH
+    )
+    assert screen.wait() == 0
+    assert screen.seen == b"\r10%\x1b[K\r20%\x1b[31m\r\n"
+
+
+def test_the_report_quotes_without_colours(terminal, script):
+    """Python 3.13 and others colour tracebacks on a terminal."""
+    text = "\\x1b[1mTraceback (most recent call last):\\n\\x1b[31mValueError\\x1b[0m: \\x1b[35mboom\\x1b[0m\\n"
+    screen = terminal("run", script(f"import os\nos.write(2, b'{text}')\nos._exit(3)\n"), columns=WIDTH)
+    assert screen.wait() == 3
+    assert b"  | Traceback (most recent call last):\r\n" in screen.seen
+    assert b"  | ValueError: boom\r\n" in screen.seen
+
+
+@pytest.mark.parametrize(
+    ("variables", "colour"),
+    [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+    ids=["xterm", "NO_COLOR", "dumb"],
+)
+def test_our_messages_have_colours(terminal, script, variables, colour):
+    environ = {name: value for name, value in clean_environ().items() if name != "NO_COLOR"}
+    screen = terminal("run", "-q", script("raise SystemExit(3)"), env={**environ, **variables}, columns=WIDTH)
+    assert screen.wait() == 3
+    start = b"\x1b[31mbireme: rank 0 on" if colour else b"bireme: rank 0 on"
+    assert screen.seen.startswith(start), screen.seen
+    assert (b"\x1b" in screen.seen) == colour
