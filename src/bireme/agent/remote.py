@@ -248,6 +248,8 @@ class RemoteAgent:
 
     def _on_start(self, start: Start) -> None:
         assert self._spec is not None
+        if self._channel.is_ending:
+            return  # this process was halted, and lost long ago: the job goes on without it, maybe on this node
         plan = self._plan = start.node
         self._window = start.window
         # First free the port: a fast rank of another node must find nothing there but the first rank.
