@@ -180,7 +180,7 @@ def warm_up(folder: Path, config: Mapping[str, object], names: Iterable[str]) ->
     for name in names:
         contest.seconds(launcher, [*tuners()[name].head, "--help"])
     if "bireme-model" in names:
-        contest.seconds(launcher, [sys.executable, "-c", "import optuna.samplers"])
+        contest.seconds(launcher, [sys.executable, "-c", "import numpy"])
 
 
 # -- what they have found ----------------------------------------------------------------------------------------------

@@ -108,17 +108,15 @@ def test_direction(kind, direction, best):
 
 
 @every_search
-def test_neither_failures_nor_broken_constraints_win(kind):
+def test_failures_do_not_win(kind):
     search = make(kind, SPACE)
     while (point := search.ask()) is not None:
         if point["micro"] == 32:
-            search.tell(point, 1e9, violated=1.0)
-        elif point["micro"] == 16:
             search.tell(point, None)
         else:
             search.tell(point, speed(point))
     assert search.best is not None
-    assert search.best.point == {"stage": 0, "micro": 8}
+    assert search.best.point == {"stage": 0, "micro": 16}
 
 
 @every_search
@@ -126,7 +124,7 @@ def test_nothing_works(kind):
     search = make(kind, SPACE)
     count = 0
     while (point := search.ask()) is not None:
-        search.tell(point, None, violated=1.0)
+        search.tell(point, None)
         count += 1
     assert count == SPACE.size
     assert search.best is None
@@ -230,7 +228,7 @@ def test_the_model_learns_the_wall():
         while search.promising:
             point = search.ask()
             fits = point["micro"] <= 8
-            search.tell(point, speed(point) if fits else None, violated=0.0 if fits else 1.0)
+            search.tell(point, speed(point) if fits else None)
             tried, broken = tried + 1, broken + (not fits)
         assert search.best.value > 0.75 * speed({"stage": 0, "micro": 8})
     assert broken < 0.5 * tried
@@ -252,7 +250,7 @@ def test_a_model_stops_when_there_is_nothing_to_hope_for():
 def test_a_model_does_not_give_up_before_anything_works():
     search = make("model_based", SPACE)
     for _ in range(11):
-        search.tell(search.ask(), None, violated=1.0)
+        search.tell(search.ask(), None)
         assert search.promising
 
 
@@ -279,11 +277,11 @@ def test_a_large_space_can_be_modelled():
     assert len({key_of(point) for point in points}) == 12
 
 
-def test_optuna_is_imported_by_the_model_only():
+def test_numpy_is_imported_by_the_model_only():
     code = "import sys, bireme.tune.search as s, bireme.tune.space as p; s.make('random', p.Space(())); "
-    code += "print('optuna' in sys.modules, 'numpy' in sys.modules)"
+    code += "print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
+    assert done.stdout == "False\n"
 
 
 # -- how much is tried -------------------------------------------------------------------------------

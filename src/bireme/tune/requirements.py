@@ -6,7 +6,7 @@ import re
 
 from bireme.errors import BadInputError
 
-PACKAGES = {"optuna": "5", "numpy": "1.24", "hjson": "3.1", "rich": "13"}
+PACKAGES = {"numpy": "1.24", "hjson": "3.1", "rich": "13"}
 """Each package, which is imported by the same name, and the oldest version that will do."""
 
 

@@ -13,8 +13,7 @@ from typing import Literal
 
 from bireme.tune.deepspeed.config import SECTION, Config
 from bireme.tune.deepspeed.results import METRICS, ModelInfo
-from bireme.tune.model import NEGLIGIBLE
-from bireme.tune.search import Search, SearchBudget, make
+from bireme.tune.search import NEGLIGIBLE, Search, SearchBudget, make
 from bireme.tune.space import Point, Points
 from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
@@ -91,7 +90,7 @@ class Round:
 
     def tell(self, done: CompletedTrial) -> None:
         """Report the result of a trial of this round or an earlier one."""
-        self.search.tell(done.trial.point, done.value, violated=1.0 if done.out_of_memory else 0.0)
+        self.search.tell(done.trial.point, done.value)
         cost = None if done.value is None else self.search.cost(done.value)
         if done.trial.kind == self.kind:
             self._own.append(cost)

@@ -1,4 +1,4 @@
-"""Gaussian-process estimate of untried points.
+"""Gaussian process: estimates the values of points that were not measured.
 
 As in Rasmussen and Williams, "Gaussian Processes for Machine Learning" (MIT Press, 2006, sections 2.2, 2.7 and 5.2): a
 constant but unknown mean, and a squared exponential kernel with a length for each axis. A few points fit many lengths,
@@ -26,12 +26,15 @@ NOISE = 0.03
 """Relative difference between two measurements of one configuration (standard deviation)."""
 
 DRAWS = 96
+_UNLIKELY = 0.01
+"""Draws that are this much less likely than the likeliest are left out."""
+
 _LENGTH, _AMPLITUDE, _SPREAD = 0.5, 0.3, 0.8
 """Medians of lengths (half an axis) and amplitudes (a third of the speed), and spread, of log-normal distributions."""
 
 
-class Surrogate:
-    """Fitted to measurements; deterministic.
+class GaussianProcess:
+    """A model of the measurements; deterministic.
 
     Args:
         places: the measured points; at least one.
@@ -43,13 +46,15 @@ class Surrogate:
         apart = _apart(self._places, self._places)
         random = np.random.default_rng(0)
         scale = np.array([_LENGTH] * self._places.shape[1] + [_AMPLITUDE])
-        self._fits = [
+        fits = [
             _Fit(apart, self._values, drawn[:-1], float(drawn[-1]))
             for drawn in scale * np.exp(random.normal(0.0, _SPREAD, (DRAWS, len(scale))))
         ]
-        densities = np.array([fit.density for fit in self._fits])
+        densities = np.array([fit.density for fit in fits])
         weights = np.exp(densities - densities.max())
-        self._weights = weights / weights.sum()
+        kept = [number for number in np.argsort(-weights) if weights[number] >= _UNLIKELY]
+        self._fits = [fits[number] for number in kept]
+        self._weights = weights[kept] / weights[kept].sum()
 
     def expected(self, places: Sequence[Place]) -> list[float]:
         """The expected value at each place, in the unit of the values."""

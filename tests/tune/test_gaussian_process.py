@@ -1,0 +1,48 @@
+"""What points that were not tried may come to."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bireme.tune.gaussian_process import GaussianProcess
+
+ENDS = [(0.0,), (1.0,)]
+
+
+def test_what_was_measured_is_known():
+    model = GaussianProcess([(0.0,), (0.5,), (1.0,)], [0.0, 0.4, 0.1])
+    assert model.expected([(0.0,), (0.5,), (1.0,)]) == pytest.approx([0.0, 0.4, 0.1], abs=0.05)
+    assert max(model.gains([(0.5,)])) < 0.03
+
+
+def test_between_two_it_expects_something_between():
+    (middle,) = GaussianProcess(ENDS, [0.0, 1.0]).expected([(0.5,)])
+    assert 0.3 < middle < 0.7
+
+
+def test_the_unknown_is_worth_more_than_the_known():
+    known, near, far = GaussianProcess([(0.0,), (0.1,)], [0.0, 0.01]).gains([(0.1,), (0.2,), (1.0,)])
+    assert known < near < far
+
+
+def test_near_what_is_poor_there_is_little_to_gain():
+    model = GaussianProcess([(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)], [0.0, -1.0, -1.1])
+    beside_the_best, beside_the_worst = model.gains([(0.1, 0.0), (1.0, 0.9)])
+    assert beside_the_worst < 0.2 * beside_the_best
+
+
+def test_more_than_the_whole_way_is_no_farther():
+    model = GaussianProcess([(0.0,)], [0.0])
+    assert model.gains([(10.0,)]) == model.gains([(20.0,)])
+
+
+def test_one_measurement_is_enough_to_begin_and_equal_ones_do_no_harm():
+    assert GaussianProcess([(0.0,)], [3.0]).expected([(1.0,)]) == pytest.approx([3.0])
+    assert all(map(math.isfinite, GaussianProcess([*ENDS, *ENDS], [1.0] * 4).gains([(0.5,)])))
+
+
+def test_the_same_measurements_give_the_same_answers():
+    one, other = (GaussianProcess(ENDS, [0.0, 1.0]).gains([(0.3,), (0.6,)]) for _ in range(2))
+    assert one == other
