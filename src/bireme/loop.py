@@ -23,6 +23,7 @@ RELAYED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 """Signals that are passed on to the ranks."""
 
 _READ = select.POLLIN | select.POLLHUP | select.POLLERR
+_GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 _BURST_PAUSE = 0.0005
 """Seconds that the loop waits during many small writes, so that it reads several at once.
 
@@ -139,6 +140,12 @@ class Loop:
         self._small_reads = False
         self._last_small = 0.0
         _keep_the_heap_steady()
+
+    def hung_up(self, fd: int) -> bool:
+        """Whether the other end of ``fd`` is gone, even if it has left something to read."""
+        poll = select.poll()
+        poll.register(fd, _GONE)
+        return bool(poll.poll(0))
 
     # -- file descriptors ------------------------------------------------------------------------
 

@@ -194,6 +194,21 @@ def test_srun_starts_a_job_on_each_node(slurm_cluster: Testbed, shared_dir: Path
 
 
 @pytest.mark.slow
+@pytest.mark.torch
+def test_srun_starts_a_part_on_each_node(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """The usual line of batch scripts, ``srun torchrun --nnodes N --rdzv_endpoint A:P``, with one word changed."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    meet = ("--rdzv_id", "7", "--rdzv_backend", "c10d", "--rdzv_endpoint", f"{slurm_cluster['node1'].ip}:29511")
+    look = str(jobs.write("look.py", LOOK))
+    command = ["srun", "-N2", "-n2", *bireme("run", "--nnodes", "2", "--nproc_per_node", "2", *meet, look)]
+    done = jobs.login.run(["salloc", "--quiet", "-N2", *command], cwd=str(shared_dir), check=False)
+    assert done.returncode == 0, done.stderr
+    looks = jobs.looked(done)
+    assert sorted(hosts(looks)) == ["node1", "node1", "node2", "node2"]
+    assert {found["environ"]["WORLD_SIZE"] for found in looks} == {"4"}
+
+
+@pytest.mark.slow
 def test_scancel_stops_everything(slurm_cluster: Testbed, shared_dir: Path) -> None:
     jobs = Jobs(slurm_cluster, "slurm", shared_dir)
     wait = jobs.write("wait.py", "import os, time\nopen('up-' + os.environ['RANK'], 'w')\ntime.sleep(1000)\n")

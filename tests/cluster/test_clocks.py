@@ -21,6 +21,8 @@ from tests.cluster.testbed import CLOCKS, HAVE_CLOCKS, Testbed
 from tests.conftest import read_lines
 
 HEARTBEAT = 3.0
+SLACK = 8.0
+"""Seconds that a busy machine has more than what is promised; less than a bound that is three times as long."""
 HOSTS = "node[1-3]:1"
 needs_clocks = pytest.mark.skipif(not HAVE_CLOCKS, reason="this kernel has no time namespaces")
 
@@ -130,4 +132,4 @@ def test_how_soon_a_node_is_missed(ssh_cluster: Testbed, shared_dir: Path, fault
     assert process.returncode == 75 and b"agent lost on node2" in err, err
     if fault == "cut":
         wait_until("the ranks over there to go", lambda: not found(node2, "waits.py"), 60)
-    assert 0.5 * HEARTBEAT < time.monotonic() - begin < 4 * HEARTBEAT
+    assert 0.5 * HEARTBEAT < time.monotonic() - begin < 1.25 * HEARTBEAT + SLACK

@@ -435,7 +435,7 @@ def test_the_command_line_of_deepspeed(elastic: Elastic, named: str) -> None:
     command = [sys.executable, "-m", "bireme.deepspeed.runner", *words, "--master_addr", named, "rank.py", "go"]
     done = elastic.login.run(command, cwd=str(elastic.folder), check=False)
     assert done.returncode == 0, done.stderr
-    met = {line.split("here ")[1].split()[6] for line in done.stdout.splitlines() if "here " in line}
+    met = {line.split("here ")[1].split()[7] for line in done.stdout.splitlines() if "here " in line}
     assert len(met) == 1 and met <= {"node1", elastic.testbed["node1"].ip}, done.stdout
     assert (met == {"node1"}) == (named == "node1")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bireme.logs.live_region import cut
@@ -116,6 +116,7 @@ pieces = st.sampled_from((*MOVES, b"\x1b[31m", RESET, b"\x1b", b"[", b"a", b"wor
 
 
 @given(st.lists(st.lists(pieces, max_size=8).map(b"".join), max_size=8))
+@example([b"\r\x1b[31m[\b\b"])
 def test_nothing_but_text_and_colours_comes_out(chunks):
     watched = Watched().say(*chunks)
     shown = watched.text + watched.end()

@@ -187,6 +187,32 @@ def test_what_ranks_leave_behind_is_ended(stage, script, tmp_path):
     assert not stage.left()
 
 
+MARKED = """
+import os
+with open("mark.tmp", "w") as file:
+    file.write(os.environ["BIREME_JOB"])
+os.rename("mark.tmp", "mark")
+while not os.path.exists("go"):
+    pass
+"""
+
+
+def test_what_a_daemon_has_started_for_a_rank_is_found_by_its_mark(stage, script, tmp_path):
+    """It is below nobody of the job: no tree, no group and no parent leads to it. Another job's stays."""
+    process = stage.start("run", "--num_gpus", "1", script(MARKED), cwd=tmp_path)
+    wait_for((tmp_path / "mark").exists, "the rank")
+    mark = (tmp_path / "mark").read_text()
+    sleep = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)"]
+    ours, others = (stage.start_argv(sleep, env=clean_environ(BIREME_JOB=value)) for value in (mark, f"{mark}1"))
+    for started in (ours, others):
+        started.stdout.readline()
+    (tmp_path / "go").touch()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert ours.wait(30) == -signal.SIGKILL
+    assert others.poll() is None
+
+
 LIMITED = """
 import importlib, os, pkgutil, resource, sys
 import bireme

@@ -16,6 +16,10 @@ FIRST_FD = 1_000_000
 """Simulated descriptors begin here; what is below belongs to this process."""
 
 
+_TICK = 1e-9
+"""Seconds by which a timer may be early, since sums of times are rounded."""
+
+
 class Killed(BaseException):
     """The runner was killed: what it would do now does not happen."""
 
@@ -345,6 +349,9 @@ class SimulatedLoop(Loop):
         self.process.do(lambda: pipe.put(data))
         return len(data)
 
+    def hung_up(self, fd: int) -> bool:
+        return not self.process.end_of(fd).pipe.writers
+
     def close_fd(self, fd: int) -> None:  # type: ignore[override]
         if fd < FIRST_FD:
             os.close(fd)
@@ -392,8 +399,10 @@ class SimulatedLoop(Loop):
             timer = entry.timer  # type: ignore[attr-defined]
             if timer.callback is not None:
                 wait = timer.due - self.now()
-                if wait > 1e-9:
+                if wait > _TICK:
                     return wait
+                if wait > 0:
+                    self.process.spend(_TICK)  # by rounding; what looks at the clock would find it too early for ever
             heapq.heappop(self._timers)
             if timer.callback is not None:
                 timer.callback()

@@ -89,6 +89,12 @@ MUTATIONS = (
         seed=33,
     ),
     Mutation("silent-before-its-end", _rewrite(f"{_AGENT_CREW}._last_heard", "> owed", "> 1e9"), seed=383),
+    Mutation(
+        "start-after-the-end",
+        _rewrite(f"{_AGENT}._on_start", "self._channel.is_ending", "False"),
+        seed=502786,
+        elastic=True,
+    ),
     # Silence.
     Mutation(
         "runner-waits-five-times",

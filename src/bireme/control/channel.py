@@ -85,6 +85,11 @@ class Channel:
         """Bytes waiting to be sent."""
         return self._size
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the other side is gone, even if not all that it has sent was read."""
+        return not self.open or self._loop.hung_up(self._read_fd)
+
     def send(self, message: Message) -> None:
         """Send a message; does nothing on a channel that has ended."""
         if self.open:

@@ -22,8 +22,8 @@ from bireme.elastic.idle_crew import IdleCrew
 from bireme.elastic.membership_monitor import MembershipMonitor, PoolFile
 from bireme.elastic.roster import Roster
 from bireme.errors import UNFIT, BadInputError, UnfitError
-from bireme.launch import placement
 from bireme.launch.restart_budget import RestartBudget
+from bireme.options import conflicts
 from bireme.process.pid_file import PidFile
 from bireme.resources.hostfile import DEFAULT_HOSTFILE, HostEntry
 from bireme.resources.pool import listed
@@ -53,7 +53,7 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool:
         BadInputError: as `node_selection.find`.
     """
     pool = node_selection.find(spec, environ)
-    return pool if pool is not None else DeclaredPool((HostEntry("localhost"),), _THIS_MACHINE)
+    return pool if pool is not None else DeclaredPool((HostEntry(name="localhost"),), _THIS_MACHINE)
 
 
 def run(
@@ -97,7 +97,7 @@ class ElasticJob:
         if self._pool.source not in (path, DEFAULT_HOSTFILE):
             file = PoolFile(None, spec.elastic_interval)
         names = self._names(self._pool)
-        placement.check_node_rank(spec, len(names))
+        conflicts.refuse_node_rank(spec, len(names))
         if len(names) < spec.min_nodes and file.next_look is None:
             what = f"{spec.min_nodes} nodes are required, but only {len(names)} given"
             raise BadInputError(what, hint="add nodes, or require fewer", where="--min_elastic_nodes")
@@ -203,7 +203,8 @@ class ElasticJob:
         except (BadInputError, UnfitError, OSError) as error:
             if number == 0:
                 raise
-            return Outcome(UNFIT, "unfit", 0.0, note=str(error))  # earlier epochs ran: report this as their outcome
+            # Earlier epochs ran: report this as their outcome.
+            return Outcome(exit_code=UNFIT, cause="unfit", seconds=0.0, note=str(error))
         finally:
             self._detach()
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
-from bireme.errors import BadInputError
 from bireme.launch import one_machine
+from bireme.options import conflicts
 from bireme.planning.start import Sketch
 from bireme.value import Value
 
@@ -70,7 +70,7 @@ def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
         BadInputError: the pool cannot be read, filters leave nothing of it, or the job cannot run there.
     """
     pool = declared_pool(spec, environ)
-    check_node_rank(spec, 1 if pool is None else len(pool.entries))
+    conflicts.refuse_node_rank(spec, 1 if pool is None else len(pool.entries))
     if pool is None:
         return ThisMachine()
     from bireme.cluster import agent_launch, node_selection
@@ -78,8 +78,7 @@ def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
     nodes = node_selection.select(spec, pool)
     if spec.by_hand:
         world = nodes.world(hint="add slots=N: --no_ssh cannot ask it")
-        if spec.node_rank is None:
-            raise BadInputError("--no_ssh requires --node_rank K, the number of this node")
+        assert spec.node_rank is not None
         return ByHand(nodes, world, spec.node_rank)
     launcher = agent_launch.launcher_name(spec, pool)
     if spec.native_ranks:
@@ -96,27 +95,8 @@ def declared_pool(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | N
 
         pool = node_selection.find(spec, environ)
     if pool is None:
-        if spec.num_nodes is not None and spec.num_nodes > 1:
-            raise BadInputError(
-                f"{spec.num_nodes} nodes requested, but only this machine is known",
-                hint="name the others with --hostfile or --hosts",
-                where="--num_nodes",
-            )
-        if spec.by_hand or spec.native_ranks:
-            option = "--no_ssh" if spec.by_hand else "--native_ranks"
-            raise BadInputError(f"{option} requires a list of nodes", hint="give it with --hostfile or --hosts")
+        conflicts.refuse_without_pool(spec)
     return pool
-
-
-def check_node_rank(spec: JobSpec, nodes: int) -> None:
-    """Refuse ``--node_rank`` without ``--no_ssh``: typed on every node, the command would start as many whole jobs.
-
-    Raises:
-        BadInputError: the option was given without ``--no_ssh``.
-    """
-    if spec.node_rank not in (None, -1) and not spec.by_hand and (nodes > 1 or spec.node_rank != 0):
-        hint = "one command starts all nodes; to run it on each node yourself, add --no_ssh"
-        raise BadInputError("has an effect only with --no_ssh", hint=hint, where="--node_rank")
 
 
 def _is_only_here(spec: JobSpec, nodes: Nodes) -> bool:

@@ -15,6 +15,7 @@ _TOKEN = re.compile(
     rb"|\x1b[^\[\]]?|[\r\n\b]|[^\x1b\r\n\b]+"
 )
 _UNFINISHED = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?)?\Z")
+_COLOURS = re.compile(rb"(?:\x1b\[[0-?]*[ -/]*m)*\Z")
 _RESET = b"\x1b[0m"
 _BEGUN = 4096
 """Bytes of an unfinished line that are kept. A longer one is no progress bar."""
@@ -162,7 +163,9 @@ class LiveRows:
 
     def _delete(self) -> None:
         if self._at < len(self._rows) and not self._fresh:
-            self._rows[self._at].text = self._rows[self._at].text[:-1]
+            row = self._rows[self._at]
+            text = row.text[: _COLOURS.search(row.text).start()]  # type: ignore[union-attr]  # it matches nothing too
+            row.text = text[:-1] + row.text[len(text) :]
         elif not self._rows:
             self._fresh = True
 

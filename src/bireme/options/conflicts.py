@@ -123,6 +123,38 @@ def refuse(used: Collection[str]) -> None:
             raise BadInputError(f"{need.option} only works with {need.other}", hint=need.hint)
 
 
+def refuse_without_pool(spec: JobSpec) -> None:
+    """Refuse what needs a list of nodes, where there is none.
+
+    Raises:
+        BadInputError: the job needs other nodes than this machine.
+    """
+    listed = "--hostfile or --hosts"
+    if spec.num_nodes is not None and spec.num_nodes > 1:
+        numbered = spec.node_rank is not None
+        hint = f"type --master_addr ADDR, or name the others with {listed}" if numbered else ""
+        what = f"{spec.num_nodes} nodes requested, but only this machine is known"
+        raise BadInputError(what, hint=hint or f"name the others with {listed}", where="--num_nodes")
+    for option, given in (("--no_ssh", spec.by_hand), ("--native_ranks", spec.native_ranks)):
+        if given:
+            raise BadInputError(f"{option} requires a list of nodes", hint=f"give it with {listed}")
+
+
+def refuse_node_rank(spec: JobSpec, nodes: int) -> None:
+    """Refuse ``--node_rank`` where one command starts all nodes: typed on each, it would start as many whole jobs.
+
+    Args:
+        spec: the job.
+        nodes: how many nodes the pool has.
+
+    Raises:
+        BadInputError: the option was given without ``--no_ssh``.
+    """
+    if spec.node_rank not in (None, -1) and not spec.by_hand and (nodes > 1 or spec.node_rank != 0):
+        hint = "one command starts all nodes; to run it on each node yourself, add --no_ssh"
+        raise BadInputError("has an effect only with --no_ssh", hint=hint, where="--node_rank")
+
+
 def of_options(options: Mapping[str, Any]) -> set[str]:
     """The options in use on a command line, given the parsed value of each by its key."""
     used = set()
