@@ -109,10 +109,6 @@ def wrong_arrows(source: str, module: str, is_package: bool = False) -> list[str
     return wrong
 
 
-KNOWN_CIRCLES = [["bireme.tune.model", "bireme.tune.search"]]
-"""Circles that are still to be removed."""
-
-
 def circles(edges: dict[str, set[str]]) -> list[list[str]]:
     """The groups of modules of which each leads to each other one (Tarjan's strongly connected components)."""
     number: dict[str, int] = {}
@@ -157,7 +153,7 @@ def module_graph(sources: dict[str, str]) -> dict[str, set[str]]:
 
 def test_no_circles_of_imports() -> None:
     sources = {name: path.read_text(encoding="utf-8") for name, path in all_modules().items() if name != "bireme"}
-    found = [group for group in circles(module_graph(sources)) if group not in KNOWN_CIRCLES]
+    found = circles(module_graph(sources))
     assert not found, "modules that import each other: " + "; ".join(", ".join(group) for group in found)
 
 

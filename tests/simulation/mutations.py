@@ -68,7 +68,7 @@ def _without_row(state: str, event: str) -> Callable[[], object]:
 _AGENT, _CREW = "bireme.agent.remote:RemoteAgent", "bireme.cluster.cluster_crew:ClusterCrew"
 _NODE, _HEARTBEAT = "bireme.agent.node:NodeProcesses", "bireme.cluster.heartbeat:Heartbeat"
 _OURS, _BLAME = "bireme.cluster.peer_clock:PeerClock.to_ours", "bireme.result.verdict:Verdict._blame"
-_PREFLIGHT = "bireme.cluster.preflight:PreflightCrew"
+_AGENT_CREW = "bireme.cluster.agent_crew:AgentCrew"
 _BOOTSTRAP, _CHANNEL = "bireme.cluster.bootstrap:Bootstrap", "bireme.control.channel:Channel"
 
 MUTATIONS = (
@@ -88,7 +88,7 @@ MUTATIONS = (
         _rewrite(f"{_BOOTSTRAP}._check_answer", "silence.look(due, ", "-silence.since + max(due, "),
         seed=33,
     ),
-    Mutation("silent-before-its-end", _rewrite(f"{_PREFLIGHT}._last_heard", "> owed", "> 1e9"), seed=383),
+    Mutation("silent-before-its-end", _rewrite(f"{_AGENT_CREW}._last_heard", "> owed", "> 1e9"), seed=383),
     Mutation(
         "start-after-the-end",
         _rewrite(f"{_AGENT}._on_start", "self._channel.is_ending", "False"),
@@ -120,7 +120,7 @@ MUTATIONS = (
     Mutation("clock-ignored", _rewrite(_OURS, "min(theirs - self.offset, now)", "now"), seed=12),
     Mutation("blame-the-last", _rewrite(_BLAME, "when < self._when", "when > self._when or news"), seed=12),
     Mutation("blame-the-first-news", _rewrite(_BLAME, "when < self._when", "news"), seed=12),
-    Mutation("end-not-dated-back", _rewrite(f"{_PREFLIGHT}._last_heard", "now - _NEWS", "now"), seed=909),
+    Mutation("end-not-dated-back", _rewrite(f"{_AGENT_CREW}._last_heard", "now - _NEWS", "now"), seed=909),
     Mutation("silence-by-arrival", _rewrite(f"{_HEARTBEAT}._beat", "member.silence.since", "now"), seed=40),
     # The end of all processes.
     Mutation(
@@ -136,7 +136,7 @@ MUTATIONS = (
     Mutation("cut-off-not-stopped", _rewrite(f"{_AGENT}._cut_off", "self._node.stop()", "pass"), seed=14),
     Mutation("ladder-never-kills", _without_row("stopping", "deadline"), seed=5),
     Mutation("strays-spared", _without_row("running", "deserted"), seed=1),
-    Mutation("lost-is-alive", _rewrite(f"{_PREFLIGHT}._declare_lost", 'member.protocol.on("lose")', "pass"), seed=3),
+    Mutation("lost-is-alive", _rewrite(f"{_AGENT_CREW}._declare_lost", 'member.protocol.on("lose")', "pass"), seed=3),
     # Epochs.
     Mutation(
         "old-epoch-let-back", _rewrite(f"{_BOOTSTRAP}.hello", "if hello.earlier:", "if False:"), seed=71, elastic=True

@@ -7,11 +7,11 @@ from typing import Any
 
 from bireme.agent import remote
 from bireme.cluster import many_nodes, preflight
+from bireme.cluster.agent_crew import AgentCrew
 from bireme.cluster.agent_handle import AgentHandle
 from bireme.cluster.bootstrap import Bootstrap
 from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.cluster.node_selection import DeclaredPool, select
-from bireme.cluster.preflight import PreflightCrew
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, Program
 from bireme.resources.hostfile import HostEntry
@@ -234,7 +234,7 @@ class Run:
             raise Violation(f"{agent.name} noticed the silence of the runner only after {awake:.3f} s")
 
 
-class Observed(PreflightCrew):
+class Observed(AgentCrew):
     """What a crew tells the run of its decisions."""
 
     def start(self) -> None:

@@ -54,7 +54,9 @@ class LocalCrew:
         self._terminals: dict[tuple[int, int], int] = {}  # (rank, stream): the descriptor that we read from
         self._files = self._rank_files(log_dir) if log_dir is not None else None
         self._pipes = Pipes(session.loop, self._chunk, session.rested, self._eof, self._maybe_over, rest=session.rest)
-        listener = NodeEvents(self._up, session.down, self._guardian_lost, self._unfit, self._node_over)
+        listener = NodeEvents(
+            up=self._up, down=session.down, guardian_lost=self._guardian_lost, unfit=self._unfit, over=self._node_over
+        )
         self._node = NodeProcesses(
             session.loop,
             node,

@@ -110,8 +110,16 @@ class NodeProcesses:
 
         base = {**environ, **self._plan.env}
         starts = [
-            WorkerStart(worker.argv, {**base, **worker.env}, self._plan.cwd, *fds, worker.cores)
-            for worker, fds in zip(self._plan.workers, pipes, strict=True)
+            WorkerStart(
+                argv=worker.argv,
+                env={**base, **worker.env},
+                cwd=self._plan.cwd,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cores=worker.cores,
+            )
+            for worker, (stdin, stdout, stderr) in zip(self._plan.workers, pipes, strict=True)
         ]
         self._guardian = self._tree.start(
             starts, keep=keep, at_start=prepare, at_loss=self._clean_up, files_limit=files_limit
@@ -191,14 +199,14 @@ class NodeProcesses:
             self.killed += 1
         stopped = self._stopped_at is not None and when >= self._stopped_at
         end = RankEnd(
-            worker.rank,
-            self._plan.host,
-            f"{self._accelerator}:{worker.slot}" if self._accelerator != "cpu" else "cpu",
-            pid,
-            code,
-            by_signal,
-            when - since,
-            stopped,
+            rank=worker.rank,
+            host=self._plan.host,
+            device=f"{self._accelerator}:{worker.slot}" if self._accelerator != "cpu" else "cpu",
+            pid=pid,
+            code=code,
+            by_signal=by_signal,
+            seconds=when - since,
+            stopped=stopped,
             out_of_memory=killed and not stopped and self._tree.ran_out_of_memory(pid),
             recorded=_read_text(worker.env["TORCHELASTIC_ERROR_FILE"]) if code and not stopped else "",
         )

@@ -259,7 +259,9 @@ class RemoteAgent:
             ranks = [worker.rank for worker in plan.workers]
             directory = prepare(self._spec.rank_log_dir)
             self._files = RankFiles(directory, ranks, self._complain)
-        listener = NodeEvents(self._up, self._down, self._guardian_lost, self._unfit, self._node_over)
+        listener = NodeEvents(
+            up=self._up, down=self._down, guardian_lost=self._guardian_lost, unfit=self._unfit, over=self._node_over
+        )
         self._node = NodeProcesses(
             self._loop,
             plan,

@@ -29,7 +29,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
     options = parsed.options
     program = _program(parsed)
     conflicts.refuse(conflicts.of_options(options))
-    return JobSpec(program, **{**_fields(options), **_elastic(options)})
+    return JobSpec(program=program, **{**_fields(options), **_elastic(options)})
 
 
 def nodes_spec(parsed: Parsed) -> JobSpec:
@@ -41,7 +41,7 @@ def nodes_spec(parsed: Parsed) -> JobSpec:
     _number(parsed.options)
     conflicts.refuse(conflicts.of_options(parsed.options))
     target, *args = parsed.command or ("",)
-    return JobSpec(Program(target, tuple(args)), **_fields(parsed.options))
+    return JobSpec(program=Program(target, tuple(args)), **_fields(parsed.options))
 
 
 def tuning_width(options: dict[str, Any]) -> tuple[int | None, int | None]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bireme.cluster.agent_crew import AgentCrew
 from bireme.cluster.node_plans import node_plans
 from bireme.cluster.output_credit import WINDOW, OutputCredit
-from bireme.cluster.preflight import PreflightCrew
 from bireme.cluster.rendezvous_address import RendezvousAddress
 from bireme.control.messages import (
     Down,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from bireme.process.pid_file import PidFile
 
 
-class ClusterCrew(PreflightCrew):
-    """A crew of many nodes. For the arguments see `PreflightCrew`."""
+class ClusterCrew(AgentCrew):
+    """A crew of many nodes. For the arguments see `AgentCrew`."""
 
     def __init__(self, session: Session, job: ClusterJob, pid_file: PidFile, machine: Machine) -> None:
         super().__init__(session, job, pid_file, machine)

@@ -103,7 +103,11 @@ class LauncherProcess:
                 ours.append((our_read, our_write))
                 theirs += [stdin, stdout]
             theirs.append(err_write)
-            starts.append(WorkerStart(argv, dict(self._environ), os.getcwd(), stdin, stdout, err_write))
+            starts.append(
+                WorkerStart(
+                    argv=argv, env=dict(self._environ), cwd=os.getcwd(), stdin=stdin, stdout=stdout, stderr=err_write
+                )
+            )
             self._watch_stderr(index, err_read)
         self._handle = self._start_guardian(
             starts,

@@ -93,7 +93,14 @@ def plan(spec: JobSpec, nodes: Nodes) -> Sketch:
         master_addr=spec.master_addr or ONLY_NODES_KNOW,
         master_port=spec.master_port or DEFAULT_PORT,
     )
-    facts = NodeFacts("", sys.executable, os.getcwd(), 0, ONLY_NODES_KNOW, omp_threads_set=True)
+    facts = NodeFacts(
+        hostname="",
+        interpreter=sys.executable,
+        cwd=os.getcwd(),
+        cores=0,
+        error_dir=ONLY_NODES_KNOW,
+        omp_threads_set=True,
+    )
     return sketch(spec, active, job, lambda name: facts.replace(hostname=name))
 
 

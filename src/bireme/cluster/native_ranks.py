@@ -48,10 +48,24 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
     found_exports = agent_launch.what_travels(spec, environ)
     exported = found_exports.variables
     argv = command(spec, environ, nodes, launcher, executable)
-    worker = WorkerPlan(0, 0, launcher, argv, {"TORCHELASTIC_ERROR_FILE": os.devnull})
+    worker = WorkerPlan(rank=0, local_rank=0, slot=launcher, argv=argv, env={"TORCHELASTIC_ERROR_FILE": os.devnull})
     error_dir = os.path.join(temporary_directory(environ), f"bireme-{os.urandom(6).hex()}")
-    node = NodePlan(launcher, 0, os.getcwd(), {"BIREME_JOB": os.path.basename(error_dir)}, error_dir, (worker,))
-    plan = StartPlan(os.path.basename(error_dir), "cpu", 1, "", 0, (node,))
+    node = NodePlan(
+        host=launcher,
+        node_rank=0,
+        cwd=os.getcwd(),
+        env={"BIREME_JOB": os.path.basename(error_dir)},
+        error_dir=error_dir,
+        workers=(worker,),
+    )
+    plan = StartPlan(
+        job_id=os.path.basename(error_dir),
+        accelerator="cpu",
+        world_size=1,
+        master_addr="",
+        master_port=0,
+        nodes=(node,),
+    )
     options = session.SessionOptions.of(spec.replace(output="raw", fold=False), found_exports.notes())
     # exported variables first: see the note on hydra in bireme.cluster.agent_launch
     inherited = {**exported, **environ, **exported}
@@ -82,11 +96,11 @@ def command(
     )
     names = agent_launch.what_travels(spec, environ).variables
     launch = base.LaunchPlan(
-        tuple(base.HostLaunch(entry.name, entry.user, entry.port) for entry in nodes.entries),
-        rank_command(spec, environ, world),
-        executable,
-        spec.launcher_args,
-        spec.ssh_port,
+        hosts=tuple(base.HostLaunch(name=entry.name, user=entry.user, port=entry.port) for entry in nodes.entries),
+        agent=rank_command(spec, environ, world),
+        program=executable,
+        extra=spec.launcher_args,
+        ssh_port=spec.ssh_port,
         root=os.geteuid() == 0,
     )
     argv = backend.native(launch, tuple(len(slots) for slots in world.values()), tuple(names))

@@ -42,13 +42,13 @@ def node_plans(
         raise BadInputError(what, hint=f"exclude the whole node: --exclude {first.name}", where="--exclude")
     accelerator = first.hello.accelerator
     job = JobFacts(
-        os.urandom(6).hex(),
-        accelerator,
-        devices.visible_variables(accelerator, declared=None not in cluster_job.nodes.slots.values()),
-        spec.accelerator != "auto",
-        first.hello.local_rank_flag,
-        master_addr,
-        spec.master_port or first.hello.port,
+        job_id=os.urandom(6).hex(),
+        accelerator=accelerator,
+        visible_variables=devices.visible_variables(accelerator, declared=None not in cluster_job.nodes.slots.values()),
+        explicit_accelerator=spec.accelerator != "auto",
+        local_rank_flag=first.hello.local_rank_flag,
+        master_addr=master_addr,
+        master_port=spec.master_port or first.hello.port,
     )
     nodes = {member.name: preflight_report.node_facts(member, job.job_id) for member in members}
     plan = start_plan(spec, active, job, nodes)

@@ -145,7 +145,9 @@ class SSHRunner(_AgentRunner):
         for place, (target, line) in enumerate(zip(hosts, lines, strict=True)):
             user, _, host = target.rpartition("@")
             shell = ("sh", "-c", line)
-            plan = LaunchPlan((HostLaunch(host, user or None),), shell, extra=extra, ssh_port=self.args.ssh_port)
+            plan = LaunchPlan(
+                hosts=(HostLaunch(name=host, user=user or None),), agent=shell, extra=extra, ssh_port=self.args.ssh_port
+            )
             (words,) = ssh.BACKEND.commands(plan, {})
             started.append(f"{join(words)} & p{place}=$!")
             pids.append(f"$p{place}")

@@ -53,7 +53,7 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool:
         BadInputError: as `node_selection.find`.
     """
     pool = node_selection.find(spec, environ)
-    return pool if pool is not None else DeclaredPool((HostEntry("localhost"),), _THIS_MACHINE)
+    return pool if pool is not None else DeclaredPool((HostEntry(name="localhost"),), _THIS_MACHINE)
 
 
 def run(
@@ -203,7 +203,8 @@ class ElasticJob:
         except (BadInputError, UnfitError, OSError) as error:
             if number == 0:
                 raise
-            return Outcome(UNFIT, "unfit", 0.0, note=str(error))  # earlier epochs ran: report this as their outcome
+            # Earlier epochs ran: report this as their outcome.
+            return Outcome(exit_code=UNFIT, cause="unfit", seconds=0.0, note=str(error))
         finally:
             self._detach()
 

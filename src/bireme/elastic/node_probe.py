@@ -67,7 +67,7 @@ def main() -> None:
         node_selection.select(spec, pool),
         agent_launch.launcher_name(spec, pool),
         accelerator=asked["accelerator"],
-        exported=Exports(asked["variables"], {}),
+        exported=Exports(variables=asked["variables"], origins={}),
         connect_timeout=max(2, min(CONNECT_TIMEOUT, round(spec.elastic_interval))),  # few are probed at a time
     )
     why = "".join(answer.problems[-1] for answer in found.answers if answer.facts is None)

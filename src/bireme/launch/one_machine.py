@@ -181,13 +181,13 @@ def _prepare_node(
     interpreter, environ = activation.interpreter(spec, environ)
     environ = _with_exports(spec, environ, notes)
     job = JobFacts(
-        os.urandom(6).hex(),
-        accelerator,
-        devices.visible_variables(accelerator, declared=declared),
-        spec.accelerator != "auto",
-        program.check(spec, environ, own_interpreter=activation.own_interpreter(spec)),
-        spec.master_addr or "127.0.0.1",
-        port,
+        job_id=os.urandom(6).hex(),
+        accelerator=accelerator,
+        visible_variables=devices.visible_variables(accelerator, declared=declared),
+        explicit_accelerator=spec.accelerator != "auto",
+        local_rank_flag=program.check(spec, environ, own_interpreter=activation.own_interpreter(spec)),
+        master_addr=spec.master_addr or "127.0.0.1",
+        master_port=port,
     )
     ranks = len(active[host])
     node = node_facts(spec, environ, interpreter, ranks, job.job_id)

@@ -182,7 +182,13 @@ def exports(environ: Mapping[str, str], requests: Sequence[str], home: str, cwd:
     for request in requests:
         for name, value in _requested(request, here):
             variables[name], origins[name] = value, _WHERE
-    return Exports(variables, origins, tuple(passed_over), tuple(distrusted), tuple(loading.values()))
+    return Exports(
+        variables=variables,
+        origins=origins,
+        passed_over=tuple(passed_over),
+        distrusted=tuple(distrusted),
+        loading=tuple(loading.values()),
+    )
 
 
 def python_path(inherited: str, cwd: str) -> str:

@@ -185,7 +185,7 @@ def _node_plan(
         if spec.virtual_local_rank:
             rank_env["LOCAL_RANK"] = "0"
         cores = facts.bound[local_rank] if facts.bound else ()
-        workers.append(WorkerPlan(rank, local_rank, slot, argv, rank_env, cores))
+        workers.append(WorkerPlan(rank=rank, local_rank=local_rank, slot=slot, argv=argv, env=rank_env, cores=cores))
     return NodePlan(
         host=facts.hostname,
         node_rank=node_rank,

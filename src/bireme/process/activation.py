@@ -83,7 +83,14 @@ def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
 
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull, "rb") as nothing:
         argv = (bash, "-c", '. "$1" >&2 && exec env -0', "bash", script)
-        start = WorkerStart(argv, dict(environ), os.getcwd(), nothing.fileno(), out.fileno(), err.fileno())
+        start = WorkerStart(
+            argv=argv,
+            env=dict(environ),
+            cwd=os.getcwd(),
+            stdin=nothing.fileno(),
+            stdout=out.fileno(),
+            stderr=err.fileno(),
+        )
         status = _run(start)
         out.seek(0)
         err.seek(0)

@@ -129,7 +129,9 @@ def start(
         raise UnfitError(f"cannot start a process: {error.strerror}", hint=_FORK_HINT) from None
     if pid == 0:
         try:
-            shared = Shared(command_read, event_write, tuple(keep), at_loss, farewell)
+            shared = Shared(
+                commands=command_read, events=event_write, keep=tuple(keep), at_loss=at_loss, farewell=farewell
+            )
             above = stand_between(shared) if watched and kernel.LINUX else (-1, os.getpid())
             _Guardian(workers, shared, was, mask, *above).run(at_start, at_once)
         except BaseException:

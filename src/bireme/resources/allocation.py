@@ -95,9 +95,9 @@ def _slurm(environ: Mapping[str, str]) -> Allocation | None:
     gpus = _gpus(environ, len(names))
     tasks = {} if gpus or shows_devices(environ) else _tasks(environ, names)
     if environ.get("SLURMD_NODENAME"):
-        entries = tuple(HostEntry(name, slots=tasks.get(name)) for name in names)
+        entries = tuple(HostEntry(name=name, slots=tasks.get(name)) for name in names)
     else:
-        entries = tuple(HostEntry(name, tasks=tasks.get(name, 0)) for name in names)
+        entries = tuple(HostEntry(name=name, tasks=tasks.get(name, 0)) for name in names)
     return Allocation("slurm", entries, gpus or None)
 
 
@@ -161,7 +161,7 @@ def _lsf(environ: Mapping[str, str]) -> Allocation | None:
 def _by_counts(scheduler: Scheduler, counts: Counts, *, use_counts: bool) -> Allocation:
     use_counts = use_counts and any(count > 1 for count, _ in counts.values())
     entries = (
-        HostEntry(name, slots=count if use_counts else None, line=line) for name, (count, line) in counts.items()
+        HostEntry(name=name, slots=count if use_counts else None, line=line) for name, (count, line) in counts.items()
     )
     return Allocation(scheduler, tuple(entries))
 

@@ -130,7 +130,9 @@ def discover(accelerator: str, environ: Mapping[str, str], root: str = "/") -> D
                 variable, visible = _ROCR, ()
         if visible == () and not asked:
             return _cpu(f"{variable} leaves no device visible", variable)
-        return Devices(kind, found.ids, visible, found.names, found.uuids, variable)
+        return Devices(
+            accelerator=kind, ids=found.ids, visible=visible, names=found.names, uuids=found.uuids, variable=variable
+        )
     if accelerator in _NOUNS:
         raise BadInputError(f"no {_NOUNS[accelerator]} was found on this machine", hint=_USE_CPU, where=_OPTION)
     return _cpu("" if asked else "no accelerator found")
@@ -211,7 +213,9 @@ def slot_aliases(devices: Devices) -> dict[str, str]:
 
 
 def _cpu(reason: str, variable: str = "") -> Devices:
-    return Devices("cpu", _numbered(usable()), () if variable else None, variable=variable, reason=reason)
+    return Devices(
+        accelerator="cpu", ids=_numbered(usable()), visible=() if variable else None, variable=variable, reason=reason
+    )
 
 
 def _cpu_slots(devices: Devices, num_gpus: int | None, filtered: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:

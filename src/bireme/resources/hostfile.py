@@ -122,7 +122,7 @@ def parse_hosts(text: str, *, where: str = "--hosts") -> tuple[HostEntry, ...]:
     for piece in split_outside_brackets(text):
         host, slots = _and_slots(piece.strip(), where)
         user, names = _hosts(host, where, "hosts are separated by commas, as in node[1-4]:8,other:2")
-        entries += (HostEntry(name, user, None, slots) for name in names)
+        entries += (HostEntry(name=name, user=user, port=None, slots=slots) for name in names)
         if len(entries) > MOST_HOSTS:
             raise _too_many(where)
     _refuse_doubles(entries, where)
@@ -199,7 +199,9 @@ def _on_line(words: list[str], line: int, where: str) -> Iterable[HostEntry]:
     if most is not None and not given.get("slots", most + 1) <= most:
         what = f"max_slots={most} needs slots=N of at most {most}"
         raise BadInputError(what, hint="slots= is the number that is used; max_slots= may be left out", where=where)
-    return [HostEntry(name, user, given.get("port"), given.get("slots"), line) for name in names]
+    return [
+        HostEntry(name=name, user=user, port=given.get("port"), slots=given.get("slots"), line=line) for name in names
+    ]
 
 
 def _and_slots(piece: str, where: str) -> tuple[str, int | None]:

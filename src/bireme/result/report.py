@@ -118,7 +118,7 @@ def _text(stderr: bytes) -> str:
     if "\x1b" in text:
         import re
 
-        text = re.sub(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))", "", text)
+        text = re.sub(r"\x1b\[[0-9;:]*m", "", text)  # colours; the console shows other escapes by their numbers
     if "[rank" not in text:
         return text
     return "".join(map(_without_rank, text.splitlines(keepends=True)))

@@ -33,14 +33,21 @@ def of_error(error: Exception, seconds: float) -> dict[str, Any]:
         seconds: from the job's start to its end.
     """
     if not isinstance(error, BiremeError):
-        return of_outcome(Outcome(BiremeError.code, "internal error", seconds, note=f"{type(error).__name__}: {error}"))
+        return of_outcome(
+            Outcome(
+                exit_code=BiremeError.code,
+                cause="internal error",
+                seconds=seconds,
+                note=f"{type(error).__name__}: {error}",
+            )
+        )
     cause: Cause = "unfit" if error.code == UNFIT else "internal error"
-    return of_outcome(Outcome(error.code, cause, seconds, note=str(error), hosts=error.hosts))
+    return of_outcome(Outcome(exit_code=error.code, cause=cause, seconds=seconds, note=str(error), hosts=error.hosts))
 
 
 def is_one(report: Any) -> bool:
     """Whether data that was read is a report: every field is present and of the right type."""
-    if not _has_fields(report, Outcome(0, "ok", 0.0)):
+    if not _has_fields(report, Outcome(exit_code=0, cause="ok", seconds=0.0)):
         return False
     ends = [*report["ends"], *([] if report["first"] is None else [report["first"]])]
     if report["cause"] == "rank failed" and not report["first"]:
@@ -49,7 +56,7 @@ def is_one(report: Any) -> bool:
     return words and all(_has_fields(end, _END) for end in ends)
 
 
-_END = RankEnd(0, "", "", 0, 0, False, 0.0, False)
+_END = RankEnd(rank=0, host="", device="", pid=0, code=0, by_signal=False, seconds=0.0, stopped=False)
 
 
 def _has_fields(data: Any, example: Value) -> bool:

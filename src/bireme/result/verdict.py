@@ -124,7 +124,17 @@ class Verdict:
         code = first.code if first is not None else self._own_code()
         ends = tuple(self._ends[rank] for rank in sorted(self._ends))
         return Outcome(
-            code, self.cause, seconds, ends, first, self.signum, killed, stuck, logs, self.note, hosts=self.hosts
+            exit_code=code,
+            cause=self.cause,
+            seconds=seconds,
+            ends=ends,
+            first=first,
+            signum=self.signum,
+            killed=killed,
+            stuck=stuck,
+            logs=logs,
+            note=self.note,
+            hosts=self.hosts,
         )
 
     def _blame_the_unseen(self) -> None:

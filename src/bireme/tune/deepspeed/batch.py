@@ -98,7 +98,7 @@ def read_batch(config: Config, world: int, args: Sequence[str] = ()) -> Batch:
             where=config.document.where(TRAIN),
         )
     batch = Batch(
-        parallel,
+        parallel=parallel,
         micro=micro,
         least=section.min_train_micro_batch_size_per_gpu,
         most=_most(config, parallel),
