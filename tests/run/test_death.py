@@ -194,11 +194,12 @@ with open("mark.tmp", "w") as file:
 os.rename("mark.tmp", "mark")
 while not os.path.exists("go"):
     pass
+os._exit(3)
 """
 
 
 def test_what_a_daemon_has_started_for_a_rank_is_found_by_its_mark(stage, script, tmp_path):
-    """It is below nobody of the job: no tree, no group and no parent leads to it. Another job's stays."""
+    """It is below nobody of the job: no tree, no group and no parent leads to it. A failed job finds it; another's stays."""
     process = stage.start("run", "--num_gpus", "1", script(MARKED), cwd=tmp_path)
     wait_for((tmp_path / "mark").exists, "the rank")
     mark = (tmp_path / "mark").read_text()
@@ -208,7 +209,7 @@ def test_what_a_daemon_has_started_for_a_rank_is_found_by_its_mark(stage, script
         started.stdout.readline()
     (tmp_path / "go").touch()
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+    assert process.returncode == 3, err
     assert ours.wait(30) == -signal.SIGKILL
     assert others.poll() is None
 
