@@ -155,7 +155,7 @@ def test_our_command(ssh_cluster: Testbed, host: str, monkeypatch: pytest.Monkey
 
 
 def test_shared_directory(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    ssh_cluster["login"].run("echo hello > greeting; echo mine > /tmp/mine", cwd=str(shared_dir))
+    ssh_cluster["login"].run("echo hello > greeting; echo mine > /tmp/of-login", cwd=str(shared_dir))
     assert ssh_cluster["node4"].run(["cat", f"{shared_dir}/greeting"]).stdout == "hello\n"
     assert (shared_dir / "greeting").read_text() == "hello\n"
-    assert ssh_cluster["node4"].run(["cat", "/tmp/mine"], check=False).returncode
+    assert ssh_cluster["node4"].run(["cat", "/tmp/of-login"], check=False).returncode

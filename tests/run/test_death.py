@@ -199,7 +199,7 @@ os._exit(3)
 
 
 def test_what_a_daemon_has_started_for_a_rank_is_found_by_its_mark(stage, script, tmp_path):
-    """It is below nobody of the job: no tree, no group and no parent leads to it. A failed job finds it; another's stays."""
+    """It is below nobody of the job: no tree, no group and no parent leads to it. What has another mark stays."""
     process = stage.start("run", "--num_gpus", "1", script(MARKED), cwd=tmp_path)
     wait_for((tmp_path / "mark").exists, "the rank")
     mark = (tmp_path / "mark").read_text()
