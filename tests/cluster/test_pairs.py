@@ -103,6 +103,8 @@ def play(jobs: Jobs, pair: tuple[str, str], when: str, later: float) -> tuple[in
 def jobs(request: pytest.FixtureRequest) -> Iterator[Jobs]:
     """With one node that takes its time to answer, so that there is a time of connecting."""
     jobs = Jobs.on(request, "ssh")
+    for host in jobs.testbed.hosts.values():  # tests that cut a host's power leave files of their jobs there
+        host.run("rm -rf /tmp/bireme-* /tmp/*.deepspeed")
     with far(jobs.testbed["node3"], 20):
         yield jobs
 

@@ -260,6 +260,8 @@ def test_log_of_a_failed_job_is_named(ssh_cluster: Testbed, shared_dir: Path) ->
 def test_pid_file(ssh_cluster: Testbed, shared_dir: Path) -> None:
     """``/tmp/<pid>.deepspeed`` is there while the job runs, on the machine of the command alone."""
     jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    for host in ssh_cluster.hosts.values():  # a command that a test has killed may have left one
+        host.run("rm -f /tmp/*.deepspeed")
     process = jobs.start("--save_pid", SCENE, "exit3", "go")
     read_lines(process, 6, "ready")
     (runner,) = children(process.pid)
