@@ -30,13 +30,13 @@ _SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_MCPU_HO
 
 
 class ThisMachine(Value):
-    """On this machine, without agents. ``declared``: as the pool declares it; ``None``: there is no pool."""
+    """The job runs on this machine, without agents. ``declared``: its entry in the pool, if there is one."""
 
     declared: one_machine.Declared | None = None
 
 
 class ByHand(Value):
-    """The part of one node, as the command is typed on each (``--no_ssh``).
+    """Only this node's part of the job runs: the command is typed on each node (``--no_ssh``).
 
     Attributes:
         nodes: all nodes.
@@ -50,14 +50,14 @@ class ByHand(Value):
 
 
 class Agents(Value):
-    """On these nodes, through agents that the launcher starts."""
+    """The job runs on these nodes, through agents that the launcher starts."""
 
     nodes: Nodes
     launcher: str
 
 
 class NativeRanks(Value):
-    """On these nodes, where the launcher starts every rank itself (``--native_ranks``)."""
+    """The job runs on these nodes, where the launcher starts every rank itself (``--native_ranks``)."""
 
     nodes: Nodes
     launcher: str
@@ -77,7 +77,7 @@ def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
 
     nodes = node_selection.select(spec, pool)
     if spec.by_hand:
-        world = nodes.world(hint="add slots=N: --no_ssh cannot ask it")
+        world = nodes.world()
         assert spec.node_rank is not None
         return ByHand(nodes, world, spec.node_rank)
     launcher = agent_launch.launcher_name(spec, pool)
@@ -87,7 +87,7 @@ def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
 
 
 def declared_pool(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | None:
-    """The declared pool; ``None``: there is none. Modules that read a pool are imported only where one is declared."""
+    """The declared pool; ``None``: there is none. Modules that read a pool are imported only if one is declared."""
     declared = spec.hosts or spec.hostfile is not None or os.path.exists(_DEFAULT_HOSTFILE)
     pool = None
     if declared or any(name in environ for name in _SCHEDULERS):
@@ -138,7 +138,7 @@ def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
 
 
 def plan(spec: JobSpec, environ: Mapping[str, str], place: Placement) -> Sketch:
-    """What :func:`run` would start, as far as it is known before the nodes have been asked.
+    """The plan of what :func:`run` would start, as far as it is known before the nodes have been asked.
 
     Args:
         spec: the job.

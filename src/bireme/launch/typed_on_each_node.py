@@ -2,7 +2,7 @@
 
 Either the command has the number of the node (``--nnodes 2 --node_rank 0 --master_addr A``), or PyTorch numbers the
 nodes (``--nnodes 2 --rdzv_endpoint A:P``). Every node has as many slots as this one. PyTorch's agent starts the ranks
-where it numbers the nodes, and where the job may be restarted, because one node alone cannot restart the others.
+if it numbers the nodes, or if the job may be restarted: one node alone cannot restart the others.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class _Part(Value):
 
 
 def applies(spec: JobSpec, environ: Mapping[str, str]) -> bool:
-    """Whether the command is to be taken as typed on each node.
+    """Whether this command starts only its own node's part of the job.
 
-    Where there is a pool, and no node was numbered, one command starts the whole job, unless ``srun`` or the like has
-    started it several times: ``srun torchrun --nnodes 2 --rdzv_endpoint A:P`` is the usual line for that.
+    It starts the whole job if there is a pool and the command has no node number. The exception is a command that
+    ``srun`` or the like has started several times, as in ``srun torchrun --nnodes 2 --rdzv_endpoint A:P``.
     """
     if spec.rendezvous != "c10d":
         return spec.rendezvous == "static"
@@ -57,7 +57,7 @@ def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
 
 
 def plan(spec: JobSpec, environ: Mapping[str, str]) -> Sketch:
-    """What :func:`run` would start.
+    """The plan of what :func:`run` would start.
 
     Raises:
         BadInputError: as :func:`run`.
