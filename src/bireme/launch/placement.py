@@ -64,7 +64,7 @@ class NativeRanks(Value):
 
 
 class Epochs(Value):
-    """Each epoch of the job runs on the nodes that are available then (elastic training); `bireme.elastic` finds them."""
+    """Each epoch of the job runs on the nodes available then (elastic training); `bireme.elastic` finds them."""
 
 
 def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
