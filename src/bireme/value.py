@@ -1,7 +1,7 @@
 """The base class of immutable values, like frozen dataclasses but cheap to import.
 
-Importing ``dataclasses`` takes 15 to 25 ms and ``typing`` another 5 to 10 ms: more than everything else between the
-command and the first worker. Type checkers treat this base class like a dataclass (:pep:`681`).
+Importing ``dataclasses`` and ``typing`` would take a large part of the time between the command and the first worker
+(``docs/architecture.md`` has the costs). Type checkers treat this base class like a dataclass (:pep:`681`).
 """
 
 from __future__ import annotations

@@ -303,7 +303,7 @@ def remove_files(paths: Sequence[str]) -> None:
 
 
 def remove_flat_directory(path: str) -> None:
-    """Remove a directory that holds only files; symbolic links are not followed (``shutil`` costs 10 ms to import)."""
+    """Remove a directory that holds only files; symbolic links are not followed (``shutil`` is slow to import)."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DeferredSignals:
-    """While entered, keeps the first stop signal instead of letting it end the process.
+    """A context manager that keeps the first stop signal instead of letting it end the process.
 
     A session installs its own handlers and restores these at its end. Outside the main thread this does nothing.
 

@@ -1,4 +1,4 @@
-"""The crew of one epoch: a cluster crew that can begin without some of its nodes, and whose ending is not the job's."""
+"""The crew of one epoch: a cluster crew that can begin without some of its nodes. Its end need not end the job."""
 
 from __future__ import annotations
 

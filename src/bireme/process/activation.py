@@ -79,7 +79,7 @@ def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
     bash = find_executable("bash", environ)
     if not bash:
         raise BadInputError(f"cannot source {script}: no bash on PATH", where=_WHERE)
-    import tempfile  # only here: it costs 9 ms
+    import tempfile  # only here: it is slow to import
 
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull, "rb") as nothing:
         argv = (bash, "-c", '. "$1" >&2 && exec env -0', "bash", script)

@@ -33,7 +33,7 @@ if LINUX:
 
 
 def become_subreaper(on: bool = True) -> None:
-    """Make orphans below this process its children instead of init's, where the system can."""
+    """Make orphans below this process its children instead of init's, if the system can."""
     if LINUX:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
