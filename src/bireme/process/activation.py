@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
+from bireme import signals as signal
 from bireme.errors import BadInputError
 from bireme.process import guardian
 from bireme.process.worker import WorkerStart
