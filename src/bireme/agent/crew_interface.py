@@ -1,4 +1,4 @@
-"""What a crew has to provide: it runs the ranks of a session, on this machine or on many nodes.
+"""The interface of a crew, which runs the ranks of a session, on this machine or on many nodes.
 
 For type checkers only: nothing imports it when the program runs.
 """
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Crew(Protocol):
-    """Runs the ranks. It calls the session's methods as things happen, ``gone()`` and ``over()`` last."""
+    """Runs the ranks, and reports events by calling the session's methods, ``gone()`` and ``over()`` last."""
 
     @property
     def killed(self) -> int:
