@@ -67,7 +67,17 @@ def run_command(
     on_restart: Callable[[Outcome, JobSpec], object] = lambda *_: None,
     on_change: Callable[[Outcome, str], object] = lambda *_: None,
 ) -> Outcome:
-    """As :func:`run`, for the command line: its errors name options, and Ctrl+C is an outcome."""
+    """Run a job for the command line: unlike with :func:`run`, errors name options, and Ctrl+C is an outcome.
+
+    Args:
+        spec: the job.
+        environ: the environment that the ranks inherit; by default that of this process.
+        on_restart: called before each restart, with the outcome of the last attempt and the job that is started next.
+        on_change: called between two epochs of an elastic job, with the outcome of the old and the reason for the new.
+
+    Raises:
+        BadInputError: the job cannot be run as described; nothing has been started.
+    """
     conflicts.refuse(conflicts.of_job(spec))
     environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
     place = placement.resolve(spec, environ)

@@ -1,4 +1,4 @@
-"""What a crew has to provide: it runs the ranks of a session, on this machine or on many nodes.
+"""The interface of a crew, which runs the ranks of a session, on this machine or on many nodes.
 
 A crew derived from `Crew` inherits methods that do nothing; it has to have ``start`` and ``stop``. `LocalCrew` has all
 methods itself and is not derived, so that a job on one machine does not import this module.
@@ -14,7 +14,7 @@ else:
 
 
 class Crew(Protocol):
-    """Runs the ranks. It calls the session's methods as things happen, ``gone()`` and ``over()`` last."""
+    """Runs the ranks, and reports events by calling the session's methods, ``gone()`` and ``over()`` last."""
 
     @property
     def killed(self) -> int:

@@ -1,8 +1,7 @@
-"""The session of a job, from its start to its outcome: reacts to ends of ranks and their output.
+"""The session of a job, from its start to its outcome: reacts to the ends of ranks, and passes on their output.
 
-The ranks are run by a *crew*: that of this machine (:mod:`bireme.agent.crew`), or the agents of many nodes
-(:mod:`bireme.cluster.cluster_crew`). Signals have a file of their own
-(:mod:`bireme.agent.job_signals`).
+A *crew* runs the ranks: that of this machine (:mod:`bireme.agent.crew`), or the agents of many nodes
+(:mod:`bireme.cluster.cluster_crew`). :mod:`bireme.agent.job_signals` reacts to signals.
 """
 
 from __future__ import annotations
@@ -201,7 +200,13 @@ class Session:
         return self._gone or done or self.verdict.stopping
 
     def chunk(self, rank: int, number: int, data: bytes) -> None:
-        """Take a chunk of a rank's output."""
+        """Take a chunk of a rank's output.
+
+        Args:
+            rank: the rank.
+            number: 1 for stdout, 2 for stderr.
+            data: the bytes.
+        """
         assert self._output is not None
         self._output.feed(rank, number, data)
         if self.console.full:

@@ -69,7 +69,13 @@ class _Stream:
 
 
 class JobOutput:
-    """The output of all ranks of a job, wherever they run."""
+    """The output of all ranks of a job, wherever they run.
+
+    Args:
+        loop: the event loop.
+        console: where the output is shown.
+        style: how it is shown.
+    """
 
     def __init__(self, loop: Loop, console: Console, style: Style) -> None:
         self._loop, self._console, self._style = loop, console, style
@@ -78,7 +84,14 @@ class JobOutput:
         self._folders = {OUT: Folder(), ERR: Folder()}
 
     def add(self, rank: int, host: str, number: int, *, shown: bool = True) -> None:
-        """Expect output of a rank's stdout (1) or stderr (2); ``shown``: not left out by ``--local_ranks_filter``."""
+        """Prepare for the output of one stream of a rank.
+
+        Args:
+            rank: the rank.
+            host: its node.
+            number: 1 for stdout, 2 for stderr.
+            shown: whether ``--local_ranks_filter`` lets the rank's output through.
+        """
         style, mode = self._style, self._style.effective
         terminal = self._console.is_terminal(number)
         labelled = mode == "prefix" or style.timestamps
@@ -116,7 +129,13 @@ class JobOutput:
         return min((window.columns for window in windows if window is not None), default=0)
 
     def feed(self, rank: int, number: int, chunk: bytes) -> None:
-        """Take a chunk of a rank's output."""
+        """Take a chunk of a rank's output.
+
+        Args:
+            rank: the rank.
+            number: 1 for stdout, 2 for stderr.
+            chunk: the bytes.
+        """
         stream = self._streams[rank, number]
         if number == ERR:
             stream.tail = chunk[-_TAIL:] if len(chunk) >= _TAIL else (stream.tail + chunk)[-_TAIL:]

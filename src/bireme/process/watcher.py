@@ -77,7 +77,7 @@ def _sweep(shared: Shared, guardian: int) -> None:
 
 
 def _await_agent(shared: Shared) -> NoReturn:
-    """Wait until the agent has read what ranks recorded and removed the files; do that if it dies before."""
+    """Wait until the agent has read what ranks recorded and removed the files; remove them if it dies first."""
     os.close(shared.events)
     while data := os.read(shared.commands, 65536):
         if data.endswith(b"gone\n"):

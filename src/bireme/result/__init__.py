@@ -1,0 +1,1 @@
+"""What a job has come to: ends of ranks, verdict, outcome, report."""
