@@ -9,8 +9,9 @@ from __future__ import annotations
 import heapq
 import os
 import select
-import signal
 import time
+
+from bireme import signals as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
 
+from bireme import signals as signal
 from bireme.planning.environment import MARK
 from bireme.process.stop_ladder import Ladder
 from bireme.process.worker import WorkerStart

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import _socket
 import json
-import signal
 
+from bireme import signals as signal
 from bireme.errors import BiremeError
 from bireme.job import JobSpec
 from bireme.planning.start import NodePlan

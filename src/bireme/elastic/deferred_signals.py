@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 
+from bireme import signals as signal
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 
 TYPE_CHECKING = False

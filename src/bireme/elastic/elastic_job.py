@@ -16,9 +16,8 @@ from bireme.backends import base
 from bireme.cluster import agent_launch, many_nodes, node_selection
 from bireme.cluster.node_selection import DeclaredPool
 from bireme.elastic.control_socket import ControlSocket
+from bireme.elastic.crews import EpochCrew, IdleCrew
 from bireme.elastic.deferred_signals import DeferredSignals
-from bireme.elastic.epoch_crew import EpochCrew
-from bireme.elastic.idle_crew import IdleCrew
 from bireme.elastic.membership_monitor import MembershipMonitor, PoolFile
 from bireme.elastic.roster import Roster
 from bireme.errors import UNFIT, BadInputError, UnfitError

@@ -15,7 +15,7 @@ from bireme.planning.start_facts import JobFacts
 from bireme.planning.trust import may_find_env_file
 from bireme.process import activation
 from bireme.process.pid_file import PidFile
-from bireme.resources import devices, extension_locks, filters, program
+from bireme.resources import devices, extension_locks, program
 from bireme.resources.rendezvous_port import lease_named_port, lease_port
 from bireme.value import Value
 
@@ -120,6 +120,10 @@ def own_slots(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
 def _slots_left(spec: JobSpec, found: devices.Devices, name: str) -> tuple[Pool, tuple[str, ...]]:
     """The slots that filters and ``--num_gpus`` leave of this machine, and messages; ``name``: its name in the pool."""
     slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=bool(spec.include or spec.exclude))
+    if slots and not spec.include and not spec.exclude:
+        return {name: slots}, notes
+    from bireme.resources import filters
+
     active = filters.apply_filters(
         {name: slots},
         spec.include,

@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import stat
 
-from bireme.resources.users import name_of
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +46,8 @@ def reason_to_pass_over(path: str, fd: int = -1) -> str:
     link, found = os.lstat(path), os.stat(path) if fd < 0 else os.fstat(fd)
     for what, owner in (("it", found.st_uid), ("the link", link.st_uid)):
         if owner not in (0, os.geteuid()):
+            from bireme.resources.users import name_of
+
             return f"{what} belongs to {name_of(owner)}"
     if found.st_mode & stat.S_IWOTH:
         return "everyone can write to it"

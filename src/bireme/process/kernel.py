@@ -7,10 +7,11 @@ consequences).
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from itertools import pairwise
+
+from bireme import signals as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ both are dead. It reads the agent's commands once the guardian is dead.
 from __future__ import annotations
 
 import os
-import signal
 import time
 
+from bireme import signals as signal
 from bireme.process import cgroup, kernel
 from bireme.value import Value
 
