@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 class Shared(Value):
     """What both watcher and guardian need.
 
-    ``commands`` and ``events`` are the guardian's ends of its pipes; for the rest see
-    :func:`bireme.process.guardian.start`.
+    Attributes:
+        commands: the guardian's end of the pipe of commands.
+        events: the guardian's end of the pipe of events.
+        keep: descriptors to hold as long as any process lives.
+        at_loss: called after the processes were killed.
+        farewell: seconds between SIGTERM and SIGKILL if the agent is lost.
     """
 
     commands: int
