@@ -119,6 +119,22 @@ def test_a_variable_that_cannot_be_read(stage, script):
 # -- typed on each node, without a list of nodes ---------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("node", "address", "says"),
+    [
+        ("1", "no.such.host", "--master_addr: no such address: 'no.such.host'"),
+        ("0", "192.0.2.1", "--master_addr: 192.0.2.1 is not an address of this machine"),
+        ("1", "192.0.2.1", ""),
+    ],
+)
+def test_an_address_where_the_nodes_cannot_meet(stage, script, node, address, says):
+    """A warning: in Kubernetes a name may be known only a little later."""
+    words = ("--nnodes=2", "--node_rank", node, "--output=raw")
+    done = stage.run("run", *words, "--master_addr", address, script("print(1)"))
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert done.stderr == (f"bireme: {says}\n" if says else "")
+
+
 def test_numbered_nodes(script, tmp_path):
     """``--nnodes 2 --node_rank K --master_addr A`` on each: two commands, one world."""
     port = free_ports(1)
