@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from signal import SIGINT
 
 from bireme.agent import session
 from bireme.errors import BadInputError
 from bireme.launch import placement
 from bireme.options import conflicts
 from bireme.resources import program
+from bireme.signals import SIGINT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,23 +67,30 @@ def run_command(
     on_restart: Callable[[Outcome, JobSpec], object] = lambda *_: None,
     on_change: Callable[[Outcome, str], object] = lambda *_: None,
 ) -> Outcome:
-    """As :func:`run`, for the command line: its errors name options, and Ctrl+C is an outcome."""
+    """Run a job for the command line: unlike with :func:`run`, errors name options, and Ctrl+C is an outcome.
+
+    Args:
+        spec: the job.
+        environ: the environment that the ranks inherit; by default that of this process.
+        on_restart: called before each restart, with the outcome of the last attempt and the job that is started next.
+        on_change: called between two epochs of an elastic job, with the outcome of the old and the reason for the new.
+
+    Raises:
+        BadInputError: the job cannot be run as described; nothing has been started.
+    """
     conflicts.refuse(conflicts.of_job(spec))
     environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
-    if spec.rendezvous:
-        from bireme.launch import typed_on_each_node
-
-        if typed_on_each_node.applies(spec, environ):
-            return typed_on_each_node.run(spec, environ)
-    if spec.elastic and not spec.by_hand:
+    place = placement.resolve(spec, environ)
+    if isinstance(place, placement.Epochs):
         from bireme.elastic import elastic_job
 
         return elastic_job.run(spec, environ, on_change)
-    if not spec.restarts or spec.elastic:  # with --no_ssh, PyTorch's agent restarts the ranks
-        return placement.run(spec, environ)
+    by_torchrun = isinstance(place, placement.ByHand) and place.spec.elastic  # PyTorch's agent restarts the ranks
+    if not spec.restarts or by_torchrun:
+        return placement.run(spec, environ, place)
     from bireme.launch import restarts
 
-    return restarts.run(spec, environ, on_restart)
+    return restarts.run(spec, environ, place, on_restart)
 
 
 def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
@@ -108,16 +115,7 @@ def preview(spec: JobSpec, environ: Mapping[str, str] | None = None) -> tuple[Sk
     """
     conflicts.refuse(conflicts.of_job(spec))
     environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
-    if spec.rendezvous:
-        from bireme.launch import typed_on_each_node
-
-        if typed_on_each_node.applies(spec, environ):
-            return typed_on_each_node.plan(spec, environ), None
-    if spec.elastic:  # the given address is used only while it is the first node's
-        run_id = spec.run_id or "<made at the start>"
-        spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
-    place = placement.resolve(spec, environ)
-    return placement.plan(spec, environ, place), placement.launcher_commands(spec, environ, place)
+    return placement.preview(spec, environ)
 
 
 def _inherited() -> Mapping[str, str]:

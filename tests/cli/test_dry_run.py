@@ -72,6 +72,16 @@ def test_what_is_printed_is_what_a_rank_gets(stage, script, tmp_path):
         assert environ[name] == value or name in NEW_EACH_TIME, name
 
 
+def test_by_hand_it_is_the_part_of_this_node(stage, witness):
+    """With ``--no_ssh`` the plan is what this command would start, and it refuses what that would refuse."""
+    words = ("--hosts", "a:1,b:2", "--no_ssh", "--node_rank")
+    found = plan(stage, *words, "1", witness)
+    assert [(node["node_rank"], len(node["workers"])) for node in found["nodes"]] == [(1, 2)]
+    assert (found["world_size"], found["master_addr"], found["launch"]) == (3, "a", [])
+    done = stage.run("run", "--dry_run", *words, "2", witness)
+    assert (done.returncode, done.stdout) == (2, "") and "--node_rank: no such node: 2" in done.stderr
+
+
 def test_the_command_can_be_pasted_into_a_shell(stage, witness):
     hard = ["a b", "'", '"', "$HOME", "*", "a\nb", ""]
     done = stage.run("run", "--dry_run", witness, *hard)

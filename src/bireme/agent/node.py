@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
 
+from bireme import signals as signal
 from bireme.planning.environment import MARK
 from bireme.process.stop_ladder import Ladder
 from bireme.process.worker import WorkerStart
@@ -303,7 +303,7 @@ def remove_files(paths: Sequence[str]) -> None:
 
 
 def remove_flat_directory(path: str) -> None:
-    """Remove a directory that holds only files; symbolic links are not followed (``shutil`` costs 10 ms to import)."""
+    """Remove a directory that holds only files; symbolic links are not followed (``shutil`` is slow to import)."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

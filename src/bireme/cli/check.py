@@ -16,7 +16,7 @@ from bireme.options.table import select
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.job import JobSpec
-    from bireme.launch.placement import Agents, ByHand, NativeRanks
+    from bireme.launch.placement import Agents, NativeRanks
 
 
 def main(argv: list[str]) -> int:
@@ -32,16 +32,17 @@ def main(argv: list[str]) -> int:
 
     # Where nodes are declared, all of them are asked through agents, also this machine if it is the only one.
     place = placement.resolve(spec.replace(force_multi=True), os.environ)
-    return _check_here(spec) if isinstance(place, placement.ThisMachine) else _check_nodes(spec, place)
+    if isinstance(place, (placement.Agents, placement.NativeRanks)):
+        return _check_nodes(spec, place)
+    return _check_here(spec)
 
 
-def _check_nodes(spec: JobSpec, place: ByHand | Agents | NativeRanks) -> int:
+def _check_nodes(spec: JobSpec, place: Agents | NativeRanks) -> int:
     """Check nodes through agents; return 0 if all are fit, else 1."""
-    from bireme.cluster import agent_launch, preflight_report
+    from bireme.cluster import preflight_report
     from bireme.cluster.preflight import preflight
 
-    nodes = place.nodes
-    found = preflight(spec, os.environ, nodes, agent_launch.launcher_name(spec, nodes.pool))
+    found = preflight(spec, os.environ, place.nodes, place.launcher)
     if found.outcome.exit_code != OK:
         report(found.outcome)
         return 1

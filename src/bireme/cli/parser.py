@@ -1,7 +1,7 @@
 """Reads a command line by the table of options.
 
-``argparse`` is not used: importing it takes 10 ms of the 60 ms that a launch takes, it also reads the script's
-arguments (an ambiguous prefix there would be an error here), and it knows one spelling of each name.
+``argparse`` is not used: it is slow to import (``docs/architecture.md`` has the costs), it also reads the script's
+arguments (an ambiguous prefix there would be an error here), and it knows only one spelling of each name.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def _elastic(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(options: dict[str, Any]) -> int | None:
-    """``--num_nodes`` where it cannot be a range."""
+    """The value of ``--num_nodes``, which must not be a range here."""
     number: int | tuple[int, int] | None = options["num_nodes"]
     if isinstance(number, tuple):
         raise BadInputError("a range is only for elastic training with bireme run", where="--num_nodes")
@@ -113,7 +113,7 @@ def _program(parsed: Parsed) -> Program:
 
 
 def _slots(options: dict[str, Any]) -> dict[str, Any]:
-    """Slots per node, and the accelerator where a word of torchrun (``cpu``, ``xpu``) chooses it."""
+    """Slots per node, and the accelerator if a word of torchrun (``cpu``, ``xpu``) chooses it."""
     number, ids = options.get("num_gpus"), options.get("gpu_ids")
     if number == "xpu":
         return {"accelerator": "xpu", "num_gpus": None}
@@ -132,10 +132,10 @@ def _slots(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _for_each(processes: int, nodes: int | tuple[int, int]) -> int:
-    """Ranks on each node, of accelerate's number for all nodes together."""
+    """The number of ranks on each node, from accelerate's number for all nodes together."""
     if isinstance(nodes, tuple) or processes % nodes:
         what = f"{processes} processes cannot be shared equally by the nodes"
-        raise BadInputError(what, hint="give --num_gpus, the ranks on each node", where="--num_processes")
+        raise BadInputError(what, hint="use --num_gpus N, the number of ranks on each node", where="--num_processes")
     return processes // nodes
 
 

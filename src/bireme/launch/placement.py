@@ -23,44 +23,48 @@ if TYPE_CHECKING:
     from bireme.resources.pool import Pool
     from bireme.result.outcome import Outcome
 
-    Placement: TypeAlias = "ThisMachine | ByHand | Agents | NativeRanks"
+    Placement: TypeAlias = "ThisMachine | ByHand | Agents | NativeRanks | Epochs"
 
 _DEFAULT_HOSTFILE = "/job/hostfile"
 _SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS")
 
 
 class ThisMachine(Value):
-    """On this machine, without agents. ``declared``: as the pool declares it; ``None``: there is no pool."""
+    """The job runs on this machine, without agents. ``declared``: its entry in the pool, if there is one."""
 
     declared: one_machine.Declared | None = None
 
 
 class ByHand(Value):
-    """The part of one node, as the command is typed on each (``--no_ssh``).
+    """Only this node's part of the job runs: the command is typed on each node, with ``--no_ssh`` or as for torchrun.
 
     Attributes:
-        nodes: all nodes.
-        world: the slots of each.
+        spec: the job as this node carries it out.
+        world: the slots of each node.
         node_rank: the number of this node.
     """
 
-    nodes: Nodes
+    spec: JobSpec
     world: Pool
     node_rank: int
 
 
 class Agents(Value):
-    """On these nodes, through agents that the launcher starts."""
+    """The job runs on these nodes, through agents that the launcher starts."""
 
     nodes: Nodes
     launcher: str
 
 
 class NativeRanks(Value):
-    """On these nodes, where the launcher starts every rank itself (``--native_ranks``)."""
+    """The job runs on these nodes, where the launcher starts every rank itself (``--native_ranks``)."""
 
     nodes: Nodes
     launcher: str
+
+
+class Epochs(Value):
+    """Each epoch of the job runs on the nodes available then (elastic training); `bireme.elastic` finds them."""
 
 
 def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
@@ -69,7 +73,31 @@ def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
     Raises:
         BadInputError: the pool cannot be read, filters leave nothing of it, or the job cannot run there.
     """
-    pool = declared_pool(spec, environ)
+    if spec.rendezvous and _is_typed_on_each_node(spec, environ):
+        from bireme.launch import typed_on_each_node
+
+        return ByHand(*typed_on_each_node.part(spec, environ))
+    if spec.elastic and not spec.by_hand:
+        return Epochs()
+    return _on_nodes(spec, environ)
+
+
+def _is_typed_on_each_node(spec: JobSpec, environ: Mapping[str, str]) -> bool:
+    """Whether a command with torchrun's options starts only its own node's part of the job.
+
+    It starts the whole job if there is a pool and the command has no node number. The exception is a command that
+    ``srun`` or the like has started several times, as in ``srun torchrun --nnodes 2 --rdzv_endpoint A:P``.
+    """
+    from bireme.resources.starter import find_task
+
+    if spec.rendezvous == "static" or find_task(environ).tasks > 1:
+        return True
+    return _declared_pool(spec.replace(num_nodes=None), environ) is None
+
+
+def _on_nodes(spec: JobSpec, environ: Mapping[str, str]) -> ThisMachine | ByHand | Agents | NativeRanks:
+    """Where a job, or an epoch of it, runs on the nodes of the pool."""
+    pool = _declared_pool(spec, environ)
     conflicts.refuse_node_rank(spec, 1 if pool is None else len(pool.entries))
     if pool is None:
         return ThisMachine()
@@ -77,17 +105,19 @@ def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
 
     nodes = node_selection.select(spec, pool)
     if spec.by_hand:
-        world = nodes.world(hint="add slots=N: --no_ssh cannot ask it")
+        world = nodes.world()
         assert spec.node_rank is not None
-        return ByHand(nodes, world, spec.node_rank)
+        run_id = spec.run_id or (environ.get("ELASTIC_RUN_ID", "bireme") if spec.elastic else "")
+        addressed = spec.replace(master_addr=spec.master_addr or nodes.names[0], run_id=run_id)
+        return ByHand(addressed, world, spec.node_rank)
     launcher = agent_launch.launcher_name(spec, pool)
     if spec.native_ranks:
         return NativeRanks(nodes, launcher)
     return ThisMachine(_this_machine(nodes)) if _is_only_here(spec, nodes) else Agents(nodes, launcher)
 
 
-def declared_pool(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | None:
-    """The declared pool; ``None``: there is none. Modules that read a pool are imported only where one is declared."""
+def _declared_pool(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | None:
+    """The declared pool; ``None``: there is none. Modules that read a pool are imported only if one is declared."""
     declared = spec.hosts or spec.hostfile is not None or os.path.exists(_DEFAULT_HOSTFILE)
     pool = None
     if declared or any(name in environ for name in _SCHEDULERS):
@@ -113,21 +143,23 @@ def _this_machine(nodes: Nodes) -> one_machine.Declared:
     return one_machine.Declared(entry.name, nodes.slots[entry.name], entry.tasks, note)
 
 
-def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
+def run(spec: JobSpec, environ: Mapping[str, str], place: Placement) -> Outcome:
     """Run the job where it belongs, and wait for its end.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        place: where it runs; not `Epochs`.
 
     Raises:
         BadInputError: the job cannot run as described; nothing was started.
     """
-    place = resolve(spec, environ)
+    assert not isinstance(place, Epochs)
     if isinstance(place, ThisMachine):
         return one_machine.run(spec, environ, place.declared)
     if isinstance(place, ByHand):
-        addressed = spec if spec.master_addr else spec.replace(master_addr=place.nodes.names[0])
-        if spec.elastic:
-            addressed = addressed.replace(run_id=spec.run_id or environ.get("ELASTIC_RUN_ID", "bireme"))
         main_pid = os.getpid() if spec.save_pid else None
-        return one_machine.run_by_hand(addressed, environ, place.world, place.node_rank, main_pid)
+        return one_machine.run_by_hand(place.spec, environ, place.world, place.node_rank, main_pid)
     if isinstance(place, NativeRanks):
         from bireme.cluster import native_ranks
 
@@ -137,41 +169,32 @@ def run(spec: JobSpec, environ: Mapping[str, str]) -> Outcome:
     return many_nodes.run(spec, environ, place.nodes, place.launcher)
 
 
-def plan(spec: JobSpec, environ: Mapping[str, str], place: Placement) -> Sketch:
-    """What :func:`run` would start, as far as it is known before the nodes have been asked.
+def preview(spec: JobSpec, environ: Mapping[str, str]) -> tuple[Sketch, LauncherCommands | None]:
+    """What a job would start, as far as it is known before the nodes have been asked.
 
-    Args:
-        spec: the job.
-        environ: the environment.
-        place: where it runs.
+    Returns:
+        The plan (that of the first epoch if the job is elastic), and the launcher's command lines; ``None``: no
+        launcher is used.
 
     Raises:
-        BadInputError: as :func:`run`.
+        BadInputError: the job cannot run as described.
     """
+    place = resolve(spec, environ)
+    if isinstance(place, Epochs):  # the given address is used only while it is the first node's
+        run_id = spec.run_id or "<made at the start>"
+        spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
+        place = _on_nodes(spec, environ)
     if isinstance(place, ThisMachine):
-        return Sketch.of(one_machine.plan(spec, environ, place.declared))
-    from bireme.cluster import many_nodes
+        return Sketch.of(one_machine.plan(spec, environ, place.declared)), None
+    if isinstance(place, ByHand):
+        return Sketch.of(one_machine.prepare_node(place.spec, environ, place.world, place.node_rank).plan), None
+    from bireme.cluster import agent_launch, many_nodes
 
-    return many_nodes.plan(spec, place.nodes)
-
-
-def launcher_commands(spec: JobSpec, environ: Mapping[str, str], place: Placement) -> LauncherCommands | None:
-    """The command lines of the launcher, for a dry run; ``None`` where none is used.
-
-    Args:
-        spec: the job.
-        environ: the environment.
-        place: where it runs.
-
-    Raises:
-        BadInputError: as :func:`run`.
-    """
-    if isinstance(place, (ThisMachine, ByHand)):
-        return None
-    from bireme.cluster import agent_launch, many_nodes, native_ranks
-
+    sketch = many_nodes.plan(spec, place.nodes)
     if isinstance(place, NativeRanks):
+        from bireme.cluster import native_ranks
+
         command = native_ranks.command(spec, environ, place.nodes, place.launcher)
-        return agent_launch.LauncherCommands.of((command,))
+        return sketch, agent_launch.LauncherCommands.of((command,))
     nodes = many_nodes.of_the_first_epoch(spec, place.nodes)
-    return agent_launch.dry_commands(spec, environ, nodes, place.launcher)
+    return sketch, agent_launch.dry_commands(spec, environ, nodes, place.launcher)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from bireme.job import JobSpec
+    from bireme.launch.placement import Placement
     from bireme.result.outcome import Outcome
 
 CURABLE = ("rank failed", "agent lost")
@@ -21,7 +22,7 @@ CURABLE = ("rank failed", "agent lost")
 
 
 def run(
-    spec: JobSpec, environ: Mapping[str, str], on_restart: Callable[[Outcome, JobSpec], object] = lambda *_: None
+    spec: JobSpec, environ: Mapping[str, str], place: Placement, on_restart: Callable[[Outcome, JobSpec], object]
 ) -> Outcome:
     """Run the job, restart it up to ``spec.restarts`` times, and return the outcome of the last attempt.
 
@@ -31,6 +32,7 @@ def run(
     Args:
         spec: the job.
         environ: what the ranks inherit.
+        place: where the first attempt runs.
         on_restart: called before each restart, with the outcome of the attempt and the job of the next one.
 
     Raises:
@@ -42,7 +44,8 @@ def run(
     while True:
         budget.begin(time.monotonic())
         try:
-            outcome = placement.run(spec, environ)
+            place = place if last is None else placement.resolve(spec, environ)
+            outcome = placement.run(spec, environ, place)
         except BadInputError as error:
             if last is None:
                 raise
@@ -63,7 +66,7 @@ def run(
 
 def _next_attempt(spec: JobSpec, outcome: Outcome, budget: RestartBudget) -> JobSpec | None:
     """The job of the next attempt; None: there is none."""
-    # In the first attempt an unfit node is a mistake to fix; later it is a node that was lost.
+    # In the first attempt an unfit node is the user's mistake; later it is a node that was lost.
     unfit = outcome.exit_code == UNFIT and spec.attempt > 0 and bool(outcome.hosts)
     if outcome.interrupted or not (outcome.cause in CURABLE or unfit) or not budget.spend(time.monotonic()):
         return None

@@ -30,10 +30,10 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import time
 
+from bireme import signals as signal
 from bireme.errors import UnfitError
 from bireme.process import cgroup, kernel
 from bireme.process.ends import Ends

@@ -11,9 +11,9 @@ both are dead. It reads the agent's commands once the guardian is dead.
 from __future__ import annotations
 
 import os
-import signal
 import time
 
+from bireme import signals as signal
 from bireme.process import cgroup, kernel
 from bireme.value import Value
 
@@ -77,7 +77,7 @@ def _sweep(shared: Shared, guardian: int) -> None:
 
 
 def _await_agent(shared: Shared) -> NoReturn:
-    """Wait until the agent has read what ranks recorded and removed the files; do that if it dies before."""
+    """Wait until the agent has read what ranks recorded and removed the files; remove them if it dies first."""
     os.close(shared.events)
     while data := os.read(shared.commands, 65536):
         if data.endswith(b"gone\n"):

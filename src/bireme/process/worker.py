@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 
+from bireme import signals as signal
 from bireme.process import kernel, open_files
 from bireme.value import Value
 

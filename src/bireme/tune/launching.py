@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from bireme.cluster import agent_launch
 from bireme.cluster.preflight import preflight
 from bireme.errors import OK, BadInputError, UnfitError
 from bireme.launch import one_machine, placement
@@ -62,9 +61,11 @@ def resource_pool(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) 
         if declared is None or declared.slots is None:
             return _here(spec, environ, ranks, declared)
         return ResourcePool({declared.name: declared.slots})
-    if None not in place.nodes.slots.values():
-        return ResourcePool({name: place.nodes.slots[name] or () for name in place.nodes.names})
-    return ResourcePool(place.nodes.active(spec, _asked(spec, environ, place.nodes)))
+    assert isinstance(place, (placement.Agents, placement.NativeRanks)), "the tuner has no such options"
+    nodes = place.nodes
+    if None not in nodes.slots.values():
+        return ResourcePool({name: nodes.slots[name] or () for name in nodes.names})
+    return ResourcePool(nodes.active(spec, _asked(spec, environ, nodes, place.launcher)))
 
 
 def _here(
@@ -81,9 +82,9 @@ def _here(
     return ResourcePool({host: tuple(worker.slot for worker in workers)})
 
 
-def _asked(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes) -> dict[str, tuple[str, ...]]:
+def _asked(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) -> dict[str, tuple[str, ...]]:
     """Ask the nodes for their slots, by a preflight."""
-    found = preflight(spec.replace(rank_log_dir=None), environ, nodes, agent_launch.launcher_name(spec, nodes.pool))
+    found = preflight(spec.replace(rank_log_dir=None), environ, nodes, launcher)
     if found.outcome.cause == "signal":
         sys.exit(found.outcome.exit_code)
     if found.outcome.exit_code != OK:

@@ -170,6 +170,11 @@ class ModelBased(Search):
 
     The first points are spread over the space. The expected improvement of a point is multiplied by the probability
     that it works at all, so that the search keeps away from points that ran out of memory.
+
+    Args:
+        space: the points.
+        direction: ``maximise`` or ``minimise`` the value.
+        seed: any number.
     """
 
     def __init__(self, space: Points, direction: Direction = "maximise", seed: int = 0) -> None:

@@ -34,7 +34,13 @@ class Adapter(Protocol):
         """The next experiment, then pending; its key is its name. None if there is nothing to start now."""
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
-        """Return what to start for an experiment; see `executor.Client.launch_request`."""
+        """Return what to start for an experiment.
+
+        Args:
+            name: the experiment's name.
+            reservation: its slots.
+            place: a low number that no other running experiment has, another one at each attempt.
+        """
 
     def judge(self, name: str, end: End) -> TrialResult:
         """Return the result of a run that has ended."""
@@ -201,7 +207,13 @@ class Study:
     # -- executor.Client ------------------------------------------------------------------------------
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
-        """Return what to start for an experiment; see `executor.Client.launch_request`."""
+        """Return what to start for an experiment.
+
+        Args:
+            name: the experiment's name.
+            reservation: its slots.
+            place: a low number that no other running experiment has, another one at each attempt.
+        """
         return self._adapter.launch_request(name, reservation, place)
 
     def judge(self, name: str, end: End) -> TrialResult:
@@ -218,7 +230,16 @@ class Study:
         self._show(lambda watcher: watcher.started(name, reservation))
 
     def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
-        """Record and show the end of an experiment, and start the next ones."""
+        """Record and show the end of an experiment, and start the next ones.
+
+        Args:
+            name: the experiment's name.
+            result: its result.
+            again: whether it was queued for another attempt.
+
+        Raises:
+            UnfitError: no host can run anything.
+        """
         if self._failed:
             pass  # nothing can be written any more
         elif result.counts:

@@ -44,7 +44,14 @@ class TrialOptions(Value):
 
 
 class Trials:
-    """The study's adapter (`bireme.tune.study.Adapter`) for a DeepSpeed script."""
+    """The study's adapter (`bireme.tune.study.Adapter`) for a DeepSpeed script.
+
+    Args:
+        tuning: decides which configuration is tried next.
+        launch: what all experiments have in common.
+        files: the study's folders.
+        options: how trials are run.
+    """
 
     def __init__(self, tuning: Tuning, launch: Launch, files: StudyFiles, options: TrialOptions) -> None:
         self._tuning, self._launch, self._files, self._options = tuning, launch, files, options
@@ -67,7 +74,13 @@ class Trials:
     # -- before --------------------------------------------------------------------------------------
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
-        """Return what to start for a trial, and write its files."""
+        """Return what to start for a trial, and write its files.
+
+        Args:
+            name: the experiment's name.
+            reservation: its slots.
+            place: a low number that no other running experiment has, another one at each attempt.
+        """
         trial, options = self._pending[name], self._options
         written = self._files.result(name, "model_info.json" if trial.kind == "profile" else "metrics.json")
         ds_config = self._tuning.ds_config(trial, written)
