@@ -223,9 +223,7 @@ def _with_exports(spec: JobSpec, environ: Mapping[str, str], notes: list[tuple[s
     return {**environ, **found.chosen()}
 
 
-def _check_address(
-    addr: str | None, notes: list[tuple[str, str]], *, first: bool = True, refuse: bool = True
-) -> None:
+def _check_address(addr: str | None, notes: list[tuple[str, str]], *, first: bool = True, refuse: bool = True) -> None:
     """Check that the ranks of this machine can meet at an address that the user gave.
 
     Args:
