@@ -144,10 +144,10 @@ def _as_other_launchers(options: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if options.get("standalone"):
         found["hosts"] = "localhost"
-    if options.get("redirects") == "3":
-        found["output"] = "none"
     if options.get("local_ranks_filter"):
         found["local_ranks"] = _ranks(options["local_ranks_filter"], "--local_ranks_filter")
+    if options.get("redirects") or options.get("tee"):
+        found.update(_redirected(options, found.get("local_ranks", ())))
     nodes, backend = options.get("num_nodes"), options.get("rdzv_backend")
     numbered = options.get("node_rank") is not None and backend != "c10d"
     pool = any(options.get(name) for name in ("hosts", "hostfile", "standalone", "no_ssh", "native_ranks"))
@@ -167,6 +167,14 @@ def _as_other_launchers(options: dict[str, Any]) -> dict[str, Any]:
     if set_here:
         found["exports"] = (*set_here, *options.get("export", ()))
     return found
+
+
+def _redirected(options: dict[str, Any], only: tuple[int, ...]) -> dict[str, Any]:
+    """The fields that ``--redirects`` and ``--tee`` set, given the local ranks that may be shown."""
+    from bireme.cli.streams import shown
+
+    ranks = shown(options.get("redirects") or "", options.get("tee") or "", only)
+    return {"output": "none"} if ranks is None else {"local_ranks": ranks}
 
 
 def _to_torchrun(options: dict[str, Any]) -> Iterator[str]:

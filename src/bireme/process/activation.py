@@ -51,7 +51,8 @@ def own_interpreter(spec: JobSpec) -> bool:
 
 def _named(python: str, environ: Mapping[str, str]) -> str:
     """The path of the Python of ``--python``, which may be a name on ``PATH``, or the folder of an environment."""
-    path = os.path.abspath(python) if os.sep in python else find_executable(python, environ)
+    path = "" if os.sep in python else find_executable(python, environ)
+    path = path or os.path.abspath(python)
     if os.path.isdir(path):
         from bireme.resources.active_environment import python_of
 
