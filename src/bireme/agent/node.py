@@ -278,7 +278,7 @@ class NodeProcesses:
             done = self._ladder.state == "done"
             if done:
                 self._clean_up()  # while the watcher would still do it if we were killed
-            self._guardian.close()
+            self._guardian.close(cleaned=done)
             if done:
                 self._guardian.wait()
         self._tree.close()

@@ -42,8 +42,11 @@ _ONE_NODE_BY_HAND = ("no_ssh", "node_rank")
 class Command(Value):
     """How an experiment is launched.
 
-    ``launch``: the part that all share. ``args``: the script's arguments. ``limit``: seconds that it may take; None:
-    any. ``by_file``: the script gets its configuration as a path.
+    Attributes:
+        launch: what all experiments have in common.
+        args: the script's arguments.
+        limit: seconds after which it is stopped; None: never.
+        by_file: whether the script gets the path of its configuration, not the configuration itself.
     """
 
     launch: Launch

@@ -1,4 +1,4 @@
-"""A study: asks what to try next, has it run, records the result in the journal, until nothing is left to try.
+"""A study: starts one experiment after another and records each result in the journal, until nothing is left to try.
 
 The tuner may be killed at any moment: an experiment whose end is in the journal is not run again, any other is.
 Also decides what signals do to a study, and what happens when nothing can run.
@@ -24,7 +24,7 @@ from bireme.value import Value
 
 
 class Adapter(Protocol):
-    """What is tuned: proposes experiments, describes how to run one, and interprets its result."""
+    """The interface to what is tuned: proposes experiments, describes how to run one, and interprets its result."""
 
     @property
     def over(self) -> str:
@@ -254,6 +254,6 @@ class Study:
         if self._executor.hopeless and not self._failed:
             raise UnfitError(
                 f"no experiment can run: {self._executor.hopeless}",
-                hint="fix that and run the same command again: it continues",
+                hint="fix that, and run the same command again to continue",
             )
         self._fill()

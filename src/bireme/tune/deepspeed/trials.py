@@ -28,10 +28,14 @@ _SLACK = 2
 class TrialOptions(Value):
     """How trials are run.
 
-    ``shape``: the slots that each needs. ``args``: the script's arguments, as the user gave them. ``mappings``:
-    ``arg_mappings``. ``environ``: the environment of each run. ``by_file``: the script gets the path of its
-    configuration, not the configuration itself. ``limit``: seconds after which an experiment is stopped; None: never.
-    ``circumstances``: kept in the journal with each result (`bireme.tune.deepspeed.resume`).
+    Attributes:
+        shape: the slots that each needs.
+        args: the script's arguments, as the user gave them.
+        mappings: ``arg_mappings``, from keys of the configuration to flags of the script.
+        environ: the environment of each run.
+        by_file: whether the script gets the path of its configuration, not the configuration itself.
+        limit: seconds after which an experiment is stopped; None: never.
+        circumstances: kept in the journal with each result (`bireme.tune.deepspeed.resume`).
     """
 
     shape: Shape
