@@ -250,6 +250,15 @@ def test_a_configuration_file_of_accelerate(shown, tmp_path):
     assert [(env["WORLD_SIZE"], env["ACCELERATE_MIXED_PRECISION"]) for env in found] == [("2", "bf16")] * 2
 
 
+def test_switches_of_a_configuration_file(stage, tmp_path):
+    text = CONFIG.replace("debug: false", "debug: true\ndynamo_config:\n  dynamo_backend: inductor\n  dynamo_mode: x")
+    (tmp_path / "config.yaml").write_text(text)
+    names = ("DEBUG_MODE", "DYNAMO_BACKEND", "DYNAMO_MODE")
+    shows = "echo " + " ".join(f"$ACCELERATE_{name}" for name in names)
+    words = ("--config_file", tmp_path / "config.yaml", "--num_processes", "1", "--no_python", "sh", "-c", shows)
+    assert stage.run("run", *words).stdout == "true INDUCTOR x\n"
+
+
 def test_what_is_typed_counts_more_than_the_file(shown, tmp_path):
     (tmp_path / "config.yaml").write_text(CONFIG)
     found, _ = shown("--config_file", tmp_path / "config.yaml", "--num_processes", "1", ranks=1)
@@ -260,6 +269,7 @@ def test_what_is_typed_counts_more_than_the_file(shown, tmp_path):
     ("text", "says"),
     [
         ("distributed_type: FSDP\n", "distributed_type: FSDP is not supported"),
+        ("parallelism_config:\n  parallelism_config_tp_size: 2\n", "parallelism_config_tp_size: 2 is not supported"),
         ("num_processes: two\n", "--num_processes: 'two' is not a whole number"),
         ("what is this\n", "config.yaml:1: expected key: value"),
     ],

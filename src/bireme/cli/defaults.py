@@ -30,6 +30,14 @@ _ACCELERATE = (
     *("mixed_precision", "rdzv_backend", "num_cpu_threads_per_process", "dynamo_backend"),
 )
 """Keys of the file that have an option of the same name."""
+_SWITCHES = {
+    "use_cpu": "--cpu",
+    "enable_cpu_affinity": "--bind_cores_to_rank",
+    "debug": "--export=ACCELERATE_DEBUG_MODE=true",
+}
+"""Keys whose value ``true`` stands for an option."""
+_KNOWN = ("compute_environment", "distributed_type", "main_training_function", "same_network")
+"""Other keys that may have a value."""
 _PLAIN = ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_XPU", "MULTI_NPU")
 """The values of ``distributed_type`` that ask for nothing but one rank for each device."""
 
@@ -85,11 +93,18 @@ def _of_file(path: str) -> Iterator[str]:
         key, value = ("distributed_type", kind) if kind not in _PLAIN else ("compute_environment", place)
         hint = "set it in the script, or use --export with accelerate's variables (ACCELERATE_*, FSDP_*)"
         raise BadInputError(f"{key}: {value} is not supported", hint=hint, where=path)
-    for key in _ACCELERATE:
-        if found.get(key):
-            yield f"--{key}={found[key]}"
-    if found.get("use_cpu", "").lower() == "true":
-        yield "--cpu"
+    for key, value in found.items():
+        if key in _ACCELERATE:
+            yield from (f"--{key}={value}",) if value else ()
+        elif value.lower() in ("", "false", "no", "[]"):
+            continue
+        elif key in _SWITCHES:
+            yield _SWITCHES[key]
+        elif key.startswith("dynamo_"):
+            yield f"--export=ACCELERATE_{key.upper()}={value}"
+        elif key not in _KNOWN:
+            hint = "leave it out, and set accelerate's variable for it with --export"
+            raise BadInputError(f"{key}: {value} is not supported", hint=hint, where=path)
 
 
 def _pairs(path: str) -> Iterator[tuple[str, str]]:

@@ -154,4 +154,8 @@ def _instead(name: str, table: dict[str, Option]) -> str:
     if known := answer(name):
         return known
     near = get_close_matches(name, list(table), n=1, cutoff=0.8)
-    return f"did you mean {near[0]}?" if near else "bireme run --help shows all options"
+    return (
+        f"did you mean {near[0]}?"
+        if near
+        else "an option of the script goes after the script; bireme run --help_all shows ours"
+    )
