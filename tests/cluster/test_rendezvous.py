@@ -131,6 +131,19 @@ def test_no_address_that_all_nodes_reach(ssh_cluster: Testbed, shared_dir: Path)
     assert done.stdout == ""
 
 
+def test_an_address_that_was_asked_for(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    program = jobs.write("where.py", "import os; print(os.environ['MASTER_ADDR'])")
+    fine = jobs.run("--master_addr", "node1", "--output", "rank0", program)
+    assert (fine.returncode, fine.stdout) == (0, "node1\n"), fine.stderr
+    for address in ("127.0.0.1", "no.such.host"):
+        done = jobs.run("--master_addr", address, program)
+        assert (done.returncode, done.stdout) == (69, "")
+        assert f"node2, node3 cannot reach node1 at --master_addr {address}\n" in done.stderr
+    untested = jobs.run("--master_addr", "no.such.host", "--no_ssh_check", "--output", "rank0", program)
+    assert (untested.returncode, untested.stdout) == (0, "no.such.host\n"), untested.stderr
+
+
 # -- two jobs at once ------------------------------------------------------------------------------
 
 

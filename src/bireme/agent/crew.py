@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 
+from bireme import signals as signal
 from bireme.agent.node import NodeEvents, NodeProcesses, remove_flat_directory
 from bireme.agent.pipes import Pipes
 from bireme.logs.console import ERR, OUT

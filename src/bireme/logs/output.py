@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from bireme.logs.console import ERR, OUT
-from bireme.logs.fold import Folder, rank_set
 from bireme.logs.lines import Block, Label, LineCutter
 from bireme.value import Value
 
@@ -13,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.job import OutputMode
     from bireme.logs.console import Console
+    from bireme.logs.fold import Folder
     from bireme.logs.live_rows import LiveRows
     from bireme.loop import Loop
 
@@ -81,7 +81,11 @@ class JobOutput:
         self._loop, self._console, self._style = loop, console, style
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._hosts: dict[int, str] = {}
-        self._folders = {OUT: Folder(), ERR: Folder()}
+        self._folders: dict[int, Folder] = {}
+        if style.fold:
+            from bireme.logs.fold import Folder
+
+            self._folders = {OUT: Folder(), ERR: Folder()}
 
     def add(self, rank: int, host: str, number: int, *, shown: bool = True) -> None:
         """Prepare for the output of one stream of a rank.
@@ -188,6 +192,8 @@ class JobOutput:
             self._unfold(number)
 
     def _unfold(self, number: int) -> None:
+        from bireme.logs.fold import rank_set
+
         for ranks, line in self._folders[number].take():
             host = self._hosts[ranks[0]] if len({self._hosts[rank] for rank in ranks}) == 1 else "*"
             label = Label.of(host, rank_set(ranks), timestamps=self._style.timestamps)()
@@ -195,8 +201,8 @@ class JobOutput:
 
     def flush(self) -> None:
         """Show what was held back."""
-        self._unfold(OUT)
-        self._unfold(ERR)
+        for number in self._folders:
+            self._unfold(number)
 
     def tail(self, rank: int) -> bytes:
         """The last bytes of a rank's stderr."""
