@@ -274,7 +274,6 @@ def test_drained_and_called_back(elastic: Elastic) -> None:
 ATTACK = """
 import base64, os, pickle, socket, sys
 from datetime import timedelta
-from torch.distributed import TCPStore
 
 class Evil:
     def __reduce__(self):
@@ -282,6 +281,7 @@ class Evil:
 
 for place in sys.argv[2:]:
     host, port = place.split(",")
+    from torch.distributed import TCPStore  # which takes its time, and is not needed where nobody listens
     try:
         socket.create_connection((host, int(port)), 2).close()
         store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=3))
@@ -334,7 +334,7 @@ def held_up(elastic: Elastic) -> subprocess.Popen[bytes]:
     hold = f"""
     if [ "$(uname -n)" = node2 ]; then
         touch {elastic.folder}/held
-        while [ ! -e {elastic.folder}/free ]; do sleep 0.05; done
+        while [ ! -e {elastic.folder}/free ]; do sleep 0.5; done
     fi
     PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH
     """
