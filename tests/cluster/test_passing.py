@@ -260,7 +260,7 @@ PINNED = {
 
 @pytest.mark.parametrize("backend", backends(*PINNED))
 def test_the_trap_is_there(request: pytest.FixtureRequest, backend: str) -> None:
-    """Without our options these engines do pin, and do leave their variables: else the test of the environment cannot fail."""
+    """Without our options these engines do pin, and do leave their variables: else nothing could be found above."""
     jobs = Jobs.on(request, backend)
     if (os.cpu_count() or 1) < 2:
         pytest.skip("one core: nothing to be pinned to")
