@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from signal import SIGINT
 
 from bireme.agent import session
 from bireme.errors import BadInputError
 from bireme.launch import placement
 from bireme.options import conflicts
 from bireme.resources import program
+from bireme.signals import SIGINT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from bireme.agent.crew_interface import Crew
 from bireme.cluster import preflight_report
 from bireme.cluster.agent_connector import AgentConnector
 from bireme.cluster.agent_handle import AgentHandle
@@ -32,8 +33,8 @@ _LAUNCHER_WAIT = 5.0
 """Seconds that the launcher may take to end after its agents were released."""
 
 
-class AgentCrew:
-    """The agents of nodes, from their start to their release: implements :class:`bireme.agent.crew_interface.Crew`.
+class AgentCrew(Crew):
+    """The agents of nodes, from their start to their release.
 
     It releases the agents once all have answered. The crew of a job is a subclass, which starts the ranks instead.
 
@@ -47,10 +48,6 @@ class AgentCrew:
         agents: one for each node, in the pool's order.
         members: those that take part.
     """
-
-    killed = 0
-    stuck: tuple[str, ...] = ()
-    logs: tuple[str, ...] = ()
 
     def __init__(self, session: Session, job: ClusterJob, pid_file: PidFile, machine: Machine) -> None:
         self._session, self._job = session, job
@@ -113,9 +110,6 @@ class AgentCrew:
         if self._leaving and not self._allocates:  # after SIGKILL nothing would give back the allocation
             self._launcher.kill()
 
-    def signal_ranks(self, signum: int) -> None:
-        """Do nothing: there are no ranks."""
-
     def suspend(self) -> None:
         """Suspend every process of the job. Agents do not expect a heartbeat in the meantime."""
         for member in self.members:
@@ -126,15 +120,6 @@ class AgentCrew:
         self._heartbeat.resume()
         for member in self.members:
             member.send(Resume())
-
-    def resize(self) -> None:
-        """Do nothing: ranks of other nodes write to pipes."""
-
-    def hold_output(self) -> None:
-        """Do nothing: there is no output."""
-
-    def release_output(self) -> None:
-        """Do nothing: there is no output."""
 
     def close(self) -> None:
         """Leave nothing behind."""

@@ -42,10 +42,12 @@ class ClusterCrew(AgentCrew):
         machine: the machine of the runner.
     """
 
+    killed = 0
+    stuck: tuple[str, ...] = ()
+
     def __init__(self, session: Session, job: ClusterJob, pid_file: PidFile, machine: Machine) -> None:
         super().__init__(session, job, pid_file, machine)
         self._all_fit = False
-        self.killed = 0
         self._credit = OutputCredit(session, self.members)
         self._address = RendezvousAddress(session, job, self.members, self._start_ranks)
         self._handlers |= {
@@ -62,7 +64,7 @@ class ClusterCrew(AgentCrew):
     # -- the crew's interface --------------------------------------------------------------------
 
     @property
-    def logs(self) -> tuple[str, ...]:  # type: ignore[override]
+    def logs(self) -> tuple[str, ...]:
         """The ranks' log files that were collected here."""
         return tuple(self._credit.files.paths.values()) if self._credit.files is not None else ()
 
@@ -132,12 +134,15 @@ class ClusterCrew(AgentCrew):
         self._admitted = self._started = True
         self._begun(tuple(nodes), plan)
         accelerator, grace = self.members[0].hello.accelerator, self._job.spec.grace
+        columns = self._session.columns_beside_labels()
+        screen = {"COLUMNS": str(columns)} if columns else {}
         for member in self.members:
             node = nodes.get(member.name)
             if node is None:  # the filters leave it no slots
                 member.protocol.on("idle")
                 continue
             member.protocol.start(worker.rank for worker in node.workers)
+            node = node.replace(env={**node.env, **screen})
             member.send(Start(node=node, accelerator=accelerator, grace=grace, window=WINDOW, rest=self._session.rest))
 
     def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:

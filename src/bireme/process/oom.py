@@ -1,4 +1,4 @@
-"""Finds out whether the kernel's out-of-memory killer ended a rank, when it died by a SIGKILL that was not ours."""
+"""Decides whether the kernel's out-of-memory killer ended a rank that died by a SIGKILL that was not ours."""
 
 from __future__ import annotations
 
