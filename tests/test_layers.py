@@ -45,6 +45,7 @@ DEPTH = {module: depth for depth, layer in enumerate(LAYERS) for module in layer
 
 # What takes milliseconds to import, and so has no place between the command and the first worker.
 HEAVY = {
+    "argparse",
     "asyncio",
     "collections",
     "dataclasses",
@@ -58,6 +59,7 @@ HEAVY = {
     "re",
     "rich",
     "signal",
+    "selectors",
     "socket",
     "ssl",
     "subprocess",
