@@ -39,7 +39,7 @@ DEFAULT_ELASTIC_TIMEOUT = 600.0
 """Seconds that an elastic job waits for enough nodes; the same as in PyTorch's rendezvous."""
 
 DEFAULT_ELASTIC_INTERVAL = 30.0
-"""Longest interval, in seconds, between two checks whether a lost node is back."""
+"""Longest time, in seconds, between two probes of a lost node."""
 
 DEFAULT_PORT = 29500
 """The rendezvous port that PyTorch's and DeepSpeed's launchers use by default."""
@@ -98,14 +98,14 @@ class JobSpec(Value):
         elastic: nodes can join and leave.
         min_nodes, max_nodes: bounds of their number in an elastic job; ``None``: no upper bound.
         elastic_timeout: seconds that the job waits for enough nodes.
-        elastic_interval: longest interval, in seconds, between two checks whether a lost node is back.
-        run_id: the same in every epoch of an elastic job, and in all attempts.
+        elastic_interval: longest time, in seconds, between two probes of a lost node.
+        run_id: the id of the job, the same in all attempts and in every epoch of an elastic job; "": chosen.
         role: the role of the ranks, as for torchrun.
         virtual_local_rank: show each rank only its own device, with ``LOCAL_RANK=0``.
         local_ranks: the local ranks whose output is shown; empty: all.
-        rendezvous: ``static`` or ``c10d`` if the command may have been typed on each node as for torchrun: with the
-            number of the node, or for PyTorch to number the nodes; "": it was not.
-        torchrun_args: options that only PyTorch's agent gets, where that starts the ranks.
+        rendezvous: ``static`` or ``c10d`` if the command may have been typed on each node as for torchrun: with
+            ``static`` it has the number of the node, with ``c10d`` PyTorch numbers the nodes; "": it was not.
+        torchrun_args: options that only PyTorch's agent gets, if that agent starts the ranks.
     """
 
     program: Program

@@ -31,7 +31,7 @@ def test_holds_the_launchers_pid(running):
     assert pid_file(running.pid).read_text() == str(running.pid)
     running.terminate()
     _, err = running.communicate(timeout=30)
-    assert f"launcher pid: {running.pid} (in {pid_file(running.pid)})".encode() in err
+    assert f"pid {running.pid} is in {pid_file(running.pid)}".encode() in err
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL], ids=lambda s: s.name)
@@ -136,7 +136,7 @@ def test_another_users_file_does_not_block(stage, dead_pid, open_folder):
     assert process.returncode == 0, err
     place = pid_file(dead_pid)
     assert err.decode() == (
-        f"bireme: {place} belongs to another user: no pid file is written; the launcher's pid is {process.pid}\n"
+        f"bireme: {place} belongs to another user: no pid file is written; the pid is {process.pid}\n"
     )
     assert place.read_text() == "1"
 

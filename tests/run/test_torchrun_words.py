@@ -55,6 +55,11 @@ def test_standalone_means_this_machine_whatever_list_of_nodes_there_is(shown):
     ("words", "shows", "files"),
     [
         (["-r", "3", "--log-dir"], set(), True),
+        (["-r", "3", "-t", "3", "--log-dir"], {"rank 0", "rank 1"}, True),
+        (["-r", "3", "-t", "0:3", "--log-dir"], {"rank 0"}, True),
+        (["-r", "0:3", "--log-dir"], {"rank 1"}, True),
+        (["-r", "0:3", "--local-ranks-filter", "0", "--log-dir"], set(), True),
+        (["-r", "0:1,1:2", "--log-dir"], {"rank 0", "rank 1"}, True),
         (["--tee", "3", "--log-dir"], {"rank 0", "rank 1"}, True),
         (["-t", "0", "-r", "0"], {"rank 0", "rank 1"}, False),
         (["--local-ranks-filter", "1"], {"rank 1"}, False),
@@ -68,6 +73,13 @@ def test_where_output_goes(shown, tmp_path, words, shows, files):
     assert {line.partition("] ")[2] for line in done.stdout.splitlines()} == shows
     texts = {file.read_text().strip().rpartition("] ")[2] for file in folder.rglob("*") if file.is_file()}
     assert texts == ({"rank 0", "rank 1"} if files else set())
+
+
+@pytest.mark.parametrize("value", ["4", "3,0:1", "0:9", "all", "0:", ":3"])
+def test_streams_that_cannot_be_read(stage, script, value):
+    done = stage.run("run", "--tee", value, script("print(1)"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--tee: " in done.stderr and len(done.stderr.splitlines()) <= 2
 
 
 def test_files_need_a_folder(stage, script):
@@ -117,6 +129,22 @@ def test_a_variable_that_cannot_be_read(stage, script):
 
 
 # -- typed on each node, without a list of nodes ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("node", "address", "says"),
+    [
+        ("1", "no.such.host", "--master_addr: no such address: 'no.such.host'"),
+        ("0", "192.0.2.1", "--master_addr: 192.0.2.1 is not an address of this machine"),
+        ("1", "192.0.2.1", ""),
+    ],
+)
+def test_an_address_where_the_nodes_cannot_meet(stage, script, node, address, says):
+    """A warning: in Kubernetes a name may be known only a little later."""
+    words = ("--nnodes=2", "--node_rank", node, "--output=raw")
+    done = stage.run("run", *words, "--master_addr", address, script("print(1)"))
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert done.stderr == (f"bireme: {says}\n" if says else "")
 
 
 def test_numbered_nodes(script, tmp_path):
@@ -232,6 +260,15 @@ def test_a_configuration_file_of_accelerate(shown, tmp_path):
     assert [(env["WORLD_SIZE"], env["ACCELERATE_MIXED_PRECISION"]) for env in found] == [("2", "bf16")] * 2
 
 
+def test_switches_of_a_configuration_file(stage, tmp_path):
+    text = CONFIG.replace("debug: false", "debug: true\ndynamo_config:\n  dynamo_backend: inductor\n  dynamo_mode: x")
+    (tmp_path / "config.yaml").write_text(text)
+    names = ("DEBUG_MODE", "DYNAMO_BACKEND", "DYNAMO_MODE")
+    shows = "echo " + " ".join(f"$ACCELERATE_{name}" for name in names)
+    words = ("--config_file", tmp_path / "config.yaml", "--num_processes", "1", "--no_python", "sh", "-c", shows)
+    assert stage.run("run", *words).stdout == "true INDUCTOR x\n"
+
+
 def test_what_is_typed_counts_more_than_the_file(shown, tmp_path):
     (tmp_path / "config.yaml").write_text(CONFIG)
     found, _ = shown("--config_file", tmp_path / "config.yaml", "--num_processes", "1", ranks=1)
@@ -242,6 +279,7 @@ def test_what_is_typed_counts_more_than_the_file(shown, tmp_path):
     ("text", "says"),
     [
         ("distributed_type: FSDP\n", "distributed_type: FSDP is not supported"),
+        ("parallelism_config:\n  parallelism_config_tp_size: 2\n", "parallelism_config_tp_size: 2 is not supported"),
         ("num_processes: two\n", "--num_processes: 'two' is not a whole number"),
         ("what is this\n", "config.yaml:1: expected key: value"),
     ],

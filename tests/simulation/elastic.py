@@ -8,8 +8,8 @@ from typing import Any
 
 from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.elastic import elastic_job
+from bireme.elastic.crews import EpochCrew
 from bireme.elastic.elastic_job import ElasticJob
-from bireme.elastic.epoch_crew import EpochCrew
 from bireme.job import JobSpec
 from bireme.loop import Loop
 from bireme.result.outcome import Outcome

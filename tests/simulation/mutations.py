@@ -149,7 +149,7 @@ MUTATIONS = (
     ),
     Mutation(
         "too-few-begin",
-        _rewrite("bireme.elastic.epoch_crew:EpochCrew._unfit", ">= self._job.spec.min_nodes", ">= 1"),
+        _rewrite("bireme.elastic.crews:EpochCrew._unfit", ">= self._job.spec.min_nodes", ">= 1"),
         seed=551,
         elastic=True,
     ),

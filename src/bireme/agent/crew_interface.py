@@ -1,27 +1,35 @@
-"""What a crew has to provide: it runs the ranks of a session, on this machine or on many nodes.
+"""The interface of a crew, which runs the ranks of a session, on this machine or on many nodes.
 
-For type checkers only: nothing imports it when the program runs.
+A crew derived from `Crew` inherits methods that do nothing; it has to have ``start`` and ``stop``. `LocalCrew` has all
+methods itself and is not derived, so that a job on one machine does not import this module.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+else:
+    Protocol = object  # typing takes milliseconds to import
 
 
 class Crew(Protocol):
-    """Runs the ranks. It calls the session's methods as things happen, ``gone()`` and ``over()`` last."""
+    """Runs the ranks, and reports events by calling the session's methods, ``gone()`` and ``over()`` last."""
 
     @property
     def killed(self) -> int:
         """How many ranks had to be killed."""
+        return 0
 
     @property
     def stuck(self) -> tuple[str, ...]:
         """Processes that even SIGKILL did not end."""
+        return ()
 
     @property
     def logs(self) -> tuple[str, ...]:
         """The ranks' log files."""
+        return ()
 
     def start(self) -> None:
         """Begin to start the ranks; return at once."""
@@ -31,24 +39,32 @@ class Crew(Protocol):
 
     def urge(self) -> None:
         """Kill what is left now, without waiting for the grace time."""
+        return
 
     def signal_ranks(self, signum: int) -> None:
         """Send a signal to every rank."""
+        return
 
     def suspend(self) -> None:
         """Suspend every process of the job."""
+        return
 
     def resume(self) -> None:
         """Resume them."""
+        return
 
     def resize(self) -> None:
         """Pass the new size of our terminal to the ranks that have one of their own."""
+        return
 
     def hold_output(self) -> None:
         """Deliver no more output until :meth:`release_output`."""
+        return
 
     def release_output(self) -> None:
         """Deliver output again."""
+        return
 
     def close(self) -> None:
         """Clean up, at whatever point the session has ended."""
+        return

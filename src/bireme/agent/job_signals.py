@@ -1,9 +1,8 @@
-"""What signals do to a running job: the first Ctrl+C stops it, a second one kills it; Ctrl+Z suspends it."""
+"""Decides what signals do to a running job: the first Ctrl+C stops it, a second one kills it, Ctrl+Z suspends it."""
 
 from __future__ import annotations
 
-import signal
-
+from bireme import signals as signal
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 
 TYPE_CHECKING = False
@@ -25,7 +24,7 @@ class JobSignals:
 
     Args:
         loop: the event loop.
-        console: where keys are answered.
+        console: where Ctrl+C is acknowledged.
         verdict: told of stop signals.
         terminal: the terminal on our stdin.
         grace: seconds between the stop signal and SIGKILL.
@@ -87,7 +86,7 @@ class JobSignals:
             self._announce(f"killing{self._ranks_left()}")
 
     def _announce(self, text: str) -> None:
-        """Answer a key, on a line of its own."""
+        """Acknowledge a key, on a line of its own."""
         self._console.say("info", text, over_echo=True)
 
     def _ranks_left(self) -> str:
@@ -95,7 +94,7 @@ class JobSignals:
         return f" {count} rank{'' if count == 1 else 's'}" if count else ""
 
     def _wait_no_longer(self) -> None:
-        """Give a reader that does not read a short time after a stop signal, and none after a second one."""
+        """Wait only a short time for a stalled reader after a stop signal, and no longer after a second one."""
         if self._last_drain is not None:
             self._leave_unread()
         else:

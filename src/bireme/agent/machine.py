@@ -1,4 +1,4 @@
-"""What runner and agent ask of the machine they run on. The simulation (``tests/simulation``) passes another one."""
+"""The interface of runner and agent to their machine: guardians, helpers, the preflight. The simulation replaces it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """The real machine: each method does what its name says."""
+    """The real machine; ``tests/simulation`` has a simulated one."""
 
     now = staticmethod(time.monotonic)
     loop: type[Loop] = Loop
@@ -26,19 +26,31 @@ class Machine:
     start_guardian = staticmethod(guardian.start)
 
     def helper(self, argv: Sequence[str], environ: Mapping[str, str]) -> Helper:
-        """Start a helper program; see `Helper`."""
+        """Start a helper program, which answers with one line of JSON."""
         from bireme.process.helper import Helper
 
         return Helper(argv, environ)
 
     def preflight(self, spec: JobSpec, own: Mapping[str, str], environ: Mapping[str, str]) -> NodePreflight:
-        """Prepare the preflight of this node; for the arguments see `NodePreflight`."""
+        """Prepare the preflight of this node.
+
+        Args:
+            spec: the job.
+            own: the agent's environment.
+            environ: what the ranks are to inherit.
+        """
         from bireme.agent.preflight import NodePreflight
 
         return NodePreflight(spec, own, environ)
 
     def reachable(self, addresses: Sequence[str], port: int, seconds: float) -> list[str]:
-        """The addresses that accept a connection; see `reach.reachable`."""
+        """Find the addresses to which a TCP connection succeeds.
+
+        Args:
+            addresses: numeric addresses.
+            port: the TCP port.
+            seconds: time limit for all connections together.
+        """
         from bireme.resources import reach
 
         return reach.reachable(addresses, port, seconds=seconds)

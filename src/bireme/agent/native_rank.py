@@ -28,10 +28,13 @@ _VARIABLES = (
 
 
 def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """Execute ``PROGRAM…`` of the arguments ``PLAN PROGRAM…``, where the plan is JSON from `native_ranks.rank_command`.
+    """Execute ``PROGRAM…`` of the arguments ``PLAN PROGRAM…``; the plan is JSON from `native_ranks.rank_command`.
 
     Returns:
         The exit code if that fails.
+
+    Raises:
+        BadInputError: the launcher's variables name no rank, or one that the job does not have.
     """
     plan = json.loads(arguments[0])
     rank, local_rank = rank_from_launcher(environ)

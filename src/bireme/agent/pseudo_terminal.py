@@ -1,4 +1,4 @@
-"""A pseudo-terminal in the place of a rank's pipe, where our own stream is a terminal: what is written is unchanged."""
+"""Opens a pseudo-terminal for a rank's stream, used instead of a pipe if our own stream is a terminal."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def open_pair(size: os.terminal_size) -> tuple[int, int]:
 
 
 def resize(fd: int, size: os.terminal_size) -> None:
-    """Give a pseudo-terminal another size."""
+    """Change the size of a pseudo-terminal."""
     fcntl.ioctl(fd, termios.TIOCSWINSZ, pack("HHHH", size.lines, size.columns, 0, 0))

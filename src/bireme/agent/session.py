@@ -1,15 +1,14 @@
-"""The session of a job, from its start to its outcome: reacts to ends of ranks and their output.
+"""The session of a job, from its start to its outcome: reacts to the ends of ranks, and passes on their output.
 
-The ranks are run by a *crew*: that of this machine (:mod:`bireme.agent.crew`), or the agents of many nodes
-(:mod:`bireme.cluster.cluster_crew`). Signals have a file of their own
-(:mod:`bireme.agent.job_signals`).
+A *crew* runs the ranks: that of this machine (:mod:`bireme.agent.crew`), or the agents of many nodes
+(:mod:`bireme.cluster.cluster_crew`). :mod:`bireme.agent.job_signals` reacts to signals.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 
+from bireme import signals as signal
 from bireme.agent.job_signals import JobSignals
 from bireme.agent.terminal import Terminal
 from bireme.errors import OK, BadInputError
@@ -18,7 +17,6 @@ from bireme.logs.console import ERR, OUT, Console
 from bireme.logs.output import JobOutput, Style
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.result.outcome import WORDS_OF
-from bireme.result.report import last_lines, last_traceback
 from bireme.result.verdict import Verdict
 from bireme.value import Value
 
@@ -201,7 +199,13 @@ class Session:
         return self._gone or done or self.verdict.stopping
 
     def chunk(self, rank: int, number: int, data: bytes) -> None:
-        """Take a chunk of a rank's output."""
+        """Take a chunk of a rank's output.
+
+        Args:
+            rank: the rank.
+            number: 1 for stdout, 2 for stderr.
+            data: the bytes.
+        """
         assert self._output is not None
         self._output.feed(rank, number, data)
         if self.console.full:
@@ -210,6 +214,10 @@ class Session:
     def window(self, rank: int, number: int) -> os.terminal_size | None:
         """The part of our terminal that a rank's stream may use; ``None``: it is not shown on one."""
         return None if self._output is None else self._output.window(rank, number)
+
+    def shows_as_one(self, rank: int) -> bool:
+        """Whether a rank's stdout may go where its stderr goes: both are passed on unchanged to one terminal."""
+        return self._output is not None and self._output.shows_as_one(rank)
 
     def columns_beside_labels(self) -> int:
         """The width of our terminal less the longest label; 0 if lines have no labels, or go elsewhere."""
@@ -256,6 +264,10 @@ class Session:
 
     def _quote(self, output: JobOutput) -> None:
         """Keep the tracebacks or last lines of the ranks that failed, and tracebacks of those that were stopped."""
+        if not self.verdict.failed and not self.verdict.swept_along:
+            return
+        from bireme.result.report import last_lines, last_traceback
+
         for end in self.verdict.failed[:WORDS_OF]:
             words = last_lines(output.tail(end.rank), end.recorded, by_signal=end.by_signal)
             self.verdict.detail(end.rank, words)

@@ -1,9 +1,10 @@
-"""The agents of a job, from their start to their release: hears what they send, and decides when a node is lost."""
+"""The agents of a job, from their start to their release: handles their messages, and decides when a node is lost."""
 
 from __future__ import annotations
 
 import signal
 
+from bireme.agent.crew_interface import Crew
 from bireme.cluster import preflight_report
 from bireme.cluster.agent_connector import AgentConnector
 from bireme.cluster.agent_handle import AgentHandle
@@ -27,15 +28,15 @@ if TYPE_CHECKING:
     from bireme.result.outcome import Cause
 
 _NEWS = 0.25
-"""Seconds by which the news of an agent's end may come later than the news of the failures that it causes."""
+"""Seconds by which the end of an agent may be reported later than the failures that it causes."""
 _LAUNCHER_WAIT = 5.0
 """Seconds that the launcher may take to end after its agents were released."""
 
 
-class AgentCrew:
-    """The agents of nodes, from their start to their release: implements :class:`bireme.agent.crew_interface.Crew`.
+class AgentCrew(Crew):
+    """The agents of nodes, from their start to their release.
 
-    It releases the agents when all have answered. The crew of a job is derived from it, and starts ranks then.
+    It releases the agents once all have answered. The crew of a job is a subclass, which starts the ranks instead.
 
     Args:
         session: told what happens.
@@ -47,10 +48,6 @@ class AgentCrew:
         agents: one for each node, in the pool's order.
         members: those that take part.
     """
-
-    killed = 0
-    stuck: tuple[str, ...] = ()
-    logs: tuple[str, ...] = ()
 
     def __init__(self, session: Session, job: ClusterJob, pid_file: PidFile, machine: Machine) -> None:
         self._session, self._job = session, job
@@ -113,9 +110,6 @@ class AgentCrew:
         if self._leaving and not self._allocates:  # after SIGKILL nothing would give back the allocation
             self._launcher.kill()
 
-    def signal_ranks(self, signum: int) -> None:
-        """Do nothing: there are no ranks."""
-
     def suspend(self) -> None:
         """Suspend every process of the job. Agents do not expect a heartbeat in the meantime."""
         for member in self.members:
@@ -126,15 +120,6 @@ class AgentCrew:
         self._heartbeat.resume()
         for member in self.members:
             member.send(Resume())
-
-    def resize(self) -> None:
-        """Do nothing: ranks of other nodes write to pipes."""
-
-    def hold_output(self) -> None:
-        """Do nothing: there is no output."""
-
-    def release_output(self) -> None:
-        """Do nothing: there is no output."""
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -147,7 +132,7 @@ class AgentCrew:
     # -- the answers -----------------------------------------------------------------------------
 
     def _answered(self) -> None:
-        """Every node has answered or failed: release them, with a complaint if any is unfit."""
+        """Called when every node has answered or failed: release the agents, and report the unfit nodes."""
         if self._job.spec.elastic:
             self._bootstrap.judge_by_filters()
         if bad := self._bootstrap.unfit():
@@ -176,7 +161,7 @@ class AgentCrew:
 
     def _on_hello(self, member: AgentHandle, hello: Hello) -> None:
         if member.slots is not None and hello.slots and len(hello.slots) != len(member.slots):
-            self._on_violation(member, f"it sent {len(hello.slots)} slots, and has {len(member.slots)}")
+            self._on_violation(member, f"it reported {len(hello.slots)} slots instead of {len(member.slots)}")
             return
         self._heartbeat.watch(member)
         self._bootstrap.hello(member, hello)
@@ -243,7 +228,7 @@ class AgentCrew:
             self._bootstrap.fail(member, [reason])
 
     def _last_heard(self, member: AgentHandle) -> float:
-        """When an agent whose channel has ended was lost: at its last sign of life, if it owed another one since."""
+        """When an agent was lost whose channel has ended: at its last sign of life if it has missed a ping since."""
         now, silence = self._session.loop.now(), member.silence
         owed = self._job.spec.heartbeat / BEATS + _NEWS
         return silence.since if silence.lasted(now) > owed else now - _NEWS
@@ -255,7 +240,7 @@ class AgentCrew:
             self._launcher_killed(note, ())
 
     def _launcher_killed(self, note: str, hosts: tuple[str, ...]) -> None:
-        """The launcher was killed: date that before the lost channels that follow. An elastic job tries again."""
+        """Report that the launcher was killed, dated before the loss of the channels. An elastic job tries again."""
         cause: Cause = "agent lost" if not self._job.spec.elastic else "membership"
         self._session.trouble(cause, note, self._session.loop.now() - 2 * _NEWS, hosts)
 

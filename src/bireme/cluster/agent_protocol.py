@@ -75,7 +75,7 @@ NEXT: Mapping[State, Mapping[Event, State]] = {
 
 
 _MOST_WORDS = 1 << 20
-"""Characters that an agent may have for the screen, in all: it has something to say when a log cannot be written."""
+"""Characters of all messages that an agent may send for the screen, such as that a log cannot be written."""
 
 
 class AgentProtocol:
@@ -118,7 +118,7 @@ class AgentProtocol:
         self.pipes = len(self._streams)
 
     def stop(self) -> None:
-        """It is told to stop its ranks: from now on, they may end since they were stopped."""
+        """Note that the agent is told to stop its ranks: from now on, it may report them as stopped."""
         self._stopped = True
 
     def admit(self, message: Message | Output) -> None:
@@ -133,7 +133,7 @@ class AgentProtocol:
         if isinstance(message, Say):
             self._words += 1 + len(message.text)
             if self._words > _MOST_WORDS:
-                raise ProtocolError("it sent more words for the screen than anybody could read")
+                raise ProtocolError(f"it sent messages of more than {_MOST_WORDS:,} characters for the screen")
         elif isinstance(message, (Output, Rested, Eof)):
             self._admit_stream(message)
         elif isinstance(message, Up):

@@ -33,12 +33,21 @@ if TYPE_CHECKING:
 
 
 class ClusterCrew(AgentCrew):
-    """A crew of many nodes. For the arguments see `AgentCrew`."""
+    """A crew of many nodes.
+
+    Args:
+        session: told what happens.
+        job: the job, with its nodes.
+        pid_file: created when the guardian of the launcher processes starts.
+        machine: the machine of the runner.
+    """
+
+    killed = 0
+    stuck: tuple[str, ...] = ()
 
     def __init__(self, session: Session, job: ClusterJob, pid_file: PidFile, machine: Machine) -> None:
         super().__init__(session, job, pid_file, machine)
         self._all_fit = False
-        self.killed = 0
         self._credit = OutputCredit(session, self.members)
         self._address = RendezvousAddress(session, job, self.members, self._start_ranks)
         self._handlers |= {
@@ -55,8 +64,8 @@ class ClusterCrew(AgentCrew):
     # -- the crew's interface --------------------------------------------------------------------
 
     @property
-    def logs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The ranks' log files that were gathered here."""
+    def logs(self) -> tuple[str, ...]:
+        """The ranks' log files that were collected here."""
         return tuple(self._credit.files.paths.values()) if self._credit.files is not None else ()
 
     def stop(self, signum: int) -> None:
@@ -97,7 +106,7 @@ class ClusterCrew(AgentCrew):
     # -- starting --------------------------------------------------------------------------------
 
     def _answered(self) -> None:
-        """Every node has answered or failed: find the rendezvous address if all are fit."""
+        """Called when every node has answered or failed: find the rendezvous address if all are fit."""
         if bad := self._unfit():
             self._complain(bad, len(self.agents))
         elif not self._all_fit:
@@ -114,7 +123,7 @@ class ClusterCrew(AgentCrew):
             self._address.probed(member, probed.reachable)
 
     def _start_ranks(self, master_addr: str) -> None:
-        """The address is known: make the plan, and tell each node to start its ranks."""
+        """Make the plan with this address, and tell each node to start its ranks."""
         self._connector.stop()
         plan, nodes = node_plans(self._job, self.members, master_addr)
         self._session.planned(plan)
@@ -125,16 +134,19 @@ class ClusterCrew(AgentCrew):
         self._admitted = self._started = True
         self._begun(tuple(nodes), plan)
         accelerator, grace = self.members[0].hello.accelerator, self._job.spec.grace
+        columns = self._session.columns_beside_labels()
+        screen = {"COLUMNS": str(columns)} if columns else {}
         for member in self.members:
             node = nodes.get(member.name)
             if node is None:  # the filters leave it no slots
                 member.protocol.on("idle")
                 continue
             member.protocol.start(worker.rank for worker in node.workers)
+            node = node.replace(env={**node.env, **screen})
             member.send(Start(node=node, accelerator=accelerator, grace=grace, window=WINDOW, rest=self._session.rest))
 
     def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
-        """The ranks are about to be started on these nodes."""
+        """Called when the ranks are about to be started on these nodes."""
 
     # -- running ---------------------------------------------------------------------------------
 

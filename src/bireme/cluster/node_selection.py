@@ -56,12 +56,8 @@ class Nodes(Value):
         """The names of the nodes."""
         return tuple(entry.name for entry in self.entries)
 
-    def world(self, *, hint: str, where: str = "") -> Pool:
-        """The slots of every node, for a job that cannot ask the nodes.
-
-        Args:
-            hint: what to do where slots are not declared.
-            where: the option that needs them.
+    def world(self, where: str = "") -> Pool:
+        """The slots of every node, for a job that cannot ask the nodes; ``where``: the option that needs them.
 
         Raises:
             BadInputError: the slots of a node are not declared.
@@ -70,6 +66,7 @@ class Nodes(Value):
         for name in self.names:
             declared = self.slots[name]
             if declared is None:
+                hint = "add slots=N to its line in the hostfile, or :N to its name in --hosts"
                 raise BadInputError(f"no number of slots declared for {name}", hint=hint, where=where)
             world[name] = declared
         return world

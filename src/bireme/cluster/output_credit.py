@@ -1,4 +1,4 @@
-"""Credit for output: how much output of its ranks a node may send before the runner has taken it (a window)."""
+"""Flow control of output: limits how much a node may send before the runner has taken what came earlier (a window)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 WINDOW = 1024 * 1024
 """Bytes of output that an agent may send before the runner has taken them."""
 _CREDIT = 128 * 1024
-"""Bytes taken before the agent is granted as many again."""
+"""Bytes that the runner takes before it grants the agent as many again."""
 _IN_A_PIPE = 1024 * 1024
-"""Bytes that an agent may have read from one pipe when it stops reading, at most."""
+"""Bytes from one pipe by which an agent may exceed its window: it had read them before it stopped reading."""
 
 
 class OutputCredit:
-    """Takes the output of all agents and grants them more as it is taken."""
+    """Takes the output of all agents, and grants each more credit as its output is taken."""
 
     def __init__(self, session: Session, members: Sequence[AgentHandle]) -> None:
         self._session, self._members = session, members

@@ -1,7 +1,7 @@
 """The preflight: asks nodes, through their agents, whether they are fit for a job; returns facts or problems for each.
 
-``bireme check``, the tuner and the probe of returning nodes need no more than this. A job asks its nodes in the same
-way: its crew goes on where an `AgentCrew` ends.
+``bireme check``, the tuner and the probe of returning nodes call it. A job asks its nodes in the same way: its crew is
+an `AgentCrew` too, which starts the ranks after the answers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NodeAnswer(Value):
         name: the node's name in the pool.
         declared: the slots that the pool declares; ``None``: the node was asked for them.
         facts: about a node that is fit; ``None``: it is not.
-        problems: what is wrong with a node that is not.
+        problems: what is wrong with an unfit node.
     """
 
     name: str

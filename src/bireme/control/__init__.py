@@ -1,0 +1,1 @@
+"""The control channel between runner and agents: messages, frames, handshake, transports."""

@@ -1,8 +1,8 @@
-"""A clock of silence: for how long the peer has sent nothing, not counting time for which this process was away. Pure.
+"""Decides for how long a peer has been silent: time during which this process was not running does not count. Pure.
 
-Both sides check at intervals, several times within the limit. A check that is late tells for how long this process was
-away, and that time does not count: when a machine stands still (a virtual one, or one that swaps), both sides stop, and
-the one that wakes first must not give up the other.
+Both sides check several times within the limit. A late check shows for how long this process was not running, and that
+time does not count against the peer. When a machine is halted (a virtual one, or one that swaps), both sides may stop,
+and the one that resumes first must not give up the other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Silence:
         self.since, self._away = now, 0.0
 
     def look(self, due: float, now: float) -> float:
-        """Check at an interval; return the length of the silence without the time for which we were away.
+        """Make a regular check; return the length of the silence, without the time during which we were not running.
 
         Args:
             due: when this check was due.
@@ -40,5 +40,5 @@ class Silence:
         return self.lasted(now)
 
     def lasted(self, now: float) -> float:
-        """The length of the silence, without the time for which we were away; for use between two checks."""
+        """The length of the silence, without the time during which we were not running; for use between two checks."""
         return now - self.since - self._away

@@ -15,7 +15,7 @@ from bireme.planning.start_facts import JobFacts
 from bireme.planning.trust import may_find_env_file
 from bireme.process import activation
 from bireme.process.pid_file import PidFile
-from bireme.resources import devices, extension_locks, filters, program
+from bireme.resources import devices, extension_locks, program
 from bireme.resources.rendezvous_port import lease_named_port, lease_port
 from bireme.value import Value
 
@@ -39,7 +39,7 @@ class Declared(Value):
         name: its name there.
         slots: its slots; ``None``: all that it has.
         tasks: the number of its slots if it shows no device (see `HostEntry`).
-        note: what is to be said of that.
+        note: what to tell the user about the slots; "": nothing.
     """
 
     name: str
@@ -75,7 +75,7 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
     Args:
         spec: the job.
         environ: the environment.
-        declared: how the pool names this machine, and the slots that are left of those it declares there.
+        declared: this machine as the pool declares it, with the slots that filters leave; ``None``: there is no pool.
 
     Raises:
         BadInputError: the job cannot run as described.
@@ -111,15 +111,19 @@ def own_slots(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
     """The slots of this machine that a job may use.
 
     Raises:
-        BadInputError: a filter or a number does not fit what there is.
+        BadInputError: a filter or ``--num_gpus`` asks for slots that this machine does not have.
     """
     active, _ = _slots_left(spec, devices.discover(spec.accelerator, environ), HOST)
     return active[HOST]
 
 
 def _slots_left(spec: JobSpec, found: devices.Devices, name: str) -> tuple[Pool, tuple[str, ...]]:
-    """What filters and ``--num_gpus`` leave of this machine, which has this name in the pool; and messages."""
+    """The slots that filters and ``--num_gpus`` leave of this machine, and messages; ``name``: its name in the pool."""
     slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=bool(spec.include or spec.exclude))
+    if slots and not spec.include and not spec.exclude:
+        return {name: slots}, notes
+    from bireme.resources import filters
+
     active = filters.apply_filters(
         {name: slots},
         spec.include,
@@ -131,10 +135,15 @@ def _slots_left(spec: JobSpec, found: devices.Devices, name: str) -> tuple[Pool,
 
 
 def plan(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> StartPlan:
-    """The plan of a job on this machine, which holds no port.
+    """The plan of a job on this machine. Its port is not leased.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        declared: this machine as the pool declares it; ``None``: there is no pool.
 
     Raises:
-        BadInputError: see :func:`prepare`.
+        BadInputError: the job cannot run as described.
     """
     prepared = prepare(spec, environ, declared)
     prepared.release()
@@ -148,10 +157,10 @@ def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node
         spec: the job.
         environ: the environment.
         world: the slots of every node.
-        node_rank: the place of this node in it.
+        node_rank: the number of this node, from 0.
 
     Raises:
-        BadInputError: as :func:`prepare`, or there is no node of that number.
+        BadInputError: the job cannot run as described, or there is no node of that number.
     """
     if not 0 <= node_rank < len(world):
         raise BadInputError(
@@ -163,7 +172,10 @@ def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node
     accelerator = devices.discover(spec.accelerator, environ).accelerator
     host = list(world)[node_rank]
     port = spec.master_port or DEFAULT_PORT
-    return _prepare_node(spec, environ, world, host, accelerator, port, None, [], declared=not spec.rendezvous)
+    notes: list[tuple[str, str]] = []
+    if spec.by_hand:
+        _check_address(spec.master_addr, notes, first=node_rank == 0 and spec.rendezvous != "c10d", refuse=False)
+    return _prepare_node(spec, environ, world, host, accelerator, port, None, notes, declared=not spec.rendezvous)
 
 
 def _prepare_node(
@@ -211,8 +223,15 @@ def _with_exports(spec: JobSpec, environ: Mapping[str, str], notes: list[tuple[s
     return {**environ, **found.chosen()}
 
 
-def _check_address(addr: str | None, notes: list[tuple[str, str]]) -> None:
-    """Check that the ranks of this machine can meet at an address that the user gave."""
+def _check_address(addr: str | None, notes: list[tuple[str, str]], *, first: bool = True, refuse: bool = True) -> None:
+    """Check that the ranks of this machine can meet at an address that the user gave.
+
+    Args:
+        addr: the address, or a name.
+        notes: where warnings are added.
+        first: they meet on this machine.
+        refuse: whether a name that cannot be resolved is an error. A pod may start before its name is known.
+    """
     if addr is None:
         return
     import _socket
@@ -224,9 +243,13 @@ def _check_address(addr: str | None, notes: list[tuple[str, str]]) -> None:
     try:
         _socket.getaddrinfo(addr, None)
     except (OSError, UnicodeError):
-        hint = "leave the option out: on one machine the ranks meet at 127.0.0.1"
-        raise BadInputError(f"no such address: {addr!r}", hint=hint, where="--master_addr") from None
-    notes.append(("warning", f"--master_addr: {addr} is not an address of this machine"))
+        if refuse:
+            hint = "leave the option out: on one machine the ranks meet at 127.0.0.1"
+            raise BadInputError(f"no such address: {addr!r}", hint=hint, where="--master_addr") from None
+        notes.append(("warning", f"--master_addr: no such address: {addr!r}"))
+        return
+    if first:
+        notes.append(("warning", f"--master_addr: {addr} is not an address of this machine"))
 
 
 def _check_working_directory() -> None:
@@ -239,24 +262,31 @@ def _check_working_directory() -> None:
 def run(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> Outcome:
     """Run the job on this machine and wait for its end.
 
+    Args:
+        spec: the job.
+        environ: the environment.
+        declared: this machine as the pool declares it; ``None``: there is no pool.
+
     Raises:
-        BadInputError: see :func:`prepare`.
+        BadInputError: the job cannot run as described; nothing was started.
     """
     name = HOST if declared is None else declared.name
     return _at_fault(name, lambda: _run(spec, prepare(spec, environ, declared), os.getpid()))
 
 
 def prepare_node(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:
-    """Make the plan as :func:`prepare_by_hand`; of an elastic job, with PyTorch's agent, which starts the ranks.
+    """Make the plan of one node, as :func:`prepare_by_hand` does.
+
+    The plan of an elastic job starts PyTorch's agent, which starts the ranks.
 
     Args:
         spec: the job.
         environ: the environment.
         world: the slots of every node.
-        node_rank: the place of this node in it.
+        node_rank: the number of this node, from 0.
 
     Raises:
-        BadInputError: as :func:`prepare_by_hand`, or the ranks' Python does not have PyTorch.
+        BadInputError: the job cannot run as described, or its Python does not have PyTorch, which it needs.
     """
     if not spec.elastic:
         return prepare_by_hand(spec, environ, world, node_rank)
@@ -277,18 +307,18 @@ def run_by_hand(
         spec: the job.
         environ: the environment.
         world: the slots of every node.
-        node_rank: the place of this node in it.
+        node_rank: the number of this node, from 0.
         main_pid: the pid in the name of the pid file, with ``save_pid``.
 
     Raises:
-        BadInputError: see :func:`prepare_by_hand`.
+        BadInputError: the job cannot run as described; nothing was started.
     """
     prepared = prepare_node(spec, environ, world, node_rank)
     return _at_fault(list(world)[node_rank], lambda: _run(spec, prepared, main_pid))
 
 
 def _at_fault(name: str, carry_out: Callable[[], Outcome]) -> Outcome:
-    """Run, and name this machine as the node at fault where it is unfit or its agent is lost."""
+    """Run, and name this machine as the node at fault if it is unfit or its agent is lost."""
     try:
         outcome = carry_out()
     except UnfitError as error:
@@ -307,7 +337,7 @@ def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
             log_dir = rankfiles.prepare(spec.log_dir, "--log_dir")
         with PidFile(main_pid if spec.save_pid else None) as pid_file:
             if pid_file.path is not None:
-                notes.append(("info", f"launcher pid: {os.getpid()} (in {pid_file.path})"))
+                notes.append(("info", f"pid {os.getpid()} is in {pid_file.path}"))
             return session.run(
                 session.SessionOptions.of(spec, notes),
                 lambda session: LocalCrew(

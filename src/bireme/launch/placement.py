@@ -30,13 +30,13 @@ _SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_MCPU_HO
 
 
 class ThisMachine(Value):
-    """On this machine, without agents. ``declared``: as the pool declares it; ``None``: there is no pool."""
+    """The job runs on this machine, without agents. ``declared``: its entry in the pool, if there is one."""
 
     declared: one_machine.Declared | None = None
 
 
 class ByHand(Value):
-    """The part of one node, as the command is typed on each: with ``--no_ssh``, or as for torchrun.
+    """Only this node's part of the job runs: the command is typed on each node, with ``--no_ssh`` or as for torchrun.
 
     Attributes:
         spec: the job as this node carries it out.
@@ -50,21 +50,21 @@ class ByHand(Value):
 
 
 class Agents(Value):
-    """On these nodes, through agents that the launcher starts."""
+    """The job runs on these nodes, through agents that the launcher starts."""
 
     nodes: Nodes
     launcher: str
 
 
 class NativeRanks(Value):
-    """On these nodes, where the launcher starts every rank itself (``--native_ranks``)."""
+    """The job runs on these nodes, where the launcher starts every rank itself (``--native_ranks``)."""
 
     nodes: Nodes
     launcher: str
 
 
 class Epochs(Value):
-    """On the nodes that are available in each epoch (elastic training); `bireme.elastic` finds them."""
+    """Each epoch of the job runs on the nodes available then (elastic training); `bireme.elastic` finds them."""
 
 
 def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
@@ -83,10 +83,10 @@ def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
 
 
 def _is_typed_on_each_node(spec: JobSpec, environ: Mapping[str, str]) -> bool:
-    """Whether a command that may be typed on each node, as for torchrun, is to be taken so.
+    """Whether a command with torchrun's options starts only its own node's part of the job.
 
-    Where there is a pool, and no node was numbered, one command starts the whole job, unless ``srun`` or the like has
-    started it several times: ``srun torchrun --nnodes 2 --rdzv_endpoint A:P`` is the usual line for that.
+    It starts the whole job if there is a pool and the command has no node number. The exception is a command that
+    ``srun`` or the like has started several times, as in ``srun torchrun --nnodes 2 --rdzv_endpoint A:P``.
     """
     from bireme.resources.starter import find_task
 
@@ -105,7 +105,7 @@ def _on_nodes(spec: JobSpec, environ: Mapping[str, str]) -> ThisMachine | ByHand
 
     nodes = node_selection.select(spec, pool)
     if spec.by_hand:
-        world = nodes.world(hint="add slots=N: --no_ssh cannot ask it")
+        world = nodes.world()
         assert spec.node_rank is not None
         run_id = spec.run_id or (environ.get("ELASTIC_RUN_ID", "bireme") if spec.elastic else "")
         addressed = spec.replace(master_addr=spec.master_addr or nodes.names[0], run_id=run_id)
@@ -117,7 +117,7 @@ def _on_nodes(spec: JobSpec, environ: Mapping[str, str]) -> ThisMachine | ByHand
 
 
 def _declared_pool(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | None:
-    """The declared pool; ``None``: there is none. Modules that read a pool are imported only where one is declared."""
+    """The declared pool; ``None``: there is none. Modules that read a pool are imported only if one is declared."""
     declared = spec.hosts or spec.hostfile is not None or os.path.exists(_DEFAULT_HOSTFILE)
     pool = None
     if declared or any(name in environ for name in _SCHEDULERS):
@@ -173,7 +173,8 @@ def preview(spec: JobSpec, environ: Mapping[str, str]) -> tuple[Sketch, Launcher
     """What a job would start, as far as it is known before the nodes have been asked.
 
     Returns:
-        The plan, of an elastic job that of its first epoch, and the launcher's command lines (``None``: none is used).
+        The plan (that of the first epoch if the job is elastic), and the launcher's command lines; ``None``: no
+        launcher is used.
 
     Raises:
         BadInputError: the job cannot run as described.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class RestartBudget:
-    """A number of restarts, all of which are available again after a time without failure.
+    """Counts restarts; after a time without a failure, all of them are available again.
 
     Args:
         most: the number of restarts.
@@ -20,12 +20,12 @@ class RestartBudget:
         self._healthy_since: float | None = None
 
     def begin(self, now: float) -> None:
-        """The job runs from now on, unless it has run since its last failure."""
+        """Note that the job runs from now on; does nothing if it has run since its last failure."""
         if self._healthy_since is None:
             self._healthy_since = now
 
     def spend(self, now: float) -> bool:
-        """The job has failed: use up a restart; return whether there was one left."""
+        """Use up a restart after a failure; return whether one was left."""
         if self._healthy_since is not None and now - self._healthy_since >= self._window:
             self.used = 0
         self._healthy_since = None

@@ -66,7 +66,7 @@ def run(
 
 def _next_attempt(spec: JobSpec, outcome: Outcome, budget: RestartBudget) -> JobSpec | None:
     """The job of the next attempt; None: there is none."""
-    # In the first attempt an unfit node is a mistake to fix; later it is a node that was lost.
+    # In the first attempt an unfit node is the user's mistake; later it is a node that was lost.
     unfit = outcome.exit_code == UNFIT and spec.attempt > 0 and bool(outcome.hosts)
     if outcome.interrupted or not (outcome.cause in CURABLE or unfit) or not budget.spend(time.monotonic()):
         return None

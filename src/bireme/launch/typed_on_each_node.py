@@ -2,7 +2,7 @@
 
 Either the command has the number of the node (``--nnodes 2 --node_rank 0 --master_addr A``), or PyTorch numbers the
 nodes (``--nnodes 2 --rdzv_endpoint A:P``). Every node has as many slots as this one. PyTorch's agent starts the ranks
-where it numbers the nodes, and where the job may be restarted, because one node alone cannot restart the others.
+if it numbers the nodes, or if the job may be restarted: one node alone cannot restart the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def part(spec: JobSpec, environ: Mapping[str, str]) -> tuple[JobSpec, Pool, int]
     """This node's part: the job as this node carries it out, the slots of all nodes, and the number of this one.
 
     Raises:
-        BadInputError: a filter or a number does not fit what there is.
+        BadInputError: a filter or ``--num_gpus`` asks for slots that this machine does not have, or there is no node
+            of that number.
     """
     slots = one_machine.own_slots(spec, environ)
     least, most = (spec.min_nodes, spec.max_nodes) if spec.elastic else (spec.num_nodes, spec.num_nodes)

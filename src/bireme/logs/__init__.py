@@ -1,0 +1,1 @@
+"""Output: lines, labels, console, live rows, log files, back-pressure."""

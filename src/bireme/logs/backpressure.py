@@ -16,7 +16,7 @@ _LOW_WATER = _HIGH_WATER // 2
 
 
 class Backpressure:
-    """What waits to be written at one sink.
+    """Counts the bytes that wait to be written at one sink.
 
     Args:
         on_room: called when a full sink has room again.
@@ -32,12 +32,12 @@ class Backpressure:
         self.full = False
 
     def keep(self, size: int) -> None:
-        """Note that so many more bytes wait."""
+        """Note that ``size`` more bytes wait."""
         self.size += size
         self.full = self.full or self.size > _HIGH_WATER
 
     def written(self, size: int) -> None:
-        """Note that so many bytes wait no more."""
+        """Note that ``size`` bytes were written or discarded."""
         self.size -= size
 
     def relieve(self) -> None:

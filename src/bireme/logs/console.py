@@ -150,7 +150,7 @@ class Console:
         sink.write(region.erase() + start + region.draw())
 
     def leave_rows(self) -> None:
-        """Move below the live rows, since something else will write to the terminal."""
+        """Move below the live rows, before another program writes to the terminal."""
         for sink, region in self._regions.items():
             if region.drawn:
                 sink.write(region.erase() + region.draw() + region.leave())
@@ -168,7 +168,14 @@ class Console:
             self.write_lines(lines, over_echo=over_echo, colour=self._colours.get(level, ""))
 
     def write_lines(self, text: str, stream: int = ERR, *, over_echo: bool = False, colour: str = "") -> None:
-        """Write whole lines of ours, to a terminal in this colour."""
+        """Write whole lines of our own.
+
+        Args:
+            text: the lines, each with its newline.
+            stream: `OUT` or `ERR`.
+            over_echo: whether a terminal has just shown ``^C``, which the text replaces.
+            colour: the colour on a terminal; "": none.
+        """
         sink = self._sinks[stream]
         start = "\n" if self._open.get(sink) is not None else "\r" if over_echo and sink.terminal else ""
         self._open[sink] = None

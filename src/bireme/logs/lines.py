@@ -53,7 +53,7 @@ def _stamped(name: str) -> Label:
 class Block:
     """Bytes to write to the console in one piece. A plain object, since one is created for every chunk.
 
-    Attributes:
+    Args:
         data: the bytes.
         more: the label to repeat before a resumed line if something else was written in between.
         resumes: whether the first line continues the open line of an earlier block.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from bireme.loop import Loop, Timer
 
 _PAUSE = 0.05
-"""Seconds between two drawings: ranks may redraw their bars much more often than anybody can see."""
+"""Seconds between two drawings: ranks may redraw their bars much more often than people can see."""
 
 
 class LiveRegion:
@@ -50,14 +50,14 @@ class LiveRegion:
         self._draw()
 
     def erase(self) -> bytes:
-        """What removes the rows from the screen; the cursor is then where they began."""
+        """The bytes that remove the rows from the screen; the cursor is then where they began."""
         up = b"\x1b[%dA" % (self._drawn - 1) if self._drawn > 1 else b""
         erased = b"\r" + up + b"\x1b[J" if self._drawn else b""
         self._drawn = 0
         return erased
 
     def draw(self) -> bytes:
-        """What draws the rows that fit, beginning where the cursor is; it stays behind the last one."""
+        """The bytes that draw the rows that fit, from the cursor on; it is then behind the last row."""
         size = size_of(self._fd)
         rows = [row for place in sorted(self._rows) for row in self._rows[place]]
         shown = rows[-max(1, size.lines - 1) :]
@@ -65,7 +65,7 @@ class LiveRegion:
         return b"\r\n".join(cut(row, size.columns) for row in shown)
 
     def leave(self) -> bytes:
-        """What moves the cursor below the rows, which stay on the screen."""
+        """The bytes that move the cursor below the rows, which stay on the screen."""
         below = b"\r\n" if self._drawn else b""
         self._drawn = 0
         return below
@@ -81,7 +81,7 @@ def size_of(fd: int) -> os.terminal_size:
 
 
 def cut(row: bytes, columns: int) -> bytes:
-    """The row without what would not fit on one line."""
+    """Cut a row to the width of the terminal."""
     if len(row) <= columns:
         return row
     import re

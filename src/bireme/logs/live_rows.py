@@ -18,7 +18,7 @@ _UNFINISHED = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?)?\Z")
 _COLOURS = re.compile(rb"(?:\x1b\[[0-?]*[ -/]*m)*\Z")
 _RESET = b"\x1b[0m"
 _BEGUN = 4096
-"""Bytes of an unfinished line that are kept. A longer one is no progress bar."""
+"""Bytes of an unfinished line that are kept. A longer line is not a progress bar."""
 _MOST_ROWS = 24
 _LONGEST_ESCAPE = 4096
 
@@ -27,7 +27,7 @@ NESTED = 0.1
 
 
 class _Row:
-    """A row that may still be redrawn. ``drawn``: its text has replaced another one, as that of a bar does."""
+    """A row that may still be redrawn. ``drawn``: its text has replaced an earlier one, as in a progress bar."""
 
     __slots__ = ("drawn", "text")
 
@@ -60,7 +60,7 @@ class LiveRows:
 
     @property
     def left(self) -> bool:
-        """Whether the program has finished its rows, as far as one can see, and gone to the next line."""
+        """Whether the program seems to have finished its rows: it has gone to the next line."""
         return bool(self._rows) and not self._hidden and not any(row.text.strip() for row in self._rows[self._at :])
 
     def feed(self, chunk: bytes, now: float) -> bytes:

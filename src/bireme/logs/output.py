@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from bireme.logs.console import ERR, OUT
-from bireme.logs.fold import Folder, rank_set
 from bireme.logs.lines import Block, Label, LineCutter
 from bireme.value import Value
 
@@ -13,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.job import OutputMode
     from bireme.logs.console import Console
+    from bireme.logs.fold import Folder
     from bireme.logs.live_rows import LiveRows
     from bireme.loop import Loop
 
@@ -69,16 +69,33 @@ class _Stream:
 
 
 class JobOutput:
-    """The output of all ranks of a job, wherever they run."""
+    """The output of all ranks of a job, wherever they run.
+
+    Args:
+        loop: the event loop.
+        console: where the output is shown.
+        style: how it is shown.
+    """
 
     def __init__(self, loop: Loop, console: Console, style: Style) -> None:
         self._loop, self._console, self._style = loop, console, style
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._hosts: dict[int, str] = {}
-        self._folders = {OUT: Folder(), ERR: Folder()}
+        self._folders: dict[int, Folder] = {}
+        if style.fold:
+            from bireme.logs.fold import Folder
+
+            self._folders = {OUT: Folder(), ERR: Folder()}
 
     def add(self, rank: int, host: str, number: int, *, shown: bool = True) -> None:
-        """Expect output of a rank's stdout (1) or stderr (2); ``shown``: not left out by ``--local_ranks_filter``."""
+        """Prepare for the output of one stream of a rank.
+
+        Args:
+            rank: the rank.
+            host: its node.
+            number: 1 for stdout, 2 for stderr.
+            shown: whether ``--local_ranks_filter`` lets the rank's output through.
+        """
         style, mode = self._style, self._style.effective
         terminal = self._console.is_terminal(number)
         labelled = mode == "prefix" or style.timestamps
@@ -109,6 +126,11 @@ class JobOutput:
         label = len(stream.cutter.label().first) if stream.cutter is not None else 0
         return os.terminal_size((max(size.columns - label, min(size.columns, _NARROWEST)), size.lines))
 
+    def shows_as_one(self, rank: int) -> bool:
+        """Whether both streams of a rank are passed on unchanged to one terminal, so that their order matters."""
+        alone = all(self._streams[rank, number].alone and self._console.is_terminal(number) for number in (OUT, ERR))
+        return alone and os.path.sameopenfile(OUT, ERR)
+
     def columns_beside_labels(self) -> int:
         """The width of our terminal less the longest label; 0 if lines have no labels, or go elsewhere."""
         labelled = [key for key, stream in self._streams.items() if stream.cutter and stream.cutter.label().first]
@@ -116,7 +138,13 @@ class JobOutput:
         return min((window.columns for window in windows if window is not None), default=0)
 
     def feed(self, rank: int, number: int, chunk: bytes) -> None:
-        """Take a chunk of a rank's output."""
+        """Take a chunk of a rank's output.
+
+        Args:
+            rank: the rank.
+            number: 1 for stdout, 2 for stderr.
+            chunk: the bytes.
+        """
         stream = self._streams[rank, number]
         if number == ERR:
             stream.tail = chunk[-_TAIL:] if len(chunk) >= _TAIL else (stream.tail + chunk)[-_TAIL:]
@@ -169,6 +197,8 @@ class JobOutput:
             self._unfold(number)
 
     def _unfold(self, number: int) -> None:
+        from bireme.logs.fold import rank_set
+
         for ranks, line in self._folders[number].take():
             host = self._hosts[ranks[0]] if len({self._hosts[rank] for rank in ranks}) == 1 else "*"
             label = Label.of(host, rank_set(ranks), timestamps=self._style.timestamps)()
@@ -176,8 +206,8 @@ class JobOutput:
 
     def flush(self) -> None:
         """Show what was held back."""
-        self._unfold(OUT)
-        self._unfold(ERR)
+        for number in self._folders:
+            self._unfold(number)
 
     def tail(self, rank: int) -> bytes:
         """The last bytes of a rank's stderr."""

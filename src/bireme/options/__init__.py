@@ -1,1 +1,1 @@
-"""What is known about the options of the command line, in tables: the options, and which exclude each other."""
+"""Tables of the command line's options: what each does, which exclude each other, and those of other launchers."""

@@ -1,7 +1,7 @@
-"""Refuses options that cannot be used together, or that need another one: for the command line and for Python.
+"""Decides which options cannot be used together, and which need another one, for the command line and for Python.
 
-``EXCLUDES`` and ``NEEDS`` are the whole list. `refuse` goes through it, given the options in use. These are written as
-on the command line: ``--fold``; ``--output raw`` where one value of a choice matters; and ``--num_nodes MIN:MAX``.
+`refuse` checks the options in use against the tables ``EXCLUDES`` and ``NEEDS``. An option in use is written as on the
+command line: ``--fold``, ``--output raw`` (if a rule is about one value of a choice), ``--num_nodes MIN:MAX``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ELASTIC_RANGE = "--num_nodes MIN:MAX"
 MIG = "MIG devices"
-"""Not an option, but in use in the same sense, once the slots are known."""
+"""Not an option: it counts as one in use if the slots turn out to be MIG devices."""
 
 _EITHER = "use one or the other"
 _LAUNCHER_OWNS = "the launcher owns the ranks and their output"
@@ -26,7 +26,16 @@ _TORCH_STARTS = "PyTorch's elastic agent starts the ranks"
 
 
 class Excludes(Value):
-    """An option that cannot be used with any of ``others``, only if ``when`` is also in use and ``unless`` is not."""
+    """An option that cannot be used with any of ``others``.
+
+    Attributes:
+        option: the option.
+        others: the options that it excludes.
+        why: the reason, for the message; "": the message gives none.
+        hint: what to type instead.
+        when: the rule applies only if this option is in use too; "": always.
+        unless: the rule does not apply if this option is in use; "": always.
+    """
 
     option: str
     others: tuple[str, ...]
@@ -37,7 +46,7 @@ class Excludes(Value):
 
 
 class Needs(Value):
-    """An option that has an effect only with ``other``; ``hint``: what to type."""
+    """An option that has an effect only with ``other``; ``hint``: what to type instead."""
 
     option: str
     other: str
@@ -59,8 +68,8 @@ EXCLUDES = (
     Excludes("--fold", ("--output raw", "--output rank0", "--output none"), why="only labelled lines are folded"),
     Excludes("--num_nodes", ("--max_elastic_nodes",)),
     Excludes(ELASTIC_RANGE, ("--min_elastic_nodes", "--max_elastic_nodes")),
-    Excludes("--autotuning", ("--elastic_training",), hint="tune first"),
-    Excludes("--autotuning", ("--no_ssh", "--dry_run", "--json"), hint="leave out the second"),
+    Excludes("--autotuning", ("--elastic_training",), hint="tune first, without --elastic_training"),
+    Excludes("--autotuning", ("--no_ssh", "--dry_run", "--json")),
     *(
         Excludes(option, ("--native_ranks",), hint="leave out --native_ranks: the launcher cannot restart its ranks")
         for option in ("--elastic_training", "--restarts")
@@ -107,7 +116,7 @@ def refuse(used: Collection[str]) -> None:
     """Refuse what cannot be used together.
 
     Args:
-        used: the options in use, see :func:`of_options` and :func:`of_job`.
+        used: the options in use, as :func:`of_options` or :func:`of_job` returns them.
 
     Raises:
         BadInputError: two of them exclude each other, or one lacks what it needs.
@@ -124,7 +133,7 @@ def refuse(used: Collection[str]) -> None:
 
 
 def refuse_without_pool(spec: JobSpec) -> None:
-    """Refuse what needs a list of nodes, where there is none.
+    """Refuse options that require a list of nodes if there is no list.
 
     Raises:
         BadInputError: the job needs other nodes than this machine.
@@ -141,7 +150,7 @@ def refuse_without_pool(spec: JobSpec) -> None:
 
 
 def refuse_node_rank(spec: JobSpec, nodes: int) -> None:
-    """Refuse ``--node_rank`` where one command starts all nodes: typed on each, it would start as many whole jobs.
+    """Refuse ``--node_rank`` if one command starts all nodes: typed on each node, it would start the whole job on each.
 
     Args:
         spec: the job.
@@ -172,7 +181,7 @@ def of_options(options: Mapping[str, Any]) -> set[str]:
 
 
 def of_job(spec: JobSpec) -> set[str]:
-    """The options that would have made this job."""
+    """The options that describe this job on a command line."""
     used = set()
     for option, field in fields(GROUPS):
         value = getattr(spec, field)

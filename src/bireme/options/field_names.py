@@ -1,4 +1,4 @@
-"""Says errors in the words of the Python interface: ``num_gpus`` instead of ``--num_gpus``."""
+"""Rewrites error messages for the Python interface: ``num_gpus`` instead of ``--num_gpus``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from bireme.errors import BadInputError
 from bireme.options.table import GROUPS, fields
 
 _OF_PROGRAM = {"module": 'kind="module"', "no_python": 'kind="exec"'}
-"""Fields of `Program`, which the table does not name."""
+"""Options that set a field of `Program`, not of `JobSpec`."""
 
 
 def in_python(error: BadInputError) -> BadInputError:
-    """The error with the names of fields in the place of options."""
+    """Replace the options in an error's text by the names of fields; return the error."""
     error.what, error.hint, error.where = map(_named, (error.what, error.hint, error.where))
     error.args = (error.what,)
     return error

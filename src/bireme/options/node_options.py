@@ -87,7 +87,7 @@ NODE_OPTIONS: Groups = {
         ),
         Option(
             names=("--node_rank", "--machine_rank"),
-            help="number of this node, from 0, where the command is typed on each node",
+            help="number of this node, from 0, if the command is typed on each node",
             kind="count",
             metavar="K",
         ),

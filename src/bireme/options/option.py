@@ -1,4 +1,4 @@
-"""One option of the command line, as a row of the table."""
+"""The class of a row in the table of options: an option's names, help, type, bounds and commands."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Option(Value):
         unset: values that mean the same as leaving the option out, mostly because they are DeepSpeed's defaults.
         least, most: bounds of a number; ``None``: none.
         zero: why a number of seconds cannot be 0; "": it can.
-        needless: why the option, which another launcher has, is not needed; "": it is done.
-        to_torchrun: whether PyTorch's agent gets the option, where that starts the ranks.
+        needless: why this option of another launcher is not needed; "": it has an effect.
+        to_torchrun: whether PyTorch's agent gets the option if that agent starts the ranks.
         common: whether the short help page has the option.
         shared: whether ``bireme tune`` passes the option on to every experiment.
     """

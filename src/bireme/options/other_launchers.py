@@ -21,8 +21,10 @@ TORCHRUN = (
         metavar="NAME",
         choices=("static", "c10d"),
     ),
-    Option(names=("--rdzv_id",), help="id of the job: TORCHELASTIC_RUN_ID", kind="word", metavar="ID", field="run_id"),
-    Option(names=("--role",), help="role of the ranks: ROLE_NAME", kind="word", metavar="NAME"),
+    Option(
+        names=("--rdzv_id",), help="id of the job, in TORCHELASTIC_RUN_ID", kind="word", metavar="ID", field="run_id"
+    ),
+    Option(names=("--role",), help="role of the ranks, in ROLE_NAME", kind="word", metavar="NAME"),
     Option(
         names=("--virtual_local_rank",),
         help="show each rank only its own device, as device 0, with LOCAL_RANK=0",
@@ -38,7 +40,7 @@ TORCHRUN = (
     ),
     Option(
         names=("--redirects", "-r"),
-        help="3: write the ranks' output only to --log_dir",
+        help="write the output of all ranks (3) or of some (1:3,2:3) only to --log_dir",
         kind="word",
         metavar="STREAMS",
         unset=("0",),
@@ -47,7 +49,7 @@ TORCHRUN = (
     ),
     Option(
         names=("--tee", "-t"),
-        help="3: show the ranks' output, and write it to --log_dir if that is given",
+        help="show the output of all ranks (3) or of some (0:3) in spite of --redirects",
         kind="word",
         metavar="STREAMS",
         unset=("0",),
@@ -80,10 +82,10 @@ TORCHRUN = (
     ),
     Option(
         names=("--monitor_interval",),
-        help="how often PyTorch's agent looks at its ranks",
+        help="how often PyTorch's agent checks its ranks",
         kind="seconds",
         to_torchrun=True,
-        needless="Bireme is told at once when a rank ends",
+        needless="Bireme notices at once when a rank ends",
     ),
     Option(
         names=("--start_method",),
@@ -100,11 +102,11 @@ TORCHRUN = (
         kind="word",
         metavar="NAME",
         to_torchrun=True,
-        needless="--report writes what happened to a file",
+        needless="--report writes the result of the job to a file",
     ),
     Option(
         names=("--logs_specs",),
-        help="a plug-in of torchrun for log files",
+        help="torchrun plug-in for log files",
         kind="word",
         metavar="NAME",
         to_torchrun=True,
@@ -121,12 +123,12 @@ TORCHRUN = (
     Option(
         names=("--run_path",),
         help="run the script by runpy",
-        needless="python runs the script, with the same effect",
+        needless="python runs the script with the same effect",
     ),
     Option(
         names=("--use_env",),
-        help="of torch.distributed.launch: do not pass --local_rank",
-        needless="ranks find LOCAL_RANK, and only a script that takes --local_rank is passed it",
+        help="as for torch.distributed.launch: do not pass --local_rank",
+        needless="every rank gets LOCAL_RANK, and Bireme passes --local_rank only to a script that takes it",
     ),
     Option(
         names=("--duplicate_stdout_filters",),
@@ -159,15 +161,21 @@ ACCELERATE = (
     Option(names=("--cpu",), help="same as --accelerator cpu", field="accelerator", sets="cpu"),
     Option(
         names=("--mixed_precision",),
-        help="precision of accelerate: ACCELERATE_MIXED_PRECISION",
+        help="accelerate's precision, in ACCELERATE_MIXED_PRECISION",
         kind="choice",
         metavar="KIND",
         choices=("no", "fp16", "bf16", "fp8"),
     ),
-    Option(names=("--num_cpu_threads_per_process",), help="OMP_NUM_THREADS", kind="count", metavar="N", least=1),
+    Option(
+        names=("--num_cpu_threads_per_process",),
+        help="OMP_NUM_THREADS of each rank",
+        kind="count",
+        metavar="N",
+        least=1,
+    ),
     Option(
         names=("--dynamo_backend",),
-        help="compiler of accelerate: ACCELERATE_DYNAMO_BACKEND",
+        help="accelerate's compiler, in ACCELERATE_DYNAMO_BACKEND",
         kind="word",
         metavar="NAME",
     ),
@@ -186,7 +194,7 @@ def needless(options: Mapping[str, Any], *, torchrun: bool) -> Iterator[str]:
 
     Args:
         options: the parsed options.
-        torchrun: PyTorch's agent starts the ranks, and gets its own options.
+        torchrun: whether PyTorch's agent starts the ranks, so that its own options do have an effect.
     """
     for option in (*TORCHRUN, *ACCELERATE):
         value = options.get(option.dest)
@@ -194,5 +202,7 @@ def needless(options: Mapping[str, Any], *, torchrun: bool) -> Iterator[str]:
             continue
         if option.needless:
             yield f"{option.name} is not needed: {option.needless}"
-        elif option.dest in ("redirects", "tee") and value != "3":
+        elif option.dest == "tee" and value != "3" and not options.get("redirects"):
             yield f"{option.name} {value} is not needed: {_BOTH}"
+        elif option.dest == "redirects" and {word[-1:] for word in value.split(",")} & {"1", "2"}:
+            yield f"{option.name} {value}: a rank is shown unless both its streams are redirected"

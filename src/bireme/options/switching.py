@@ -1,18 +1,19 @@
 """What to type instead of an option or a command of another launcher that Bireme does not have.
 
-``ANSWERS`` is asked when an option is unknown. Options that are taken as they are stand in the table of options.
+`answer` is called for an unknown option. :mod:`bireme.options.other_launchers` has the options of other launchers that
+``bireme run`` understands as they are.
 """
 
 from __future__ import annotations
 
 _SIZE = "use --num_nodes N for the nodes and --num_gpus N for the ranks on each node"
-_EACH = "use --num_gpus N, the ranks on each node"
+_EACH = "use --num_gpus N, the number of ranks on each node"
 _SLURM = "give it to sbatch or salloc; bireme run uses the allocation"
 _BIND = "use --bind_cores_to_rank"
 _RAW = "output is labelled with ranks already; --output raw removes the labels"
 _PLUGIN = "use --export with accelerate's variables (ACCELERATE_*, FSDP_*), or set the plug-in in the script"
 _DEEPSPEED = "give the script DeepSpeed's own options, such as --deepspeed_config"
-_TPU = "Bireme has no TPUs"
+_TPU = "Bireme does not support TPUs"
 
 ANSWERS = {
     # DeepSpeed and torch.distributed.launch
@@ -24,13 +25,14 @@ ANSWERS = {
     "--gpus": _EACH,
     "--num_workers": _EACH,
     "--elastic": "use --elastic_training",
+    "--slurm_comment": "use --launcher_args='--comment=…' with --launcher slurm",
     # accelerate
     "--tpu": _TPU,
     "--tpu_cluster": _TPU,
     "--no_tpu_cluster": _TPU,
     "--tpu_use_sudo": _TPU,
     "--vm": _TPU,
-    "--main_training_function": "Bireme runs the script itself, without the name of a function",
+    "--main_training_function": "Bireme runs the whole script, not one function of it",
     "--env": "use --export NAME=VALUE",
     "--debug": "use --export ACCELERATE_DEBUG_MODE=true",
     "--enable_cpu_affinity": _BIND,
@@ -62,6 +64,7 @@ ANSWERS = {
     "-N": "use --num_nodes N",
     "--ntasks": _SIZE,
     "-n": _SIZE,
+    "--tasks": _SIZE,
     "--ntasks_per_node": _EACH,
     "--tasks_per_node": _EACH,
     "--gpus_per_node": _EACH,
@@ -70,6 +73,11 @@ ANSWERS = {
     "-G": _EACH,
     "--cpus_per_task": "cores are divided among the ranks; set OMP_NUM_THREADS for another number of threads",
     "-c": "cores are divided among the ranks; set OMP_NUM_THREADS for another number of threads",
+    "--comment": _SLURM,
+    "--exclusive": _SLURM,
+    "--overlap": _SLURM,
+    "--qos": _SLURM,
+    "--reservation": _SLURM,
     "--partition": _SLURM,
     "-p": _SLURM,
     "--account": _SLURM,
@@ -93,6 +101,7 @@ ANSWERS = {
     "--chdir": "change the directory before the command; the nodes use the same one",
     "-D": "change the directory before the command; the nodes use the same one",
     "--error": "use --log_dir DIR for the output of each rank",
+    "-o": "use --log_dir DIR for the output of each rank, or a shell's > FILE",
     "--kill_on_bad_exit": "not needed: when one rank fails, all are stopped",
     "-K": "not needed: when one rank fails, all are stopped",
     "--mpi": "use --native_ranks for programs that call MPI",
@@ -119,8 +128,8 @@ ANSWERS = {
     "-genv": "use --export NAME=VALUE",
     "-genvlist": "use --export NAME, once for each variable",
     "-env": "use --export NAME=VALUE",
-    "--allow_run_as_root": "not needed: Bireme passes it where it must",
-    "--oversubscribe": "not needed: declare as many slots as there are to be ranks",
+    "--allow_run_as_root": "not needed: Bireme passes it where mpirun requires it",
+    "--oversubscribe": "not needed: declare as many slots as you want ranks",
     "--tag_output": _RAW,
     "-tag_output": _RAW,
     "--timeout": "use --time_limit SECONDS",
@@ -136,14 +145,26 @@ ANSWERS = {
     "-v": "use --log_level debug",
     "--version": "bireme --version prints it",
 }
-"""Option → what to type. Names are written with ``_``; ``*`` at the end stands for any rest."""
+"""Option → what to type. Names are written with ``_``; a ``*`` at the end matches anything."""
 
-COMMANDS = ("launch", "start", "exec", "submit", "torchrun", "deepspeed", "accelerate", "mpirun", "mpiexec", "srun")
-"""Words that people type in the place of ``run``."""
+COMMANDS = (
+    "launch",
+    "train",
+    "start",
+    "exec",
+    "submit",
+    "torchrun",
+    "deepspeed",
+    "accelerate",
+    "mpirun",
+    "mpiexec",
+    "srun",
+)
+"""Words that people type instead of ``run``."""
 
 
 def answer(name: str) -> str:
-    """What to type instead of an option; "": not known."""
+    """What to type instead of an unknown option; "" if no launcher is known to have it."""
     if name in ANSWERS:
         return ANSWERS[name]
     if not name.startswith("--"):

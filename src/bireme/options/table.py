@@ -31,7 +31,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--node_rank",),
-            help="number of this node among them (default: 0)",
+            help="number of this node in the world info (default: 0)",
             kind="count",
             metavar="K",
             default=0,
@@ -78,7 +78,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--python",),
-            help="the Python, or the folder of an environment, that runs the ranks (default: the active environment)",
+            help="Python that runs the ranks, or the folder of its environment (default: the active environment)",
             kind="word",
             metavar="PATH",
             commands=EVERYWHERE,
@@ -121,7 +121,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--fold",),
-            help="show a line that several ranks write only once: [host:0-5] or [*:0-5]",
+            help="show a line only once if several ranks write it: [host:0-5] or [*:0-5]",
             commands=RANKS,
             shared=False,
         ),
@@ -249,7 +249,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--elastic_interval",),
-            help="longest interval between two checks whether a lost node is back (default: 30)",
+            help="longest time between two probes of a lost node (default: 30)",
             kind="seconds",
             default=job.DEFAULT_ELASTIC_INTERVAL,
         ),
@@ -258,7 +258,7 @@ GROUPS: Groups = {
         Option(
             names=("--autotuning",),
             common=True,
-            help="search for the fastest DeepSpeed configuration of the job; run: then run the job with it",
+            help="tune: find the fastest DeepSpeed configuration of the job; run: find it, then run the job with it",
             kind="choice",
             metavar="HOW",
             default="",
@@ -274,7 +274,7 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--config_as",),
-            help="how to pass an experiment's configuration to the script, encoded in a word or as the path of a file",
+            help="how the script gets an experiment's configuration: as an encoded word, or as the path of a file",
             kind="choice",
             metavar="FORM",
             default="word",
@@ -308,6 +308,6 @@ def select(command: str) -> Groups:
 
 
 def fields(groups: Groups) -> list[tuple[Option, str]]:
-    """Those options that set a field of the job, each with the name of that field."""
+    """The options that set a field of the job, each with the name of that field."""
     pairs = [(option, option.field or option.dest) for options in groups.values() for option in options]
     return [(option, field) for option, field in pairs if field in job.JobSpec._fields]

@@ -36,15 +36,13 @@ class PidFile:
         self.path = os.path.join(DIRECTORY, f"{main_pid}.deepspeed") if main_pid is not None else None
         self._launcher = os.getpid()
         if self.path is not None and _belongs_to_another_user(self.path):
-            complain(
-                f"{self.path} belongs to another user: no pid file is written; the launcher's pid is {self._launcher}"
-            )
+            complain(f"{self.path} belongs to another user: no pid file is written; the pid is {self._launcher}")
             self.path = None
         if self.path is not None:
             _check(self.path)
 
     def create(self) -> None:
-        """Write the launcher's pid; the file appears complete or not at all.
+        """Write this command's pid; the file appears complete or not at all.
 
         Raises:
             OSError: it cannot be written.
@@ -65,10 +63,10 @@ class PidFile:
 
 
 def _check(path: str) -> None:
-    """Refuse the file of a running launcher, and a directory that is not writable."""
+    """Refuse the file of a running job, and a directory that is not writable."""
     where = "--save_pid"
     if _belongs_to_running_process(path):
-        raise BadInputError(f"{path} belongs to a running launcher", where=where)
+        raise BadInputError(f"{path} belongs to a job that is running", where=where)
     if not os.access(DIRECTORY, os.W_OK | os.X_OK):
         raise BadInputError(f"cannot write {path}", where=where)
 

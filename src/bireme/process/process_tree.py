@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-
+from bireme import signals as signal
 from bireme.process import cgroup, guardian, kernel
 from bireme.process.oom import OomWatch
 from bireme.process.stop_ladder import KILL_WAIT
@@ -33,7 +32,15 @@ class ProcessTree:
         at_loss: Callable[[], object],
         files_limit: tuple[int, int] | None,
     ) -> Handle:
-        """Fork the guardian and, through it, the workers; for the arguments see `guardian.start`.
+        """Fork the guardian and, through it, the workers.
+
+        Args:
+            workers: what to start, by index.
+            keep: descriptors to hold as long as any process lives (the port's lock).
+            at_start: called in the guardian before it forks.
+            at_loss: called after the processes were killed, in the guardian if this process was lost, else in the
+                watcher.
+            files_limit: the (soft, hard) limit of open files for the workers; ``None``: as in this process.
 
         Raises:
             UnfitError: no process can be forked.
@@ -44,7 +51,7 @@ class ProcessTree:
         return guardian.start(workers, keep=keep, at_start=at_start, at_loss=at_loss, files_limit=files_limit)
 
     def sweep(self, gone: Handle, workers: Iterable[int]) -> tuple[str, ...]:
-        """Kill what guardian and watcher left: their workers died with them, and what these left is our child now.
+        """Kill what guardian and watcher left. The workers died with them, and what the workers left is our child now.
 
         Args:
             gone: the guardian's handle, which is closed.

@@ -1,0 +1,1 @@
+"""The tuner: searches, schedules and runs experiments, and records their results."""

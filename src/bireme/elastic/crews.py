@@ -1,11 +1,13 @@
-"""The crew of one epoch: a cluster crew that can begin without some of its nodes, and whose ending is not the job's."""
+"""The crews of an elastic job: that of one epoch, and the one that waits while too few nodes are available."""
 
 from __future__ import annotations
 
+from bireme.agent.crew_interface import Crew
 from bireme.cluster.cluster_crew import ClusterCrew
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Protocol
 
     from bireme.agent.machine import Machine
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class EpochCrew(ClusterCrew):
-    """A crew for one epoch.
+    """A crew for one epoch: it can begin without some of its nodes, and its ending is not the job's.
 
     Args:
         session: told what happens.
@@ -81,3 +83,40 @@ class EpochCrew(ClusterCrew):
 
     def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
         self._observer.begun(names, plan)
+
+
+class IdleCrew(Crew):
+    """A crew without ranks: keeps an elastic job's session alive while too few nodes are available.
+
+    Args:
+        session: the session to keep alive.
+        note: returns a text about which nodes are missing.
+        seconds: how long to wait.
+        gave_up: what to report after that time, before the note.
+        attach: called with the session once it runs.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        note: Callable[[], str],
+        seconds: float,
+        gave_up: str,
+        attach: Callable[[Session], object],
+    ) -> None:
+        self._session, self._note, self._seconds, self._attach = session, note, seconds, attach
+        self._gave_up = gave_up
+
+    def start(self) -> None:
+        """Begin to wait."""
+        self._session.console.say("warning", f"waiting up to {self._seconds:.0f} s for nodes: {self._note()}")
+        self._session.loop.after(self._seconds, self._give_up)
+        self._attach(self._session)
+
+    def _give_up(self) -> None:
+        self._session.trouble("too few nodes", f"{self._gave_up}: {self._note()}", self._session.loop.now())
+
+    def stop(self, signum: int) -> None:
+        """End the session; there are no ranks to stop."""
+        self._session.gone()
+        self._session.over()
