@@ -1,4 +1,4 @@
-"""Mutation testing: changes the program in many small ways, one at a time, and sees whether a test fails.
+"""Mutation testing: changes the program in many small ways, one at a time, and checks whether a test fails.
 
 `make mutants ARGS='--count 330 --list mutants.txt'`. Cosmic Ray makes the changes; which of them are tried is drawn by
 a seed: first a place, then one of the changes possible there. The tests run in copies of the repository, so nothing is

@@ -1,4 +1,4 @@
-"""The documentation against the code: tables say what the code says, links lead somewhere, commands can be read."""
+"""The documentation against the code: tables agree with the code, links have targets, commands can be parsed."""
 
 from __future__ import annotations
 

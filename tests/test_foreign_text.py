@@ -1,4 +1,4 @@
-"""Whatever other programs have written, it is read or refused, never answered with a traceback of ours."""
+"""Text of other programs is read or refused, and never causes a traceback of ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every backend promises: command lines that depend on the plan alone, and hold no secret."""
+"""Tests what every backend promises: command lines that depend only on the plan, and contain no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command lines, word by word: what is seen with ``ps`` on the machine of the command."""
+"""The exact command lines, as ``ps`` shows them on the machine of the command."""
 
 from __future__ import annotations
 

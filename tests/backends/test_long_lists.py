@@ -1,4 +1,4 @@
-"""More nodes than one argument, or one command line, holds: in pieces, folded, or refused before anything starts."""
+"""More nodes than one argument or one command line can hold: split, folded, or refused before anything starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is typed by habit from other launchers has an answer: it is taken, or one line says what to type."""
+"""Options and commands of other launchers: they work, or one line says what to type."""
 
 from __future__ import annotations
 

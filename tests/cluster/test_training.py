@@ -1,4 +1,4 @@
-"""A real training on two nodes: PyTorch's DistributedDataParallel over gloo, the same on every backend."""
+"""A real training on two nodes: PyTorch's DistributedDataParallel over gloo, with every backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples are what the README promises: real trainings, on two CPU ranks."""
+"""The examples do what the README promises: real trainings on two CPU ranks."""
 
 from __future__ import annotations
 

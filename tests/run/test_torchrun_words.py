@@ -1,4 +1,4 @@
-"""The words of torchrun and accelerate, typed after ``bireme run``: real ranks, and what they find."""
+"""Options of torchrun and accelerate after ``bireme run``: real ranks, and what they find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of tasks: how well they are packed, and what that costs."""
+"""Thousands of tasks: how well they are packed, and how much CPU that takes."""
 
 from __future__ import annotations
 
