@@ -57,9 +57,9 @@ pythons: ## the fast tests of one machine by the oldest Python and the newest (p
 
 mutants: $(VENV)/.dev ## change the program in many small ways, and list the changes that no test notices
 	@[ -e .venv-mutants/.done ] || { $(PYTHON) -m venv --clear .venv-mutants && \
-		.venv-mutants/bin/python -m pip --disable-pip-version-check --quiet install 'cosmic-ray>=8' && \
+		.venv-mutants/bin/python -m pip --disable-pip-version-check --quiet install "cosmic-ray>=8" pytest && \
 		touch .venv-mutants/.done; }
-	.venv-mutants/bin/python tests/mutants.py $(ARGS)
+	.venv-mutants/bin/python -m tests.mutation $(ARGS)
 
 test-fast: deb-packages $(VENV)/.dev ## the tests that take no longer than a second or two
 	$(PYTEST) -m "not slow" $(ARGS)

@@ -135,8 +135,8 @@ def test_any_section_in_a_configuration(tmp_path, section):
 def test_the_command_refuses_a_hard_configuration_with_its_place(stage, tmp_path):
     (tmp_path / "train.py").touch()
     for text, said in (
-        ('{"a":\n' + HARD["nested lists"] + "}", r"ds\.json:2:100: broken JSON: nested more than 100 deep"),
-        ('{"a":\n' + "9" * 5000 + "}", r"ds\.json:2:1: broken JSON: a whole number of more than 100 digits"),
+        ('{"a":\n' + HARD["nested lists"] + "}", r"ds\.json:2:100: invalid JSON: nested more than 100 deep"),
+        ('{"a":\n' + "9" * 5000 + "}", r"ds\.json:2:1: invalid JSON: a whole number of more than 100 digits"),
     ):
         (tmp_path / "ds.json").write_text(text)
         done = stage.run("tune", "train.py", "--deepspeed_config", "ds.json", cwd=tmp_path)

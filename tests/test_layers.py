@@ -37,6 +37,7 @@ LAYERS = (
         "bireme.startup_interrupt",
         "bireme.isolated",
         "bireme.jsontext",
+        "bireme.signals",
         "bireme.value",
     },
 )
@@ -44,14 +45,21 @@ DEPTH = {module: depth for depth, layer in enumerate(LAYERS) for module in layer
 
 # What takes milliseconds to import, and so has no place between the command and the first worker.
 HEAVY = {
+    "argparse",
     "asyncio",
+    "collections",
     "dataclasses",
+    "enum",
+    "functools",
     "inspect",
     "json",
     "logging",
     "pathlib",
     "psutil",
+    "re",
     "rich",
+    "signal",
+    "selectors",
     "socket",
     "ssl",
     "subprocess",
@@ -236,7 +244,7 @@ def test_the_package_itself_imports_nothing() -> None:
 
 def test_the_way_to_the_first_worker_stays_cheap() -> None:
     # -S: what the installed environment imports on its own account (.pth files) is not our doing.
-    code = "import sys, bireme.cli.main, bireme.agent.session; print(*sys.modules)"
+    code = "import sys, bireme.cli.run, bireme.api; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False
     )

@@ -31,7 +31,7 @@ def command(module: str, *words: str) -> tuple[str, ...]:
 
 
 def begin() -> "NoReturn":
-    """The entry point of a process that was started with `command`."""
+    """The entry point of a process that was started with `command`; it ends the process."""
     _keep_the_locale()
     protect_path()
     name = sys.argv.pop(1)

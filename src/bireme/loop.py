@@ -1,7 +1,7 @@
 """The event loop of runner and agent: file descriptors, timers and signals, in one thread.
 
-Importing ``asyncio`` takes 80 ms, and ``selectors`` would add nothing to ``select`` here. Callbacks run one after the
-other and must not block. Signals are events too: their handlers only wake the loop.
+It takes the place of ``asyncio``, whose import would dominate a launch (``docs/architecture.md`` lists such costs).
+Callbacks run one after the other and must not block. Signals are events too: their handlers only wake the loop.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import heapq
 import os
 import select
-import signal
 import time
+
+from bireme import signals as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ class Loop:
 
     Use it in the main thread, where Python handles signals. :meth:`close` restores the signal handlers.
 
-    Whoever has a loop also asks it for the time and for pipes, and reads and writes through it: a simulation
-    (``tests/simulation``) passes a loop with a clock and descriptors of its own.
+    Users of a loop also get the time and pipes from it, and read and write through it, so that a simulation
+    (``tests/simulation``) can pass a loop with a clock and descriptors of its own.
     """
 
     now = staticmethod(time.monotonic)

@@ -1,14 +1,14 @@
 """The base class of immutable values, like frozen dataclasses but cheap to import.
 
-Importing ``dataclasses`` takes 15 to 25 ms and ``typing`` another 5 to 10 ms: more than everything else between the
-command and the first worker. Type checkers treat this base class like a dataclass (:pep:`681`).
+Importing ``dataclasses`` and ``typing`` would take a large part of the time between the command and the first worker
+(``docs/architecture.md`` has the costs). Type checkers treat this base class like a dataclass (:pep:`681`).
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, ClassVar
 
     from typing_extensions import Self, dataclass_transform
 else:
@@ -52,11 +52,15 @@ class Value:
     """
 
     _fields: tuple[str, ...] = ()
+    _names: frozenset[str] = frozenset()
+    _defaults: ClassVar[dict[str, Any]] = {}
     __signature__ = _Signature()
 
     def __init_subclass__(cls) -> None:
         own = tuple(name for name in cls.__annotations__ if not name.startswith("_"))
         cls._fields = (*cls._fields, *(name for name in own if name not in cls._fields))
+        cls._names = frozenset(cls._fields)
+        cls._defaults = {name: getattr(cls, name) for name in cls._fields if hasattr(cls, name)}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         cls, values = type(self), self.__dict__
@@ -64,18 +68,14 @@ class Value:
             raise TypeError(
                 f"{cls.__name__}() takes {len(cls._fields)} positional arguments but {len(args)} were given"
             )
-        values.update(zip(cls._fields, args, strict=False))
-        for name, value in kwargs.items():
-            if name not in cls._fields:
-                raise TypeError(_unexpected(cls, name))
-            if name in values:
+        for name in cls._fields[: len(args)] if kwargs else ():
+            if name in kwargs:
                 raise TypeError(f"{cls.__name__}() got multiple values for argument {name!r}")
-            values[name] = value
-        for name in cls._fields:
-            if name not in values:
-                if not hasattr(cls, name):
-                    raise TypeError(f"{cls.__name__}() missing a required argument: {name!r}")
-                values[name] = getattr(cls, name)
+        values.update(cls._defaults)
+        values.update(zip(cls._fields, args, strict=False))
+        values.update(kwargs)
+        if values.keys() != cls._names:
+            raise TypeError(_wrong_fields(cls, values))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable: make another with .replace({name}=...)")
@@ -101,12 +101,17 @@ class Value:
         return {name: _plain(getattr(self, name)) for name in self._fields}
 
 
-def _unexpected(cls: type[Value], name: str) -> str:
-    from difflib import get_close_matches  # only for a mistake
+def _wrong_fields(cls: type[Value], values: dict[str, Any]) -> str:
+    """The message about a field that is unknown or missing."""
+    for name in values:
+        if name not in cls._fields:
+            from difflib import get_close_matches  # only for a mistake
 
-    near = get_close_matches(name, cls._fields, 1)
-    meant = f". Did you mean {near[0]!r}?" if near else ""
-    return f"{cls.__name__}() got an unexpected keyword argument {name!r}{meant}"
+            near = get_close_matches(name, cls._fields, 1)
+            meant = f". Did you mean {near[0]!r}?" if near else ""
+            return f"{cls.__name__}() got an unexpected keyword argument {name!r}{meant}"
+    missing = next(name for name in cls._fields if name not in values)
+    return f"{cls.__name__}() missing a required argument: {missing!r}"
 
 
 def _plain(value: Any) -> Any:

@@ -83,7 +83,9 @@ def test_an_answer_is_one_line_and_for_no_option_of_ours(name):
         (["--host", "a,b"], "use --hosts 'node1:4,node2:4'"),
         (["--fsdp-offload-params", "true"], "FSDP_*"),
         (["--num_gpu", "2"], "did you mean --num_gpus?"),
-        (["--number_of_gpus", "2"], "bireme run --help shows all options"),
+        (["--number_of_gpus", "2"], "an option of the script goes after the script; bireme run --help_all shows ours"),
+        (["--slurm_comment", "x"], "use --launcher_args='--comment=…' with --launcher slurm"),
+        (["--exclusive"], "give it to sbatch or salloc"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -100,6 +102,7 @@ def test_unknown_options(words, says):
         (["--num_gpus", "2", "x.py"], "unknown option: --num_gpus\n  to run a job: bireme run --num_gpus 2 x.py"),
         (["torchrun", "--nnodes", "1", "x.py"], "to run a job: bireme run --nnodes 1 x.py"),
         (["accelerate", "launch", "x.py"], "to run a job: bireme run x.py"),
+        (["train", "x.py"], "to run a job: bireme run x.py"),
         (["rnu", "x.py"], "did you mean bireme run?"),
         (["chekc"], "did you mean bireme check?"),
     ],

@@ -69,10 +69,14 @@ def reap(pids: Iterable[int]) -> None:
 
 
 def wait_until(what: str, condition: Callable[[], T], timeout: float, every: float = 0.02) -> T:
-    """Return the first true value of the condition; TimeoutError says what did not come."""
-    end = time.monotonic() + timeout
+    """Return the first true value of the condition; TimeoutError says what did not come.
+
+    What comes late is looked for less often: a look may cost much more than the wait.
+    """
+    begin = time.monotonic()
     while not (got := condition()):
-        if time.monotonic() > end:
+        waited = time.monotonic() - begin
+        if waited > timeout:
             raise TimeoutError(f"waited {timeout:g} s for {what}")
-        time.sleep(every)
+        time.sleep(max(every, min(waited / 20, 0.5)))
     return got

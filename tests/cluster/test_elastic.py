@@ -136,28 +136,26 @@ def hosts_of(ranks: list[list[str]]) -> list[str]:
 
 
 def test_real_training_goes_on(elastic: Elastic) -> None:
-    """Rank 0's node is lost, a worker is killed, the node comes back: the loss goes on where it was."""
-    elastic.hostfile(NODES[:2])
+    """A node comes, then rank 0's node is lost: the loss goes on where it was."""
+    elastic.hostfile(NODES[:1])
     process = elastic.start(
-        *("--min_elastic_nodes", 1, "--max_elastic_nodes", 4),
-        *(DIGITS, "--steps", 120, "--delay", 0.3, "--checkpoint", elastic.folder / "digits.pt"),
+        *("--min_elastic_nodes", 1, "--max_elastic_nodes", 2),
+        *(DIGITS, "--steps", 120, "--delay", 0.1, "--checkpoint", elastic.folder / "digits.pt"),
     )
-    elastic.wait(process, r"step   20 .* 2 ranks")
+    elastic.wait(process, r"step   10 .* 1 ranks")
+    elastic.hostfile(NODES[:2])
+    elastic.wait(process, r"resumed at step \d+: 1 -> 2 ranks")
+    elastic.wait(process, r"loss .* 2 ranks")
     elastic.testbed["node1"].poweroff()
     elastic.wait(process, r"resumed at step \d+: 2 -> 1 ranks")
-    elastic.wait(process, r"loss .* 1 ranks")
-    os.kill(max(found(elastic.testbed["node2"], "elastic_digits.py")), signal.SIGKILL)
-    elastic.wait(process, r"resumed at step \d+: 1 -> 1 ranks")
-    elastic.testbed["node1"].boot()
-    elastic.wait(process, r"resumed at step \d+: 1 -> 2 ranks")
     text = elastic.end(process)
     assert float(re.findall(r"test accuracy (\S+)", text)[0]) >= 0.9
     resumed = [int(step) for step in re.findall(r"resumed at step (\d+)", text)]
     made = [int(step) for step in re.findall(r"step +(\d+)  loss", text)]
     assert resumed == sorted(resumed)
     # a rank that is stopped between saving a step and saying so has made it all the same
-    assert {*made, *resumed} == set(range(10, 121, 10)) and len(made) <= 12 + 3, "what was saved is hardly made again"
-    assert "restart 1 of 3" in text and "agent lost on node1" in text and "node1 is available" in text
+    assert {*made, *resumed} == set(range(10, 121, 10)) and len(made) <= 12 + 2, "what was saved is hardly made again"
+    assert "agent lost on node1" in text
 
 
 def test_nodes_go_and_come(elastic: Elastic) -> None:

@@ -82,7 +82,7 @@ def test_ranks_meet(request: pytest.FixtureRequest, backend: str) -> None:
 LISTEN = "import socket, time; s = socket.create_server(('', {})); print('up', flush=True); time.sleep(1000)"
 
 
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("backend", backends("ssh", "slurm"))
 def test_default_port_is_taken_on_node_0(request: pytest.FixtureRequest, backend: str) -> None:
     jobs = Jobs.on(request, backend)
     words = [sys.executable, "-c", LISTEN.format(29500)]
@@ -131,39 +131,43 @@ def test_no_address_that_all_nodes_reach(ssh_cluster: Testbed, shared_dir: Path)
     assert done.stdout == ""
 
 
+def test_an_address_that_was_asked_for(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    program = jobs.write("where.py", "import os; print(os.environ['MASTER_ADDR'])")
+    fine = jobs.run("--master_addr", "node1", "--output", "rank0", program)
+    assert (fine.returncode, fine.stdout) == (0, "node1\n"), fine.stderr
+    for address in ("127.0.0.1", "no.such.host"):
+        done = jobs.run("--master_addr", address, program)
+        assert (done.returncode, done.stdout) == (69, "")
+        assert f"node2, node3 cannot reach node1 at --master_addr {address}\n" in done.stderr
+    untested = jobs.run("--master_addr", "no.such.host", "--no_ssh_check", "--output", "rank0", program)
+    assert (untested.returncode, untested.stdout) == (0, "no.such.host\n"), untested.stderr
+
+
 # -- two jobs at once ------------------------------------------------------------------------------
 
 
-def start_two(jobs: Jobs) -> list[tuple[str, subprocess.Popen[bytes]]]:
-    """Two jobs of one user on the same nodes, with default ports, at the same moment."""
+def start_two(jobs: Jobs, hosts: tuple[str, ...] = HOSTS) -> list[subprocess.Popen[bytes]]:
+    """Two jobs of one user on the same nodes, with default ports, at the same moment: they meet apart, and wait."""
     program, pause = jobs.write("meet.py", MEET), jobs.shared / "pause"
-    return [(name, jobs.start(program, name, pause)) for name in ("one", "two")]
-
-
-def both_right(jobs: Jobs) -> None:
-    """Both meet while the other one is there, at ports of their own."""
-    pause = jobs.shared / "pause"
-    pause.unlink(missing_ok=True)
-    started = start_two(jobs)
-    places = {met(read_lines(process, 6, "met"), name) for name, process in started}
-    assert len(places) == 2
-    pause.touch()
-    for _, process in started:
-        _, err = process.communicate(timeout=30)
-        assert process.returncode == 0, err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", backends("ssh", "pdsh", "openmpi", "mpich"))
-def test_two_jobs_at_once(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
-    for _ in range(TIMES // 2 if backend == "ssh" else 5):
-        both_right(jobs)
+    names = ("one", "two")
+    places = ",".join(f"{host}:{hosts.count(host)}" for host in dict.fromkeys(hosts))
+    started = [jobs.start(program, name, pause, hosts=places) for name in names]
+    each = zip(names, started, strict=True)
+    assert len({met(read_lines(process, len(hosts), "met"), name, hosts) for name, process in each}) == 2
+    return started
 
 
 def test_two_jobs_at_once_a_few_times(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    for _ in range(3):
-        both_right(Jobs(ssh_cluster, "ssh", shared_dir))
+    """Both meet while the other one is there, at ports of their own."""
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    for _ in range(max(2, TIMES // 2)):
+        started = start_two(jobs, ("node1", "node2"))
+        (shared_dir / "pause").touch()
+        for process in started:
+            _, err = process.communicate(timeout=30)
+            assert process.returncode == 0, err
+        (shared_dir / "pause").unlink()
 
 
 @pytest.mark.slow
@@ -180,13 +184,19 @@ def test_two_jobs_in_one_allocation_each(slurm_cluster: Testbed, shared_dir: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
-@pytest.mark.parametrize("backend", backends("ssh", "pdsh", "openmpi", "mpich"))
+@pytest.mark.parametrize(
+    ("backend", "signum"),
+    [
+        ("ssh", signal.SIGKILL),
+        ("ssh", signal.SIGINT),
+        ("pdsh", signal.SIGKILL),
+        ("openmpi", signal.SIGINT),
+        ("mpich", signal.SIGKILL),
+    ],
+)
 def test_the_end_of_one_leaves_the_other(request: pytest.FixtureRequest, backend: str, signum: signal.Signals) -> None:
     jobs = Jobs.on(request, backend)
-    (_, first), (name, second) = start_two(jobs)
-    read_lines(first, 6, "met")
-    met(read_lines(second, 6, "met"), name)
+    first, second = start_two(jobs)
     jobs.login.kill(first, signum)
     first.communicate(timeout=30)
 

@@ -19,18 +19,22 @@ worker = WorkerStart((sys.executable, "-c", program), dict(os.environ), os.getcw
 handle = guardian.start([worker], at_loss=lambda: open("lost", "w"), farewell=0.3)
 while not os.path.exists("up"):
     time.sleep(0.01)
-handle.close()
+handle.close(cleaned=sys.argv[1] == "cleaned")
 print(os.waitpid(handle.pid, 0)[1])
 """
 
 
-def test_a_farewell_comes_to_an_end(tmp_path: Path) -> None:
-    """An engine that waits for a dead node, and whose command was killed, does not care for SIGTERM."""
+@pytest.mark.parametrize("how", ["cleaned", "lost"])
+def test_a_farewell_comes_to_an_end(how: str, tmp_path: Path) -> None:
+    """An engine that waits for a dead node, and whose command was killed, does not care for SIGTERM.
+
+    Of an agent that goes on, as between two epochs of an elastic job, nothing is removed: not its pid file.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", STUBBORN], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", STUBBORN, how], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout, done.stderr) == ("0\n", "")
-    assert (tmp_path / "lost").exists()
+    assert (tmp_path / "lost").exists() == (how == "lost")
 
 
 LEFT = """

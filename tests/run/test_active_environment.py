@@ -74,6 +74,8 @@ def test_a_python_that_is_named_counts(stage, script, tool, project):
     assert prefix_of(stage, named, active(project), script(SHOWS)) == f"prefix {place}"
     for python in (project, project / "bin" / "python"):
         assert prefix_of(stage, named, clean_environ(), "--python", python, script(SHOWS)) == f"prefix {project}"
+    relative = ["sh", "-c", f'cd {project.parent} && exec "$@"', "sh", *named]
+    assert prefix_of(stage, relative, clean_environ(), "--python", project.name, script(SHOWS)) == f"prefix {project}"
     other = environment(project.parent / "other")
     assert prefix_of(stage, words, active(project), "--python", other, script(SHOWS)) == f"prefix {other}"
 

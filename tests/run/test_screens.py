@@ -102,6 +102,17 @@ def test_a_bar_of_one_rank_passes_unchanged(terminal, script):
     assert screen.seen == b"\r10%\x1b[K\r20%\x1b[31m\r\n"
 
 
+@pytest.mark.parametrize(
+    "options", [("--num_gpus", "1"), ("--num_gpus", "2", "--output", "rank0")], ids=["one", "rank0"]
+)
+def test_the_streams_of_one_rank_keep_their_order(terminal, script, options):
+    """A line that is written beside a bar (``tqdm.write``) goes to stdout after stderr was cleared for it."""
+    program = script("import os\nfor step in range(300):\n    os.write(2, b'bar\\r')\n    os.write(1, b'line\\n')\n")
+    screen = terminal("run", "-q", *options, program, columns=WIDTH)
+    assert screen.wait() == 0
+    assert screen.seen == b"bar\rline\r\n" * 300
+
+
 def test_the_report_quotes_without_colours(terminal, script):
     """Python 3.13 and others colour tracebacks on a terminal."""
     text = "\\x1b[1mTraceback (most recent call last):\\n\\x1b[31mValueError\\x1b[0m: \\x1b[35mboom\\x1b[0m\\n"

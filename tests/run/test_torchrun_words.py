@@ -55,6 +55,11 @@ def test_standalone_means_this_machine_whatever_list_of_nodes_there_is(shown):
     ("words", "shows", "files"),
     [
         (["-r", "3", "--log-dir"], set(), True),
+        (["-r", "3", "-t", "3", "--log-dir"], {"rank 0", "rank 1"}, True),
+        (["-r", "3", "-t", "0:3", "--log-dir"], {"rank 0"}, True),
+        (["-r", "0:3", "--log-dir"], {"rank 1"}, True),
+        (["-r", "0:3", "--local-ranks-filter", "0", "--log-dir"], set(), True),
+        (["-r", "0:1,1:2", "--log-dir"], {"rank 0", "rank 1"}, True),
         (["--tee", "3", "--log-dir"], {"rank 0", "rank 1"}, True),
         (["-t", "0", "-r", "0"], {"rank 0", "rank 1"}, False),
         (["--local-ranks-filter", "1"], {"rank 1"}, False),
@@ -68,6 +73,13 @@ def test_where_output_goes(shown, tmp_path, words, shows, files):
     assert {line.partition("] ")[2] for line in done.stdout.splitlines()} == shows
     texts = {file.read_text().strip().rpartition("] ")[2] for file in folder.rglob("*") if file.is_file()}
     assert texts == ({"rank 0", "rank 1"} if files else set())
+
+
+@pytest.mark.parametrize("value", ["4", "3,0:1", "0:9", "all", "0:", ":3"])
+def test_streams_that_cannot_be_read(stage, script, value):
+    done = stage.run("run", "--tee", value, script("print(1)"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--tee: " in done.stderr and len(done.stderr.splitlines()) <= 2
 
 
 def test_files_need_a_folder(stage, script):
@@ -119,6 +131,22 @@ def test_a_variable_that_cannot_be_read(stage, script):
 # -- typed on each node, without a list of nodes ---------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("node", "address", "says"),
+    [
+        ("1", "no.such.host", "--master_addr: no such address: 'no.such.host'"),
+        ("0", "192.0.2.1", "--master_addr: 192.0.2.1 is not an address of this machine"),
+        ("1", "192.0.2.1", ""),
+    ],
+)
+def test_an_address_where_the_nodes_cannot_meet(stage, script, node, address, says):
+    """A warning: in Kubernetes a name may be known only a little later."""
+    words = ("--nnodes=2", "--node_rank", node, "--output=raw")
+    done = stage.run("run", *words, "--master_addr", address, script("print(1)"))
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert done.stderr == (f"bireme: {says}\n" if says else "")
+
+
 def test_numbered_nodes(script, tmp_path):
     """``--nnodes 2 --node_rank K --master_addr A`` on each: two commands, one world."""
     port = free_ports(1)
@@ -165,27 +193,37 @@ def test_what_cannot_be_meant(stage, script, words, says):
     assert says in done.stderr and len(done.stderr.splitlines()) <= 2
 
 
+AGENT = ("--nnodes", "2", "--nproc_per_node", "2", "--rdzv-id", "x1", "--role", "r")
+
+
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize("numbered", [False, True], ids=["c10d", "static with restarts"])
-def test_nodes_of_pytorchs_own_agent(script, tmp_path, numbered):
-    """PyTorch numbers the nodes, or may restart them: its agent starts the ranks, and gets its own options."""
-    port = free_ports(1)
+def test_nodes_of_pytorchs_own_agent(script, tmp_path):
+    """PyTorch may restart the nodes: its agent starts the ranks, and gets its own options."""
+    where = (*AGENT, "--master_addr", "localhost", "--master_port", str(free_ports(1)), "--max-restarts", "1")
     path = script(SHOW)
     env = clean_environ(LOOK_DIR=str(tmp_path))
-    where = ("--rdzv-endpoint", f"localhost:{port}", "--rdzv-conf", "join_timeout=60")
-    commands = []
-    for node in range(2):
-        if numbered:
-            where = ("--master_addr", "localhost", "--master_port", str(port), "--node_rank", str(node))
-            where = (*where, "--max-restarts", "1")
-        words = ("--nnodes", "2", "--nproc_per_node", "2", "--rdzv-id", "x1", "--role", "r", *where)
-        commands.append(subprocess.Popen(bireme("run", *words, path), env=env, stderr=subprocess.PIPE, text=True))
+    commands = [
+        subprocess.Popen(
+            bireme("run", *where, "--node_rank", str(node), path), env=env, stderr=subprocess.PIPE, text=True
+        )
+        for node in range(2)
+    ]
     errors = [command.communicate(timeout=200)[1] for command in commands]
     assert [command.returncode for command in commands] == [0, 0], errors
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
     assert {(env["WORLD_SIZE"], env["TORCHELASTIC_RUN_ID"], env["ROLE_NAME"]) for env in found} == {("4", "x1", "r")}
     assert sorted(env["GROUP_RANK"] for env in found) == ["0", "0", "1", "1"]
+
+
+def test_nodes_that_pytorchs_own_agent_numbers(stage, script):
+    """Real ones meet so in ``tests/cluster/test_allocations.py``."""
+    where = ("--rdzv-endpoint", "localhost:29511", "--rdzv-conf", "join_timeout=60")
+    done = stage.run("run", "--dry_run", *AGENT, *where, script("pass"))
+    assert done.returncode == 0, done.stderr
+    words = "--rdzv-backend=c10d --rdzv-endpoint=localhost:29511 --rdzv-id=x1 --role=r --max-restarts=0"
+    assert f" -m torch.distributed.run --nnodes=2:2 --nproc-per-node=2 {words} " in done.stdout
+    assert " --rdzv-conf=join_timeout=60 " in done.stdout
 
 
 # -- accelerate --------------------------------------------------------------------------------------------
@@ -222,6 +260,15 @@ def test_a_configuration_file_of_accelerate(shown, tmp_path):
     assert [(env["WORLD_SIZE"], env["ACCELERATE_MIXED_PRECISION"]) for env in found] == [("2", "bf16")] * 2
 
 
+def test_switches_of_a_configuration_file(stage, tmp_path):
+    text = CONFIG.replace("debug: false", "debug: true\ndynamo_config:\n  dynamo_backend: inductor\n  dynamo_mode: x")
+    (tmp_path / "config.yaml").write_text(text)
+    names = ("DEBUG_MODE", "DYNAMO_BACKEND", "DYNAMO_MODE")
+    shows = "echo " + " ".join(f"$ACCELERATE_{name}" for name in names)
+    words = ("--config_file", tmp_path / "config.yaml", "--num_processes", "1", "--no_python", "sh", "-c", shows)
+    assert stage.run("run", *words).stdout == "true INDUCTOR x\n"
+
+
 def test_what_is_typed_counts_more_than_the_file(shown, tmp_path):
     (tmp_path / "config.yaml").write_text(CONFIG)
     found, _ = shown("--config_file", tmp_path / "config.yaml", "--num_processes", "1", ranks=1)
@@ -232,6 +279,7 @@ def test_what_is_typed_counts_more_than_the_file(shown, tmp_path):
     ("text", "says"),
     [
         ("distributed_type: FSDP\n", "distributed_type: FSDP is not supported"),
+        ("parallelism_config:\n  parallelism_config_tp_size: 2\n", "parallelism_config_tp_size: 2 is not supported"),
         ("num_processes: two\n", "--num_processes: 'two' is not a whole number"),
         ("what is this\n", "config.yaml:1: expected key: value"),
     ],

@@ -79,7 +79,7 @@ def test_a_script_that_is_no_deepspeed_training(desk, said, mentioned):
 
 def test_figures_that_are_written_by_half_are_none(desk):
     desk.configure(ONE)
-    assert "no metric: metrics.json is broken or half-written" in desk.run("--do", "0/4=half", code=1).stdout
+    assert "no metric: metrics.json is damaged or incomplete" in desk.run("--do", "0/4=half", code=1).stdout
 
 
 def test_figures_of_an_interrupted_run_are_not_those_of_the_next(desk):

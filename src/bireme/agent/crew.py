@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 
+from bireme import signals as signal
 from bireme.agent.node import NodeEvents, NodeProcesses, remove_flat_directory
 from bireme.agent.pipes import Pipes
 from bireme.logs.console import ERR, OUT
@@ -90,7 +90,9 @@ class LocalCrew:
         pipes = []
         for worker in self._node_plan.workers:
             stdin = self._session.terminal.stdin_for_ranks(null) if worker.rank == 0 else null
-            pipes.append((stdin, self._stream(worker.rank, OUT), self._stream(worker.rank, ERR)))
+            stderr = self._stream(worker.rank, ERR)
+            as_one = self._session.shows_as_one(worker.rank)
+            pipes.append((stdin, stderr if as_one else self._stream(worker.rank, OUT), stderr))
         environ = self._environ
         columns = self._session.columns_beside_labels()
         if columns:

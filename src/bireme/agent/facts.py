@@ -44,7 +44,7 @@ def node_facts(spec: JobSpec, environ: Mapping[str, str], interpreter: str, rank
 
 
 def temporary_directory(environ: Mapping[str, str]) -> str:
-    """The directory for temporary files, without importing ``tempfile``, which costs 13 ms."""
+    """The directory for temporary files, without importing ``tempfile``, which is slow."""
     for path in (environ.get("TMPDIR", ""), "/tmp", os.getcwd()):
         if path and os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):
             return os.path.abspath(path)

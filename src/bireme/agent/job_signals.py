@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-
+from bireme import signals as signal
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 
 TYPE_CHECKING = False

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
 
+from bireme import signals as signal
 from bireme.planning.environment import MARK
 from bireme.process.stop_ladder import Ladder
 from bireme.process.worker import WorkerStart
@@ -278,7 +278,7 @@ class NodeProcesses:
             done = self._ladder.state == "done"
             if done:
                 self._clean_up()  # while the watcher would still do it if we were killed
-            self._guardian.close()
+            self._guardian.close(cleaned=done)
             if done:
                 self._guardian.wait()
         self._tree.close()
@@ -303,7 +303,7 @@ def remove_files(paths: Sequence[str]) -> None:
 
 
 def remove_flat_directory(path: str) -> None:
-    """Remove a directory that holds only files; symbolic links are not followed (``shutil`` costs 10 ms to import)."""
+    """Remove a directory that holds only files; symbolic links are not followed (``shutil`` is slow to import)."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

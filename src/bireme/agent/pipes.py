@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-from functools import partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,7 +113,10 @@ class Pipes:
 
     def _watch(self) -> None:
         for pipe in self._open.values():
-            self._loop.watch(pipe.read_fd, partial(self._read, pipe))
+            self._watch_one(pipe)
+
+    def _watch_one(self, pipe: _Pipe) -> None:
+        self._loop.watch(pipe.read_fd, lambda: self._read(pipe))
 
     def _read(self, pipe: _Pipe) -> bool:
         """Read one chunk; return whether there was any."""
@@ -144,7 +146,7 @@ class Pipes:
             self._look_after(pipe, self._rest)
 
     def _look_after(self, pipe: _Pipe, seconds: float) -> None:
-        pipe.timer = self._loop.after(seconds, partial(self._rested, pipe))
+        pipe.timer = self._loop.after(seconds, lambda: self._rested(pipe))
 
     def _rested(self, pipe: _Pipe) -> None:
         assert pipe.timer is not None

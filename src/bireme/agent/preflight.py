@@ -1,4 +1,4 @@
-"""The preflight of one node, run by its agent: can it run its part of a job? Finds all problems at once."""
+"""The preflight of one node, run by its agent: decides whether the node can run its part, and finds all problems."""
 
 from __future__ import annotations
 

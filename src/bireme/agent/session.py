@@ -7,8 +7,8 @@ A *crew* runs the ranks: that of this machine (:mod:`bireme.agent.crew`), or the
 from __future__ import annotations
 
 import os
-import signal
 
+from bireme import signals as signal
 from bireme.agent.job_signals import JobSignals
 from bireme.agent.terminal import Terminal
 from bireme.errors import OK, BadInputError
@@ -17,7 +17,6 @@ from bireme.logs.console import ERR, OUT, Console
 from bireme.logs.output import JobOutput, Style
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.result.outcome import WORDS_OF
-from bireme.result.report import last_lines, last_traceback
 from bireme.result.verdict import Verdict
 from bireme.value import Value
 
@@ -216,6 +215,10 @@ class Session:
         """The part of our terminal that a rank's stream may use; ``None``: it is not shown on one."""
         return None if self._output is None else self._output.window(rank, number)
 
+    def shows_as_one(self, rank: int) -> bool:
+        """Whether a rank's stdout may go where its stderr goes: both are passed on unchanged to one terminal."""
+        return self._output is not None and self._output.shows_as_one(rank)
+
     def columns_beside_labels(self) -> int:
         """The width of our terminal less the longest label; 0 if lines have no labels, or go elsewhere."""
         return 0 if self._output is None else self._output.columns_beside_labels()
@@ -261,6 +264,10 @@ class Session:
 
     def _quote(self, output: JobOutput) -> None:
         """Keep the tracebacks or last lines of the ranks that failed, and tracebacks of those that were stopped."""
+        if not self.verdict.failed and not self.verdict.swept_along:
+            return
+        from bireme.result.report import last_lines, last_traceback
+
         for end in self.verdict.failed[:WORDS_OF]:
             words = last_lines(output.tail(end.rank), end.recorded, by_signal=end.by_signal)
             self.verdict.detail(end.rank, words)

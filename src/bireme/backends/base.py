@@ -116,7 +116,7 @@ class Backend:
 
     @property
     def starts_ranks(self) -> bool:
-        """Whether :meth:`native` is there."""
+        """Whether the launcher can start ranks itself (:meth:`native`)."""
         return type(self).native is not Backend.native
 
     def one_by_one(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:

@@ -1,4 +1,4 @@
-"""The command ``python -m bireme.agent``: start one node of a known world, as DeepSpeed's per-node launcher does."""
+"""The command ``python -m bireme.agent``: starts one node of a job whose nodes and slots are given as world info."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ def main(argv: list[str]) -> int:
 
 
 def carry_out(parsed: Parsed) -> int:
-    """Run a parsed command line; return the exit code."""
+    """Run a parsed command line; return the exit code.
+
+    Raises:
+        BadInputError: the job cannot run as described; nothing was started.
+    """
     options = parsed.options
     if options["help"]:
         from bireme.cli.help import agent_help

@@ -1,4 +1,4 @@
-"""The default of ``--python``: the Python of the active environment, where Bireme is installed in one of its own."""
+"""Decides the default of ``--python``: the Python of the active environment, if Bireme is installed in another one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def in_active_environment(parsed: Parsed, environ: Mapping[str, str]) -> Parsed:
-    """The command line with ``--python`` for the active environment, if Bireme is installed in another one."""
+    """Add ``--python`` for the active environment to a command line, if Bireme is installed in another one."""
     options = parsed.options
     if (
         options.get("python")

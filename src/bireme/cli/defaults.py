@@ -1,4 +1,4 @@
-"""Options that were not typed: from torchrun's variables ``PET_*``, and from a configuration file of accelerate."""
+"""Adds options that were not typed, from torchrun's variables ``PET_*`` and accelerate's configuration file."""
 
 from __future__ import annotations
 
@@ -30,16 +30,24 @@ _ACCELERATE = (
     *("mixed_precision", "rdzv_backend", "num_cpu_threads_per_process", "dynamo_backend"),
 )
 """Keys of the file that have an option of the same name."""
+_SWITCHES = {
+    "use_cpu": "--cpu",
+    "enable_cpu_affinity": "--bind_cores_to_rank",
+    "debug": "--export=ACCELERATE_DEBUG_MODE=true",
+}
+"""Keys whose value ``true`` stands for an option."""
+_KNOWN = ("compute_environment", "distributed_type", "main_training_function", "same_network")
+"""Other keys that may have a value."""
 _PLAIN = ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_XPU", "MULTI_NPU")
-"""The values of ``distributed_type`` for which one rank for each device is all that is asked for."""
+"""The values of ``distributed_type`` that ask for nothing but one rank for each device."""
 
 
 def parse_run(groups: Groups, argv: Sequence[str], environ: Mapping[str, str]) -> Parsed:
-    """Parse a command line of ``bireme run``, with what variables and a configuration file add to it.
+    """Parse a command line of ``bireme run``, with the options that variables and a configuration file add.
 
     Args:
         groups: the options.
-        argv: what was typed, which counts most.
+        argv: what was typed; it takes precedence.
         environ: the environment.
 
     Raises:
@@ -83,13 +91,20 @@ def _of_file(path: str) -> Iterator[str]:
     kind, place = found.get("distributed_type", "NO"), found.get("compute_environment", "LOCAL_MACHINE")
     if kind not in _PLAIN or place != "LOCAL_MACHINE":
         key, value = ("distributed_type", kind) if kind not in _PLAIN else ("compute_environment", place)
-        hint = "run the script by deepspeed's or torch's own names, or set its ACCELERATE_* variables with --export"
+        hint = "set it in the script, or use --export with accelerate's variables (ACCELERATE_*, FSDP_*)"
         raise BadInputError(f"{key}: {value} is not supported", hint=hint, where=path)
-    for key in _ACCELERATE:
-        if found.get(key):
-            yield f"--{key}={found[key]}"
-    if found.get("use_cpu", "").lower() == "true":
-        yield "--cpu"
+    for key, value in found.items():
+        if key in _ACCELERATE:
+            yield from (f"--{key}={value}",) if value else ()
+        elif value.lower() in ("", "false", "no", "[]"):
+            continue
+        elif key in _SWITCHES:
+            yield _SWITCHES[key]
+        elif key.startswith("dynamo_"):
+            yield f"--export=ACCELERATE_{key.upper()}={value}"
+        elif key not in _KNOWN:
+            hint = "leave it out, and set accelerate's variable for it with --export"
+            raise BadInputError(f"{key}: {value} is not supported", hint=hint, where=path)
 
 
 def _pairs(path: str) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,11 @@ from bireme.options.table import select
 
 
 def main(argv: list[str]) -> int:
-    """Run ``bireme drain ARGV``; return 0 if the job accepts, 2 if it refuses, 75 if it does not answer."""
+    """Run ``bireme drain ARGV``; return 0 if the job accepts, 75 if it does not answer.
+
+    Raises:
+        BadInputError: the command line is wrong, there is no such job, or the job refuses.
+    """
     parsed = parse(select("drain"), argv)
     if parsed.options["help"]:
         from bireme.cli.help import drain_help

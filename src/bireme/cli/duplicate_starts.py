@@ -1,4 +1,4 @@
-"""Refuses a job whose command ``srun`` or ``mpirun`` has started once for each task: each would run the whole job."""
+"""Refuses a command that ``srun`` or ``mpirun`` has started once for each task: each task would run the whole job."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LONGEST = 200
 def refuse(spec: JobSpec, environ: Mapping[str, str]) -> None:
     """Refuse a job that every task of ``srun`` or ``mpirun`` would start as a whole.
 
-    Not refused: a job of which each command starts its own part (``--no_ssh``, or as for torchrun), and jobs
-    of this machine alone that the user asked for (``--hosts localhost``), which several tasks may start side by side.
+    Not refused are a job of which each task starts its own part (``--no_ssh``, or as for torchrun), and jobs on this
+    machine alone (``--hosts localhost``), which several tasks may start side by side.
 
     Raises:
         BadInputError: this is the first of several tasks.
@@ -47,7 +47,7 @@ def _only_here(spec: JobSpec) -> bool:
 
 
 def _typed() -> str:
-    """The command line of this process, without secrets, and not longer than can be read."""
+    """The command line of this process, without secrets, and shortened."""
     import shlex
 
     from bireme.planning.masking import masked_words

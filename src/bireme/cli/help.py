@@ -68,7 +68,7 @@ the job on the other nodes. JOB is the pid that the job prints when it starts, a
 
 
 HEADS = {"run": _HEAD, "tune": _TUNE_HEAD, "check": _CHECK_HEAD, "drain": _DRAIN_HEAD}
-"""The first part of each command's page, without its options."""
+"""The first part of each command's page, above its options."""
 
 
 def run_help(*, everything: bool = False) -> str:

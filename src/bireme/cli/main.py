@@ -20,7 +20,7 @@ USAGE = """\
 usage: bireme COMMAND …
 
   bireme run [options] script.py [script arguments]    launch a distributed job
-  bireme run --help                                    show all options, with examples
+  bireme run --help                                    show the most used options, with examples
   bireme tune [options] script.py [script arguments]   find its fastest configuration
   bireme check [options] [script.py]                   check that the nodes can run a job
   bireme drain NODE JOB                                take a node out of an elastic job
@@ -65,7 +65,7 @@ def _open_standard_descriptors() -> None:
 
 
 def _any_character(error: UnicodeError) -> tuple[str | bytes, int]:
-    """What an encoding lacks: bytes of an argument, which a dry run shows, as they are; all else by its number."""
+    """Encode what an encoding lacks: bytes of an argument, which a dry run shows, as they are; the rest by number."""
     assert isinstance(error, UnicodeEncodeError)
     try:
         return codecs.lookup_error("surrogateescape")(error)
@@ -108,7 +108,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _unknown(word: str, rest: list[str]) -> int:
-    """Refuse what is no command; say what to type where that can be guessed."""
+    """Refuse an unknown command; say what to type if that can be guessed."""
     from difflib import get_close_matches
 
     from bireme.options.switching import COMMANDS

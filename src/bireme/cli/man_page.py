@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def man_page(heads: Mapping[str, str]) -> str:
-    """The whole page; ``heads``: what stands before the options of each command's help page."""
+    """The whole page; ``heads``: the text before the options on the help page of each command."""
     return "\n".join(_lines(heads)) + "\n"
 
 

@@ -1,7 +1,7 @@
 """Reads a command line by the table of options.
 
-``argparse`` is not used: importing it takes 10 ms of the 60 ms that a launch takes, it also reads the script's
-arguments (an ambiguous prefix there would be an error here), and it knows one spelling of each name.
+``argparse`` is not used: it is slow to import (``docs/architecture.md`` has the costs), it also reads the script's
+arguments (an ambiguous prefix there would be an error here), and it knows only one spelling of each name.
 """
 
 from __future__ import annotations
@@ -154,4 +154,8 @@ def _instead(name: str, table: dict[str, Option]) -> str:
     if known := answer(name):
         return known
     near = get_close_matches(name, list(table), n=1, cutoff=0.8)
-    return f"did you mean {near[0]}?" if near else "bireme run --help shows all options"
+    return (
+        f"did you mean {near[0]}?"
+        if near
+        else "an option of the script goes after the script; bireme run --help_all shows ours"
+    )

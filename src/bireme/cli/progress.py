@@ -41,7 +41,13 @@ class Silent:
         """An experiment starts."""
 
     def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
-        """An experiment has ended; ``again``: seconds until it is retried, or ``None``."""
+        """Show that an experiment has ended.
+
+        Args:
+            name: the experiment's name.
+            result: its result.
+            again: seconds until it is started again; None if it is not.
+        """
 
     def note(self, text: str) -> None:
         """Show a note about the study."""
@@ -71,7 +77,7 @@ class Pace:
         self._widest = max(self._widest, len(self.running))
 
     def ended(self, name: str, result: TrialResult) -> None:
-        """An experiment has ended."""
+        """Count an experiment that has ended."""
         self.running.pop(name, None)
         self._seconds.append(result.seconds)
 
@@ -107,7 +113,13 @@ class Lines:
         _print(f"{name} starts on {reservation.include()}")
 
     def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
-        """An experiment has ended; ``again``: seconds until it is retried, or ``None``."""
+        """Show that an experiment has ended.
+
+        Args:
+            name: the experiment's name.
+            result: its result.
+            again: seconds until it is started again; None if it is not.
+        """
         self._pace.ended(name, result)
         left = self._pace.left
         _print(f"{_end_line(self._pace.tuning, name, result, again=again)}{f' ({left})' if left else ''}")
@@ -145,7 +157,13 @@ class Live:
         self.tick()
 
     def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
-        """An experiment has ended; ``again``: seconds until it is retried, or ``None``."""
+        """Show that an experiment has ended.
+
+        Args:
+            name: the experiment's name.
+            result: its result.
+            again: seconds until it is started again; None if it is not.
+        """
         self._pace.ended(name, result)
         self._line(_end_line(self._pace.tuning, name, result, again=again), "" if result.cause == "ok" else "yellow")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-from bireme.cli import duplicate_starts
-from bireme.cli.default_python import in_active_environment
 from bireme.cli.parser import parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
@@ -13,6 +11,7 @@ from bireme.logs.console import complain, show
 from bireme.options.other_launchers import needless
 from bireme.options.table import select
 from bireme.resources.program import recognized
+from bireme.resources.starter import find_task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,14 +43,20 @@ def carry_out(parsed: Parsed) -> int:
 
         show(run_help(everything=parsed.options["help_all"]))
         return OK
-    parsed = in_active_environment(parsed, os.environ)
+    if "VIRTUAL_ENV" in os.environ or "CONDA_PREFIX" in os.environ:
+        from bireme.cli.default_python import in_active_environment
+
+        parsed = in_active_environment(parsed, os.environ)
     if parsed.options["autotuning"]:
         from bireme.cli import tune
 
         return tune.carry_out(parsed)
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
     spec = recognized(job_spec(parsed))
-    duplicate_starts.refuse(spec, os.environ)
+    if find_task(os.environ).tasks > 1:
+        from bireme.cli import duplicate_starts
+
+        duplicate_starts.refuse(spec, os.environ)
     for line in needless(parsed.options, torchrun=bool(spec.rendezvous)):
         if spec.log_level in ("debug", "info"):
             complain(line)

@@ -94,7 +94,7 @@ def _elastic(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(options: dict[str, Any]) -> int | None:
-    """``--num_nodes`` where it cannot be a range."""
+    """The value of ``--num_nodes``, which must not be a range here."""
     number: int | tuple[int, int] | None = options["num_nodes"]
     if isinstance(number, tuple):
         raise BadInputError("a range is only for elastic training with bireme run", where="--num_nodes")
@@ -113,7 +113,7 @@ def _program(parsed: Parsed) -> Program:
 
 
 def _slots(options: dict[str, Any]) -> dict[str, Any]:
-    """Slots per node, and the accelerator where a word of torchrun (``cpu``, ``xpu``) chooses it."""
+    """Slots per node, and the accelerator if a word of torchrun (``cpu``, ``xpu``) chooses it."""
     number, ids = options.get("num_gpus"), options.get("gpu_ids")
     if number == "xpu":
         return {"accelerator": "xpu", "num_gpus": None}
@@ -132,10 +132,10 @@ def _slots(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _for_each(processes: int, nodes: int | tuple[int, int]) -> int:
-    """Ranks on each node, of accelerate's number for all nodes together."""
+    """The number of ranks on each node, from accelerate's number for all nodes together."""
     if isinstance(nodes, tuple) or processes % nodes:
         what = f"{processes} processes cannot be shared equally by the nodes"
-        raise BadInputError(what, hint="give --num_gpus, the ranks on each node", where="--num_processes")
+        raise BadInputError(what, hint="use --num_gpus N, the number of ranks on each node", where="--num_processes")
     return processes // nodes
 
 
@@ -144,10 +144,10 @@ def _as_other_launchers(options: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if options.get("standalone"):
         found["hosts"] = "localhost"
-    if options.get("redirects") == "3":
-        found["output"] = "none"
     if options.get("local_ranks_filter"):
         found["local_ranks"] = _ranks(options["local_ranks_filter"], "--local_ranks_filter")
+    if options.get("redirects") or options.get("tee"):
+        found.update(_redirected(options, found.get("local_ranks", ())))
     nodes, backend = options.get("num_nodes"), options.get("rdzv_backend")
     numbered = options.get("node_rank") is not None and backend != "c10d"
     pool = any(options.get(name) for name in ("hosts", "hostfile", "standalone", "no_ssh", "native_ranks"))
@@ -167,6 +167,14 @@ def _as_other_launchers(options: dict[str, Any]) -> dict[str, Any]:
     if set_here:
         found["exports"] = (*set_here, *options.get("export", ()))
     return found
+
+
+def _redirected(options: dict[str, Any], only: tuple[int, ...]) -> dict[str, Any]:
+    """The fields that ``--redirects`` and ``--tee`` set, given the local ranks that may be shown."""
+    from bireme.cli.streams import shown
+
+    ranks = shown(options.get("redirects") or "", options.get("tee") or "", only)
+    return {"output": "none"} if ranks is None else {"local_ranks": ranks}
 
 
 def _to_torchrun(options: dict[str, Any]) -> Iterator[str]:

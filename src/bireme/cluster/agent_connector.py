@@ -1,4 +1,4 @@
-"""Connects agents to their crew: gives each a channel, and sends it the job with the variables that it may see."""
+"""Connects agents to their crew: opens a channel to each, and sends it the job with the variables that it may see."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class AgentHandle:
 
     @property
     def hello(self) -> Hello:
-        """What the agent has said about its node. Only for an agent that has answered."""
+        """The agent's hello. Only for an agent that has answered."""
         assert self._hello is not None
         return self._hello
 
@@ -116,7 +116,7 @@ def find_agent(members: Sequence[AgentHandle], who: Mapping[str, str]) -> AgentH
 
 
 def allocation_of(who: Mapping[str, str]) -> str:
-    """The number of the allocation in which an agent says that it runs; "" for what is none.
+    """The number of the allocation in which an agent says that it runs; "" if that is not a number.
 
     It becomes an argument of the command that gives the allocation back, to which other words would be options.
     """

@@ -1,4 +1,4 @@
-"""The launcher's command lines that start an agent on every node, and all that it takes to start them."""
+"""Makes the launcher's command lines that start an agent on every node, and opens what the agents need."""
 
 from __future__ import annotations
 

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 
 def attribute_losses(session: Session, cluster_job: ClusterJob, members: Sequence[AgentHandle]) -> None:
-    """Correct the session's verdict, which blames the node whose loss was noticed first."""
+    """Correct the session's verdict, which blames the node whose loss was noticed first.
+
+    Args:
+        session: the session, whose verdict is corrected.
+        cluster_job: the job.
+        members: its agents.
+    """
     lost = [member for member in members if member.state == "lost"]
     if len(lost) < 2 or session.verdict.cause != "agent lost":
         return

@@ -1,4 +1,4 @@
-"""Explains what launchers and login shells print when they start no agent, where it does not say what to do. Pure."""
+"""Explains messages of launchers and login shells that start no agent and do not say what to do. Pure."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ _ADVICE = (
 
 
 def advice(lines: Iterable[str]) -> list[str]:
-    """What to do about the printed lines; nothing if they are not known, or say it themselves."""
+    """What to do about the printed lines; nothing if they are not known, or say so themselves."""
     text = "\n".join(lines).lower()
     return [what for sign, what in _ADVICE if sign in text]

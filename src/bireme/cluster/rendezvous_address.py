@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
 
+_LEAVE_OUT = "leave the option out, and Bireme chooses an address; --no_ssh_check uses it without a test"
+
 
 class RendezvousAddress:
     """Has the nodes try the addresses of the first one, and chooses.
@@ -33,41 +35,53 @@ class RendezvousAddress:
     ) -> None:
         self._session, self._cluster_job, self._members = session, cluster_job, members
         self._on_address = on_address
+        self._tried: tuple[str, ...] = ()
 
     def find(self) -> None:
-        """Have every other node try all addresses of the first node."""
+        """Have every other node try all addresses of the first node, or the one that the user gave."""
         first, *others = self._members
-        named = self._cluster_job.spec.master_addr
-        if named and self._cluster_job.spec.elastic and not _has_address(first, named):
+        spec, named = self._cluster_job.spec, self._cluster_job.spec.master_addr
+        if spec.elastic and named and not _has_address(first, named):
             named = None  # the address belongs to the first node of an earlier epoch
-        if named or not others:
-            self._on_address(named or "127.0.0.1")
+        if named and (spec.elastic or not spec.preflight):
+            self._on_address(named)
+            return
+        if not named and not others:
+            self._on_address("127.0.0.1")
             return
         if not first.hello.port:  # taken, and passed over by --no_ssh_check: there is nothing to try
             note = f"{first.name} holds no port at which the ranks could meet"
             self._session.trouble("unfit", note, self._session.loop.now(), (first.name,))
             return
-        first.protocol.on("probed")
-        for member in others:
-            member.send(Probe(addresses=first.hello.addresses, port=first.hello.port))
+        self._tried = (named,) if named else first.hello.addresses
+        if others:
+            first.protocol.on("probed")
+        for member in others or [first]:
+            member.send(Probe(addresses=self._tried, port=first.hello.port))
 
     def probed(self, member: AgentHandle, reachable: tuple[str, ...]) -> None:
-        """Take a node's answer: which of the first node's addresses it can reach. Choose one once all have answered."""
+        """Take a node's answer: which of the addresses it can reach. Choose one once all have answered."""
         member.reachable = set(reachable)
         member.protocol.on("probed")
         if any(other.state != "probed" for other in self._members):
             return
         first, *others = self._members
-        for address in first.hello.addresses:
-            if all(address in other.reachable for other in others):
+        asked = others or [first]
+        for address in self._tried:
+            if all(address in other.reachable for other in asked):
                 self._on_address(address)
                 return
-        cut = tuple(other.name for other in others if not other.reachable)
+        cut = tuple(other.name for other in asked if not other.reachable)
+        if named := self._cluster_job.spec.master_addr:
+            note = f"{', '.join(cut)} cannot reach {first.name} at --master_addr {named}\n{_LEAVE_OUT}"
+            self._session.trouble("unfit", note, self._session.loop.now(), cut)
+            return
         reason = f"{', '.join(cut)} cannot reach any" if cut else "no address is reachable from all nodes"
-        addresses = ", ".join(first.hello.addresses) or "none"
+        addresses = ", ".join(self._tried) or "none"
         note = f"no common address of {first.name} for the rendezvous: {reason} (tried: {addresses})"
         if not self._cluster_job.spec.elastic:
-            self._session.trouble("unfit", f"{note}\nset one with --master_addr", self._session.loop.now(), cut)
+            hint = "set one with --master_addr, and add --no_ssh_check to use it without a test"
+            self._session.trouble("unfit", f"{note}\n{hint}", self._session.loop.now(), cut)
             return
         # An elastic job drops the nodes that reach no address, or else the first node, which not all of them reach.
         at_fault = cut if 0 < len(cut) < len(others) or len(others) == 1 else (first.name,)

@@ -41,7 +41,11 @@ class MacTransport(Transport):
         return b"".join(records)
 
     def decode(self, data: bytes) -> bytes:
-        """Check the complete records; return their bytes."""
+        """Check the complete records; return their bytes.
+
+        Raises:
+            ProtocolError: a record was altered in transit.
+        """
         self._buffer += data
         pieces: list[bytes] = []
         start, buffer = 0, self._buffer

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import _socket
 import json
-import signal
 
+from bireme import signals as signal
 from bireme.errors import BiremeError
 from bireme.job import ACCELERATORS, JobSpec
 from bireme.planning.start import NodePlan
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 255
 """Characters of a node's name, or a device's."""
 _MOST_SLOTS = 1 << 14
-"""Of one node."""
+"""The most slots that one node may report."""
 
 
 class ProtocolError(BiremeError):
@@ -78,7 +78,7 @@ class Ask(Message):
     unset: tuple[str, ...]
 
     def check(self) -> str:
-        """See `Message.check`."""
+        """Refuse a heartbeat that is not positive."""
         return "" if self.heartbeat > 0 else "a heartbeat that is not positive"
 
 
@@ -89,7 +89,7 @@ class Probe(Message):
     port: int
 
     def check(self) -> str:
-        """See `Message.check`."""
+        """Refuse an invalid port."""
         return _check_port(self.port)
 
 
@@ -117,7 +117,7 @@ class Stop(Message):
     signum: int
 
     def check(self) -> str:
-        """See `Message.check`."""
+        """Refuse an invalid signal."""
         return _check_signal(self.signum)
 
 
@@ -131,7 +131,7 @@ class SignalRanks(Message):
     signum: int
 
     def check(self) -> str:
-        """See `Message.check`."""
+        """Refuse an invalid signal."""
         return _check_signal(self.signum)
 
 
@@ -149,7 +149,7 @@ class Credit(Message):
     size: int
 
     def check(self) -> str:
-        """See `Message.check`."""
+        """Refuse a credit that is not positive."""
         return "" if self.size > 0 else "a credit that is not positive"
 
 
@@ -209,7 +209,7 @@ class Hello(Message):
         return bool(self.interpreter and self.accelerator and self.slots and self.cores > 0 and self.temporary)
 
     def check(self) -> str:
-        """See `Message.check`. Names are shown before each line of output; other nodes try the addresses."""
+        """Refuse incomplete facts, names that cannot be shown in labels, and invalid addresses, slots or cores."""
         for text in (self.hostname, *self.slots):
             if not text.isprintable():
                 return "control characters in a name"
@@ -252,7 +252,7 @@ class Down(Message):
     when: float
 
     def check(self) -> str:
-        """See `Message.check`."""
+        """Refuse invalid names and an invalid exit code."""
         if not (self.end.host.isprintable() and self.end.device.isprintable()):
             return "control characters in a name"
         return "" if 0 <= self.end.code <= 255 else f"the invalid exit code {self.end.code}"
@@ -279,7 +279,7 @@ class Say(Message):
     text: str
 
     def check(self) -> str:
-        """See `Message.check`."""
+        """Refuse an unknown level."""
         return "" if self.level in ("debug", "info", "warning", "error") else "an unknown log level"
 
 
@@ -303,7 +303,7 @@ class Signalled(Message):
     when: float
 
     def check(self) -> str:
-        """See `Message.check`."""
+        """Refuse an invalid signal."""
         return _check_signal(self.signum)
 
 
@@ -319,7 +319,7 @@ class Over(Message):
     stuck: tuple[str, ...]
 
     def check(self) -> str:
-        """See `Message.check`."""
+        """Refuse a negative number."""
         return "" if self.killed >= 0 else f"{self.killed} ranks killed"
 
 
@@ -382,7 +382,7 @@ def from_json(text: bytes, vocabulary: Mapping[str, type[Message]]) -> Message:
     name = plain.pop("type", None)
     cls = vocabulary.get(name) if isinstance(name, str) else None
     if cls is None:
-        what = repr(name[:40]) if isinstance(name, str) else "its type is no string"
+        what = repr(name[:40]) if isinstance(name, str) else "its type is not a string"
         raise ProtocolError(f"it sent an unknown message: {what}")
     try:
         message = build(cls, plain)

@@ -3,7 +3,7 @@
 The runner is the server, with a certificate made for this job. The agent knows its fingerprint from a message that only
 a holder of the job's token can have made; no certificate authority is involved.
 
-Import this only where it is needed: ``ssl`` costs 12 ms, and some interpreters lack it.
+Import this only where it is needed: ``ssl`` is slow to import, and some interpreters lack it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ class TlsTransport(Transport):
         return self._outgoing.read()
 
     def decode(self, data: bytes) -> bytes:
-        """Decrypt the complete records, and continue the handshake."""
+        """Decrypt the complete records, and continue the handshake.
+
+        Raises:
+            ProtocolError: a record was altered in transit.
+        """
         self._incoming.write(data)
         if not self.established:
             self._advance()

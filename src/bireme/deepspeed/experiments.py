@@ -42,8 +42,11 @@ _ONE_NODE_BY_HAND = ("no_ssh", "node_rank")
 class Command(Value):
     """How an experiment is launched.
 
-    ``launch``: the part that all share. ``args``: the script's arguments. ``limit``: seconds that it may take; None:
-    any. ``by_file``: the script gets its configuration as a path.
+    Attributes:
+        launch: what all experiments have in common.
+        args: the script's arguments.
+        limit: seconds after which it is stopped; None: never.
+        by_file: whether the script gets the path of its configuration, not the configuration itself.
     """
 
     launch: Launch
@@ -152,7 +155,13 @@ class Experiments:
     # -- before --------------------------------------------------------------------------------------
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
-        """Return what to start for an experiment, and write its files; see `executor.Client.launch_request`."""
+        """Return what to start for an experiment, and write its files.
+
+        Args:
+            name: the experiment's name.
+            reservation: its slots.
+            place: a low number that no other running experiment has, another one at each attempt.
+        """
         exp = self._exps[name]
         command, identity, report = self._command(exp), self._identity(exp), self._files.result(name, "outcome.json")
         limit = () if command.limit is None else ("--time_limit", f"{command.limit:g}")
@@ -240,7 +249,13 @@ class Experiments:
         return self.lingering
 
     def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
-        """Report an experiment that is not retried."""
+        """Report an experiment that is not retried.
+
+        Args:
+            name: the experiment's name.
+            result: its result.
+            again: whether it was queued for another attempt.
+        """
         if not again:
             self._on_end(self._exps[name], result)
 

@@ -91,7 +91,11 @@ def env_mapping(
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Replace this process by the program; returns an exit code only if that fails."""
+    """Replace this process by the program; returns an exit code only if that fails.
+
+    Raises:
+        BadInputError: the environment does not tell the rank, so no MPI has started this process.
+    """
     parsed = parse_args(args)
     try:
         environ = dict(env_mapping(os.environ.copy()))

@@ -1,4 +1,4 @@
-"""The ``logger`` of DeepSpeed's modules: what these adapters say, as messages of Bireme on stderr."""
+"""The ``logger`` of DeepSpeed's modules: writes the messages of these adapters to stderr, as messages of Bireme."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from bireme.logs.console import complain
 
 
 class _OnStderr(logging.Handler):
+    """Writes records to stderr, as messages of Bireme."""
+
     def emit(self, record: logging.LogRecord) -> None:
         complain(self.format(record))
 

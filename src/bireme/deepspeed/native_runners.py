@@ -70,7 +70,13 @@ class _EngineRunner(MultiNodeRunner):
 
 
 class OpenMPIRunner(_EngineRunner):
-    """Every rank by Open MPI's ``mpirun``; ranks find their numbers in ``OMPI_COMM_WORLD_RANK`` and so on."""
+    """Every rank by Open MPI's ``mpirun``; ranks find their numbers in ``OMPI_COMM_WORLD_RANK`` and so on.
+
+    Args:
+        args: the launcher's command line, as ``parse_args`` gives it.
+        world_info_base64: host → slots, encoded.
+        resource_pool: host → number of slots.
+    """
 
     _NAME = "openmpi"
     _PROGRAM = "ompi_info"
@@ -189,7 +195,13 @@ class SlurmRunner(_EngineRunner):
 
 
 class MVAPICHRunner(_EngineRunner):
-    """Every rank by MVAPICH2's ``mpirun``, with DeepSpeed's settings."""
+    """Every rank by MVAPICH2's ``mpirun``, with DeepSpeed's settings.
+
+    Args:
+        args: the launcher's command line, as ``parse_args`` gives it.
+        world_info_base64: host → slots, encoded.
+        resource_pool: host → number of slots.
+    """
 
     _NAME = "mvapich"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 
+from bireme import signals as signal
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 
 TYPE_CHECKING = False
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DeferredSignals:
-    """While entered, keeps the first stop signal instead of letting it end the process.
+    """A context manager that keeps the first stop signal instead of letting it end the process.
 
     A session installs its own handlers and restores these at its end. Outside the main thread this does nothing.
 

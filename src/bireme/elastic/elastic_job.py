@@ -46,10 +46,10 @@ _FORGIVEN = 600.0
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool:
-    """Find the declared pool; this machine where there is none.
+    """Find the declared pool; if there is none, this machine is the pool.
 
     Raises:
-        BadInputError: as `node_selection.find`.
+        BadInputError: a named file is missing, or the declaration cannot be read.
     """
     pool = node_selection.find(spec, environ)
     return pool if pool is not None else DeclaredPool((HostEntry(name="localhost"),), _THIS_MACHINE)
@@ -81,7 +81,17 @@ def run(
 
 
 class ElasticJob:
-    """The state that lasts from epoch to epoch, which observes each of them; for the arguments see `run`."""
+    """The state that lasts from epoch to epoch; observes each epoch.
+
+    Args:
+        spec: the job.
+        environ: what the ranks inherit.
+        on_change: called between two epochs, with the outcome of the first and the reason for the second.
+        machine: this machine.
+
+    Raises:
+        BadInputError: the job cannot run as described.
+    """
 
     def __init__(
         self, spec: JobSpec, environ: Mapping[str, str], on_change: Callable[[Outcome, str], object], machine: Machine
@@ -99,7 +109,7 @@ class ElasticJob:
         conflicts.refuse_node_rank(spec, len(names))
         if len(names) < spec.min_nodes and file.next_look is None:
             what = f"{spec.min_nodes} nodes are required, but only {len(names)} given"
-            raise BadInputError(what, hint="add nodes, or require fewer", where="--min_elastic_nodes")
+            raise BadInputError(what, hint="add nodes, or give a smaller number", where="--min_elastic_nodes")
         if spec.output == "auto" and (len(names) > 1 or file.next_look is not None):
             # Label lines even while there is only one rank, so that the format never changes.
             self._spec = spec = spec.replace(output="prefix")

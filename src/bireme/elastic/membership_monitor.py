@@ -1,4 +1,4 @@
-"""Membership monitor: probes lost nodes and decides when one is let back in; also new nodes and ``bireme drain``."""
+"""Membership monitor: probes lost and new nodes, decides when one is let in, and carries out ``bireme drain``."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ class MembershipMonitor:
 
     def _drain(self, name: str) -> dict[str, object]:
         if self._runs and self._session is not None and self._session.ending:
-            return {"error": "the current run is just ending: try again"}
+            return {"error": "the current epoch is ending: try again"}
         worked = self._runs and name in self._roster.invited()
         if not self._roster.drain(name):
             return {"error": f"{name} is already drained"}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def words() -> tuple[str, ...]:
-    """The command that probes: reads a `request` from stdin, prints ``{"there": true}`` or ``{"why": REASON}``."""
+    """The command that probes: reads a `request` from stdin, and prints ``{"there": true}`` or ``{"why": REASON}``."""
     return isolated.command("bireme.elastic.node_probe")
 
 

@@ -15,7 +15,7 @@ from bireme.planning.start_facts import JobFacts
 from bireme.planning.trust import may_find_env_file
 from bireme.process import activation
 from bireme.process.pid_file import PidFile
-from bireme.resources import devices, extension_locks, filters, program
+from bireme.resources import devices, extension_locks, program
 from bireme.resources.rendezvous_port import lease_named_port, lease_port
 from bireme.value import Value
 
@@ -120,6 +120,10 @@ def own_slots(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
 def _slots_left(spec: JobSpec, found: devices.Devices, name: str) -> tuple[Pool, tuple[str, ...]]:
     """The slots that filters and ``--num_gpus`` leave of this machine, and messages; ``name``: its name in the pool."""
     slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=bool(spec.include or spec.exclude))
+    if slots and not spec.include and not spec.exclude:
+        return {name: slots}, notes
+    from bireme.resources import filters
+
     active = filters.apply_filters(
         {name: slots},
         spec.include,
@@ -168,7 +172,10 @@ def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node
     accelerator = devices.discover(spec.accelerator, environ).accelerator
     host = list(world)[node_rank]
     port = spec.master_port or DEFAULT_PORT
-    return _prepare_node(spec, environ, world, host, accelerator, port, None, [], declared=not spec.rendezvous)
+    notes: list[tuple[str, str]] = []
+    if spec.by_hand:
+        _check_address(spec.master_addr, notes, first=node_rank == 0 and spec.rendezvous != "c10d", refuse=False)
+    return _prepare_node(spec, environ, world, host, accelerator, port, None, notes, declared=not spec.rendezvous)
 
 
 def _prepare_node(
@@ -216,8 +223,15 @@ def _with_exports(spec: JobSpec, environ: Mapping[str, str], notes: list[tuple[s
     return {**environ, **found.chosen()}
 
 
-def _check_address(addr: str | None, notes: list[tuple[str, str]]) -> None:
-    """Check that the ranks of this machine can meet at an address that the user gave."""
+def _check_address(addr: str | None, notes: list[tuple[str, str]], *, first: bool = True, refuse: bool = True) -> None:
+    """Check that the ranks of this machine can meet at an address that the user gave.
+
+    Args:
+        addr: the address, or a name.
+        notes: where warnings are added.
+        first: they meet on this machine.
+        refuse: whether a name that cannot be resolved is an error. A pod may start before its name is known.
+    """
     if addr is None:
         return
     import _socket
@@ -229,9 +243,13 @@ def _check_address(addr: str | None, notes: list[tuple[str, str]]) -> None:
     try:
         _socket.getaddrinfo(addr, None)
     except (OSError, UnicodeError):
-        hint = "leave the option out: on one machine the ranks meet at 127.0.0.1"
-        raise BadInputError(f"no such address: {addr!r}", hint=hint, where="--master_addr") from None
-    notes.append(("warning", f"--master_addr: {addr} is not an address of this machine"))
+        if refuse:
+            hint = "leave the option out: on one machine the ranks meet at 127.0.0.1"
+            raise BadInputError(f"no such address: {addr!r}", hint=hint, where="--master_addr") from None
+        notes.append(("warning", f"--master_addr: no such address: {addr!r}"))
+        return
+    if first:
+        notes.append(("warning", f"--master_addr: {addr} is not an address of this machine"))
 
 
 def _check_working_directory() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from bireme.logs.console import ERR, OUT
-from bireme.logs.fold import Folder, rank_set
 from bireme.logs.lines import Block, Label, LineCutter
 from bireme.value import Value
 
@@ -13,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.job import OutputMode
     from bireme.logs.console import Console
+    from bireme.logs.fold import Folder
     from bireme.logs.live_rows import LiveRows
     from bireme.loop import Loop
 
@@ -81,7 +81,11 @@ class JobOutput:
         self._loop, self._console, self._style = loop, console, style
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._hosts: dict[int, str] = {}
-        self._folders = {OUT: Folder(), ERR: Folder()}
+        self._folders: dict[int, Folder] = {}
+        if style.fold:
+            from bireme.logs.fold import Folder
+
+            self._folders = {OUT: Folder(), ERR: Folder()}
 
     def add(self, rank: int, host: str, number: int, *, shown: bool = True) -> None:
         """Prepare for the output of one stream of a rank.
@@ -121,6 +125,11 @@ class JobOutput:
         size = size_of(number)
         label = len(stream.cutter.label().first) if stream.cutter is not None else 0
         return os.terminal_size((max(size.columns - label, min(size.columns, _NARROWEST)), size.lines))
+
+    def shows_as_one(self, rank: int) -> bool:
+        """Whether both streams of a rank are passed on unchanged to one terminal, so that their order matters."""
+        alone = all(self._streams[rank, number].alone and self._console.is_terminal(number) for number in (OUT, ERR))
+        return alone and os.path.sameopenfile(OUT, ERR)
 
     def columns_beside_labels(self) -> int:
         """The width of our terminal less the longest label; 0 if lines have no labels, or go elsewhere."""
@@ -188,6 +197,8 @@ class JobOutput:
             self._unfold(number)
 
     def _unfold(self, number: int) -> None:
+        from bireme.logs.fold import rank_set
+
         for ranks, line in self._folders[number].take():
             host = self._hosts[ranks[0]] if len({self._hosts[rank] for rank in ranks}) == 1 else "*"
             label = Label.of(host, rank_set(ranks), timestamps=self._style.timestamps)()
@@ -195,8 +206,8 @@ class JobOutput:
 
     def flush(self) -> None:
         """Show what was held back."""
-        self._unfold(OUT)
-        self._unfold(ERR)
+        for number in self._folders:
+            self._unfold(number)
 
     def tail(self, rank: int) -> bytes:
         """The last bytes of a rank's stderr."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections import deque
 
 from bireme.logs.backpressure import Backpressure
 
@@ -35,7 +34,7 @@ class Sink:
     ) -> None:
         self._loop, self._on_error = loop, on_error
         self._fd, self._limit, self._own = _nonblocking_twin(fd)
-        self._waiting: deque[bytes] = deque()
+        self._waiting = bytearray()
         self._backpressure = Backpressure(on_room)
         self._broken = False
         self.on_drained: Callable[[], None] = lambda: None
@@ -64,41 +63,31 @@ class Sink:
             self._loop.watch_write(self._fd, self._room)
 
     def _keep(self, data: bytes) -> None:
-        self._waiting.append(data)
+        self._waiting += data
         self._backpressure.keep(len(data))
 
-    def _try(self, data: bytes) -> int:
+    def _try(self, data: bytes | bytearray) -> int:
         """Write as much as possible without blocking; return the number of bytes."""
         done = 0
-        view = memoryview(data)
-        while done < len(data):
-            if self._limit and done:
-                break  # one safe piece for each successful poll
-            try:
-                done += os.write(self._fd, view[done : done + self._limit] if self._limit else view[done:])
-            except BlockingIOError:
-                break
-            except InterruptedError:
-                continue
-            except OSError as error:
-                self._fail(error)
-                break
+        try:
+            with memoryview(data) as view:
+                while done < len(data):
+                    if self._limit and done:
+                        break  # one safe piece for each successful poll
+                    done += os.write(self._fd, view[done : done + self._limit] if self._limit else view[done:])
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._fail(error)
         return done
 
     def _room(self) -> None:
         """Write what is waiting, now that a write will not block."""
-        while self._waiting:
-            data = self._waiting[0]
-            written = self._try(data)
-            if self._broken:
-                return
-            self._backpressure.written(written)
-            if written < len(data):
-                self._waiting[0] = data[written:]
-                break
-            self._waiting.popleft()
-            if self._limit:
-                break
+        written = self._try(self._waiting)
+        if self._broken:
+            return
+        del self._waiting[:written]
+        self._backpressure.written(written)
         if not self._waiting:
             self._loop.unwatch_write(self._fd)
             self.on_drained()

@@ -40,7 +40,7 @@ TORCHRUN = (
     ),
     Option(
         names=("--redirects", "-r"),
-        help="3: write the ranks' output only to --log_dir",
+        help="write the output of all ranks (3) or of some (1:3,2:3) only to --log_dir",
         kind="word",
         metavar="STREAMS",
         unset=("0",),
@@ -49,7 +49,7 @@ TORCHRUN = (
     ),
     Option(
         names=("--tee", "-t"),
-        help="3: show the ranks' output, and write it to --log_dir if that is given",
+        help="show the output of all ranks (3) or of some (0:3) in spite of --redirects",
         kind="word",
         metavar="STREAMS",
         unset=("0",),
@@ -202,5 +202,7 @@ def needless(options: Mapping[str, Any], *, torchrun: bool) -> Iterator[str]:
             continue
         if option.needless:
             yield f"{option.name} is not needed: {option.needless}"
-        elif option.dest in ("redirects", "tee") and value != "3":
+        elif option.dest == "tee" and value != "3" and not options.get("redirects"):
             yield f"{option.name} {value} is not needed: {_BOTH}"
+        elif option.dest == "redirects" and {word[-1:] for word in value.split(",")} & {"1", "2"}:
+            yield f"{option.name} {value}: a rank is shown unless both its streams are redirected"

@@ -25,6 +25,7 @@ ANSWERS = {
     "--gpus": _EACH,
     "--num_workers": _EACH,
     "--elastic": "use --elastic_training",
+    "--slurm_comment": "use --launcher_args='--comment=…' with --launcher slurm",
     # accelerate
     "--tpu": _TPU,
     "--tpu_cluster": _TPU,
@@ -63,6 +64,7 @@ ANSWERS = {
     "-N": "use --num_nodes N",
     "--ntasks": _SIZE,
     "-n": _SIZE,
+    "--tasks": _SIZE,
     "--ntasks_per_node": _EACH,
     "--tasks_per_node": _EACH,
     "--gpus_per_node": _EACH,
@@ -71,6 +73,11 @@ ANSWERS = {
     "-G": _EACH,
     "--cpus_per_task": "cores are divided among the ranks; set OMP_NUM_THREADS for another number of threads",
     "-c": "cores are divided among the ranks; set OMP_NUM_THREADS for another number of threads",
+    "--comment": _SLURM,
+    "--exclusive": _SLURM,
+    "--overlap": _SLURM,
+    "--qos": _SLURM,
+    "--reservation": _SLURM,
     "--partition": _SLURM,
     "-p": _SLURM,
     "--account": _SLURM,
@@ -94,6 +101,7 @@ ANSWERS = {
     "--chdir": "change the directory before the command; the nodes use the same one",
     "-D": "change the directory before the command; the nodes use the same one",
     "--error": "use --log_dir DIR for the output of each rank",
+    "-o": "use --log_dir DIR for the output of each rank, or a shell's > FILE",
     "--kill_on_bad_exit": "not needed: when one rank fails, all are stopped",
     "-K": "not needed: when one rank fails, all are stopped",
     "--mpi": "use --native_ranks for programs that call MPI",
@@ -139,7 +147,19 @@ ANSWERS = {
 }
 """Option → what to type. Names are written with ``_``; a ``*`` at the end matches anything."""
 
-COMMANDS = ("launch", "start", "exec", "submit", "torchrun", "deepspeed", "accelerate", "mpirun", "mpiexec", "srun")
+COMMANDS = (
+    "launch",
+    "train",
+    "start",
+    "exec",
+    "submit",
+    "torchrun",
+    "deepspeed",
+    "accelerate",
+    "mpirun",
+    "mpiexec",
+    "srun",
+)
 """Words that people type instead of ``run``."""
 
 

@@ -101,7 +101,13 @@ def threads_per_rank(facts: NodeFacts, ranks: int) -> int:
 
 
 def rank_environment(rank: int, local_rank: int, *, error_dir: str) -> dict[str, str]:
-    """The variables of one rank. torch's ``record`` decorator writes a traceback to ``TORCHELASTIC_ERROR_FILE``."""
+    """The variables of one rank. PyTorch's ``record`` decorator writes a traceback to ``TORCHELASTIC_ERROR_FILE``.
+
+    Args:
+        rank: the rank.
+        local_rank: its number on its node.
+        error_dir: the directory of the ranks' error files.
+    """
     return {
         "RANK": str(rank),
         "ROLE_RANK": str(rank),

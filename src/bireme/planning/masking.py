@@ -47,8 +47,8 @@ def masked_words(argv: Iterable[str], *, of_script: bool = True) -> list[str]:
 
     Args:
         argv: the command line.
-        of_script: it contains a script's arguments, where a number after ``-p`` may be a password. Otherwise it is a
-            port, which is shown: ``ssh -p 2222``.
+        of_script: whether it contains a script's arguments, in which a number after ``-p`` may be a password.
+            Elsewhere that is a port, which is shown: ``ssh -p 2222``.
     """
     words: list[str] = []
     hide = several = False  # whether the next word is a secret; whether more may follow

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
 
 class WorkerPlan(Value):
-    """One rank. ``env`` is set on top of its node's ``env``; with empty ``cores``, the rank is not bound."""
+    """The plan of one rank.
+
+    Attributes:
+        rank: its global rank.
+        local_rank: its number on its node.
+        slot: its slot id on the node.
+        argv: its command line.
+        env: the variables that are set for it, in addition to those of its node.
+        cores: the cores that it is bound to; empty: it is not bound.
+    """
 
     rank: int
     local_rank: int
@@ -32,7 +41,17 @@ class WorkerPlan(Value):
 
 
 class NodePlan(Value):
-    """The ranks of one node, run by ``interpreter``. ``env`` is set for all, on top of the inherited environment."""
+    """The plan of one node.
+
+    Attributes:
+        host: its name, as labels show it.
+        node_rank: its number, from 0.
+        cwd: the working directory of its ranks.
+        env: the variables that are set for all of its ranks, in addition to the inherited ones.
+        error_dir: the directory of the ranks' traceback files.
+        workers: its ranks.
+        interpreter: the Python that runs them.
+    """
 
     host: str
     node_rank: int
@@ -44,9 +63,16 @@ class NodePlan(Value):
 
 
 class StartPlan(Value):
-    """The whole job. ``nodes`` are in the order of the pool, and ranks are numbered in that order.
+    """The plan of the whole job.
 
-    ``local_rank_flag`` is the option that was added to the script's arguments, "" if none was.
+    Attributes:
+        job_id: the id of the job, in the marks of its processes.
+        accelerator: the kind of device.
+        world_size: the number of ranks.
+        master_addr: the address where the ranks meet.
+        master_port: the port where they meet.
+        nodes: the plans of the nodes, in the order of the pool, by which the ranks are numbered.
+        local_rank_flag: the option that was added to the script's arguments; "": none.
     """
 
     job_id: str

@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import stat
 
-from bireme.resources.users import name_of
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +20,13 @@ DEEPSPEED_ENV_FILE_VARIABLE = "DS_ENV_FILE"
 
 
 def may_find_env_file(environ: Mapping[str, str], home: str, cwd: str) -> bool:
-    """Whether there may be an environment file. If not, the modules that read one need not be imported."""
+    """Whether there may be an environment file. If not, the modules that read one need not be imported.
+
+    Args:
+        environ: the environment.
+        home: the home directory.
+        cwd: the working directory.
+    """
     if environ.get(DEEPSPEED_ENV_FILE_VARIABLE):
         return True
     names = (DEEPSPEED_ENV_FILE, ENV_FILE)
@@ -42,6 +46,8 @@ def reason_to_pass_over(path: str, fd: int = -1) -> str:
     link, found = os.lstat(path), os.stat(path) if fd < 0 else os.fstat(fd)
     for what, owner in (("it", found.st_uid), ("the link", link.st_uid)):
         if owner not in (0, os.geteuid()):
+            from bireme.resources.users import name_of
+
             return f"{what} belongs to {name_of(owner)}"
     if found.st_mode & stat.S_IWOTH:
         return "everyone can write to it"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
+from bireme import signals as signal
 from bireme.errors import BadInputError
 from bireme.process import guardian
 from bireme.process.worker import WorkerStart
@@ -51,7 +51,8 @@ def own_interpreter(spec: JobSpec) -> bool:
 
 def _named(python: str, environ: Mapping[str, str]) -> str:
     """The path of the Python of ``--python``, which may be a name on ``PATH``, or the folder of an environment."""
-    path = os.path.abspath(python) if os.sep in python else find_executable(python, environ)
+    path = "" if os.sep in python else find_executable(python, environ)
+    path = path or os.path.abspath(python)
     if os.path.isdir(path):
         from bireme.resources.active_environment import python_of
 
@@ -79,7 +80,7 @@ def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
     bash = find_executable("bash", environ)
     if not bash:
         raise BadInputError(f"cannot source {script}: no bash on PATH", where=_WHERE)
-    import tempfile  # only here: it costs 9 ms
+    import tempfile  # only here: it is slow to import
 
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull, "rb") as nothing:
         argv = (bash, "-c", '. "$1" >&2 && exec env -0', "bash", script)
@@ -108,7 +109,7 @@ def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
 def _run(start: WorkerStart) -> int:
     """Run a program under a guardian, so that nothing is left of it even if we are killed; return its wait status."""
     handle = guardian.start([start], at_loss=lambda: None)
-    status = signal.SIGKILL.value
+    status = int(signal.SIGKILL)
     try:
         while (events := handle.read()) is not None:
             for word, *args in events:

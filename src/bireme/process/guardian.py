@@ -30,14 +30,14 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import time
 
+from bireme import signals as signal
 from bireme.errors import UnfitError
 from bireme.process import cgroup, kernel
 from bireme.process.ends import Ends
-from bireme.process.watcher import Shared, stand_between
+from bireme.process.watcher import CLEANED, Shared, stand_between
 from bireme.process.worker import DEAF, Inherited, become
 
 TYPE_CHECKING = False
@@ -80,9 +80,14 @@ class Handle:
         """Reap the process, which has ended or is about to."""
         os.waitpid(self.pid, 0)
 
-    def close(self) -> None:
-        """Close the pipes. A guardian that is still alive then kills everything and ends, and after it the watcher."""
-        self.tell("gone")
+    def close(self, *, cleaned: bool = True) -> None:
+        """Close the pipes. A guardian that is still alive then kills everything and ends, and after it the watcher.
+
+        Args:
+            cleaned: what ``at_loss`` would do is done, or is left to the agent, which goes on.
+        """
+        if cleaned:
+            self.tell("gone")
         os.close(self.commands)
         os.close(self.events)
 
@@ -169,7 +174,7 @@ class _Guardian:
         self.stray_signal = 0
         self.signalled: set[int] = set()
         self.held: set[int] = set()
-        self.killing = self.reported = False
+        self.killing = self.reported = self.cleaned = False
         self.partial = b""
         self.group = ""
         self.wake_read = -1
@@ -326,6 +331,8 @@ class _Guardian:
                 self._signal_all(int(args[0]))
             elif word == "stray":
                 self.stray_signal = int(args[0])
+            elif word == "gone":
+                self.cleaned = True
             elif word == "kill":
                 self.killing = True
                 self.held.clear()
@@ -341,6 +348,8 @@ class _Guardian:
         self._signal_all(signal.SIGKILL)
         kernel.kill_below((), kernel.STUCK_WAIT)
         cgroup.remove(self.group)
+        if self.cleaned:
+            os._exit(CLEANED)
         self.shared.at_loss()
         os._exit(0)
 

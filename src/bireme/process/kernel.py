@@ -7,10 +7,11 @@ consequences).
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from itertools import pairwise
+
+from bireme import signals as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if LINUX:
 
 
 def become_subreaper(on: bool = True) -> None:
-    """Make orphans below this process its children instead of init's, where the system can."""
+    """Make orphans below this process its children instead of init's, if the system can."""
     if LINUX:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 

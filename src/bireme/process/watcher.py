@@ -11,9 +11,9 @@ both are dead. It reads the agent's commands once the guardian is dead.
 from __future__ import annotations
 
 import os
-import signal
 import time
 
+from bireme import signals as signal
 from bireme.process import cgroup, kernel
 from bireme.value import Value
 
@@ -23,11 +23,19 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+CLEANED = 2
+"""Exit code of a guardian that the agent has told ``gone``: the watcher is not needed either."""
+
+
 class Shared(Value):
     """What both watcher and guardian need.
 
-    ``commands`` and ``events`` are the guardian's ends of its pipes; for the rest see
-    :func:`bireme.process.guardian.start`.
+    Attributes:
+        commands: the guardian's end of the pipe of commands.
+        events: the guardian's end of the pipe of events.
+        keep: descriptors to hold as long as any process lives.
+        at_loss: called after the processes were killed.
+        farewell: seconds between SIGTERM and SIGKILL if the agent is lost.
     """
 
     commands: int
@@ -59,7 +67,10 @@ def stand_between(shared: Shared) -> tuple[int, int]:
         os.close(ours)
         return lifeline, pid
     kernel.close_all_but({shared.commands, shared.events, ours, *shared.keep})
-    if guardian > 0 and os.waitpid(guardian, 0)[1] != 0:
+    status = os.waitpid(guardian, 0)[1] if guardian > 0 else 0
+    if status == CLEANED << 8:
+        os._exit(0)
+    if status:
         _sweep(shared, guardian)
     _await_agent(shared)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 
+from bireme import signals as signal
 from bireme.process import kernel, open_files
 from bireme.value import Value
 
@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 
 class WorkerStart(Value):
-    """What is needed to fork one worker. Descriptors are the agent's; ``cores`` empty means unbound."""
+    """What is needed to fork one worker.
+
+    Attributes:
+        argv: its command line.
+        env: its whole environment.
+        cwd: its working directory.
+        stdin, stdout, stderr: the agent's descriptors that become its standard ones.
+        cores: the cores that it is bound to; empty: it is not bound.
+    """
 
     argv: tuple[str, ...]
     env: dict[str, str]

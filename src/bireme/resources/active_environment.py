@@ -41,7 +41,7 @@ def active_prefix(environ: Mapping[str, str]) -> str:
     known = [environ[name] for name in _VARIABLES if environ.get(name)]
     usable = [prefix for prefix in known if python_of(prefix)]
     first = min(usable, key=place_of, default="")
-    # Another environment, of which no variable tells, hides it: its path was put in front by hand.
+    # Another environment, which no variable names, hides it: its path was put in front by hand.
     hidden = first and place_of(sys.prefix) < place_of(first) and os.path.isfile(os.path.join(sys.prefix, "pyvenv.cfg"))
     return "" if hidden else first
 

@@ -80,6 +80,8 @@ class Devices(Value):
 
 
 class _Found(Value):
+    """The devices of one kind: their ids, models and UUIDs."""
+
     ids: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     uuids: tuple[str, ...] = ()
@@ -144,7 +146,7 @@ def local_slots(
     Args:
         devices: the devices of the node.
         num_gpus: the number of slots that the user wants; ``None``: all visible ones.
-        filtered: the user selects slots (``--include``, ``--exclude``), so all are returned.
+        filtered: whether the user selects slots (``--include``, ``--exclude``), so that all are returned.
 
     Raises:
         BadInputError: ``num_gpus`` is less than 1 or more than there are; or the user's variable hides all devices of

@@ -1,4 +1,4 @@
-"""Finds stale locks of PyTorch's extension builds: a killed build leaves one, and later builds wait for it for ever.
+"""Finds stale locks of PyTorch's extension builds: a killed build leaves one, and later builds wait for it forever.
 
 PyTorch (``torch.utils.file_baton``) creates a file named ``lock`` in the folder of an extension that it compiles, keeps
 it open, and removes it at the end. So a lock that no process has open is stale.
@@ -20,7 +20,7 @@ def warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
         environ: the environment of the ranks, which says where they compile.
     """
     return tuple(
-        f"{path} is a stale lock of PyTorch: ranks that need this extension wait for it for ever\n"
+        f"{path} is a stale lock of PyTorch: ranks that need this extension wait for it forever\n"
         f"  remove it, unless another machine is compiling the extension: {removal(path)}"
         for path in stale(environ)
     )

@@ -99,7 +99,12 @@ def apply_filters(
 
 
 def take(pool: Mapping[str, tuple[str, ...]], num_nodes: int | None = None, num_gpus: int | None = None) -> Pool:
-    """The first ``num_nodes`` hosts with the first ``num_gpus`` slots of each; ``None`` means all.
+    """Take the first hosts of a pool, and the first slots of each.
+
+    Args:
+        pool: the hosts and their slots.
+        num_nodes: the number of hosts; ``None``: all.
+        num_gpus: the number of slots on each; ``None``: all.
 
     Raises:
         BadInputError: a number is less than 1 or more than there are.

@@ -8,7 +8,7 @@ A hostfile has the style of MPI and DeepSpeed: one host per line, and ``#`` star
     @rack2 slots=8                      # a group of ClusterShell
     fd00::7 slots=4                     # brackets around IPv6 are optional
     worker-9                            # without slots, the host is asked for its devices
-    worker-10 slots=4 max_slots=8       # Open MPI's limit, which changes nothing here
+    worker-10 slots=4 max_slots=8       # Open MPI's limit: only checked
 
 ``--hosts`` gives such a list in one word, without ports: ``node[01-16]:8,alice@other:2,[fd00::7]:4``.
 
@@ -18,7 +18,7 @@ occurs. The hosts of one set have NodeSet's order (``n[3,1]`` is ``n1``, ``n3``)
 
 from __future__ import annotations
 
-# Not ``socket``: importing it delays the first worker by 4 ms, for its enumerations.
+# Not ``socket``: importing it delays the first worker, because it makes enumerations (docs/architecture.md).
 import _socket
 import os
 
@@ -279,7 +279,7 @@ def node_set(text: str, where: str, hint: str) -> tuple[str, ...]:
 
 
 _NO_GROUPS = "<default>"
-"""All that ClusterShell says of a group where no groups are configured: the source that it has not found."""
+"""The whole message of ClusterShell about a group if no groups are configured: the source that it has not found."""
 
 
 def _spread(text: str) -> int:

@@ -9,7 +9,7 @@ UDP socket, which sends nothing, shows which address the kernel would use to rea
 
 from __future__ import annotations
 
-# Not ``socket``: importing it delays the first worker by 4 ms, for its enumerations.
+# Not ``socket``: importing it delays the first worker, because it makes enumerations (docs/architecture.md).
 import _socket
 import os
 import sys

@@ -177,7 +177,7 @@ def _read(path: str) -> bytes:
 
 
 def find_executable(name: str, environ: Mapping[str, str]) -> str:
-    """The first executable of that name on ``PATH``, or ``""``. Importing ``shutil`` for this would take 10 ms."""
+    """The first executable of that name on ``PATH``, or ``""``; without ``shutil``, which is slow to import."""
     for directory in environ.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(directory, name)
         if os.path.isfile(path) and os.access(path, os.X_OK):

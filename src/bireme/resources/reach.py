@@ -9,14 +9,14 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 def reachable(addresses: Sequence[str], port: int, *, seconds: float) -> list[str]:
     """Find the addresses to which a TCP connection succeeds, trying all at once.
 
     Args:
-        addresses: numeric addresses.
+        addresses: numeric addresses, or names. A name is reached if one of its addresses is.
         port: the TCP port.
         seconds: time limit for all connections together.
     """
@@ -25,8 +25,7 @@ def reachable(addresses: Sequence[str], port: int, *, seconds: float) -> list[st
     trying: dict[int, tuple[str, _socket.socket]] = {}
     good = set()
     for address in addresses:
-        sock = _connect(address, port)
-        if sock is not None:
+        for sock in _connect(address, port):
             trying[sock.fileno()] = address, sock
             poll.register(sock.fileno(), select.POLLOUT)
     while trying:
@@ -45,15 +44,19 @@ def reachable(addresses: Sequence[str], port: int, *, seconds: float) -> list[st
     return [address for address in addresses if address in good]
 
 
-def _connect(address: str, port: int) -> _socket.socket | None:
-    """A socket that is connecting, or ``None`` if that failed at once."""
-    family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
+def _connect(address: str, port: int) -> Iterator[_socket.socket]:
+    """A socket that is connecting for each numeric address, without those for which that failed at once."""
     try:
-        sock = _socket.socket(family, _socket.SOCK_STREAM)
-    except OSError:
-        return None
-    sock.setblocking(False)
-    if sock.connect_ex((address, port)) not in (0, errno.EINPROGRESS):
-        sock.close()
-        return None
-    return sock
+        found = _socket.getaddrinfo(address, port, 0, _socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return
+    for family, *_, place in found:
+        try:
+            sock = _socket.socket(family, _socket.SOCK_STREAM)
+        except OSError:
+            continue
+        sock.setblocking(False)
+        if sock.connect_ex(place) in (0, errno.EINPROGRESS):
+            yield sock
+        else:
+            sock.close()

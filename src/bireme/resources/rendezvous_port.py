@@ -17,7 +17,7 @@ A lease is valid on this machine, so it is useful only if rank 0 runs here.
 
 from __future__ import annotations
 
-# Not ``socket``: importing it delays the first worker by 4 ms, for its enumerations.
+# Not ``socket``: importing it delays the first worker, because it makes enumerations (docs/architecture.md).
 import _socket
 import errno
 import os

@@ -21,7 +21,7 @@ _ONE_TERMINAL = "SLURM_PTY_PORT"
 
 
 class Task(Value):
-    """What a launcher has started this process as.
+    """The task of ``srun`` or ``mpirun`` that this process is.
 
     Attributes:
         program: the launcher; "": none.
@@ -35,7 +35,7 @@ class Task(Value):
 
 
 def find_task(environ: Mapping[str, str]) -> Task:
-    """What this process was started as. A batch script, and a shell of ``srun --pty``, is one task."""
+    """Find the task that this process is. A batch script, and a shell of ``srun --pty``, counts as a single task."""
     for program, mark, tasks, number in _STARTERS:
         if mark in environ and (program != "srun" or _ONE_TERMINAL not in environ):
             numbers = [environ.get(name, "") for name in (tasks, number)]

@@ -1,1 +1,1 @@
-"""What a job has come to: ends of ranks, verdict, outcome, report."""
+"""The result of a job: ends of ranks, the verdict, the outcome, the report."""

@@ -1,4 +1,4 @@
-"""What the report adds to a rank's error where the way in which it was started may be the reason. Pure."""
+"""Explains errors of ranks that the way of starting them may have caused: a missing module, a refused option. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _REFUSALS = ("unrecognized arg", "no such option", "unknown", "not used by", "un
 
 
 def missing_module(detail: str, interpreter: str, active: str) -> str:
-    """Names the Python of a rank that did not find a module, and the active environment; "" for other errors.
+    """Name the Python of a rank that did not find a module, and the active environment; "" for other errors.
 
     Args:
         detail: the end of the rank's stderr.
-        interpreter: the Python that has run it.
+        interpreter: the Python that ran it.
         active: the folder of the environment that is active where the command was typed; "": none.
     """
     if not interpreter or not any(_misses_module(line) for line in detail.splitlines()):
@@ -33,7 +33,7 @@ def _misses_module(line: str) -> bool:
 
 
 def refused_flag(detail: str, argv: Sequence[str], flag: str) -> str:
-    """Explains an option that we have added and the script refuses; "" for other errors.
+    """Explain an option that we have added and the script refuses; "" for other errors.
 
     Args:
         detail: the end of the rank's stderr.

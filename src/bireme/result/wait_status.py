@@ -6,7 +6,6 @@ Death by signal n is always the code 128 + n. (DeepSpeed sometimes turns it into
 from __future__ import annotations
 
 import os
-import signal
 
 
 def exit_code(status: int) -> int:
@@ -18,7 +17,12 @@ def exit_code(status: int) -> int:
 
 def signal_name(number: int) -> str:
     """``SIGSEGV`` for 11; ``signal 99`` for a number without a name."""
-    return _NAMES.get(number, f"signal {number}")
+    from signal import Signals  # only for a name: see bireme.signals
+
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def describe(code: int, *, by_signal: bool) -> str:
@@ -26,6 +30,3 @@ def describe(code: int, *, by_signal: bool) -> str:
     if by_signal:
         return f"{signal_name(code - 128)} (exit code {code})"
     return f"exit code {code}"
-
-
-_NAMES = {int(number): number.name for number in signal.Signals}

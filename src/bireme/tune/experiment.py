@@ -1,4 +1,4 @@
-"""One running experiment: a ``bireme run`` under its own guardian; stops it when it has given its figures.
+"""One running experiment: a ``bireme run`` under its own guardian. Ends it if it continues after it has measured.
 
 If the tuner dies, the guardian ends the run, and the run ends its ranks on every node over the job's own channels. The
 tuner learns of the end when no process of the experiment is left on this machine.
@@ -25,7 +25,7 @@ _PATIENCE = 20.0
 
 
 _LOOK = 5.0
-"""Seconds between two checks whether a run has given what it was started for."""
+"""Seconds between two checks whether a run has measured what it was started for."""
 
 _TAIL = 65536
 """Bytes at the end of a log in which the reason for a failure is looked for."""
@@ -34,9 +34,15 @@ _TAIL = 65536
 class LaunchRequest(Value):
     """What to start.
 
-    ``argv``: a ``bireme run``. ``stdout``, ``stderr``: files, truncated first. ``report``: the file of its
-    ``--report``. ``grace``: seconds that its ranks get to end after SIGTERM. ``enough``: tells whether the run has
-    given what it was started for, after which it is ended if it continues; None: never ended for that.
+    Attributes:
+        argv: the command line of a ``bireme run``.
+        env: its environment.
+        cwd: its working directory.
+        stdout, stderr: the files of its output, which are truncated first.
+        report: the file of its ``--report``.
+        grace: seconds that its ranks get to end after SIGTERM.
+        enough: tells whether the run has measured what it was started for, after which it is ended if it continues;
+            None: it is never ended for that.
     """
 
     argv: tuple[str, ...]
@@ -52,9 +58,13 @@ class LaunchRequest(Value):
 class End(Value):
     """How a run ended.
 
-    ``report``: what its ``--report`` wrote; None if it was killed before. ``began``: seconds since the epoch.
-    ``seconds``: wall time. ``stopped``: the tuner stopped it. ``enough``: it was ended because it had given what it was
-    started for.
+    Attributes:
+        exit_code: its exit code; 128 + n for signal n.
+        report: what its ``--report`` wrote; None if it was killed before.
+        began: its start, in seconds since the epoch.
+        seconds: its wall time.
+        stopped: whether the tuner stopped it.
+        enough: whether it was ended because it had measured what it was started for.
     """
 
     exit_code: int
@@ -135,7 +145,7 @@ class Experiment:
         self._last_resort = self._last_resort or self._loop.after(self._request.grace + _PATIENCE, self.kill)
 
     def _look(self, seen: bool = False) -> None:
-        """End a run that has given enough and is still running at the next check; most end by themselves before."""
+        """End a run that has measured and is still running at the next check; most end by themselves before."""
         if self._handle is None or self._stopped or self._request.enough is None:
             return
         enough = self._request.enough()

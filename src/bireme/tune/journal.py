@@ -48,7 +48,12 @@ _BEGINNING = re.compile(rb"[0-9a-f]{0,15}|[0-9a-f]{16}(?: (?:\{[ -~]*)?)?")
 
 
 class Journal:
-    """An open journal, created by `open`. ``note``: what was cut off at the start, if anything."""
+    """An open journal; `open` creates one.
+
+    Attributes:
+        path: the file.
+        note: what was cut off at the start; "": nothing.
+    """
 
     def __init__(self, path: str, fd: int, note: str, first: int, size: int) -> None:
         self.path, self.note = path, note
@@ -165,7 +170,7 @@ def _open(path: str) -> int:
     except OSError as error:
         raise _cannot(path, "opened", error) from None
     found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):  # opening a named pipe would block for ever
+    if not stat.S_ISREG(found.st_mode):  # opening a named pipe would block forever
         os.close(fd)
         raise BadInputError("is not a regular file", hint=_ELSEWHERE, where=path)
     if found.st_uid == os.geteuid() and found.st_mode & 0o077:  # created by an earlier version, or copied

@@ -1,4 +1,4 @@
-"""How experiments are launched: on which slots of which nodes, at which ports, and the command line of each."""
+"""Decides how experiments are launched: on which slots of which nodes, at which ports, and by which command line."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 class ResourcePool(Value):
     """The resource pool: where experiments may run.
 
-    ``slots``: host → slot ids. ``numbered``: this machine has no declared slots and no devices, so a run is told only
-    how many ranks it has, not which slots.
+    Attributes:
+        slots: host → slot ids.
+        numbered: whether this machine has no declared slots and no devices, so that a run is told only how many ranks
+            it has, not which slots.
     """
 
     slots: Pool
@@ -129,9 +131,14 @@ def gpu_memory(spec: JobSpec, environ: Mapping[str, str]) -> int | None:
 class Launch(Value):
     """What all experiments have in common.
 
-    ``words``: the user's options of ``bireme run``, without those that choose nodes and slots. ``port``: the first
-    rendezvous port; None: each run finds its own. ``grace`` and ``heartbeat`` in seconds. ``log_dir`` and
-    ``rank_log_dir``: where each experiment gets a folder for its ranks' output; None: no such output.
+    Attributes:
+        pool: where they may run.
+        words: the user's options of ``bireme run``, without those that choose nodes and slots.
+        script: the script.
+        port: the first rendezvous port; None: each run finds its own.
+        grace: seconds between SIGTERM and SIGKILL.
+        heartbeat: seconds of silence after which a node counts as lost.
+        log_dir, rank_log_dir: where each experiment gets a folder for its ranks' output; None: no such output.
     """
 
     pool: ResourcePool

@@ -1,8 +1,8 @@
 """The experiments lock: makes a tuner wait until no experiment of an earlier tuner is left.
 
 When a tuner dies its experiments end by themselves, and their slots are not free until then. The tuner and the
-guardians of its experiments hold this lock as long as any of their processes lives; so whoever gets it knows that none
-is left.
+guardians of its experiments hold this lock as long as any of their processes lives. So a tuner that gets the lock knows
+that none is left.
 """
 
 from __future__ import annotations

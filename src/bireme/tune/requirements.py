@@ -7,14 +7,14 @@ import re
 from bireme.errors import BadInputError
 
 PACKAGES = {"numpy": "1.24", "hjson": "3.1", "rich": "13"}
-"""Each package, which is imported by the same name, and the oldest version that will do."""
+"""The oldest version of each package that suffices. A package is imported by the same name."""
 
 
 def check(purpose: str, *names: str, where: str = "") -> None:
     """Check that packages are installed; none is imported.
 
     Args:
-        purpose: what needs them, as the error says it.
+        purpose: what needs them, for the error message.
         names: which of `PACKAGES`; all of them when none is named.
         where: as for `BiremeError`.
 
@@ -31,7 +31,7 @@ def check(purpose: str, *names: str, where: str = "") -> None:
 
 
 def _missing(name: str) -> str:
-    """How the error names a package that is missing or too old; "" for one that will do."""
+    """The name of a package that is missing or too old, for the error message; "" if it is recent enough."""
     from importlib import metadata, util
 
     if util.find_spec(name) is None:

@@ -15,8 +15,8 @@ from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
 ATTEMPTS = 4
-"""How often an experiment is started at most when the infrastructure fails it; also how often a host may fail before
-it counts as dead while nothing has worked yet."""
+"""How often an experiment is started, at most, if the infrastructure fails it; also how often a host may fail, while no
+experiment has run to its end, before it counts as dead."""
 
 BACK_OFF = 15.0
 """Seconds for which a failed host gets no experiments; doubled at each failure, up to `LONGEST_BACK_OFF`."""

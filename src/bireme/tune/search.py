@@ -1,4 +1,4 @@
-"""Chooses the next point to try: grid, random and model-based search; and says when a budget is spent.
+"""Decides which point is tried next (grid, random or model-based search), and when a budget is spent.
 
 ``ask`` returns a point that was never asked for before, or None if there is nothing to try now; ``tell`` reports the
 result of a point. A result may be told for a point that was not asked for, so an interrupted study is resumed by
@@ -27,7 +27,7 @@ KINDS = ("gridsearch", "random", "model_based")
 
 
 NEGLIGIBLE = 0.01
-"""The model does not hope for a point that is expected to improve the best by less than this fraction."""
+"""The model stops when no point is expected to improve the best by more than this fraction."""
 
 _SCANNED = 1024
 """In a larger space, the model considers this many random points, and those beside the best one."""
@@ -79,7 +79,7 @@ class Search(ABC):
         self.observations[key] = Observation(dict(point), value)
 
     def forget(self, point: Point) -> None:
-        """A pending point was not measured, for no reason of its own: it may be asked for again."""
+        """Note that a pending point was not measured, for no reason of its own: it may be asked for again."""
         self.pending.pop(key_of(point), None)
 
     def rule_out(self, predicate: Callable[[Point], bool]) -> None:
@@ -170,6 +170,11 @@ class ModelBased(Search):
 
     The first points are spread over the space. The expected improvement of a point is multiplied by the probability
     that it works at all, so that the search keeps away from points that ran out of memory.
+
+    Args:
+        space: the points.
+        direction: ``maximise`` or ``minimise`` the value.
+        seed: any number.
     """
 
     def __init__(self, space: Points, direction: Direction = "maximise", seed: int = 0) -> None:

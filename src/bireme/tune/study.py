@@ -1,4 +1,4 @@
-"""A study: asks what to try next, has it run, records the result in the journal, until nothing is left to try.
+"""A study: starts one experiment after another and records each result in the journal, until nothing is left to try.
 
 The tuner may be killed at any moment: an experiment whose end is in the journal is not run again, any other is.
 Also decides what signals do to a study, and what happens when nothing can run.
@@ -24,7 +24,7 @@ from bireme.value import Value
 
 
 class Adapter(Protocol):
-    """What is tuned: proposes experiments, describes how to run one, and interprets its result."""
+    """The interface to what is tuned: proposes experiments, describes how to run one, and interprets its result."""
 
     @property
     def over(self) -> str:
@@ -34,7 +34,13 @@ class Adapter(Protocol):
         """The next experiment, then pending; its key is its name. None if there is nothing to start now."""
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
-        """Return what to start for an experiment; see `executor.Client.launch_request`."""
+        """Return what to start for an experiment.
+
+        Args:
+            name: the experiment's name.
+            reservation: its slots.
+            place: a low number that no other running experiment has, another one at each attempt.
+        """
 
     def judge(self, name: str, end: End) -> TrialResult:
         """Return the result of a run that has ended."""
@@ -201,7 +207,13 @@ class Study:
     # -- executor.Client ------------------------------------------------------------------------------
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
-        """Return what to start for an experiment; see `executor.Client.launch_request`."""
+        """Return what to start for an experiment.
+
+        Args:
+            name: the experiment's name.
+            reservation: its slots.
+            place: a low number that no other running experiment has, another one at each attempt.
+        """
         return self._adapter.launch_request(name, reservation, place)
 
     def judge(self, name: str, end: End) -> TrialResult:
@@ -218,7 +230,16 @@ class Study:
         self._show(lambda watcher: watcher.started(name, reservation))
 
     def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
-        """Record and show the end of an experiment, and start the next ones."""
+        """Record and show the end of an experiment, and start the next ones.
+
+        Args:
+            name: the experiment's name.
+            result: its result.
+            again: whether it was queued for another attempt.
+
+        Raises:
+            UnfitError: no host can run anything.
+        """
         if self._failed:
             pass  # nothing can be written any more
         elif result.counts:
@@ -233,6 +254,6 @@ class Study:
         if self._executor.hopeless and not self._failed:
             raise UnfitError(
                 f"no experiment can run: {self._executor.hopeless}",
-                hint="fix that and run the same command again: it continues",
+                hint="fix that, and run the same command again to continue",
             )
         self._fill()

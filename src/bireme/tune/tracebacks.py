@@ -1,4 +1,4 @@
-"""Recognises in a traceback whether a rank ran out of memory, found its port taken or its disk full.
+"""Decides by a traceback whether a rank ran out of memory, found its port taken, or found its disk full.
 
 Only the exceptions of a traceback are examined: not the lines of source code that it shows, and not any line that
 merely contains a word such as "error" or "memory", since programs also warn of both and go on.

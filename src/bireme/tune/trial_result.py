@@ -16,9 +16,14 @@ NOT_THE_CONFIGURATION = ("stopped", "infrastructure")
 class TrialResult(Value):
     """The result of one experiment.
 
-    ``reason``: one line, "" if all went well. ``detail``: the last lines of the traceback. ``seconds``: wall time of
-    the run, start-up included. ``metrics``: the figures by name. ``samples``: samples per second of wall time by our
-    own clock; None if unknown. ``hosts``: the hosts at fault if the cause is ``infrastructure``.
+    Attributes:
+        cause: why it ended.
+        reason: the cause in one line; "" if it succeeded.
+        detail: the last lines of the traceback.
+        seconds: wall time of the run, start-up included.
+        metrics: the figures by name.
+        samples: samples per second of wall time by our own clock; None if unknown.
+        hosts: the hosts at fault if the cause is ``infrastructure``.
     """
 
     cause: Cause

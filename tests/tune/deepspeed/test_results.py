@@ -53,7 +53,7 @@ def test_directions(path, name, value, direction):
     [
         ("", "is empty"),
         ("\n", "is empty"),
-        (json.dumps(WRITTEN)[:-9], "half-written"),
+        (json.dumps(WRITTEN)[:-9], "damaged or incomplete"),
         ("[1]", "is not a JSON object"),
         ("{}", "contains no figures"),
         ('{"latency": 5}', "did not measure 'throughput'"),

@@ -130,7 +130,7 @@ def test_an_unfinished_study_is_never_cleared_away(folder, other, said, overwrit
 def test_of_one_in_which_nothing_has_ended_nothing_is_lost(folder, overwrite):
     folder.leave({"study": STUDY}, {"start": "a", "on": "localhost:0"})
     past, notes = folder.resume(args=[], overwrite=overwrite)
-    assert past == [] and "of which no experiment had ended" in notes[0]
+    assert past == [] and "in which no experiment had ended" in notes[0]
 
 
 def test_a_finished_study_is_moved_aside_and_that_is_said(folder):

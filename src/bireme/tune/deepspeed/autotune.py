@@ -31,8 +31,16 @@ JOURNAL, LOCK = "journal", "experiments.lock"
 class Request(Value):
     """What the user asked for.
 
-    ``real``: the command of the real job, such as ``("bireme", "run", …, script)``. ``by_file``, ``limit``: as
-    `TrialOptions`. ``order``: ``fifo`` or ``longest``. ``capacity``: bytes of memory of a GPU; None if unknown.
+    Attributes:
+        launch: what all experiments have in common.
+        shape: the slots that each experiment needs.
+        args: the script's arguments.
+        real: the command of the real job up to the script, such as ``("bireme", "run", …, script)``.
+        environ: the environment of each experiment.
+        by_file: whether the script gets the path of its configuration, not the configuration itself.
+        limit: seconds after which an experiment is stopped; None: never.
+        capacity: bytes of memory of a GPU; None if unknown.
+        order: which experiment starts first, ``fifo`` or ``longest``.
     """
 
     launch: Launch
@@ -47,7 +55,14 @@ class Request(Value):
 
 
 class Result(Value):
-    """The outcome of a study. ``best``: the command of the real job; empty if no configuration worked."""
+    """The outcome of a study.
+
+    Attributes:
+        conclusion: how it ended.
+        summary: its tables, as text.
+        best: the command of the real job; empty if no configuration worked.
+        files: its folders.
+    """
 
     conclusion: Conclusion
     summary: str

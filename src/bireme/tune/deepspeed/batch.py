@@ -1,4 +1,4 @@
-"""Batch sizes: checks train_batch_size = micro-batch x gradient accumulation x data-parallel ranks, and what is open.
+"""Batch sizes: checks train_batch_size = micro-batch x accumulation x data-parallel ranks, and completes the sizes.
 
 ``deepspeed.runtime.config`` checks the same identity. The number of data-parallel ranks is the world size divided by
 the degree of model parallelism (``mp_size``).
@@ -21,11 +21,17 @@ TRAIN = "train_batch_size"
 class Batch(Value):
     """What the configuration says about batch sizes, in samples.
 
-    ``parallel``: data-parallel ranks. ``micro``: the micro-batches to try; None: to be searched between ``least`` and
-    ``most``, beginning at ``start`` if the script's arguments name one. ``gas``: choices of gradient accumulation;
-    empty: it follows from the rest. ``total``: the required train_batch_size; None: free. ``share``: at most this many
-    samples per rank and step, filled up by accumulation; None: the accumulation is ``steps``. ``floor``, ``ceiling``:
-    limits of train_batch_size. ``dropped``: listed sizes that are impossible, each with the reason.
+    Attributes:
+        parallel: data-parallel ranks.
+        micro: the micro-batches to try; None: to be searched between ``least`` and ``most``.
+        least, most: the limits of that search.
+        start: the micro-batch in the script's arguments, where the search begins; None: they name none.
+        gas: choices of gradient accumulation; empty: it follows from the rest.
+        steps: the gradient accumulation if neither ``gas`` nor ``share`` decides it.
+        total: the required train_batch_size; None: free.
+        share: samples per rank and step, at most, filled up by accumulation; None: the accumulation is ``steps``.
+        floor, ceiling: limits of train_batch_size.
+        dropped: listed sizes that are impossible, each with the reason.
     """
 
     parallel: int

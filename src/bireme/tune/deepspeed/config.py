@@ -157,7 +157,7 @@ def _model_info(value: object) -> str:
     for key, inner in value.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, 1, 0.5)
-            return f"an object of known keys; {key!r} is none" + (f" (did you mean {near[0]!r}?)" if near else "")
+            return f"an object of known keys; {key!r} is not one" + (f" (did you mean {near[0]!r}?)" if near else "")
         if wrong := known[key](inner):
             return f"an object whose {key} is {wrong}"
     return ""

@@ -69,7 +69,11 @@ DEFAULT_SPACES: Mapping[int, Mapping[str, tuple[object, ...]]] = {
 class TuningSpace(Value):
     """Everything that may be tried.
 
-    ``stages``: the ZeRO stages. ``choices``: what else varies, by stage.
+    Attributes:
+        config: the user's configuration.
+        batch: what it says about batch sizes.
+        stages: the ZeRO stages.
+        choices: what else varies, by stage.
     """
 
     config: Config

@@ -231,7 +231,16 @@ class StudyFiles(Value):
 
 
 def write_json(path: str, data: Mapping[str, object], *, mode: int = 0o666) -> None:
-    """Write indented JSON; otherwise as `write_text`."""
+    """Replace a file atomically by indented JSON.
+
+    Args:
+        path: the file.
+        data: what is written.
+        mode: its permissions, before the umask.
+
+    Raises:
+        BiremeError: it cannot be written; the old file is unchanged.
+    """
     write_text(path, json.dumps(data, indent=2) + "\n", mode=mode)
 
 

@@ -1,4 +1,4 @@
-"""The micro-batch size at which memory runs out: learns it from trials, and proposes the next size to try.
+"""Finds the micro-batch size at which memory runs out: learns it from trials, and proposes the next size to try.
 
 For each stage the limit lies between the largest micro-batch known to fit and the smallest known not to fit. Three
 conclusions are drawn from a trial, so that others need not run out of memory again:
@@ -45,7 +45,7 @@ class MicroBatchLimit(Value):
 
 
 class LimitSearch:
-    """Learns from what fitted and what did not; says what need not be tried, and what to try next.
+    """Learns from what fitted and what did not; decides what need not be tried, and what to try next.
 
     Args:
         stages: what is known about each stage, by its number.

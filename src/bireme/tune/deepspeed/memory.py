@@ -41,8 +41,13 @@ _BUCKET = 500_000_000
 class Layout(Value):
     """How a model is distributed over the ranks.
 
-    ``world``: number of ranks. ``model_parallel``: ranks that share one copy of the model. ``half``: fp16 or bf16.
-    ``moments``: numbers that the optimizer keeps per parameter.
+    Attributes:
+        stage: the ZeRO stage.
+        world: number of ranks.
+        model_parallel: ranks that share one copy of the model.
+        half: whether it is in fp16 or bf16.
+        offload_optimizer, offload_param: whether these states are kept outside the GPU.
+        moments: numbers that the optimizer keeps per parameter.
     """
 
     stage: int

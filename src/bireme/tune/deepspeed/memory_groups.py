@@ -17,7 +17,14 @@ from bireme.value import Value
 
 
 class MemoryGroup(Value):
-    """A memory group. ``fixed``: the choices that define it; ``first``: its first point, without batch sizes."""
+    """A memory group.
+
+    Attributes:
+        stage: its ZeRO stage.
+        fixed: the choices that define it.
+        first: its first point, without batch sizes.
+        layout: the memory layout of its points.
+    """
 
     stage: int
     fixed: Mapping[str, object]

@@ -1,4 +1,4 @@
-"""Pruning: whether a ZeRO stage can still win.
+"""Pruning: decides whether a ZeRO stage can still win.
 
 A higher stage saves memory at the cost of communication, and can win only by a larger micro-batch. So if larger
 micro-batches no longer help and the last stage up was already slower, no further stage can win. This is DeepSpeed's

@@ -208,5 +208,5 @@ def _broken(path: str, text: str, json_error: ValueError, hjson_error: Exception
     line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
     said = getattr(error, "msg", str(error))
     return BadInputError(
-        f"broken {'HJSON' if as_hjson else 'JSON'}: {said[:1].lower()}{said[1:]}", where=f"{path}:{line}:{column}"
+        f"invalid {'HJSON' if as_hjson else 'JSON'}: {said[:1].lower()}{said[1:]}", where=f"{path}:{line}:{column}"
     )

@@ -19,9 +19,13 @@ from bireme.value import Value
 
 
 class Metric(Value):
-    """A metric: its key in ``metrics.json``, whether more or less is better, and how it is shown.
+    """A metric.
 
-    Values are shown in ``unit`` after division by ``scale``.
+    Attributes:
+        key: its key in ``metrics.json``.
+        direction: whether more or less is better.
+        unit: the unit in which it is shown.
+        scale: the number by which a value is divided to be in that unit.
     """
 
     key: str
@@ -72,8 +76,10 @@ class Metrics(Value):
 class ModelInfo(Value):
     """What the profiling run found; None where unknown.
 
-    ``params``, ``trainable``: numbers of parameters. ``activation``: bytes that one micro-batch of the profiling run
-    took in the forward pass. ``reason``: why something is missing.
+    Attributes:
+        params, trainable: numbers of parameters.
+        activation: bytes that one micro-batch of the profiling run took in the forward pass.
+        reason: why something is missing.
     """
 
     params: int | None = None
@@ -136,7 +142,7 @@ def _read(path: str) -> tuple[dict[str, object], str]:
     try:
         data = jsontext.loads(text)
     except ValueError:
-        return {}, f"{name} is broken or half-written"
+        return {}, f"{name} is damaged or incomplete"
     return (data, "") if isinstance(data, dict) else ({}, f"{name} is not a JSON object")
 
 

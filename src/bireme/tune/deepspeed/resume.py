@@ -1,4 +1,4 @@
-"""Decides whether an earlier study in the folder is resumed, moved aside or in the way, and what is run again.
+"""Decides whether an earlier study in the folder is resumed, moved aside or refused, and which experiments run again.
 
 An experiment that measured or ran out of memory depends only on its configuration, and is never run again. One that
 failed or timed out also depends on its circumstances: it is run again if the script has changed or the limit is longer.
@@ -97,7 +97,7 @@ def resume(
     if begun is not None:
         _must_not_be_in_the_way(begun, identity, len(ends), files, finished, overwrite)
     if begun is not None and not finished:
-        note = "removed an unfinished study, of which no experiment had ended"
+        note = "removed an unfinished study in which no experiment had ended"
         files.clear()
     elif overwrite and not files.empty:  # or of another program: its results would be taken for ours if nothing works
         number = moved_to or files.first_free()

@@ -26,9 +26,13 @@ _COUNTED = 5000
 
 
 class Trial(Value):
-    """An experiment: its unique name and its point (empty for the profiling run).
+    """An experiment with one configuration.
 
-    ``seconds``: predicted duration; None if unknown.
+    Attributes:
+        name: its unique name.
+        point: its point of the space; empty for the profiling run.
+        kind: what it is for.
+        seconds: its predicted duration; None if unknown.
     """
 
     name: str
@@ -43,7 +47,14 @@ class Trial(Value):
 
 
 class CompletedTrial(Value):
-    """A trial that has ended. ``value``: its figure in the study's metric; None if it has none, see ``reason``."""
+    """A trial that has ended.
+
+    Attributes:
+        trial: the trial.
+        result: its result.
+        value: its figure in the study's metric; None if it has none.
+        reason: why it has none.
+    """
 
     trial: Trial
     result: TrialResult

@@ -28,10 +28,14 @@ _SLACK = 2
 class TrialOptions(Value):
     """How trials are run.
 
-    ``shape``: the slots that each needs. ``args``: the script's arguments, as the user gave them. ``mappings``:
-    ``arg_mappings``. ``environ``: the environment of each run. ``by_file``: the script gets the path of its
-    configuration, not the configuration itself. ``limit``: seconds after which an experiment is stopped; None: never.
-    ``circumstances``: kept in the journal with each result (`bireme.tune.deepspeed.resume`).
+    Attributes:
+        shape: the slots that each needs.
+        args: the script's arguments, as the user gave them.
+        mappings: ``arg_mappings``, from keys of the configuration to flags of the script.
+        environ: the environment of each run.
+        by_file: whether the script gets the path of its configuration, not the configuration itself.
+        limit: seconds after which an experiment is stopped; None: never.
+        circumstances: kept in the journal with each result (`bireme.tune.deepspeed.resume`).
     """
 
     shape: Shape
@@ -44,7 +48,14 @@ class TrialOptions(Value):
 
 
 class Trials:
-    """The study's adapter (`bireme.tune.study.Adapter`) for a DeepSpeed script."""
+    """The study's adapter (`bireme.tune.study.Adapter`) for a DeepSpeed script.
+
+    Args:
+        tuning: decides which configuration is tried next.
+        launch: what all experiments have in common.
+        files: the study's folders.
+        options: how trials are run.
+    """
 
     def __init__(self, tuning: Tuning, launch: Launch, files: StudyFiles, options: TrialOptions) -> None:
         self._tuning, self._launch, self._files, self._options = tuning, launch, files, options
@@ -67,7 +78,13 @@ class Trials:
     # -- before --------------------------------------------------------------------------------------
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
-        """Return what to start for a trial, and write its files."""
+        """Return what to start for a trial, and write its files.
+
+        Args:
+            name: the experiment's name.
+            reservation: its slots.
+            place: a low number that no other running experiment has, another one at each attempt.
+        """
         trial, options = self._pending[name], self._options
         written = self._files.result(name, "model_info.json" if trial.kind == "profile" else "metrics.json")
         ds_config = self._tuning.ds_config(trial, written)
