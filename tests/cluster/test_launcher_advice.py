@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from bireme.cluster.launcher_advice import advice
+from bireme.cluster.bootstrap import advice
 
 NOLOGIN = shutil.which("nologin", path="/usr/sbin:/sbin")
 
