@@ -1,4 +1,4 @@
-"""What crosses the channel is one of our messages with fields of the right types, or it is refused."""
+"""A received message is valid, with fields of the right types, or it is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guardian by itself, where no job brings it about. What it does for jobs is in ``tests/run``."""
+"""The guardian by itself, in cases that no job causes. What it does for jobs is tested in ``tests/run``."""
 
 from __future__ import annotations
 

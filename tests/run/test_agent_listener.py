@@ -1,4 +1,4 @@
-"""The port at which agents connect to their runner: who gets in, who is sent away, and where it can be reached."""
+"""The port at which agents connect to the runner: which connections it accepts, and at which addresses it listens."""
 
 from __future__ import annotations
 

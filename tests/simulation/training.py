@@ -1,4 +1,4 @@
-"""What the ranks of a simulated job do: they work together, and when one dies, others may fail since it is missing."""
+"""The ranks of a simulated job: they work together, and when one dies, others may fail because it is missing."""
 
 from __future__ import annotations
 
