@@ -1,4 +1,4 @@
-"""Bad input: one or two lines on stderr that say what is wrong, exit code 2, and nothing was started."""
+"""Bad input: one or two lines on stderr that say what is wrong, exit code 2, and nothing is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inside an allocation the pool is the allocation: Slurm's own, and what PBS and LSF leave in the environment."""
+"""Jobs inside an allocation: a real one of Slurm, and the environment that PBS and LSF set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said about the words of a program that lets nobody in."""
+"""The advice about messages of launchers and login shells that start no agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cutter of lines: labelled output says exactly what went in, and tears no line of up to 64 KiB."""
+"""The line cutter: labelled output contains exactly its input, and no line of up to 64 KiB is split."""
 
 from __future__ import annotations
 

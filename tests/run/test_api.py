@@ -1,4 +1,4 @@
-"""``bireme.run`` and ``bireme.plan`` in a program of the user's, which is afterwards as it was before."""
+"""``bireme.run`` and ``bireme.plan`` in a user's program, whose state is afterwards as it was before."""
 
 from __future__ import annotations
 

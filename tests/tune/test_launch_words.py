@@ -1,4 +1,4 @@
-"""No flag of the launch is lost on its way to experiments, nor changed."""
+"""Every option of the command reaches the experiments, unchanged."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ GROUPS: Groups = {
             kind="choice",
             metavar="MODE",
             default="auto",
-            choices=("auto", "prefix", "raw", "rank0", "none"),
+            choices=job.CHOICES["OutputMode"],
             commands=RANKS,
             shared=False,
         ),

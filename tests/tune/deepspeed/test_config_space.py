@@ -1,4 +1,4 @@
-"""From a configuration to its points, and back to a configuration for each."""
+"""From a configuration to its points, and from each point back to a configuration."""
 
 from __future__ import annotations
 
