@@ -254,6 +254,7 @@ def test_where_it_listens() -> None:
         socket.create_connection(("127.0.0.2", everywhere.port), timeout=LONG)
     everywhere.close()
     here.close()
+    assert len(agent_listener._listening(["127.0.0.1", "192.0.2.1"])) == 1, "the second address is not ours"
 
 
 @pytest.mark.parametrize("held", [0, 5])

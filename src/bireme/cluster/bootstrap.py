@@ -159,10 +159,15 @@ class Bootstrap:
         noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
-        lines = [line.removeprefix(f"{member.name}: ") for line in said or noise if line.strip(" -=")]
+        lines = [line.removeprefix(f"{member.name}: ") for line in (*said, *noise) if line.strip(" -=")]
         if lines:
             return [*lines[-8:], *advice(lines)]
-        return [f"{self._cluster_job.launch.backend.NAME} ended with exit code {code}"]
+        name = self._cluster_job.launch.backend.NAME
+        silent_shell = name == "ssh" and code not in (0, 255)  # 255: ssh itself has failed
+        return [
+            f"{name} ended with exit code {code}",
+            *((f"the login shell there has printed nothing: try ssh {member.name} true",) if silent_shell else ()),
+        ]
 
     def on_launcher_line(self, index: int, line: str) -> None:
         """Look for an unreachable node in a line of stderr: one process for all nodes may keep running without it."""

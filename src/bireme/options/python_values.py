@@ -19,10 +19,10 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def check(spec: object) -> None:
-    """Refuse what is no job, and values of other types or that are not among the choices.
+    """Refuse an object that is not a job, or a job with a value of the wrong type or not among the choices.
 
     Raises:
-        TypeError: a value has another type.
+        TypeError: a value has the wrong type.
         BadInputError: a value is not among the choices.
     """
     if not isinstance(spec, JobSpec):

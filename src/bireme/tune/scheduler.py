@@ -58,7 +58,7 @@ class StartTask(Value):
 
 
 class _Kind:
-    """What tasks ask for that find room, or not, together: the same slots, away from the same hosts.
+    """What a group of tasks requests: the same slots, and not on the same hosts. Either all of them find room, or none.
 
     Attributes:
         avoid: the hosts that these tasks do avoid; none, if the others could not carry them.
@@ -70,7 +70,7 @@ class _Kind:
         self.update(slots)
 
     def update(self, slots: FreeSlots) -> None:
-        """Decide again, by the nodes that are present."""
+        """Decide by the nodes that are present which ones to avoid, and whether these tasks can run at all."""
         self.avoid = self._unwanted if slots.carries(self.shape, self._unwanted) else frozenset()
         self.able = slots.carries(self.shape, self.avoid)
 
