@@ -1,4 +1,4 @@
-"""What all tests share: the command as a user starts it, and an exact check that nothing of it is left."""
+"""What all tests share: the command as a user starts it, and an exact check that it leaves nothing behind."""
 
 from __future__ import annotations
 

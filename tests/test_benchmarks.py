@@ -1,4 +1,4 @@
-"""The benchmarks: each runs at a tiny size, and what the project claims of its cost holds here too."""
+"""The benchmarks: each runs at a tiny size, and the costs that the project claims hold here too."""
 
 from __future__ import annotations
 

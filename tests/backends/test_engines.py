@@ -1,4 +1,4 @@
-"""The engines that no Linux distribution brings, on real hosts.
+"""MPI implementations that no Linux distribution packages, on real hosts.
 
 ``mvapich``: a stand-in for ``mpirun_rsh`` (``fake/mpirun_rsh``), which starts the agents by real ssh. ``impi``: Intel
 MPI itself; ``openmpi5`` and ``mpich5``: younger ones than Debian's, of which the other tests are. ``make`` brings these

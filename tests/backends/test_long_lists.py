@@ -1,4 +1,4 @@
-"""More nodes than one argument, or one command line, holds: in pieces, folded, or refused before anything starts."""
+"""More nodes than one argument or one command line can hold: split, folded, or refused before anything starts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ClusterShell.NodeSet import NodeSet
 from bireme.backends import base
 from bireme.backends.base import HostLaunch, LaunchPlan
 from bireme.errors import BadInputError
+from bireme.job import LAUNCHERS
 from tests import needs
 from tests.conftest import clean_environ
 
@@ -58,7 +59,7 @@ def test_the_limits_are_the_kernels():
         )
 
 
-@pytest.mark.parametrize("name", base.NAMES)
+@pytest.mark.parametrize("name", LAUNCHERS)
 def test_whatever_a_backend_makes_can_be_executed_or_is_refused(name):
     backend = base.load(name)
     plan = LaunchPlan(tuple(map(HostLaunch, NAMES)), AGENT)

@@ -1,4 +1,4 @@
-"""How public documentation and training scripts call their launchers, typed with the first words changed."""
+"""Command lines from public documentation and training scripts, with the launcher's name replaced."""
 
 from __future__ import annotations
 

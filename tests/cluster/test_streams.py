@@ -1,4 +1,4 @@
-"""What ranks on many nodes write: every line whole, under the right label, in each rank's order, and none lost."""
+"""Output of ranks on many nodes: lines stay whole, labelled and in order, and none is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the kernel's out-of-memory killer struck. The killer itself is in ``tests/run/test_out_of_memory.py``."""
+"""How kills by the out-of-memory killer are recognised. Real ones are in ``tests/run/test_out_of_memory.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bireme installed as a tool, in an environment of its own: ranks run in the environment that is active."""
+"""Bireme installed as a tool in an environment of its own: ranks run in the environment that is active."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base install launches jobs; what only the tuner needs is asked for by the tuner alone."""
+"""The base install launches jobs; only the tuner requires what only it needs."""
 
 from __future__ import annotations
 

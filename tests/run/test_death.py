@@ -1,4 +1,4 @@
-"""The fault table: whatever dies, nothing is left, and the exit code is the first failure's."""
+"""The table of deaths: whatever dies, nothing is left, and the exit code is that of the first failure."""
 
 from __future__ import annotations
 

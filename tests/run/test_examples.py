@@ -1,4 +1,4 @@
-"""The examples are what the README promises: real trainings, on two CPU ranks. `test_the_demo` has the first."""
+"""The examples do what the README promises: real trainings on two CPU ranks. `test_the_demo` runs the first one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl+C at any moment: exit code 130, and nothing is left; neither processes nor files."""
+"""Ctrl+C at any moment: exit code 130, and no processes or files are left."""
 
 from __future__ import annotations
 

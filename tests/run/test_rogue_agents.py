@@ -1,4 +1,4 @@
-"""An agent that is authentic but misbehaves costs its node, never the runner; it cannot make a failure a success."""
+"""An authentic agent that misbehaves costs its node, never the runner, and cannot turn a failure into a success."""
 
 from __future__ import annotations
 

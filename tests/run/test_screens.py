@@ -1,4 +1,4 @@
-"""On a terminal each rank has terminals of its own: what it finds there, its bars, its colours, and ours."""
+"""On a terminal each rank has terminals of its own: what it finds there, its bars and colours, and our colours."""
 
 from __future__ import annotations
 

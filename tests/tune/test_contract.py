@@ -1,4 +1,4 @@
-"""What DeepSpeed's autotuner does and ours must too, and what it does and ours must not, by ``bireme tune``."""
+"""What DeepSpeed's autotuner does and ``bireme tune`` must do too, and defects that it must not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study where things go wrong: files that lie, disks that are full, programs that do not end, tuners that die."""
+"""Studies in which things go wrong: wrong files, full disks, programs that do not end, tuners that die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of tasks: how well they are packed, and what that costs."""
+"""Thousands of tasks: how well they are packed, and how much CPU that takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.tune.simulation import MODES, bound, cluster, makespan, mixed_load
 pytestmark = pytest.mark.slow
 
 
-def test_two_thousand():
+def test_thousands():
     tasks = mixed_load(2000)
     least = bound(tasks, 1600)
     ratios = {

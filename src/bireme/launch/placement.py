@@ -105,7 +105,7 @@ def _on_nodes(spec: JobSpec, environ: Mapping[str, str]) -> ThisMachine | ByHand
 
     nodes = node_selection.select(spec, pool)
     if spec.by_hand:
-        world = nodes.world()
+        world = nodes.world(spec)
         assert spec.node_rank is not None
         run_id = spec.run_id or (environ.get("ELASTIC_RUN_ID", "bireme") if spec.elastic else "")
         addressed = spec.replace(master_addr=spec.master_addr or nodes.names[0], run_id=run_id)
