@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bireme.cluster.launcher_advice import advice
+from bireme.cluster.bootstrap import advice
 from tests.cluster.test_world import Jobs
 from tests.cluster.testbed import Testbed
 

@@ -349,7 +349,7 @@ def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
                     log_dir=log_dir,
                     keep=prepared.lease.fds if prepared.lease is not None else (),
                     at_start=pid_file.create,
-                    remove_at_loss=(pid_file.path,) if pid_file.path is not None else (),
+                    at_loss=pid_file.remove,
                 ),
             )
     finally:
