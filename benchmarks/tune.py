@@ -138,7 +138,7 @@ def run(name: str, folder: Path, config: Mapping[str, object], options: argparse
     here = folder / name
     shutil.rmtree(here, ignore_errors=True)
     here.mkdir()
-    shutil.copy(contest.program("tuned.py"), here / "train.py")
+    shutil.copy(options.script, here / "train.py")
     section = {"enabled": True, "tuner_type": tuner.kind, "end_profile_step": options.end}
     (here / "ds.json").write_text(json.dumps({**config, "autotuning": section}))
     path = f"{folder}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"  # the stand-in for pdsh is there
@@ -164,19 +164,20 @@ def read(results: Path, seconds: float) -> Found:
     return Found(seconds, throughput, winner, sum(1 for _ in results.glob("*/cmd.txt")))
 
 
-def warm_up(folder: Path, config: Mapping[str, object], names: Iterable[str]) -> None:
+def warm_up(folder: Path, config: Mapping[str, object], script: str, names: Iterable[str]) -> None:
     """Fill caches and compile bytecode, so that this does not slow the first contestant.
 
     Args:
         folder: where to write the configuration.
         config: the DeepSpeed configuration.
+        script: what is tuned.
         names: the contestants.
     """
     path = folder / "warm.json"
     path.write_text(json.dumps({**config, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}))
     launcher = contest.Launcher("warming up", (), (), env={"DS_ACCELERATOR": "cpu"})
     command = [executable("bireme"), "run", "-q", "--accelerator", "cpu", "--num_gpus", str(RANKS)]
-    contest.seconds(launcher, [*command, contest.program("tuned.py"), "--steps", "2", "--deepspeed_config", str(path)])
+    contest.seconds(launcher, [*command, script, "--steps", "2", "--deepspeed_config", str(path)])
     for name in names:
         contest.seconds(launcher, [*tuners()[name].head, "--help"])
     if "bireme-model" in names:
@@ -298,6 +299,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--limit", type=float, default=1800, help="the longest time of one contestant in seconds (%(default)s)"
     )
+    parser.add_argument("--script", default=contest.program("tuned.py"), help="what they tune (programs/tuned.py)")
     parser.add_argument("--json", metavar="FILE", help="write every single measurement into this file")
     options = parser.parse_args()
     options.only = options.only.split(",")
@@ -318,7 +320,7 @@ def play(options: argparse.Namespace, config: Mapping[str, object]) -> tuple[lis
         (folder / "pdsh").write_text(PDSH)
         (folder / "pdsh").chmod(0o755)
         contest.progress("warming up")
-        warm_up(folder, config, options.only)
+        warm_up(folder, config, options.script, options.only)
         for number in range(options.rounds):
             found: dict[str, Found] = {}
             for name in options.only:

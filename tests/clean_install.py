@@ -1,4 +1,4 @@
-"""Clean environments: Bireme as built from the tree, and of other packages those that it asks for, and no more."""
+"""Creates clean environments: Bireme built from the tree, and only those packages that it requires."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""What all tests share: the command as a user starts it, and an exact check that nothing of it is left."""
+"""What all tests share: the command as a user starts it, and an exact check that it leaves nothing behind."""
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import random
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -41,6 +42,21 @@ def pytest_configure() -> None:
         if signal.getsignal(signum) is signal.SIG_IGN:
             signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # Hundreds of processes would compile the same files again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let one worker compile a file, and the others read what it has written."""
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    with open(collector.path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return (yield)
 
 
 def clean_environ(**more: str) -> dict[str, str]:
@@ -114,16 +130,27 @@ def open_folder() -> Iterator[Path]:
 
 def own_children() -> set[int]:
     """Live children of this process, adopted orphans included."""
-    me = os.getpid()
+    while (listed := _listed()) != _listed():  # the kernel may leave one out when another ends meanwhile
+        pass
     found = set()
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == me and fields[0] not in "ZX":
-                found.add(int(name))
+    for pid in listed:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state not in "ZX":
+            found.add(pid)
+    return found
+
+
+def _listed() -> set[int]:
+    """The children of each thread, as the kernel lists them."""
+    found = set()
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            found |= {*map(int, Path(f"/proc/self/task/{thread}/children").read_text().split())}
+        except OSError:  # it has ended; its children are another's
+            return _listed()
     return found
 
 

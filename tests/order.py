@@ -1,4 +1,4 @@
-"""The order of the tests: the longest first, and shared out so that all workers of xdist end at about the same time.
+"""The order of the tests: the longest first, divided so that all workers of xdist end at about the same time.
 
 `--dist worksteal` gives each worker a stretch of the list, all of the same number of tests, and whoever has finished
 takes from the end of another's. So every stretch gets a fair part of what is known to take long (`tests/longest.txt`),

@@ -1,4 +1,4 @@
-"""What the continuous integration relies on: nothing that could be installed is skipped, and every skip is told."""
+"""The scripts of continuous integration: nothing that could be installed is skipped, and every skip is reported."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ FAILED tests/c.py::test_x - AssertionError: SKIPPED [9] no"""
         ),
         ("===== 7 passed in 71.20s =====", 0, ["0 skipped", "===== 7 passed in 71.20s ====="]),
         ("===== 7 skipped in 71.20s =====", 0, ["0 skipped", "no test has passed"]),
-        ("ruff: no", 2, ["0 skipped", "make test failed before pytest could close"]),
+        ("ruff: no", 2, ["0 skipped", "make test failed before pytest could finish"]),
     ],
     ids=["skips", "all passed", "none passed", "lint"],
 )

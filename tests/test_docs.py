@@ -1,4 +1,4 @@
-"""The documentation against the code: tables say what the code says, links lead somewhere, commands can be read."""
+"""The documentation against the code: tables agree with the code, links have targets, commands can be parsed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bireme.backends import base
 from bireme.cli.parser import parse
 from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.errors import BadInputError
-from bireme.job import JobSpec, Program
+from bireme.job import ACCELERATORS, LAUNCHERS, JobSpec, Program
 from bireme.options.table import OPTIONS, select
 from bireme.planning.exports import NAMES, PREFIXES
 from bireme.planning.start import start_plan
 from bireme.planning.start_facts import JobFacts, NodeFacts
 from bireme.process.stop_ladder import TABLE
-from bireme.resources.devices import ACCELERATORS, visible_variables
+from bireme.resources.devices import visible_variables
 from bireme.result import outcome
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report_record import of_outcome
@@ -154,7 +154,7 @@ def test_what_starts_an_agent():
     assert tuple(words) == isolated.command("bireme.agent")[1:]
 
 
-@pytest.mark.parametrize("name", base.NAMES)
+@pytest.mark.parametrize("name", LAUNCHERS)
 def test_command_lines(name):
     backend = base.load(name)
     channel = ("--channel",) if backend.CHANNEL == "stdio" else ("--dial", "ADDRESSES", "PORT", backend.TOKEN_VARIABLE)
@@ -167,7 +167,7 @@ def test_command_lines(name):
 
 def test_launchers():
     table = {code_words(row[0])[0]: row for row in rows(page("backends.md").split("\n## ")[0])}
-    assert tuple(table) == base.NAMES
+    assert tuple(table) == LAUNCHERS
     hosts = {
         "user": base.HostLaunch("h", user="u"),
         "port": base.HostLaunch("h", port=22),
@@ -191,7 +191,7 @@ def renders(backend: base.Backend, host: base.HostLaunch) -> bool:
 
 def test_rank_variables():
     table = {code_words(row[0])[0]: tuple(code_words(row[1])) for row in rows(indented(page("backends.md"))) if row}
-    variables = {name: base.load(name).rank_variables for name in base.NAMES}
+    variables = {name: base.load(name).rank_variables for name in LAUNCHERS}
     assert table == {name: beginnings for name, beginnings in variables.items() if beginnings}
 
 

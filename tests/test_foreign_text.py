@@ -1,4 +1,4 @@
-"""Whatever other programs have written, it is read or refused, never answered with a traceback of ours."""
+"""Text of other programs is read or refused, and never causes a traceback of ours."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from bireme import jsontext
 from bireme.backends import base
 from bireme.errors import BadInputError
+from bireme.job import LAUNCHERS
 from bireme.logs.console import printable
 from bireme.planning.world import decode_world_info, encode_world_info
 from bireme.process.oom import OomWatch
@@ -208,7 +209,7 @@ def test_any_field_of_a_report_may_be_wrong(report, data):
         place[name] = data.draw(VALUES)
     else:
         del place[name]
-    ending = diagnose(End(1, report, 0.0, 1.0, False), {}, "no figures", "")
+    ending = diagnose(End(1, report, 1.0, False), {}, "no figures", "")
     assert ending.cause in ("failed", "infrastructure", "timed out", "out of memory")
 
 
@@ -217,7 +218,7 @@ def test_a_hard_report(tmp_path, case):
     path = tmp_path / "outcome.json"
     for text in (HARD[case], f'{{"cause": "rank failed", "first": {HARD[case]}}}'):
         path.write_text(text)
-        assert diagnose(End(1, read_report(str(path)), 0.0, 1.0, False), {}, "none", "").cause == "infrastructure"
+        assert diagnose(End(1, read_report(str(path)), 1.0, False), {}, "none", "").cause == "infrastructure"
 
 
 # -- world info --------------------------------------------------------------------------------------
@@ -310,7 +311,7 @@ def test_a_traceback_that_is_made_to_take_long(line):
 
 PATTERNS = [
     (name, pattern)
-    for name in base.NAMES
+    for name in LAUNCHERS
     for pattern in (*base.load(name).FAILED, *filter(None, (base.load(name).OVER,)))
 ]
 NODES = {

@@ -1,4 +1,4 @@
-"""Values with more than four fields are built by keyword: nobody counts to the seventh argument."""
+"""Tests that values with more than four fields are built by keyword."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of the package: who may import whom, and how little the way to the first worker loads."""
+"""The structure of the package: which modules may import which, and what the launch path may import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of the tests: nothing is lost, the longest come first, and few workers need Slurm."""
+"""The order of the tests: all run, the longest come first, and few workers need Slurm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are named like Python's modules, for a working directory: each notes who executes it, but for ranks."""
+"""Files named like Python's modules, for a working directory: each records which process executes it, except ranks."""
 
 from __future__ import annotations
 

@@ -43,6 +43,7 @@ def run(
 
     Raises:
         BadInputError: the job cannot be run as described; nothing has been started.
+        TypeError: a field of the job has a value of another type.
         KeyboardInterrupt: Ctrl+C has stopped the job, of which nothing is left.
     """
     if not session.in_main_thread():
@@ -51,6 +52,7 @@ def run(
             "bireme run as a process"
         )
     try:
+        _check(spec)
         outcome = run_command(spec, environ, on_restart, on_change)
     except BadInputError as error:
         from bireme.options.field_names import in_python
@@ -59,6 +61,12 @@ def run(
     if outcome.interrupted == SIGINT:
         raise KeyboardInterrupt
     return outcome
+
+
+def _check(spec: object) -> None:
+    from bireme.options import python_values
+
+    python_values.check(spec)
 
 
 def run_command(
@@ -98,8 +106,10 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
 
     Raises:
         BadInputError: the job cannot be run as described.
+        TypeError: a field of the job has a value of another type.
     """
     try:
+        _check(spec)
         return preview(spec, environ)[0].whole()
     except BadInputError as error:
         from bireme.options.field_names import in_python

@@ -19,6 +19,12 @@ CHOICES = {
 }
 """The values of these types at run time, for `bireme.validate`."""
 
+LAUNCHERS = ("ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm")
+"""The values of ``launcher`` besides ``auto``: each is a module of `bireme.backends`."""
+
+ACCELERATORS = ("cuda", "rocm", "xpu", "npu", "cpu")
+"""The values of ``accelerator`` besides ``auto``, in the order in which that looks for them."""
+
 DEFAULT_GRACE = 10.0
 """Seconds between the first stop signal and SIGKILL.
 

@@ -1,4 +1,4 @@
-"""The clusters of ``tests/cluster``, here too."""
+"""Makes the cluster fixtures of ``tests/cluster`` available here."""
 
 from tests.cluster.conftest import _ssh_cluster, shared_dir, ssh_cluster, tool
 

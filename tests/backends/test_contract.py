@@ -1,4 +1,4 @@
-"""What every backend promises: command lines that depend on the plan alone, and hold no secret."""
+"""Tests what every backend promises: command lines that depend only on the plan, and contain no secret."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ import pytest
 from bireme.backends import base
 from bireme.backends.base import Backend, HostLaunch, LaunchPlan
 from bireme.errors import BadInputError
+from bireme.job import LAUNCHERS
 
 AGENT = ("/opt/my env/bin/python", "-m", "bireme.agent", "--dial", "10.0.0.1,127.0.0.1", "40001", "$X; 'y' \"z\"")
 HOSTS = ("worker-0", "worker-1.example.org", "10.0.7.3")
 ALL_TRAVELS = ("slurm", "mpich", "impi", "mvapich")  # where the engine starts the ranks itself
 BY_SHELL = ("ssh", "pdsh")  # a shell over there splits the agent's words
-BY_SSH = tuple(name for name in base.NAMES if name != "slurm")
+BY_SSH = tuple(name for name in LAUNCHERS if name != "slurm")
 PLAN = LaunchPlan(tuple(map(HostLaunch, HOSTS)), AGENT, "/opt/bin/engine", ("--extra", "two words"))
 
-EVERYWHERE = pytest.mark.parametrize("name", base.NAMES)
+EVERYWHERE = pytest.mark.parametrize("name", LAUNCHERS)
 
 
 def backend(name: str) -> Backend:
@@ -217,7 +218,7 @@ def test_own_port(name: str) -> None:
     assert text is None if name != "ssh" else "-p 22022" in text
 
 
-@pytest.mark.parametrize("name", [name for name in base.NAMES if name != "ssh"])
+@pytest.mark.parametrize("name", [name for name in LAUNCHERS if name != "ssh"])
 def test_ipv6(name: str) -> None:
     """Where colons mean something else in a list of hosts."""
     assert by_fair_means(name, PLAN.replace(hosts=(HostLaunch("fd00::7"),))) is None
@@ -272,7 +273,7 @@ def test_mvapich_sends_nothing_but_what_it_needs_itself() -> None:
 
 # -- the engine starts the ranks ---------------------------------------------------------------------
 
-NATIVE = pytest.mark.parametrize("name", [name for name in base.NAMES if base.load(name).starts_ranks])
+NATIVE = pytest.mark.parametrize("name", [name for name in LAUNCHERS if base.load(name).starts_ranks])
 
 
 @NATIVE

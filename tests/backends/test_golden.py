@@ -1,4 +1,4 @@
-"""The command lines, word by word: what is seen with ``ps`` on the machine of the command."""
+"""The exact command lines, as ``ps`` shows them on the machine of the command."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from bireme.backends import base
 from bireme.backends.base import HostLaunch, LaunchPlan
+from bireme.job import LAUNCHERS
 
 HOSTS = (HostLaunch("node1"), HostLaunch("node2", "alice"))
 DIAL = "python -m bireme.agent --dial 10.0.0.1,127.0.0.1 40001"
@@ -47,7 +48,7 @@ GOLDEN = {
 }
 
 
-@pytest.mark.parametrize("name", base.NAMES)
+@pytest.mark.parametrize("name", LAUNCHERS)
 def test_commands(name: str) -> None:
     backend = base.load(name)
     agent = ("python", "-m", "bireme.agent", "--channel")

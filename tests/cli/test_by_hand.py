@@ -1,4 +1,4 @@
-"""``python -m bireme.agent``: one node of a world that is given, started by hand on each."""
+"""``python -m bireme.agent``: one node of a job with given world info, started by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that cannot be used together: every row of the tables, from a command line and from Python."""
+"""Options that cannot be used together: every row of the tables, on the command line and from Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--dry_run``: the plan in full, for eyes and for machines; secrets hidden; nothing started, nothing written."""
+"""``--dry_run``: the plan as text and as JSON; secrets are masked, nothing is started, nothing is written."""
 
 from __future__ import annotations
 

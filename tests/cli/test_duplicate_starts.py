@@ -1,4 +1,4 @@
-"""A command that srun or mpirun starts once for each task is refused: each would run the whole job."""
+"""Tests that a command that srun or mpirun starts once for each task is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of help: every option, in groups, with examples, in the width of the terminal."""
+"""The help pages: every option, in groups, with examples, wrapped to the width of the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parser of options: spellings, values, and that every command line is read or refused, never a crash."""
+"""The option parser: spellings and values; every command line is either read or refused, without a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is typed by habit from other launchers has an answer: it is taken, or one line says what to type."""
+"""Options and commands of other launchers: they work, or one line says what to type."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_answer_is_one_line_and_for_no_option_of_ours(name):
         (["--host", "a,b"], "use --hosts 'node1:4,node2:4'"),
         (["--fsdp-offload-params", "true"], "FSDP_*"),
         (["--num_gpu", "2"], "did you mean --num_gpus?"),
-        (["--number_of_gpus", "2"], "an option of the script goes after the script; bireme run --help_all shows ours"),
+        (["--number_of_gpus", "2"], "options of the script go after it; bireme run --help_all shows those of Bireme"),
         (["--slurm_comment", "x"], "use --launcher_args='--comment=…' with --launcher slurm"),
         (["--exclusive"], "give it to sbatch or salloc"),
     ],

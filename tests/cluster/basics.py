@@ -1,4 +1,4 @@
-"""What host and cluster both need: commands, files, and waiting for what sends no event."""
+"""What the test host and the test cluster share: commands, files, and waiting for a condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration files of the cluster's daemons, as templates."""
+"""Templates of the configuration files of the cluster's daemons."""
 
 SSHD = """\
 Port 22

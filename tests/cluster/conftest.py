@@ -1,4 +1,4 @@
-"""Clusters as fixtures: one of each kind for a whole session, mended after every test, with nothing left running.
+"""Clusters as fixtures: one of each kind per session, repaired after every test, with nothing left running.
 
 Every worker of xdist has its own: tests that wait do not hold up others then, and a cluster starts in seconds.
 """

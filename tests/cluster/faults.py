@@ -1,4 +1,4 @@
-"""What can befall a host: cable, switch port, firewall, a hung kernel, a panic, the power supply.
+"""Faults of a host: cable, switch port, firewall, a hung kernel, a panic, the power supply.
 
 =====================  ===========================================================================
 ``cut``, ``heal``      cable out: both ends lose carrier

@@ -1,10 +1,11 @@
-"""Inside an allocation the pool is the allocation: Slurm's own, and what PBS and LSF leave in the environment."""
+"""Jobs inside an allocation: a real one of Slurm, and the environment that PBS and LSF set."""
 
 from __future__ import annotations
 
 import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,17 @@ def test_the_same_ranks_under_sbatch_and_salloc(
         count = len(interactive)
         assert count == int(tasks[1][2:])
         assert f"its {count} tasks are the slots" in interactive.done.stderr and f"its {count} tasks are" in said
+
+
+def test_native_ranks_of_tasks_by_another_python(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """The tasks are the ranks also where no node is asked what it has; ``--python`` runs these ranks too."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    (python := shared_dir / "python").symlink_to(sys.executable)
+    program = jobs.write("by.py", "import os, sys\nos.write(1, (sys.executable + '\\n').encode())")
+    for options, count in (((), 4), (("--num_gpus", "1"), 2)):
+        words = bireme("run", "--native_ranks", "--python", str(python), *options, str(program))
+        done = jobs.login.run(["salloc", "--quiet", "-N2", "-n4", *words], cwd=str(shared_dir))
+        assert done.stdout.splitlines() == [str(python)] * count, done.stderr
 
 
 def test_salloc_with_gpus_and_tasks(slurm_cluster: Testbed, shared_dir: Path) -> None:

@@ -1,4 +1,4 @@
-"""Attackers on the network between the agents and their runner: one in the path, and many at the runner's port."""
+"""Attackers on the network between agents and runner: one on the path, and many at the runner's port."""
 
 from __future__ import annotations
 

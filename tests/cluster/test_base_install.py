@@ -1,4 +1,4 @@
-"""The base install on many nodes: a check and a job, on nodes that have none of the packages that only tuning needs."""
+"""The base install on many nodes: a check and a job on nodes without the packages that only tuning needs."""
 
 from __future__ import annotations
 

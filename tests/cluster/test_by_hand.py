@@ -1,4 +1,4 @@
-"""No channel: the command is typed on each node, or a per-node launcher started there, and one world comes of it."""
+"""Jobs without a channel: the command, or a per-node launcher, is typed on each node, and all form one job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every machine has a monotonic clock of its own: they count from different moments, stop, and step."""
+"""Machines with different monotonic clocks, which stop and step: the first failure is still found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elastic training on real nodes: they come and go, the job goes on. See also ``tests/run/test_elastic.py``."""
+"""Elastic training on real nodes that come and go. See also ``tests/run/test_elastic.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl+C at any moment: while hosts are being reached, half started, running, twice: nothing is left, and it is 130."""
+"""Ctrl+C at any moment of a job on many nodes: nothing is left, and the exit code is 130."""
 
 from __future__ import annotations
 

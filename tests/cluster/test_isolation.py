@@ -1,4 +1,4 @@
-"""In a working directory full of files that are named like Python's modules, only ranks execute any of them."""
+"""A working directory full of files named like Python's modules: only ranks execute any of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many hosts: as many as there are start, and no more connections, processes or files at a time than are needed."""
+"""Many hosts: all start, with no more connections, processes or files at a time than necessary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that is far away changes nothing but the time; and what it says late may have happened first."""
+"""A node far away: only times change, and a failure that is reported late may still be the first one."""
 
 from __future__ import annotations
 

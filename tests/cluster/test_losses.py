@@ -1,4 +1,4 @@
-"""More that can be lost than in the scenes: engines, guardians, the command's own machine, and all of it early."""
+"""More losses than in ``test_scenes``: launchers, guardians, the command's own machine, and losses during the start."""
 
 from __future__ import annotations
 

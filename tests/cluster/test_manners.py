@@ -1,4 +1,4 @@
-"""How a job on many nodes behaves: signals, Ctrl+Z, stdin, folded output, time limit, check, uninvited guests."""
+"""Conduct of a job on many nodes: signals, Ctrl+Z, stdin, folded output, time limit, check, unknown connections."""
 
 from __future__ import annotations
 

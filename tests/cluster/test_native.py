@@ -1,4 +1,4 @@
-"""``--native_ranks``: a program's own MPI world is the job's, whatever engine starts it."""
+"""``--native_ranks``: MPI's world of a program is the world of the job, with every launcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels to the ranks and what does not: arguments, environment, secrets, and what an engine leaves behind."""
+"""What reaches the ranks and what does not: arguments, environment, secrets, and variables of the launcher."""
 
 from __future__ import annotations
 

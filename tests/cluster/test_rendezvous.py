@@ -1,4 +1,4 @@
-"""The ranks of a job find each other, and no others: the address, the port, and two jobs at once."""
+"""The rendezvous of a job's ranks: the address, the port, and two jobs at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--restarts`` when a node is lost: another takes its place, or the world becomes smaller."""
+"""``--restarts`` after a node is lost: another node takes its place, or the job becomes smaller."""
 
 from __future__ import annotations
 

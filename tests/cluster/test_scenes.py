@@ -1,4 +1,4 @@
-"""Whatever dies on a real cluster, on every backend: nothing is left on any host, and the exit code says what died."""
+"""Any part of a job dies on a real cluster, with every backend: nothing is left, and the exit code says what died."""
 
 from __future__ import annotations
 

@@ -1,9 +1,13 @@
-"""What ranks on many nodes write: every line whole, under the right label, in each rank's order, and none lost."""
+"""Output of ranks on many nodes: lines stay whole, labelled and in order, and none is lost."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+import struct
 import subprocess
+import termios
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -48,6 +52,21 @@ def test_lines_written_in_odd_pieces(request: pytest.FixtureRequest, backend: st
     assert process.returncode == 0, err
     assert by_rank(out) == {rank: expected(rank, b"out", 2000) for rank in HOST_OF}
     assert by_rank(err) == {rank: expected(rank, b"err", 2000) for rank in HOST_OF}
+
+
+def test_the_width_that_labels_leave(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """Ranks of other nodes have pipes, so a variable tells them the width of the terminal; elsewhere there is none."""
+    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    program = jobs.write("width.py", "import os; print('width', os.environ.get('COLUMNS'))")
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    process = jobs.start("-q", program, stdout=theirs, stderr=theirs)
+    assert process.wait(60) == 0
+    shown = os.read(ours, 65536)
+    os.close(ours)
+    os.close(theirs)
+    assert shown.count(b"width %d\r\n" % (100 - len("[node1:0] "))) == len(HOST_OF), shown
+    assert jobs.run("-q", program).stdout.count("width None") == len(HOST_OF)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The cluster itself: every engine works on it, its faults look as they should, and no stray is overlooked."""
+"""Tests of the test cluster itself: every launcher works on it, faults look real, and strays are found."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A real training on two nodes: PyTorch's DistributedDataParallel over gloo.
 
-That a world is the same on every launcher, and that nothing of a launcher reaches the ranks, `test_world.py`,
-`test_rendezvous.py`, `test_by_hand.py` and `test_passing.py` prove without PyTorch, whose start is what costs the time.
+Other tests show without PyTorch, which is slow to start, that ranks are the same with every launcher and get nothing of
+it: `test_world.py`, `test_rendezvous.py`, `test_by_hand.py`, `test_passing.py`.
 """
 
 from __future__ import annotations

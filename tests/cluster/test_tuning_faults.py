@@ -1,4 +1,4 @@
-"""What can befall a study on many nodes: nodes that are lost, cut off, away from the beginning; a tuner that dies."""
+"""Faults during a study on many nodes: nodes that are lost, cut off or missing, and a tuner that dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study by every launcher, and in an allocation of Slurm's: several runs at once, each on its own nodes and slots."""
+"""Studies with every launcher, and in a Slurm allocation: several runs at once, each on its own nodes and slots."""
 
 from __future__ import annotations
 

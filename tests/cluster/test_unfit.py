@@ -1,4 +1,4 @@
-"""Hosts that cannot carry their part, and hostfiles that are none: said at once, for all of them, before any rank."""
+"""Hosts that cannot run their part, and wrong hostfiles: all problems are reported at once, before any rank starts."""
 
 from __future__ import annotations
 

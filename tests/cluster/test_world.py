@@ -1,4 +1,4 @@
-"""Which rank runs where, with which variables: the same golden table on every backend, down to single slots."""
+"""Which rank runs where, with which variables: the same golden table for every backend, down to single slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which node an agent that has connected is, and what of its words is passed on."""
+"""How the runner recognises an agent that has connected, and which of its data it uses."""
 
 from __future__ import annotations
 

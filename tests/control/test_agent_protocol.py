@@ -1,4 +1,4 @@
-"""What an agent may say when: a table, and what is known of its ranks."""
+"""Which messages an agent may send in which state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The channel over real pipes and sockets: in order, without waiting, and with one end that is said once."""
+"""The channel over real pipes and sockets: messages in order, no blocking, and one report of its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes in as bytes, in whatever pieces, comes out as frames; what is not ours is said to be."""
+"""Bytes in any pieces are decoded into frames; bytes that are not ours are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runner and agent prove to each other that they know the job's token; whoever does not is sent away."""
+"""Runner and agent prove to each other that they know the job's token; others are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What crosses the channel is one of our messages with fields of the right types, or it is refused."""
+"""A received message is valid, with fields of the right types, or it is refused."""
 
 from __future__ import annotations
 
@@ -91,6 +91,7 @@ def test_any_bytes(text: bytes) -> None:
         ("Hello", {"hostname": "node1\x1b[2J"}, "control characters"),
         ("Hello", {"hostname": ""}, "an empty hostname"),
         ("Hello", {"slots": ["0", "\n"]}, "control characters"),
+        ("Hello", {"slots": ["0"] * (1 + (1 << 14))}, "16385 slots"),
         ("Hello", {"accelerator": ""}, "neither complete facts nor a problem"),
         ("Hello", {"cores": 0}, "neither complete facts nor a problem"),
         ("Hello", {"bound": [[0]]}, "core lists for a different number of ranks"),

@@ -1,4 +1,4 @@
-"""What counts as silence. Real halts are in ``tests/cluster/test_losses.py``."""
+"""How silence is measured. Real halts are in ``tests/cluster/test_losses.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What protects a channel: nothing that was altered, left out, repeated or moved on the way is ever taken."""
+"""What protects a channel: data that was altered, dropped, repeated or moved is never accepted."""
 
 from __future__ import annotations
 

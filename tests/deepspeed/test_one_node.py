@@ -1,4 +1,4 @@
-"""DeepSpeed's names that concern one node: code written against it ports by changing an import."""
+"""DeepSpeed's names for one node: code written for DeepSpeed works after its import is changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's own autotuner, with our scheduler in the place of its own: by changing an import."""
+"""DeepSpeed's own autotuner with our scheduler, by a changed import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools and filters under DeepSpeed's names: what goes in, what comes out, what is refused."""
+"""Pools and filters under DeepSpeed's names: arguments, results, and errors."""
 
 from __future__ import annotations
 

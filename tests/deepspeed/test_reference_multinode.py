@@ -1,4 +1,4 @@
-"""The runners' classes: what they refuse, what their commands say, and that these commands run a job alone."""
+"""The runners' classes: what they refuse, and that the commands they build run a job by themselves."""
 
 from __future__ import annotations
 

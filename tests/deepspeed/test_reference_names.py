@@ -1,4 +1,4 @@
-"""Every public name of DeepSpeed's launcher and scheduler is here, or in the documentation with what to use instead."""
+"""Every public name of DeepSpeed's launcher and scheduler exists here, or the documentation names a replacement."""
 
 from __future__ import annotations
 

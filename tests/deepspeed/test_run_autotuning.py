@@ -1,4 +1,4 @@
-"""``run_autotuning``: the tuner, as programs call it that have parsed the launcher's command line themselves."""
+"""``run_autotuning``, called by programs that have parsed the launcher's command line themselves."""
 
 from __future__ import annotations
 

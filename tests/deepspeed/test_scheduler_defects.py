@@ -1,4 +1,4 @@
-"""What DeepSpeed's scheduler does wrong (the numbers are those of its issues), and ours does not."""
+"""Defects of DeepSpeed's scheduler (by the numbers of its issues) that ours does not have."""
 
 from __future__ import annotations
 

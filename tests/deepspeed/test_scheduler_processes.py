@@ -1,4 +1,4 @@
-"""What becomes of experiments, their processes and their files when something dies, is stopped, or is there twice."""
+"""Experiments, their processes and their files when something dies, is stopped, or runs twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a job may be started again."""
+"""How often a job may be restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes take part, and when the others are looked for."""
+"""Which nodes take part, and when the others are probed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The guardian by itself, where no job brings it about. What it does for jobs is in ``tests/run``."""
+"""The guardian by itself, in cases that no job causes. What it does for jobs is tested in ``tests/run``."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,8 +43,8 @@ import os, signal, sys
 from bireme.process import guardian
 from bireme.process.worker import WorkerStart
 
-asked = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (open('asked', 'w'), sys.exit()))"
-asked += "; open('up', 'w'); time.sleep(1000)"
+asked = "import signal, sys, time; end = lambda *_: (time.sleep(0.1), open('asked', 'w'), sys.exit())"
+asked += "; signal.signal(signal.SIGTERM, end); open('up', 'w'); time.sleep(1000)"
 program = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], start_new_session=True)"
 null = os.open(os.devnull, os.O_RDWR)
 argv = (sys.executable, "-c", program, asked)
@@ -72,7 +73,7 @@ def test_what_a_killed_guardian_leaves_is_asked_to_end(tmp_path: Path) -> None:
     assert not (tmp_path / "lost").exists(), "the agent was there"
 
 
-ALONE = """
+HALTED = """
 import os, signal, sys
 from bireme.process import guardian, kernel
 from bireme.process.worker import WorkerStart
@@ -81,19 +82,25 @@ program = "import os, sys, time\\nwhile not os.path.exists(sys.argv[1]): time.sl
 null = os.open(os.devnull, os.O_RDWR)
 workers = [
     WorkerStart((sys.executable, "-c", program, go), dict(os.environ), os.getcwd(), null, null, null)
-    for go in ("go", "never")
+    for go in ("0", "1")
 ]
 handle = guardian.start(workers, at_loss=lambda: None)
 events = []
 while len(events) < 2:
     events += handle.read()
+pids = {event[1]: int(event[2]) for event in events}
 (guard,) = map(int, open(f"/proc/{handle.pid}/task/{handle.pid}/children").read().split())
 os.kill(guard, signal.SIGSTOP)
 while kernel.stat_of(guard)[1] != "T":
     pass
-open("go", "w").close()
-while kernel.stat_of(int(events[0][2]))[1] != "Z":
-    pass
+
+def end(index):
+    open(index, "w").close()
+    while kernel.stat_of(pids[index])[1] != "Z":
+        pass
+"""
+ALONE = """
+end("0")
 os.kill(handle.pid, signal.SIGKILL)
 handle.wait()
 os.kill(guard, signal.SIGCONT)
@@ -102,12 +109,30 @@ while len(events) < 4:
 handle.close()
 print([event[0] for event in events])
 """
+ORDER = """
+end("1")
+end("0")
+os.kill(guard, signal.SIGCONT)
+while len(events) < 4:
+    events += handle.read()
+handle.close()
+print(*(event[1] for event in events if event[0] == "down"))
+"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a watcher needs subreapers")
 def test_what_ended_before_the_watcher_is_reported_before_it(tmp_path: Path) -> None:
     """A busy node: the guardian runs again only after a rank has failed and its watcher was killed."""
     done = subprocess.run(
-        [sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", HALTED + ALONE], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout, done.stderr) == ("['up', 'up', 'down', 'alone']\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system has no pidfds")
+def test_the_order_in_which_ranks_ended(tmp_path: Path) -> None:
+    """A busy node: the guardian runs again only after both have ended, and blames the one that was first."""
+    done = subprocess.run(
+        [sys.executable, "-c", HALTED + ORDER], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("1 0\n", "")

@@ -1,8 +1,10 @@
-"""Whether the kernel's out-of-memory killer struck. The killer itself is in ``tests/run/test_out_of_memory.py``."""
+"""How kills by the out-of-memory killer are recognised. Real ones are in ``tests/run/test_out_of_memory.py``."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -22,6 +24,7 @@ def test_only_what_is_logged_later_counts() -> None:
     """An earlier record of the same number was of another process."""
     pid = (1 << 40) + os.getpid()  # no process has this number
     log(pid)
+    before = os.listdir("/proc/self/fd")
     watch = OomWatch()
     assert not watch.struck(pid)
     log(pid)
@@ -29,3 +32,24 @@ def test_only_what_is_logged_later_counts() -> None:
     watch.close()
     watch.close()
     assert not watch.struck(pid + 1)
+    assert os.listdir("/proc/self/fd") == before
+
+
+WITHOUT_LOG = """
+import resource, sys
+from bireme.process.oom import OomWatch
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+watch = OomWatch()
+assert not watch.struck(7)
+watch.close()
+sys.exit(sys.stdin.read())
+"""
+
+
+def test_a_log_that_cannot_be_opened() -> None:
+    """Nothing else is taken for it, such as what we read ourselves."""
+    words = [sys.executable, "-c", WITHOUT_LOG]
+    done = subprocess.run(
+        words, input=(text := "Killed process 7 (rank)\n"), capture_output=True, text=True, check=False
+    )
+    assert done.stderr == f"{text}\n"

@@ -1,4 +1,4 @@
-"""The stop ladder: from every state, whatever comes, it goes down, and ends."""
+"""The stop ladder: from every state, any events lead to its end."""
 
 from __future__ import annotations
 

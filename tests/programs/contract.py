@@ -1,4 +1,4 @@
-"""Obeys DeepSpeed's autotuning contract without PyTorch: each configuration has a speed of its own.
+"""Obeys DeepSpeed's autotuning contract without PyTorch: each configuration has its own speed.
 
 ``--do STAGE/MICRO=WHAT`` has a configuration do something else; ``*`` stands for any. ``oom`` counts from that
 micro-batch on.

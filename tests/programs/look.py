@@ -1,4 +1,4 @@
-"""What a rank finds: writes it as JSON into ``$LOOK_DIR/RANK.json``. Bytes are written as Latin-1 text."""
+"""Writes what a rank finds as JSON into ``$LOOK_DIR/RANK.json``. Bytes are written as Latin-1 text."""
 
 import json
 import os

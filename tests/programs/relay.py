@@ -1,4 +1,4 @@
-"""Stands between the agents and their runner, in the place of a launcher: relay.py SETTINGS LAUNCHER [ARGUMENT...].
+"""Relays data between the agents and their runner, in place of a launcher: relay.py SETTINGS LAUNCHER [ARGUMENT...].
 
 Runs the launcher with the port of ``--dial`` changed to its own, passes on whatever comes there, and does what
 SETTINGS, a file of JSON, says: ``log`` names the file that gets all bytes of both directions; ``replace`` a text and

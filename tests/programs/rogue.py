@@ -1,4 +1,4 @@
-"""In the place of ``ssh``: runs the agent here, and changes what it says to the runner, as a rogue agent would.
+"""Started instead of ``ssh``: runs the agent here, and changes what it sends to the runner, as a rogue agent would.
 
 The host ``bad`` is the rogue: the file that BIREME_ROGUE names says what it does, as JSON: ``{"at": NAME, "do":
 "replace" | "before" | "after", "send": [{...} | {"raw": HEX}, ...]}``; NAME is that of the agent's first message of

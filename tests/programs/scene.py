@@ -1,4 +1,4 @@
-"""A rank of a scene: says that it is ready, then does what its part is. ``scene.py PART``, rank 1 acts."""
+"""A rank of a scene: reports that it is ready, then plays its part. ``scene.py PART``; rank 1 acts."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""A rank that writes: ``writer.py WHAT [COUNT]``. Every line says whose it is and which."""
+"""A rank that writes lines: ``writer.py WHAT [COUNT]``. Every line contains its rank and number."""
 
 import os
 import random

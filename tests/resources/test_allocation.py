@@ -1,4 +1,4 @@
-"""The hosts that Slurm, PBS and LSF give us. The environments of Slurm were taken from jobs of Slurm 22.05."""
+"""The hosts that Slurm, PBS and LSF allocate. The environments of Slurm were recorded from jobs of Slurm 22.05."""
 
 from __future__ import annotations
 

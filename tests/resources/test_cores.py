@@ -1,4 +1,4 @@
-"""Cores and the ranks' shares of them."""
+"""Cores, and how they are shared among the ranks."""
 
 from __future__ import annotations
 

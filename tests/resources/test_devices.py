@@ -1,4 +1,4 @@
-"""Devices are looked for in file trees made here, and through an NVML library compiled here."""
+"""Devices, found in file trees created here, and through an NVML library compiled here."""
 
 from __future__ import annotations
 

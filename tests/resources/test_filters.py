@@ -1,4 +1,4 @@
-"""The filters' grammar, and what they leave of a pool."""
+"""The grammar of filters, and what they leave of a pool."""
 
 from __future__ import annotations
 

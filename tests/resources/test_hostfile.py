@@ -1,4 +1,4 @@
-"""The hostfile's grammar, and that of ``--hosts``."""
+"""The grammar of hostfiles and of ``--hosts``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which host is this machine, and its addresses; the network is a real one, in a namespace of its own."""
+"""Which host is this machine, and its addresses, in a real network within a namespace."""
 
 from __future__ import annotations
 

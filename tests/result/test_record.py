@@ -1,4 +1,4 @@
-"""What happened, as plain data."""
+"""The report as data, and its validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report as text: the headline, a rank's last words, who was stopped, where the logs are."""
+"""The report as text: headline, a rank's last lines, stopped ranks, log files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict: the earliest cause stays, in whichever order the news arrive."""
+"""The verdict: the earliest cause counts, in whatever order causes are reported."""
 
 from __future__ import annotations
 

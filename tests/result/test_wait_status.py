@@ -1,4 +1,4 @@
-"""One decoder of exit status: a signal n is 128 + n and never success."""
+"""The decoder of wait statuses: signal n is 128 + n, and never success."""
 
 from __future__ import annotations
 

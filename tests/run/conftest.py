@@ -1,4 +1,4 @@
-"""What the tests of whole runs share: a program that tells what it finds, and a terminal."""
+"""What the tests of whole jobs share: a program that records what it finds, and a terminal."""
 
 from __future__ import annotations
 

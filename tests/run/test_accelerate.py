@@ -1,4 +1,4 @@
-"""accelerate's own test of a launcher, run by ``bireme run`` with accelerate's words."""
+"""accelerate's own test of a launcher, run by ``bireme run`` with accelerate's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port at which agents connect to their runner: who gets in, who is sent away, and where it can be reached."""
+"""The port at which agents connect to the runner: which connections it accepts, and at which addresses it listens."""
 
 from __future__ import annotations
 
@@ -254,6 +254,7 @@ def test_where_it_listens() -> None:
         socket.create_connection(("127.0.0.2", everywhere.port), timeout=LONG)
     everywhere.close()
     here.close()
+    assert len(agent_listener._listening(["127.0.0.1", "192.0.2.1"])) == 1, "the second address is not ours"
 
 
 @pytest.mark.parametrize("held", [0, 5])

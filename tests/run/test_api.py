@@ -1,9 +1,10 @@
-"""``bireme.run`` and ``bireme.plan`` in a program of the user's, which is afterwards as it was before."""
+"""``bireme.run`` and ``bireme.plan`` in a user's program, whose state is afterwards as it was before."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -155,8 +156,27 @@ def test_another_thread_is_refused(script):
     assert done.stdout.startswith("bireme.run() works only in the main thread") and done.stdout.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("job", "error", "says"),
+    [
+        ("train.py", TypeError, "expected bireme.JobSpec(bireme.Program(…), …), not 'train.py'"),
+        (JobSpec("train.py"), TypeError, "program: expected Program, not 'train.py'"),
+        (JobSpec(Program(Path("x"))), TypeError, "program: expected words of type str, not PosixPath('x')"),
+        (JobSpec(Program("x", ("--lr", 0.1))), TypeError, "program: expected words of type str, not 0.1"),
+        (JobSpec(Program("x"), num_gpus="two"), TypeError, "num_gpus: expected int | None, not 'two'"),
+        (JobSpec(Program("x"), exports="A=1"), TypeError, "exports: expected tuple[str, ...], not 'A=1'"),
+        (JobSpec(Program("x", kind="py")), bireme.BadInputError, "kind: 'py' is not one of script, module, exec"),
+        (JobSpec(Program("x"), output="all"), bireme.BadInputError, "output: 'all' is not one of auto, prefix"),
+    ],
+)
+def test_values_of_other_types(job, error, says):
+    for use in (bireme.run, bireme.plan):
+        with pytest.raises(error, match=re.escape(says)):
+            use(job)
+
+
 def test_signatures_and_names_are_there_to_be_looked_up():
-    assert set(bireme.__all__) <= set(dir(bireme))
+    assert {name for name in dir(bireme) if name[0] != "_"} == set(bireme.__all__) - {"__version__"}
     signature = inspect.signature(bireme.JobSpec)
     assert list(signature.parameters)[:2] == ["program", "include"]
     assert signature.parameters["num_gpus"].default is None
@@ -226,7 +246,6 @@ def test_plan_starts_nothing(script, tmp_path):
         {"include": "localhost", "exclude": "localhost"},
         {"master_port": 0xFFFFF},
     ],
-    ids=str,
 )
 def test_bad_input_is_raised(script, more):
     with pytest.raises(bireme.BadInputError):

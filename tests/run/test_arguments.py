@@ -1,4 +1,4 @@
-"""Arguments reach the rank byte for byte: no shell ever reads them, and no option of ours is seen in them."""
+"""Arguments reach the rank byte for byte: no shell reads them, and none is taken for an option of ours."""
 
 from __future__ import annotations
 

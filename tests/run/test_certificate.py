@@ -1,4 +1,4 @@
-"""The certificate of one job: made by what the machine has, and its key is in no file and no arguments."""
+"""The certificate of one job: what makes it, and that its key is in no file and no arguments."""
 
 from __future__ import annotations
 

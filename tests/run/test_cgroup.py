@@ -1,4 +1,4 @@
-"""In a control group that was handed over to us, the job has a group of its own, which misses nothing at the end."""
+"""In a delegated control group, the job has a group of its own, which is removed at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a node's clock stands to ours, under clocks that are made up: they drift, and step."""
+"""The measured offset of a node's clock, with simulated clocks that drift and step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where `bireme drain` is heard: only by the job that is meant, and only from whom it belongs to."""
+"""The socket of `bireme drain`: only the right job answers, and only its owner and root are obeyed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals that come when no session is there to take them."""
+"""Signals that arrive while no session handles them."""
 
 from __future__ import annotations
 

@@ -142,18 +142,13 @@ def test_one_node_by_hand(stage, tmp_path, script):
     where = ("--master_port", str(free_ports()), "--accelerator", "cpu")
     command = [sys.executable, "-m", "bireme.agent", "--world_info", world, *bounds, *where]
 
-    def agent(*words: object) -> subprocess.CompletedProcess[str]:
-        whole = [*command, *map(str, words)]
-        return subprocess.run(whole, capture_output=True, text=True, cwd=tmp_path, env=clean_environ(), timeout=140)
-
-    done = agent(script(RANK), 0)
-    assert done.returncode == 0, done.stderr
-    here = sorted(line.split()[1:5] for line in done.stdout.splitlines() if "here" in line)
-    assert here == [["0", "0", "2", "3"], ["0", "1", "2", "3"]]
     for count in range(2):
         (tmp_path / f"fail{count}").touch()
-    done = agent("--max_restarts", 1, script(RANK), 9)
+    whole = [*command, "--max_restarts", "1", str(script(RANK)), "9"]
+    done = subprocess.run(whole, capture_output=True, text=True, cwd=tmp_path, env=clean_environ(), timeout=140)
     assert done.returncode == 1
+    here = sorted(line.split()[1:5] for line in done.stdout.splitlines() if "here" in line)
+    assert here == [[count, rank, "2", "1"] for count in "01" for rank in "01"]
     assert len(re.findall(r"^ValueError: no luck [01]", done.stderr, re.MULTILINE)) == 2, done.stderr
     assert "failed first: exit code 1" in done.stderr and "Bireme itself failed" not in done.stderr
     assert stage.left() == {}

@@ -1,4 +1,4 @@
-"""The environment of a rank: what was there arrives byte for byte, our table comes on top, nothing else."""
+"""The environment of a rank: the inherited variables byte for byte, ours on top, and nothing else."""
 
 from __future__ import annotations
 

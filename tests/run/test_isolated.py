@@ -1,4 +1,4 @@
-"""No process of ours takes a file of the user's for a module: neither in the working directory nor on PYTHONPATH."""
+"""Bireme's processes never import a user's file, from the working directory or from PYTHONPATH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that does not die of SIGKILL, since the kernel holds it: here by a file system that never answers."""
+"""A process that SIGKILL does not end because the kernel holds it: here by a file system that never answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that the kernel's out-of-memory killer ends is named as such. Needs root and a writable memory group."""
+"""The report names a rank that the out-of-memory killer ended. Needs root and a writable memory control group."""
 
 from __future__ import annotations
 

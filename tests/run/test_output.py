@@ -1,4 +1,4 @@
-"""Output of many ranks: labelled, complete, in each rank's own order, no line torn."""
+"""Output of many ranks: labelled, complete, in each rank's order, and no line is split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pid file: there while the job runs, gone at every end, and a way to end the job."""
+"""The pid file: it exists while the job runs, is removed at every end, and can be used to end the job."""
 
 from __future__ import annotations
 

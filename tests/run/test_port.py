@@ -1,4 +1,4 @@
-"""The rendezvous port of a whole job: free, its own, and let go at the end."""
+"""The rendezvous port of a whole job: free, not shared with other jobs, and released at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank runs: script, directory, module, any program; under a wrapper; in another environment; --local_rank."""
+"""What a rank can run: a script, a directory, a module, any program; with a wrapper; in another environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks' log files: complete, both streams, named by rank; a full disk is said and does not kill training."""
+"""The ranks' log files: complete, with both streams; a full disk is reported and does not end the training."""
 
 from __future__ import annotations
 

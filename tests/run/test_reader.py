@@ -1,4 +1,4 @@
-"""Who reads our output: slow, gone, full, closed, or sharing its terminal's flags with others."""
+"""The reader of our output: slow, gone, full, closed, or sharing the flags of its terminal with other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a job that failed: last on the screen, once, with all that one wants to know."""
+"""The report of a failed job: at the end of the output, once, and complete."""
 
 from __future__ import annotations
 

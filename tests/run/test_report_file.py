@@ -1,4 +1,4 @@
-"""``--report FILE``: how a job has ended, for a program to read, whichever way it did."""
+"""``--report FILE``: how a job has ended, for programs, however it ended."""
 
 from __future__ import annotations
 

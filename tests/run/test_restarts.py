@@ -1,4 +1,4 @@
-"""``--restarts``: the whole job once more, until it works or there are no restarts left."""
+"""``--restarts``: the whole job is restarted until it succeeds or no restarts are left."""
 
 from __future__ import annotations
 

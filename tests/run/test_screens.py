@@ -1,9 +1,11 @@
-"""On a terminal each rank has terminals of its own: what it finds there, its bars, its colours, and ours."""
+"""On a terminal each rank has terminals of its own: what it finds there, its bars and colours, and our colours."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import subprocess
 
 import pytest
 
@@ -72,6 +74,34 @@ def test_the_window_is_made_narrower(terminal, script):
     assert screen.wait() == 0
 
 
+def test_the_window_changes_after_a_rank_has_ended(terminal, script):
+    program = script(
+        "import os, signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])\n"
+        "os.write(1, b'ready\\n')\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    signal.sigwait([signal.SIGWINCH])\n"
+    )
+    screen = terminal("run", "--log_level", "debug", "--num_gpus", "2", program, columns=WIDTH)
+    screen.expect(b"ready\r\n", times=2)
+    screen.expect(b"rank 0 ended")
+    screen.resize(60)
+    assert screen.wait() == 0, screen.seen
+
+
+def test_without_pseudo_terminals_ranks_have_pipes(terminal, script, tmp_path):
+    """``/dev/ptmx`` is hidden, as if all were in use."""
+    apart = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount --bind /dev/null /dev/ptmx && "$@"']
+    if subprocess.run([*apart, "sh", "true"], capture_output=True).returncode:
+        pytest.skip("no namespaces here")
+    unshare = shutil.which("unshare")
+    argv = [unshare, *apart[1:], "sh", *bireme("run", "-q", "--num_gpus", "2", script(FINDS), tmp_path)]
+    screen = terminal(argv=argv, columns=WIDTH)
+    assert screen.wait() == 0, screen.seen
+    for found in found_by(tmp_path, 2):
+        assert (found["stdout"], found["stderr"], found["variable"]) == (False, False, str(WIDTH - LABEL))
+
+
 BARS = """
 import os, sys
 rank = os.environ["RANK"]
@@ -100,6 +130,17 @@ def test_a_bar_of_one_rank_passes_unchanged(terminal, script):
     )
     assert screen.wait() == 0
     assert screen.seen == b"\r10%\x1b[K\r20%\x1b[31m\r\n"
+
+
+@pytest.mark.parametrize(
+    "options", [("--num_gpus", "1"), ("--num_gpus", "2", "--output", "rank0")], ids=["one", "rank0"]
+)
+def test_the_streams_of_one_rank_keep_their_order(terminal, script, options):
+    """A line that is written beside a bar (``tqdm.write``) goes to stdout after stderr was cleared for it."""
+    program = script("import os\nfor step in range(300):\n    os.write(2, b'bar\\r')\n    os.write(1, b'line\\n')\n")
+    screen = terminal("run", "-q", *options, program, columns=WIDTH)
+    assert screen.wait() == 0
+    assert screen.seen == b"bar\rline\r\n" * 300
 
 
 def test_the_report_quotes_without_colours(terminal, script):

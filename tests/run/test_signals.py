@@ -1,4 +1,4 @@
-"""Signals to the command: relayed, obeyed, or ignored as they were at the start."""
+"""Signals to the command: passed on, obeyed, or ignored as they were at the start."""
 
 from __future__ import annotations
 

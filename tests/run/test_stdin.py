@@ -1,4 +1,4 @@
-"""stdin: a pipe or a file reaches rank 0 and nobody else."""
+"""stdin: a pipe or a file reaches rank 0 and no other rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a terminal: prompts, bars, keys, Ctrl+C and Ctrl+Z, and its modes afterwards."""
+"""On a terminal: prompts, progress bars, keys, Ctrl+C and Ctrl+Z, and the terminal's modes afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--time_limit``: a job that takes too long is stopped as for any other reason, and the code says why."""
+"""``--time_limit``: a job that takes too long is stopped by the usual ladder, with its own exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of torchrun and accelerate, typed after ``bireme run``: real ranks, and what they find."""
+"""Options of torchrun and accelerate after ``bireme run``: real ranks, and what they find."""
 
 from __future__ import annotations
 
@@ -193,27 +193,37 @@ def test_what_cannot_be_meant(stage, script, words, says):
     assert says in done.stderr and len(done.stderr.splitlines()) <= 2
 
 
+AGENT = ("--nnodes", "2", "--nproc_per_node", "2", "--rdzv-id", "x1", "--role", "r")
+
+
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize("numbered", [False, True], ids=["c10d", "static with restarts"])
-def test_nodes_of_pytorchs_own_agent(script, tmp_path, numbered):
-    """PyTorch numbers the nodes, or may restart them: its agent starts the ranks, and gets its own options."""
-    port = free_ports(1)
+def test_nodes_of_pytorchs_own_agent(script, tmp_path):
+    """PyTorch may restart the nodes: its agent starts the ranks, and gets its own options."""
+    where = (*AGENT, "--master_addr", "localhost", "--master_port", str(free_ports(1)), "--max-restarts", "1")
     path = script(SHOW)
     env = clean_environ(LOOK_DIR=str(tmp_path))
-    where = ("--rdzv-endpoint", f"localhost:{port}", "--rdzv-conf", "join_timeout=60")
-    commands = []
-    for node in range(2):
-        if numbered:
-            where = ("--master_addr", "localhost", "--master_port", str(port), "--node_rank", str(node))
-            where = (*where, "--max-restarts", "1")
-        words = ("--nnodes", "2", "--nproc_per_node", "2", "--rdzv-id", "x1", "--role", "r", *where)
-        commands.append(subprocess.Popen(bireme("run", *words, path), env=env, stderr=subprocess.PIPE, text=True))
+    commands = [
+        subprocess.Popen(
+            bireme("run", *where, "--node_rank", str(node), path), env=env, stderr=subprocess.PIPE, text=True
+        )
+        for node in range(2)
+    ]
     errors = [command.communicate(timeout=200)[1] for command in commands]
     assert [command.returncode for command in commands] == [0, 0], errors
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
     assert {(env["WORLD_SIZE"], env["TORCHELASTIC_RUN_ID"], env["ROLE_NAME"]) for env in found} == {("4", "x1", "r")}
     assert sorted(env["GROUP_RANK"] for env in found) == ["0", "0", "1", "1"]
+
+
+def test_nodes_that_pytorchs_own_agent_numbers(stage, script):
+    """Real ones meet so in ``tests/cluster/test_allocations.py``."""
+    where = ("--rdzv-endpoint", "localhost:29511", "--rdzv-conf", "join_timeout=60")
+    done = stage.run("run", "--dry_run", *AGENT, *where, script("pass"))
+    assert done.returncode == 0, done.stderr
+    words = "--rdzv-backend=c10d --rdzv-endpoint=localhost:29511 --rdzv-id=x1 --role=r --max-restarts=0"
+    assert f" -m torch.distributed.run --nnodes=2:2 --nproc-per-node=2 {words} " in done.stdout
+    assert " --rdzv-conf=join_timeout=60 " in done.stdout
 
 
 # -- accelerate --------------------------------------------------------------------------------------------
@@ -250,6 +260,14 @@ def test_a_configuration_file_of_accelerate(shown, tmp_path):
     assert [(env["WORLD_SIZE"], env["ACCELERATE_MIXED_PRECISION"]) for env in found] == [("2", "bf16")] * 2
 
 
+def test_a_configuration_file_in_json(shown, tmp_path):
+    """``accelerate config default`` makes such a file."""
+    values = {"debug": False, "num_processes": 2, "use_cpu": True, "gpu_ids": None, "tpu_env": []}
+    (tmp_path / "config.json").write_text(json.dumps({**values, "section": {"mixed_precision": "bf16"}}))
+    found, _ = shown("--config_file", tmp_path / "config.json", ranks=2)
+    assert {(env["ACCELERATE_MIXED_PRECISION"], env["CUDA_VISIBLE_DEVICES"]) for env in found} == {("bf16", "")}
+
+
 def test_switches_of_a_configuration_file(stage, tmp_path):
     text = CONFIG.replace("debug: false", "debug: true\ndynamo_config:\n  dynamo_backend: inductor\n  dynamo_mode: x")
     (tmp_path / "config.yaml").write_text(text)
@@ -271,6 +289,7 @@ def test_what_is_typed_counts_more_than_the_file(shown, tmp_path):
         ("distributed_type: FSDP\n", "distributed_type: FSDP is not supported"),
         ("parallelism_config:\n  parallelism_config_tp_size: 2\n", "parallelism_config_tp_size: 2 is not supported"),
         ("num_processes: two\n", "--num_processes: 'two' is not a whole number"),
+        ("{num_processes: 2}", "config.yaml: not JSON: Expecting property name"),
         ("what is this\n", "config.yaml:1: expected key: value"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Simulated pipes, and the loop of a simulated process: the real `Loop`, with a clock and descriptors of the world."""
+"""Simulated pipes, and the loop of a simulated process: the real `Loop`, with a simulated clock and descriptors."""
 
 from __future__ import annotations
 

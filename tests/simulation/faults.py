@@ -1,4 +1,4 @@
-"""The faults of a run: what may go wrong, when, drawn from the seed."""
+"""The faults of a run, drawn from its seed: what goes wrong, and when."""
 
 from __future__ import annotations
 

@@ -327,10 +327,11 @@ class SimulatedHandle(Handle):
     def wait(self) -> None:
         self._process.spend(1e-3)
 
-    def close(self) -> None:
+    def close(self, *, cleaned: bool = True) -> None:
         if self._process.alive:
             assert self._process.loop is not None
-            self.tell("gone")
+            if cleaned:
+                self.tell("gone")
             self._closed = True
             self._process.do(self.guardian.owner_gone)
             self._process.loop.close_fd(self.events)

@@ -1,4 +1,4 @@
-"""What the ranks of a simulated job do: they work together, and when one dies, others may fail since it is missing."""
+"""The ranks of a simulated job: they work together, and when one dies, others may fail because it is missing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tests.simulation.world import World
 
 if TYPE_CHECKING:
     from tests.simulation.nodes import Node, Rank
+
+_SHARED = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Epoch:
@@ -46,6 +48,7 @@ class Training:
             self.epochs[job] = Epoch(len(self.epochs), int(rank.start.env["WORLD_SIZE"]))
         epoch = self.epochs[job]
         epoch.ranks.append(rank)
+        self._check_place(rank, epoch)
         self._check_epochs(rank, epoch)
         if self.world.random.random() < 0.3:
             rank.after(self.world.random.uniform(0.0, self.work), lambda: rank.write(b"a line\n"))
@@ -56,6 +59,24 @@ class Training:
         planned = self.planned.get(epoch.number)
         if planned is not None and planned[1] % epoch.world_size == rank.rank:
             rank.after(planned[0], lambda: self.fail(rank, planned[2]))
+
+    def _check_place(self, new: Rank, epoch: Epoch) -> None:
+        """All ranks of an epoch are told the same of it, each has a place of its own, and they meet on the first node.
+
+        With several nodes this is no address that each of them would take for its own.
+        """
+        told = [[rank.start.env[name] for name in _SHARED] for rank in (epoch.ranks[0], new)]
+        if told[0] != told[1]:
+            raise Violation(f"rank {new.rank} is told {told[1]}, and rank {epoch.ranks[0].rank} {told[0]}")
+        places = [(rank.node.name, rank.start.env["LOCAL_RANK"]) for rank in epoch.ranks]
+        if len(set(places)) < len(places) or len({rank.rank for rank in epoch.ranks}) < len(places):
+            raise Violation(f"rank {new.rank} has the place {places[-1]} of another, or its number")
+        if not 0 <= new.rank < epoch.world_size or not 0 <= int(places[-1][1]) < new.node.slots:
+            raise Violation(f"there is no rank {new.rank} of {epoch.world_size} at {places[-1]}")
+        address, nodes = told[1][1], {name for name, _ in places}
+        first = {rank.node.name for rank in epoch.ranks if rank.rank == 0}
+        if (len(nodes) > 1 and address not in self.nodes) or (first and address not in (*first, "127.0.0.1")):
+            raise Violation(f"ranks on {sorted(nodes)}, the first of them on {first or 'none yet'}, meet at {address}")
 
     def _check_epochs(self, new: Rank, epoch: Epoch) -> None:
         """No two epochs live at once, but on a node that the runner has lost."""

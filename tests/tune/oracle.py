@@ -1,4 +1,4 @@
-"""The scheduler once more, without any thought of speed: it looks at every slot and every task each time."""
+"""The scheduler once more, written for clarity and not for speed: it looks at every slot and every task each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scheduler under a virtual clock: tasks take as long as they say, and no time passes. Also the load for it."""
+"""The scheduler under a virtual clock: tasks take as long as predicted, and no real time passes. Makes the load too."""
 
 from __future__ import annotations
 

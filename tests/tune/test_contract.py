@@ -1,4 +1,4 @@
-"""What DeepSpeed's autotuner does and ours must too, and what it does and ours must not, by ``bireme tune``."""
+"""What DeepSpeed's autotuner does and ``bireme tune`` must do too, and defects that it must not have."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tests import needs
 from tests.conftest import clean_environ, read_lines
 from tests.tune.test_command import CONFIG, CONTRACT, NAMES, Desk
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "deepspeed_zero1.py"
+TRAINS = Path(__file__).parents[2] / "benchmarks" / "programs" / "tuned.py"
 ONE = ("--num_gpus", "1")
 
 
@@ -60,14 +61,15 @@ def test_one_machine_needs_neither_pdsh_nor_ssh(desk):
     env = clean_environ(PATH="/nonexistent")
     words = desk.words(options=("--hosts", "localhost:2", "--num_gpus", "1"))
     assert desk.stage.run("tune", *words, cwd=desk.folder, env=env).returncode == 0
-    assert len(list(desk.results.glob("z*/metrics.json"))) == 4
+    assert len(list(desk.results.glob("z*/metrics.json"))) == 2
 
 
 @pytest.mark.parametrize("kind", ["gridsearch", "random", pytest.param("model_based", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("micro", [[4, 8], "auto"])
 def test_all_out_of_memory_is_an_end_like_others(desk, kind, micro):
     """DeepSpeed crashes (issue 3475)."""
-    desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": micro}, tuner_type=kind)
+    stages = {"stage": [0, 1] if micro == "auto" else 0}
+    desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": micro, "zero_optimization": stages}, tuner_type=kind)
     done = desk.run("--do", "*/1=oom", "--ran", "ran", options=ONE, code=1)
     assert "out of memory" in done.stdout and "It ended: no configuration fits in memory." in done.stdout
     assert done.stderr == "" and not (desk.results / "cmd_optimal.txt").exists()
@@ -109,7 +111,7 @@ def test_fast_false_tries_the_default_choices(desk):
 @pytest.mark.parametrize("stream", ["out", "err"])
 def test_the_word_error_is_no_failure(desk, stream):
     done = desk.run("--do", "*/*=error", "--say", "Error: (no error)", options=ONE)
-    assert done.returncode == 0 and len(list(desk.results.glob("z*/metrics.json"))) == 4
+    assert done.returncode == 0 and len(list(desk.results.glob("z*/metrics.json"))) == 2
     assert "Error: (no error)" in (desk.results / NAMES[0] / "stderr.log").read_text()
 
 
@@ -195,7 +197,7 @@ def test_a_module(desk):
 
 def test_a_program_that_is_not_pythons(desk):
     program = desk.folder / "train.sh"
-    program.write_text(f'#!/bin/sh\nexec python3 {shlex.quote(str(CONTRACT))} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(CONTRACT)])} "$@"\n')
     program.chmod(0o755)
     words = [*ONE, "--no_python", "./train.sh", "--deepspeed_config", "ds.json"]
     done = desk.stage.run("tune", *words, cwd=desk.folder)
@@ -276,29 +278,28 @@ def test_the_time_limit_is_that_of_the_real_job(desk):
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(600)
-@needs.modules("torch", "sklearn", "deepspeed")
+@needs.modules("torch", "deepspeed")
 def test_deepspeeds_engine(desk):
     """An unmodified script, profiled, measured and then run with what was found."""
     config = {
-        "train_micro_batch_size_per_gpu": [12, 24],
+        "train_micro_batch_size_per_gpu": [24],
         "zero_optimization": {"stage": 1},
         "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
         "autotuning": {"enabled": True, "model_info": {"profile": True}},
     }
     desk.configure(config)
-    # one rank: what costs the time here is DeepSpeed's import
-    words = ["--accelerator", "cpu", "--num_gpus", "1", str(EXAMPLE), "--deepspeed_config", "ds.json", "--epochs", "3"]
-    done = desk.stage.run("run", "--autotuning", "run", *words, cwd=desk.folder, timeout=500)
+    # one rank, and one choice: what costs the time here is DeepSpeed's import
+    words = ["--accelerator", "cpu", "--num_gpus", "1", str(TRAINS), "--deepspeed_config", "ds.json"]
+    env = clean_environ(OMP_NUM_THREADS="1")
+    done = desk.stage.run("run", "--autotuning", "run", *words, cwd=desk.folder, env=env, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     info = json.loads((desk.results / "profile_model_info" / "model_info.json").read_text())
-    assert info["num_params"] == 64 * 256 + 256 + 256 * 10 + 10
-    for name in ("z1_gas1_tmbspg24", "z1_gas2_tmbspg12"):
-        figures = json.loads((desk.results / name / "metrics.json").read_text())
-        assert {"fwd", "bwd", "step", "latency", "throughput", "FLOPS_per_gpu"} <= figures.keys()
-        (row,) = re.findall(rf"^\| {name} .*", (desk.results / "summary.txt").read_text(), re.M)
-        engine, clock, end = (row.split("|")[column].split() for column in (2, 3, 5))
-        assert end == ["ok"] and engine[1] == "samples/s"
-        assert float(engine[0]) == pytest.approx(figures["throughput"], rel=0.01)
-        assert float(clock[0]) > 0, "our own clock stands beside the engine's"
-    assert len(re.findall(r"epoch +\d+ +loss ", done.stdout)) == 3, "the real job goes to its end"
-    assert "test accuracy" in done.stdout
+    assert info["num_params"] == 2 * (512 * 1024) + 1024 * 1024 + 1024 + 1024 + 512
+    figures = json.loads((desk.results / "z1_gas1_tmbspg24" / "metrics.json").read_text())
+    assert {"fwd", "bwd", "step", "latency", "throughput", "FLOPS_per_gpu"} <= figures.keys()
+    (row,) = re.findall(r"^\| z1_gas1_tmbspg24 .*", (desk.results / "summary.txt").read_text(), re.M)
+    engine, clock, end = (row.split("|")[column].split() for column in (2, 3, 5))
+    assert end == ["ok"] and engine[1] == "samples/s"
+    assert float(engine[0]) == pytest.approx(figures["throughput"], rel=0.01)
+    assert float(clock[0]) > 0, "our own clock stands beside the engine's"
+    assert "30 steps with micro-batches of 24" in done.stdout, "the real job goes to its end"

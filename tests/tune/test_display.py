@@ -1,4 +1,4 @@
-"""What a study shows on a terminal, and what becomes of the terminal, whatever becomes of the study."""
+"""What a study shows on a terminal, and the state of the terminal afterwards, however the study ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What points that were not tried may come to."""
+"""The Gaussian-process estimate of points that were not measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal's contract: what was appended is there, whatever happened to the writer, the disk or the file."""
+"""The journal: what was appended is there, whatever happened to the writer, the disk or the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The packages of the extra ``tune``: who may import them, what is declared, and what is said when they are missing."""
+"""The packages of the extra ``tune``: which modules may import them, and the error when they are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an experiment is tried again or given up, and how long a failed host rests."""
+"""When an experiment is tried again or given up, and how long a failed host gets none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler's rules: who is first, who waits for whom, what nodes that are lost mean."""
+"""The scheduler's rules: which task is first, which tasks wait, and what a lost node means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler over whatever may happen: against an oracle, and against itself without backfill."""
+"""The scheduler under random events: against an oracle, and against itself without backfill."""
 
 from __future__ import annotations
 

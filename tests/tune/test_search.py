@@ -1,4 +1,4 @@
-"""One contract for all searches, and what is each one's own."""
+"""The contract of all searches, and the particulars of each."""
 
 from __future__ import annotations
 

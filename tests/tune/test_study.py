@@ -1,4 +1,4 @@
-"""A study of real processes: to its end, interrupted, killed at any moment and taken up again."""
+"""A study of real processes: run to its end, interrupted, killed at any moment, and resumed."""
 
 from __future__ import annotations
 

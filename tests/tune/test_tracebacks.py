@@ -1,4 +1,4 @@
-"""What programs say when they fail, as they do say it."""
+"""Real error messages of programs, and what they are recognised as."""
 
 from __future__ import annotations
 

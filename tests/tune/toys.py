@@ -1,4 +1,4 @@
-"""Experiments that are no training: any program under the executor, with a client that writes down what it is told."""
+"""Experiments that are not trainings: any program under the executor, with a client that records what it is told."""
 
 from __future__ import annotations
 

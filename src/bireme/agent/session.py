@@ -215,6 +215,10 @@ class Session:
         """The part of our terminal that a rank's stream may use; ``None``: it is not shown on one."""
         return None if self._output is None else self._output.window(rank, number)
 
+    def shows_as_one(self, rank: int) -> bool:
+        """Whether a rank's stdout may go where its stderr goes: both are passed on unchanged to one terminal."""
+        return self._output is not None and self._output.shows_as_one(rank)
+
     def columns_beside_labels(self) -> int:
         """The width of our terminal less the longest label; 0 if lines have no labels, or go elsewhere."""
         return 0 if self._output is None else self._output.columns_beside_labels()

@@ -10,15 +10,13 @@ import os
 import sys
 
 from bireme.errors import BadInputError
+from bireme.job import LAUNCHERS
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Literal
-
-NAMES = ("ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm")
-"""The names of the backends, as for ``--launcher``."""
 
 CONNECT_TIMEOUT = 10
 """Time limit, in seconds, for a connection to a node."""
@@ -175,8 +173,8 @@ def load(name: str) -> Backend:
     Raises:
         BadInputError: there is no such backend.
     """
-    if name not in NAMES:
-        known = ", ".join(NAMES)
+    if name not in LAUNCHERS:
+        known = ", ".join(LAUNCHERS)
         raise BadInputError(f"unknown launcher: {name!r}", hint=f"expected auto or one of {known}", where="--launcher")
     backend: Backend = importlib.import_module(f"bireme.backends.{name}").BACKEND
     return backend

@@ -157,5 +157,5 @@ def _instead(name: str, table: dict[str, Option]) -> str:
     return (
         f"did you mean {near[0]}?"
         if near
-        else "an option of the script goes after the script; bireme run --help_all shows ours"
+        else "options of the script go after it; bireme run --help_all shows those of Bireme"
     )

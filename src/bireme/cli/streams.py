@@ -1,4 +1,4 @@
-"""Which local ranks are shown, by torchrun's ``--redirects`` and ``--tee``: ``3``, or ``0:3,1:1`` for each rank."""
+"""Decides which local ranks are shown, by torchrun's ``--redirects`` and ``--tee`` (``3``, or ``0:3,1:1`` by rank)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bireme.errors import BadInputError
 _BOTH = 3
 """stdout (1) and stderr (2)."""
 _OTHERS = -1
-"""In the place of a rank: those that are not listed."""
+"""Instead of a rank's number: all ranks that are not listed."""
 _MOST_RANKS = 4096
 """More than any node has."""
 
@@ -17,8 +17,8 @@ def shown(redirects: str, tee: str, only: tuple[int, ...]) -> tuple[int, ...] | 
     """The local ranks whose output is shown; empty: all; ``None``: none.
 
     Args:
-        redirects: the streams that only go to files, "": none.
-        tee: those that are shown nevertheless, "": none.
+        redirects: the value of ``--redirects``: streams that go only to files; "": none.
+        tee: the value of ``--tee``: streams that are shown nevertheless; "": none.
         only: the local ranks that may be shown; empty: all.
 
     Raises:
@@ -35,7 +35,7 @@ def shown(redirects: str, tee: str, only: tuple[int, ...]) -> tuple[int, ...] | 
 
 
 def _streams(text: str, where: str) -> dict[int, int]:
-    """The streams of each rank."""
+    """The streams of each rank that a value names, as a sum of 1 (stdout) and 2 (stderr)."""
     streams = {_OTHERS: 0}
     for word in text.split(",") if text else ():
         rank, colon, number = word.rpartition(":")

@@ -134,12 +134,15 @@ class ClusterCrew(AgentCrew):
         self._admitted = self._started = True
         self._begun(tuple(nodes), plan)
         accelerator, grace = self.members[0].hello.accelerator, self._job.spec.grace
+        columns = self._session.columns_beside_labels()
+        screen = {"COLUMNS": str(columns)} if columns else {}
         for member in self.members:
             node = nodes.get(member.name)
             if node is None:  # the filters leave it no slots
                 member.protocol.on("idle")
                 continue
             member.protocol.start(worker.rank for worker in node.workers)
+            node = node.replace(env={**node.env, **screen})
             member.send(Start(node=node, accelerator=accelerator, grace=grace, window=WINDOW, rest=self._session.rest))
 
     def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
 
-_LEAVE_OUT = "leave the option out, and Bireme chooses an address; --no_ssh_check uses it without a test"
+_LEAVE_OUT = "leave the option out to let Bireme choose an address; --no_ssh_check uses this one without a test"
 
 
 class RendezvousAddress:

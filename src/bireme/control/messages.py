@@ -12,9 +12,8 @@ import json
 
 from bireme import signals as signal
 from bireme.errors import BiremeError
-from bireme.job import JobSpec
+from bireme.job import ACCELERATORS, JobSpec
 from bireme.planning.start import NodePlan
-from bireme.resources.devices import ACCELERATORS
 from bireme.result.outcome import RankEnd
 from bireme.validate import ShapeError, build
 from bireme.value import Value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from bireme.job import ACCELERATORS
 from bireme.resources import devices
 
 TYPE_CHECKING = False
@@ -18,7 +19,7 @@ class Accelerator:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         asked = environ.get("DS_ACCELERATOR", "auto")
-        self._devices = devices.discover(asked if asked in devices.ACCELERATORS else "auto", environ)
+        self._devices = devices.discover(asked if asked in ACCELERATORS else "auto", environ)
 
     def device_name(self, device_index: int | None = None) -> str:
         """``cuda`` or ``cuda:0``; AMD GPUs are called ``cuda`` too, as in PyTorch."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class EpochCrew(ClusterCrew):
-    """A crew for one epoch: it can begin without some of its nodes, and its ending is not the job's.
+    """A crew for one epoch: it can begin without some of its nodes, and its end need not end the job.
 
     Args:
         session: told what happens.

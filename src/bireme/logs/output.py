@@ -126,6 +126,11 @@ class JobOutput:
         label = len(stream.cutter.label().first) if stream.cutter is not None else 0
         return os.terminal_size((max(size.columns - label, min(size.columns, _NARROWEST)), size.lines))
 
+    def shows_as_one(self, rank: int) -> bool:
+        """Whether both streams of a rank are passed on unchanged to one terminal, so that their order matters."""
+        alone = all(self._streams[rank, number].alone and self._console.is_terminal(number) for number in (OUT, ERR))
+        return alone and os.path.sameopenfile(OUT, ERR)
+
     def columns_beside_labels(self) -> int:
         """The width of our terminal less the longest label; 0 if lines have no labels, or go elsewhere."""
         labelled = [key for key, stream in self._streams.items() if stream.cutter and stream.cutter.label().first]

@@ -44,7 +44,7 @@ NODE_OPTIONS: Groups = {
             kind="choice",
             metavar="NAME",
             default="auto",
-            choices=("auto", "ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm"),
+            choices=("auto", *job.LAUNCHERS),
             commands=NODES,
         ),
         Option(
@@ -148,7 +148,7 @@ NODE_OPTIONS: Groups = {
             kind="choice",
             metavar="KIND",
             default="auto",
-            choices=("auto", "cuda", "rocm", "xpu", "npu", "cpu"),
+            choices=("auto", *job.ACCELERATORS),
             commands=EVERYWHERE,
         ),
         Option(

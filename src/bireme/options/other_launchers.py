@@ -49,7 +49,7 @@ TORCHRUN = (
     ),
     Option(
         names=("--tee", "-t"),
-        help="show the output of all ranks (3) or of some (0:3) in spite of --redirects",
+        help="show the output of all ranks (3) or of some (0:3) despite --redirects",
         kind="word",
         metavar="STREAMS",
         unset=("0",),

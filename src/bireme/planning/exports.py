@@ -28,8 +28,9 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
+from bireme.job import ACCELERATORS
 from bireme.planning.trust import DEEPSPEED_ENV_FILE, DEEPSPEED_ENV_FILE_VARIABLE, ENV_FILE, reason_to_pass_over
-from bireme.resources.devices import ACCELERATORS, visible_variables
+from bireme.resources.devices import visible_variables
 from bireme.resources.hostfile import numbered_lines, read_text
 from bireme.resources.pool import quoted
 from bireme.value import Value

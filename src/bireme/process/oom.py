@@ -9,7 +9,7 @@ class OomWatch:
     """Compares the kernel's count of out-of-memory kills, and its log, with their state when this was created."""
 
     def __init__(self) -> None:
-        self._counter, self._field = _counter_file()
+        self._counter = _counter_file()
         self._before = self._count()
         self._log = _log_from_now_on()
         self._read = b""
@@ -43,28 +43,28 @@ class OomWatch:
     def _count(self) -> int:
         try:
             with open(self._counter) as file:
-                return next((int(line.split()[1]) for line in file if line.startswith(self._field)), 0)
+                return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
         except (OSError, ValueError, IndexError):
             return 0
 
 
-def _counter_file() -> tuple[str, str]:
-    """(file, start of the line) of the counter of killed processes: our control group's, else the machine's."""
+def _counter_file() -> str:
+    """The file that counts the processes killed: our control group's, else the machine's."""
     try:
-        with open("/proc/self/cgroup", errors="surrogateescape") as file:
-            groups = [line.rstrip("\n").split(":", 2) for line in file]
+        with open("/proc/self/cgroup", errors="surrogateescape") as listed:
+            groups = [line.rstrip("\n").split(":", 2) for line in listed]
     except OSError:
         groups = []
     for number, controllers, path in groups:
-        candidates = []
         if "memory" in controllers.split(","):
-            candidates = [(f"/sys/fs/cgroup/memory{path}/memory.oom_control", "oom_kill ")]
+            file = f"/sys/fs/cgroup/memory{path}/memory.oom_control"
         elif number == "0":
-            candidates = [(f"/sys/fs/cgroup{path}/memory.events", "oom_kill ")]
-        for candidate in candidates:
-            if os.path.exists(candidate[0]):
-                return candidate
-    return "/proc/vmstat", "oom_kill "
+            file = f"/sys/fs/cgroup{path}/memory.events"
+        else:
+            continue
+        if os.path.exists(file):
+            return file
+    return "/proc/vmstat"
 
 
 def _log_from_now_on() -> int:

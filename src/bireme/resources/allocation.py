@@ -35,8 +35,9 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
+from bireme.job import ACCELERATORS
 from bireme.resources import _files
-from bireme.resources.devices import ACCELERATORS, visible_variables
+from bireme.resources.devices import visible_variables
 from bireme.resources.hostfile import (
     MOST_HOSTS,
     HostEntry,

@@ -28,6 +28,7 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
+from bireme.job import ACCELERATORS
 from bireme.resources._files import listing, read
 from bireme.resources.cores import usable
 from bireme.value import Value
@@ -35,9 +36,6 @@ from bireme.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-ACCELERATORS = ("cuda", "rocm", "xpu", "npu", "cpu")
-"""All kinds, in the order in which ``auto`` looks for them."""
 
 _VARIABLES = {
     "cuda": ("CUDA_VISIBLE_DEVICES",),

@@ -20,10 +20,11 @@ others go on, and it stays in :attr:`Scheduler.stuck` until enough nodes are bac
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from bisect import insort
+from collections.abc import Collection, Mapping
 from itertools import groupby
 from math import inf
+from operator import attrgetter
 from typing import Literal
 
 from bireme.tune.slots import FreeSlots, Shape, SlotReservation, why_impossible
@@ -56,30 +57,26 @@ class StartTask(Value):
     reservation: SlotReservation
 
 
-_Rank = tuple[float, ...]
-_Entry = tuple[_Rank, float, Task]
-"""_Rank, predicted seconds, task. No two ranks are equal, and the lowest is first."""
+class _Kind:
+    """What a group of tasks requests: the same slots, and not on the same hosts. Either all of them find room, or none.
 
-
-class _WaitQueue:
-    """The waiting tasks that need the same slots, in the order of their ranks."""
+    Attributes:
+        avoid: the hosts that these tasks do avoid; none, if the others could not carry them.
+        able: whether the present nodes could carry them if all were idle.
+    """
 
     def __init__(self, shape: Shape, unwanted: frozenset[str], slots: FreeSlots) -> None:
-        self.shape, self.unwanted = shape, unwanted
-        self.entries: list[_Entry] = []
+        self.shape, self._unwanted = shape, unwanted
         self.update(slots)
-
-    def first_ending(self, now: float, by: float) -> _Entry | None:
-        """The first task that ends by then if it starts now."""
-        for entry in self.entries:
-            if now + entry[1] <= by:
-                return entry
-        return None
 
     def update(self, slots: FreeSlots) -> None:
         """Decide by the nodes that are present which ones to avoid, and whether these tasks can run at all."""
-        self.avoid = self.unwanted if slots.carries(self.shape, self.unwanted) else frozenset()
+        self.avoid = self._unwanted if slots.carries(self.shape, self._unwanted) else frozenset()
         self.able = slots.carries(self.shape, self.avoid)
+
+
+_Entry = tuple[tuple[float, ...], float, _Kind, Task]
+"""A waiting task: its rank, its predicted seconds, its kind. No two ranks are equal, and the lowest is first."""
 
 
 class _Running(Value):
@@ -106,10 +103,10 @@ class Scheduler:
             raise ValueError(f"unknown order: {order!r} (expected 'fifo' or 'longest')")
         self._order, self._backfill = order, backfill
         self._slots = FreeSlots(pool)
-        self._queues: dict[tuple[Shape, frozenset[str]], _WaitQueue] = {}
-        self._waiting: dict[str, tuple[_WaitQueue, _Rank]] = {}
+        self._kinds: dict[tuple[Shape, frozenset[str]], _Kind] = {}
+        self._queue: list[_Entry] = []
+        self._waiting: dict[str, _Entry] = {}
         self._running: dict[str, _Running] = {}
-        self._ends: list[_Running] = []  # by predicted end
         self._submitted = 0
 
     # -- events --------------------------------------------------------------------------------------------------------
@@ -118,28 +115,21 @@ class Scheduler:
         """Queue a task. Raises ValueError: a task with this key is already waiting or running."""
         if task.key in self._waiting or task.key in self._running:
             raise ValueError(f"task {task.key!r} is already waiting or running")
+        asked = task.shape, task.avoid.intersection(self._slots.pool)
+        kind = self._kinds.get(asked) or self._kinds.setdefault(asked, _Kind(*asked, self._slots))
         seconds = inf if task.seconds is None else task.seconds
         self._submitted += 1
         rank = (self._submitted,) if self._order == "fifo" else (-seconds, -task.shape.size, self._submitted)
-        queue = self._queue_of(task)
-        insort(queue.entries, (rank, seconds, task), key=_rank)
-        self._waiting[task.key] = queue, rank
+        entry = self._waiting[task.key] = (rank, seconds, kind, task)
+        insort(self._queue, entry)
 
     def withdraw(self, key: str) -> None:
         """Remove a waiting task. Raises KeyError: no such task is waiting."""
-        queue, rank = self._waiting.pop(key)
-        del queue.entries[bisect_left(queue.entries, rank, key=_rank)]
-        if not queue.entries:
-            del self._queues[queue.shape, queue.unwanted]
+        self._queue.remove(self._waiting.pop(key))
 
     def ended(self, key: str) -> None:
         """Free the slots of a task that has ended and left nothing behind. Raises KeyError: it is not running."""
-        run = self._running.pop(key)
-        at = bisect_left(self._ends, run.end, key=_end)
-        while self._ends[at] is not run:
-            at += 1
-        del self._ends[at]
-        self._slots.give(run.start.reservation)
+        self._slots.give(self._running.pop(key).start.reservation)
 
     def lost(self, host: str) -> tuple[str, ...]:
         """Take a lost node out of the pool until it is :meth:`back`.
@@ -152,24 +142,43 @@ class Scheduler:
             KeyError: no such host in the pool.
         """
         self._slots.leave(host)
-        self._update_queues()
+        self._update_kinds()
         return tuple(key for key, run in self._running.items() if host in dict(run.start.reservation.places))
 
     def back(self, host: str) -> None:
         """Put a lost node back into the pool. Raises KeyError: no such host in the pool."""
         self._slots.come(host)
-        self._update_queues()
+        self._update_kinds()
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> tuple[StartTask, ...]:
         """Choose the tasks that start now (``now`` in seconds of a monotonic clock), and reserve their slots."""
         starts: list[StartTask] = []
-        while head := min(self._able(), key=_next_rank, default=None):
-            room = self._find(self._slots, head)
-            if room is None:
-                return (*starts, *self._start_behind(head, now)) if self._backfill else tuple(starts)
-            starts.append(self._start(head.entries[0], room, now))
+        spare, until = self._slots, inf  # once the head waits: the slots that it does not get, and when it starts
+        no_room = {kind for kind in self._kinds.values() if not kind.able}
+        no_spare_room: set[_Kind] = set()
+        for _, seconds, kind, task in tuple(self._queue):
+            if kind in no_room:
+                continue
+            in_time = now + seconds <= until
+            if kind in no_spare_room and not in_time:
+                continue
+            room = self._find(self._slots if in_time else spare, kind)
+            if room is not None:
+                starts.append(self._start(task, room, now + seconds))
+                if spare is not self._slots:
+                    spare.take(room)
+            elif not in_time:
+                no_spare_room.add(kind)
+            elif not self._backfill:
+                break
+            else:
+                no_room.add(kind)
+                if spare is self._slots:  # this is the head
+                    until, kept = self._predicted_start(kind, now)
+                    spare = self._slots.copy()
+                    spare.take(kept)
         return tuple(starts)
 
     # -- views ---------------------------------------------------------------------------------------------------------
@@ -194,68 +203,34 @@ class Scheduler:
     @property
     def queued(self) -> tuple[str, ...]:
         """The keys of the waiting tasks, in order."""
-        return self._in_order(self._queues.values())
+        return tuple(task.key for *_, task in self._queue)
 
     @property
     def stuck(self) -> tuple[str, ...]:
         """The keys of waiting tasks that the present nodes could not carry even if all were idle."""
-        return self._in_order(queue for queue in self._queues.values() if not queue.able)
+        return tuple(task.key for *_, kind, task in self._queue if not kind.able)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _queue_of(self, task: Task) -> _WaitQueue:
-        unwanted = task.avoid.intersection(self._slots.pool)
-        queue = self._queues.get((task.shape, unwanted))
-        if queue is None:
-            queue = self._queues[task.shape, unwanted] = _WaitQueue(task.shape, unwanted, self._slots)
-        return queue
+    def _update_kinds(self) -> None:
+        for kind in self._kinds.values():
+            kind.update(self._slots)
 
-    def _update_queues(self) -> None:
-        for queue in self._queues.values():
-            queue.update(self._slots)
+    def _find(self, slots: FreeSlots, kind: _Kind) -> SlotReservation | None:
+        return slots.find(kind.shape, kind.avoid, tight=self._order == "longest")
 
-    def _able(self) -> Iterator[_WaitQueue]:
-        return (queue for queue in self._queues.values() if queue.able)
-
-    def _find(self, slots: FreeSlots, queue: _WaitQueue) -> SlotReservation | None:
-        return slots.find(queue.shape, queue.avoid, tight=self._order == "longest")
-
-    def _start(self, entry: _Entry, room: SlotReservation, now: float) -> StartTask:
-        _, seconds, task = entry
+    def _start(self, task: Task, room: SlotReservation, end: float) -> StartTask:
         self.withdraw(task.key)
         self._slots.take(room)
-        run = _Running(StartTask(task, room), now + seconds)
-        self._running[task.key] = run
-        insort(self._ends, run, key=_end)
-        return run.start
+        start = StartTask(task, room)
+        self._running[task.key] = _Running(start, end)
+        return start
 
-    def _start_behind(self, head: _WaitQueue, now: float) -> tuple[StartTask, ...]:
-        """Start the tasks that do not delay the head."""
-        until, kept = self._predicted_start(head, now)
-        spare = self._slots.copy()
-        spare.take(kept)
-        starts: list[StartTask] = []
-        while choice := min(self._candidates(spare, now, until), key=_rank_of, default=None):
-            queue, entry = choice
-            ends_in_time = now + entry[1] <= until
-            room = self._find(self._slots if ends_in_time else spare, queue)
-            assert room is not None, "it was a candidate"
-            spare.take(room)
-            starts.append(self._start(entry, room, now))
-        return tuple(starts)
-
-    def _candidates(self, spare: FreeSlots, now: float, until: float) -> Iterator[tuple[_WaitQueue, _Entry]]:
-        """For each queue the first task that may start now: on spare slots, or on any free slots if it ends in time."""
-        for queue in self._able():
-            if spare.fits(queue.shape, queue.avoid):
-                yield queue, queue.entries[0]
-            elif self._slots.fits(queue.shape, queue.avoid) and (entry := queue.first_ending(now, until)):
-                yield queue, entry
-
-    def _predicted_start(self, head: _WaitQueue, now: float) -> tuple[float, SlotReservation]:
+    def _predicted_start(self, head: _Kind, now: float) -> tuple[float, SlotReservation]:
         """When the head finds room, and which slots it then gets; the time is -infinity if it cannot be predicted."""
         later = self._slots.copy()
-        for when, runs in groupby(self._ends, key=lambda run: max(run.end, now)):
+        running = sorted(self._running.values(), key=attrgetter("end"))
+        for when, runs in groupby(running, key=lambda run: max(run.end, now)):
             if when == inf:
                 break
             for run in runs:
@@ -263,22 +238,3 @@ class Scheduler:
             if room := self._find(later, head):
                 return when, room
         return -inf, self._slots.kept_for(head.shape, head.avoid)
-
-    def _in_order(self, queues: Iterable[_WaitQueue]) -> tuple[str, ...]:
-        return tuple(task.key for _, _, task in sorted(entry for queue in queues for entry in queue.entries))
-
-
-def _next_rank(queue: _WaitQueue) -> _Rank:
-    return queue.entries[0][0]
-
-
-def _rank_of(choice: tuple[_WaitQueue, _Entry]) -> _Rank:
-    return choice[1][0]
-
-
-def _rank(entry: _Entry) -> _Rank:
-    return entry[0]
-
-
-def _end(run: _Running) -> float:
-    return run.end

@@ -1,4 +1,4 @@
-"""What the tests of the adapter share."""
+"""What the tests of the DeepSpeed adapter share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine that is simulated: how fast a configuration is on it, and what fits. An input of the pure core, no mock."""
+"""A simulated machine: how fast each configuration is, and what fits. An input of the pure core, not a mock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``autotuning`` section."""
+"""The checks of the ``autotuning`` section."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of the contract."""
+"""The files of a study, in DeepSpeed's layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limit of memory, found without running into it twice."""
+"""The search for the memory limit, which runs out of memory at most once."""
 
 from __future__ import annotations
 

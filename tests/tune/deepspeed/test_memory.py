@@ -1,4 +1,4 @@
-"""The estimate against the figures of the ZeRO paper, and against arithmetic."""
+"""The memory estimate against the figures of the ZeRO paper, and against arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Micro-batches that are to be found where more than memory limits them."""
+"""The search for micro-batches, when not only memory limits them."""
 
 from __future__ import annotations
 

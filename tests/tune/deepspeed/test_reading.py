@@ -1,4 +1,4 @@
-"""Configurations as they are written, and as they are broken."""
+"""Valid and invalid configuration files, and the errors for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine leaves behind, also when it was killed while leaving it."""
+"""Reading the files that DeepSpeed writes, also after it was killed while writing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an earlier run has left in the folder of a study."""
+"""Resuming: what happens to the results of an earlier study in the folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pace of a run by the clock of its lines."""
+"""Samples per second by the times of the lines of a log."""
 
 from __future__ import annotations
 

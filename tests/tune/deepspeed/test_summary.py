@@ -1,4 +1,4 @@
-"""The table at the end."""
+"""The summary at the end of a study."""
 
 from __future__ import annotations
 

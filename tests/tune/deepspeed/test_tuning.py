@@ -1,4 +1,4 @@
-"""What is run next, and when it is enough."""
+"""Which configuration runs next, and when a study is over."""
 
 from __future__ import annotations
 

@@ -1,0 +1,47 @@
+"""Checks what a Python program passes to ``bireme.run``: a `JobSpec` whose fields have values of their types."""
+
+from __future__ import annotations
+
+from bireme.errors import BadInputError
+from bireme.job import JobSpec, Program
+from bireme.options.table import fields
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "float": (int, float),
+    "tuple[str, ...]": (tuple, list),
+    "tuple[int, ...]": (tuple, list),
+    "Program": Program,
+    "None": type(None),
+}
+
+
+def check(spec: object) -> None:
+    """Refuse an object that is not a job, or a job with a value of the wrong type or not among the choices.
+
+    Raises:
+        TypeError: a value has the wrong type.
+        BadInputError: a value is not among the choices.
+    """
+    if not isinstance(spec, JobSpec):
+        raise TypeError(f"expected bireme.JobSpec(bireme.Program(…), …), not {spec!r}")
+    for name, hint in JobSpec.__annotations__.items():
+        kinds = hint.split(" | ")
+        value = getattr(spec, name)
+        if set(kinds) <= _TYPES.keys() and not any(isinstance(value, _TYPES[kind]) for kind in kinds):
+            raise TypeError(f"{name}: expected {hint}, not {value!r}")
+    program = spec.program
+    for word in (program.target, *program.args):
+        if not isinstance(word, str):
+            raise TypeError(f"program: expected words of type str, not {word!r}")
+    _among(program.kind, ("script", "module", "exec"), "program.kind")
+    for option, field in fields():
+        if option.choices:
+            _among(getattr(spec, field), option.choices, field)
+
+
+def _among(value: object, choices: tuple[str, ...], where: str) -> None:
+    if value not in choices:
+        raise BadInputError(f"{value!r} is not one of {', '.join(choices)}", where=where)
