@@ -20,10 +20,10 @@ kernel.close_all_but({keep[2], keep[0]})
 show(os.readlink("/proc/self/fd/0"))
 """
 LEAKED = """
-from bireme.agent.remote import _close_what_leaked
+from bireme.agent.connect import close_what_leaked
 for fd in range(3, 7):
     os.dup2(0, fd)
-_close_what_leaked({"PMI_FD": sys.argv[1]})
+close_what_leaked({"PMI_FD": sys.argv[1]})
 show()
 """
 
