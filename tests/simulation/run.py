@@ -224,14 +224,19 @@ class Run:
         if awake < 30.0 - 7.5 * halts - 0.1:
             raise Violation(f"{member.name} had {awake:.3f} s to answer")
 
-    def cut_off(self, agent: AgentProcess) -> None:
+    def hears(self, agent: AgentProcess) -> None:
+        """An agent that watches its runner hears of it again."""
+        now = self.world.now
+        awake, halts = agent.awake(agent.told, now), agent.halts(agent.told, now)
+        if awake > self.heartbeat * (1 + (1 + halts) / 16) + _SLACK and not self.truth.vague:
+            raise Violation(f"{agent.name} noticed the silence of the runner only after {awake:.3f} s")
+
+    def silent_runner(self, agent: AgentProcess) -> None:
         """An agent has given up its runner as silent."""
         now = self.world.now
         awake, halts = agent.awake(agent.told, now), agent.halts(agent.told, now)
         if awake < self.heartbeat * (1 - halts / 16) - 1e-3:
             raise Violation(f"{agent.name} gave up the runner, but had heard it {awake:.3f} s before")
-        if awake > self.heartbeat * (1 + (1 + halts) / 16) + _SLACK and not self.truth.vague:
-            raise Violation(f"{agent.name} noticed the silence of the runner only after {awake:.3f} s")
 
 
 class Observed(AgentCrew):
@@ -292,7 +297,13 @@ class ObservedAgent(remote.RemoteAgent):
         cut = self._cut
         super()._beat()
         if self._cut and not cut and self._silence.lasted(self._loop.now()) >= self._heartbeat and Run.current:
-            Run.current.cut_off(self._machine.process)  # type: ignore[attr-defined]
+            Run.current.silent_runner(self._machine.process)  # type: ignore[attr-defined]
+
+
+def _hears(process: AgentProcess) -> None:
+    agent = process.remote
+    if Run.current is not None and process.alive and agent._watchdog is not None and not (agent._cut or agent._over):
+        Run.current.hears(process)
 
 
 def observe() -> None:
@@ -302,3 +313,4 @@ def observe() -> None:
     many_nodes.ClusterCrew = ObservedCrew  # type: ignore[misc]
     preflight.Bootstrap = ObservedBootstrap  # type: ignore[misc]
     nodes.RemoteAgent = ObservedAgent  # type: ignore[misc]
+    nodes.AgentProcess.before_news = staticmethod(_hears)
