@@ -275,6 +275,7 @@ class Rank(Worker):
 
     Attributes:
         stray: a process that it has started, which may outlive it.
+        began: when it was started.
     """
 
     marked = True
@@ -294,6 +295,7 @@ class Rank(Worker):
         node.ranks.append(self)
 
     def begin(self) -> None:
+        self.began = self.world.now
         self.node.training.begin(self)
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:

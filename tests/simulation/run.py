@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from typing import Any
 
@@ -15,7 +16,7 @@ from bireme.cluster.node_selection import DeclaredPool, select
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, Program
 from bireme.resources.hostfile import HostEntry
-from bireme.result.outcome import Outcome
+from bireme.result.outcome import Outcome, RankEnd
 from bireme.value import Value
 from tests.simulation.descriptors import Killed, RunnerProcess
 from tests.simulation.faults import Faults
@@ -26,6 +27,8 @@ from tests.simulation.world import DeadlockError, Host, World
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
 _SLACK = 0.2
+_QUIET_END = 1.0
+"""Seconds that the end of a job takes in which nothing was disturbed."""
 """Seconds, beyond the bound, from a silence to its detection: a machine that has to do everything else first."""
 
 
@@ -187,10 +190,29 @@ class Run:
         unfit = any(node.unfit for node in self.nodes.values())
         disturbed = self.disturbed_before or unfit or any(node.disturbed for node in self.nodes.values())
         self.truth.check(outcome, begin=self.began, started=started, disturbed_before=disturbed)
+        if outcome.first is not None:
+            self._check_end(outcome.first)
         if outcome.cause == "ok":
             epoch = list(self.training.epochs.values())[-1]
+            all_of_them = (process for rank in epoch.ranks for process in (rank, rank.stray or rank))
+            after = self.world.now - max(process.ended_at for process in all_of_them)
+            if not disturbed and not self.process.stops and after > _QUIET_END:
+                raise Violation(f"the job takes {after:.3f} s to end, although nothing has happened")
             if any(rank.status != 0 for rank in epoch.ranks) or len(epoch.ranks) < epoch.world_size:
                 raise Violation("the job succeeded, but not each of its ranks")
+
+    def _check_end(self, end: RankEnd) -> None:
+        """What is said of the rank that failed first is true."""
+        ranks = [rank for epoch in self.training.epochs.values() for rank in epoch.ranks if rank.pid == end.pid]
+        if not ranks or (ranks[0].node.name, ranks[0].rank) != (end.host, end.rank):
+            raise Violation(f"there was no such rank: {end}")
+        rank = ranks[0]
+        took = rank.ended_at - rank.began
+        well = not rank.node.host.frozen_times and rank.status is not None
+        if well and (abs(end.seconds - took) > 0.1 or end.by_signal != os.WIFSIGNALED(rank.status or 0)):
+            raise Violation(f"rank {end.rank} lived for {took:.3f} s and has ended with {rank.status}: {end}")
+        if end.out_of_memory or end.device != "cpu":
+            raise Violation(f"rank {end.rank} had memory, and was on a processor: {end}")
 
     # -- what is observed in the real code -------------------------------------------------------------
 
