@@ -130,16 +130,27 @@ def open_folder() -> Iterator[Path]:
 
 def own_children() -> set[int]:
     """Live children of this process, adopted orphans included."""
-    me = os.getpid()
+    while (listed := _listed()) != _listed():  # the kernel may leave one out when another ends meanwhile
+        pass
     found = set()
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == me and fields[0] not in "ZX":
-                found.add(int(name))
+    for pid in listed:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state not in "ZX":
+            found.add(pid)
+    return found
+
+
+def _listed() -> set[int]:
+    """The children of each thread, as the kernel lists them."""
+    found = set()
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            found |= {*map(int, Path(f"/proc/self/task/{thread}/children").read_text().split())}
+        except OSError:  # it has ended; its children are another's
+            return _listed()
     return found
 
 

@@ -209,7 +209,7 @@ def test_any_field_of_a_report_may_be_wrong(report, data):
         place[name] = data.draw(VALUES)
     else:
         del place[name]
-    ending = diagnose(End(1, report, 0.0, 1.0, False), {}, "no figures", "")
+    ending = diagnose(End(1, report, 1.0, False), {}, "no figures", "")
     assert ending.cause in ("failed", "infrastructure", "timed out", "out of memory")
 
 
@@ -218,7 +218,7 @@ def test_a_hard_report(tmp_path, case):
     path = tmp_path / "outcome.json"
     for text in (HARD[case], f'{{"cause": "rank failed", "first": {HARD[case]}}}'):
         path.write_text(text)
-        assert diagnose(End(1, read_report(str(path)), 0.0, 1.0, False), {}, "none", "").cause == "infrastructure"
+        assert diagnose(End(1, read_report(str(path)), 1.0, False), {}, "none", "").cause == "infrastructure"
 
 
 # -- world info --------------------------------------------------------------------------------------

@@ -106,6 +106,8 @@ def test_what_cannot_be_run(stage, tmp_path, case):
 def test_a_script_that_has_another_name(stage, witness, tmp_path):
     refused(stage.run("run", "train", cwd=tmp_path), "no such script: train", "mean train.py?", tmp_path=tmp_path)
     refused(stage.run("run", "env", cwd=tmp_path), "no such script: env", "--no_python env", tmp_path=tmp_path)
+    python = stage.run("run", "python3", "train.py", cwd=tmp_path)
+    refused(python, "no such script: python3", "leave out python3", tmp_path=tmp_path)
 
 
 def test_a_directory(stage, tmp_path):

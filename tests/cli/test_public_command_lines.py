@@ -13,12 +13,24 @@ from bireme.cli.main import main
 from tests.conftest import clean_environ
 
 DATA = Path(__file__).parent.parent / "data" / "launcher_options.txt"
-LAUNCHERS = ("torchrun", "deepspeed", "accelerate launch", "torch.distributed.run", "torch.distributed.launch")
+LAUNCHERS = (
+    "torchrun",
+    "deepspeed",
+    "accelerate launch",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "mpirun",
+)
 FROM_JOB = "(/job/hostfile)"
 
 # What cannot run as typed, by a piece of its options, and what is said.
 ANSWERS = {
     "--master_port 66665": "--master_port: must be between 1 and 65535, not 66665",
+    "etcd-v2": "'etcd-v2' is not one of static, c10d",
+    "--nnodes=512": "name the others with --hostfile or --hosts",
+    "fsdp2.yaml": "distributed_type: FSDP is not supported",
+    "zero3.yaml": "distributed_type: DEEPSPEED is not supported",
+    "-np 32": "unknown option: -np\n  use --num_nodes N for the nodes and --num_gpus N for the ranks on each node",
     "--autotuning": "cannot be used with --dry_run",  # so its words were understood
 }
 
@@ -54,6 +66,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the stand-ins, and a clean environment."""
     (tmp_path / "train.py").write_text("")
     (tmp_path / "ds.json").write_text("{}")
+    (tmp_path / "fsdp2.yaml").write_text("num_processes: 2\ndistributed_type: FSDP\n")
+    (tmp_path / "zero3.yaml").write_text("distributed_type: DEEPSPEED\n")
     (tmp_path / "hosts").write_text("".join(f"worker-{number} slots=8\n" for number in range(4)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.environ", clean_environ())
@@ -71,7 +85,7 @@ def test_runs_or_says_what_to_type(use: Use, folder: Path, capfd: pytest.Capture
         assert code == 2 and answer in err and len(err.splitlines()) <= 2
     else:
         assert code == 0, err
-        assert "  rank " in out or "node 0" in out
+        assert "  rank " in out or "node 0" in out or ("--help" in use.options and out.startswith("usage: bireme run"))
 
 
 def test_enough_sources() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,17 @@ def test_the_same_ranks_under_sbatch_and_salloc(
         assert f"its {count} tasks are the slots" in interactive.done.stderr and f"its {count} tasks are" in said
 
 
+def test_native_ranks_of_tasks_by_another_python(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """The tasks are the ranks also where no node is asked what it has; ``--python`` runs these ranks too."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    (python := shared_dir / "python").symlink_to(sys.executable)
+    program = jobs.write("by.py", "import os, sys\nos.write(1, (sys.executable + '\\n').encode())")
+    for options, count in (((), 4), (("--num_gpus", "1"), 2)):
+        words = bireme("run", "--native_ranks", "--python", str(python), *options, str(program))
+        done = jobs.login.run(["salloc", "--quiet", "-N2", "-n4", *words], cwd=str(shared_dir))
+        assert done.stdout.splitlines() == [str(python)] * count, done.stderr
+
+
 def test_salloc_with_gpus_and_tasks(slurm_cluster: Testbed, shared_dir: Path) -> None:
     """The nodes show devices, which count, and not the tasks."""
     jobs = Jobs(slurm_cluster, "slurm", shared_dir)
@@ -236,8 +248,15 @@ def scheduler(shared: Path, name: str) -> dict[str, str]:
     }[name]
 
 
-@pytest.mark.parametrize("launcher", ["auto", "pdsh", "openmpi", "mpich"])
-@pytest.mark.parametrize("name", ["PBS", "LSF hostfile", "LSF list"])
+# MPI's own launchers look for such variables too.
+@pytest.mark.parametrize(
+    ("name", "launcher"),
+    [
+        *((name, launcher) for name in ("PBS", "LSF list") for launcher in ("auto", "openmpi", "mpich")),
+        ("LSF hostfile", "auto"),
+        ("LSF hostfile", "pdsh"),
+    ],
+)
 def test_other_schedulers(ssh_cluster: Testbed, shared_dir: Path, name: str, launcher: str) -> None:
     jobs = Jobs(ssh_cluster, launcher, shared_dir)
     looks = jobs.look(hosts="", env=scheduler(shared_dir, name))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from bireme.cluster.launcher_advice import advice
+from bireme.cluster.bootstrap import advice
+from tests.cluster.test_world import Jobs
+from tests.cluster.testbed import Testbed
 
 NOLOGIN = shutil.which("nologin", path="/usr/sbin:/sbin")
 
@@ -17,6 +20,31 @@ def test_a_shell_that_runs_no_commands():
     said = subprocess.run([NOLOGIN], capture_output=True, text=True, check=False)
     (what,) = advice((said.stdout + said.stderr).splitlines())
     assert "USER@NODE" in what
+
+
+@pytest.mark.parametrize(
+    ("shell", "says"),
+    [
+        ("echo home is missing >&2; exec /usr/sbin/nologin", "name another user, as USER@NODE"),
+        (
+            "exit 1",
+            "node2  ssh ended with exit code 1\nbireme:          the login shell there has printed nothing: try ssh",
+        ),
+    ],
+    ids=["nologin", "silent"],
+)
+def test_a_node_whose_login_shell_runs_nothing(ssh_cluster: Testbed, shared_dir: Path, shell: str, says: str) -> None:
+    node, jobs = ssh_cluster["node2"], Jobs(ssh_cluster, "ssh", shared_dir)
+    path = jobs.write("shell", f"#!/bin/sh\n{shell}\n")
+    path.chmod(0o755)
+    change = f"s#^\\({ssh_cluster.user}:.*:\\)[^:]*$#\\1{path}#"
+    node.run(f"sed '{change}' /etc/passwd > /run/passwd && mount --bind /run/passwd /etc/passwd", check=True)
+    try:
+        done = jobs.run(jobs.write("hello.py", "print(1)"), hosts="node1:1,node2:1")
+    finally:
+        node.run("umount /etc/passwd", check=True)
+    assert done.returncode == 69
+    assert says in done.stderr, done.stderr
 
 
 def test_other_words_speak_for_themselves():

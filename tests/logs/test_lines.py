@@ -92,15 +92,13 @@ def test_a_longer_line_comes_in_marked_pieces(length, chunk):
 def test_what_has_no_newline_waits_until_it_is_asked_for():
     made = cutter()
     assert made.feed(b"50%") is None
-    assert made.resting
     block = made.flush()
     assert (block.data, block.open, block.resumes) == (FIRST + b"50%", True, False)
-    assert not made.resting
     assert made.flush() is None
     block = made.feed(b"|60%\nnext\nlast")
     assert (block.data, block.open, block.resumes) == (b"|60%\n" + FIRST + b"next\n", False, True)
     assert block.more == MORE
-    assert made.resting
+    assert made.flush().data == FIRST + b"last"
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,13 @@ def test_a_python_that_is_named_counts(stage, script, tool, project):
     assert prefix_of(stage, words, active(project), "--python", other, script(SHOWS)) == f"prefix {other}"
 
 
+def test_the_python_of_torchruns_variable(stage, script, tool, project):
+    place, words = tool
+    environ = {**active(place), "PYTHON_EXEC": str(project / "bin" / "python")}
+    assert prefix_of(stage, words, environ, script(SHOWS)) == f"prefix {project}"
+    assert prefix_of(stage, words, environ, "--python", place, script(SHOWS)) == f"prefix {place}"
+
+
 def test_no_environment_is_active(stage, script, tool):
     place, words = tool
     environ = clean_environ()

@@ -168,7 +168,6 @@ def test_another_thread_is_refused(script):
         (JobSpec(Program("x", kind="py")), bireme.BadInputError, "kind: 'py' is not one of script, module, exec"),
         (JobSpec(Program("x"), output="all"), bireme.BadInputError, "output: 'all' is not one of auto, prefix"),
     ],
-    ids=str,
 )
 def test_values_of_other_types(job, error, says):
     for use in (bireme.run, bireme.plan):
@@ -247,7 +246,6 @@ def test_plan_starts_nothing(script, tmp_path):
         {"include": "localhost", "exclude": "localhost"},
         {"master_port": 0xFFFFF},
     ],
-    ids=str,
 )
 def test_bad_input_is_raised(script, more):
     with pytest.raises(bireme.BadInputError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import subprocess
 
 import pytest
 
@@ -70,6 +72,34 @@ def test_the_window_is_made_narrower(terminal, script):
     screen.resize(60)
     screen.expect(b"now %d %d\r\n" % (60 - LABEL, 60 - LABEL), times=2)
     assert screen.wait() == 0
+
+
+def test_the_window_changes_after_a_rank_has_ended(terminal, script):
+    program = script(
+        "import os, signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])\n"
+        "os.write(1, b'ready\\n')\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    signal.sigwait([signal.SIGWINCH])\n"
+    )
+    screen = terminal("run", "--log_level", "debug", "--num_gpus", "2", program, columns=WIDTH)
+    screen.expect(b"ready\r\n", times=2)
+    screen.expect(b"rank 0 ended")
+    screen.resize(60)
+    assert screen.wait() == 0, screen.seen
+
+
+def test_without_pseudo_terminals_ranks_have_pipes(terminal, script, tmp_path):
+    """``/dev/ptmx`` is hidden, as if all were in use."""
+    apart = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount --bind /dev/null /dev/ptmx && "$@"']
+    if subprocess.run([*apart, "sh", "true"], capture_output=True).returncode:
+        pytest.skip("no namespaces here")
+    unshare = shutil.which("unshare")
+    argv = [unshare, *apart[1:], "sh", *bireme("run", "-q", "--num_gpus", "2", script(FINDS), tmp_path)]
+    screen = terminal(argv=argv, columns=WIDTH)
+    assert screen.wait() == 0, screen.seen
+    for found in found_by(tmp_path, 2):
+        assert (found["stdout"], found["stderr"], found["variable"]) == (False, False, str(WIDTH - LABEL))
 
 
 BARS = """

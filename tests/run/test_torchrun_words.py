@@ -260,6 +260,14 @@ def test_a_configuration_file_of_accelerate(shown, tmp_path):
     assert [(env["WORLD_SIZE"], env["ACCELERATE_MIXED_PRECISION"]) for env in found] == [("2", "bf16")] * 2
 
 
+def test_a_configuration_file_in_json(shown, tmp_path):
+    """``accelerate config default`` makes such a file."""
+    values = {"debug": False, "num_processes": 2, "use_cpu": True, "gpu_ids": None, "tpu_env": []}
+    (tmp_path / "config.json").write_text(json.dumps({**values, "section": {"mixed_precision": "bf16"}}))
+    found, _ = shown("--config_file", tmp_path / "config.json", ranks=2)
+    assert {(env["ACCELERATE_MIXED_PRECISION"], env["CUDA_VISIBLE_DEVICES"]) for env in found} == {("bf16", "")}
+
+
 def test_switches_of_a_configuration_file(stage, tmp_path):
     text = CONFIG.replace("debug: false", "debug: true\ndynamo_config:\n  dynamo_backend: inductor\n  dynamo_mode: x")
     (tmp_path / "config.yaml").write_text(text)
@@ -281,6 +289,7 @@ def test_what_is_typed_counts_more_than_the_file(shown, tmp_path):
         ("distributed_type: FSDP\n", "distributed_type: FSDP is not supported"),
         ("parallelism_config:\n  parallelism_config_tp_size: 2\n", "parallelism_config_tp_size: 2 is not supported"),
         ("num_processes: two\n", "--num_processes: 'two' is not a whole number"),
+        ("{num_processes: 2}", "config.yaml: not JSON: Expecting property name"),
         ("what is this\n", "config.yaml:1: expected key: value"),
     ],
 )

@@ -376,7 +376,7 @@ class AgentProcess(SimulatedProcess):
 
     def start(self, read_fd: int, write_fd: int) -> None:
         self.world.note(f"{self.name} starts")
-        self.remote = RemoteAgent(AgentMachine(self), read_fd, write_fd, {"HOME": "/"}, None, b"")
+        self.remote = RemoteAgent(AgentMachine(self), read_fd, write_fd, {"HOME": "/"})
         assert self.loop is not None
         self.loop.begin()
         self.turn()

@@ -14,16 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS, bireme, clean_environ
+from tests.conftest import PROGRAMS, TIMES, bireme, clean_environ
 
 CONTRACT = PROGRAMS / "contract.py"
 CONFIG = {
     "train_micro_batch_size_per_gpu": [4, 8],
     "optimizer": {"type": "Adam", "params": {"betas": [0.9, 0.999]}},
-    "zero_optimization": {"stage": [0, 1]},
+    "zero_optimization": {"stage": 0},
     "autotuning": {"enabled": True},
 }
-NAMES = ["z0_gas1_tmbspg8", "z0_gas2_tmbspg4", "z1_gas1_tmbspg8", "z1_gas2_tmbspg4"]
+NAMES = ["z0_gas1_tmbspg8", "z0_gas2_tmbspg4"]
+STAGES = {**CONFIG, "zero_optimization": {"stage": [0, 1]}}
 
 
 class Desk:
@@ -67,13 +68,15 @@ def desk(tmp_path, stage):
 
 
 def test_a_study_from_its_beginning_to_the_real_job(desk):
+    desk.configure(STAGES)
     done = desk.run()
+    names = [*NAMES, "z1_gas1_tmbspg8", "z1_gas2_tmbspg4"]
     lines = done.stdout.splitlines()
     assert lines[0] == "z0_gas2_tmbspg4 starts on localhost:0,1"
     assert any(line.startswith("z0_gas1_tmbspg8: 800 samples/s, the best so far, ") for line in lines)
-    assert sorted(path.parent.name for path in desk.results.glob("*/metrics.json")) == NAMES
-    assert sorted(path.stem for path in (desk.folder / "autotuning_exps").iterdir()) == NAMES
-    for name in NAMES:
+    assert sorted(path.parent.name for path in desk.results.glob("*/metrics.json")) == names
+    assert sorted(path.stem for path in (desk.folder / "autotuning_exps").iterdir()) == names
+    for name in names:
         files = {path.name for path in (desk.results / name).iterdir()}
         assert {"cmd.txt", "ds_config.json", "exp.json", "metrics.json", "stdout.log", "stderr.log"} <= files
     best = json.loads((desk.results / "ds_config_optimal.json").read_text())
@@ -107,11 +110,11 @@ def test_several_at_once_each_with_its_own_configuration(desk):
     desk.configure(
         {**CONFIG, "autotuning": {"enabled": True, "arg_mappings": {"train_micro_batch_size_per_gpu": "--batch"}}}
     )
-    done = desk.run("--batch=1", "--nap", "0.4", options=("--hosts", "localhost:4", "--num_gpus", "1"))
+    done = desk.run("--batch=1", "--nap", "0.4", options=("--hosts", "localhost:2", "--num_gpus", "1"))
     starts = [line for line in done.stdout.splitlines() if " starts on " in line]
-    assert {line.rpartition(" ")[2] for line in starts} == {f"localhost:{slot}" for slot in range(4)}
+    assert {line.rpartition(" ")[2] for line in starts} == {f"localhost:{slot}" for slot in range(2)}
     first_end = next(place for place, line in enumerate(done.stdout.splitlines()) if "samples/s" in line)
-    assert first_end == 4, "all four start before the first ends"
+    assert first_end == 2, "both start before the first ends"
     for path in desk.results.glob("z*/stdout.log"):
         micro = re.search(r"tmbspg(\d+)", path.parent.name)[1]
         text = path.read_text()
@@ -296,7 +299,7 @@ def test_without_overwrite_results_are_kept_and_another_study_is_refused(desk):
     stamp = (desk.results / NAMES[0] / "metrics.json").stat().st_mtime_ns
     second = desk.run()
     assert (desk.results / NAMES[0] / "metrics.json").stat().st_mtime_ns == stamp
-    assert " starts on " not in second.stdout and "resuming the study: 4 of its" in second.stdout
+    assert " starts on " not in second.stdout and "resuming the study: 2 of its" in second.stdout
     assert re.findall(r"^\| z.*ok *\|$", first.stdout, re.M) == re.findall(r"^\| z.*ok *\|$", second.stdout, re.M)
     desk.configure({**CONFIG, "gradient_clipping": 1.0}, overwrite=False)
     assert "holds the results of another study" in desk.run(code=2).stderr
@@ -318,23 +321,23 @@ def test_an_unfinished_study_is_not_lost_and_what_timed_out_may_take_longer(desk
     (desk.folder / "go").touch()
     done = desk.run("--until", "go", options=("--num_gpus", "2", "--experiment_limit", "60"))
     assert f"running again, because --experiment_limit is longer: {NAMES[1]}\n" in done.stdout
-    assert len(re.findall(r"^\| z\d_gas.*\| ok *\|$", done.stdout, re.M)) == 4
+    assert len(re.findall(r"^\| z\d_gas.*\| ok *\|$", done.stdout, re.M)) == 2
 
 
 def test_what_failed_is_run_again_when_the_script_was_mended(desk):
-    desk.configure(CONFIG, overwrite=False)
+    desk.configure({**STAGES, "train_micro_batch_size_per_gpu": 8}, overwrite=False)
     script = desk.folder / "train.py"
-    words = ("tune", "--num_gpus", "2", str(script), "--deepspeed_config", "ds.json")
+    words = ("tune", "--num_gpus", "1", str(script), "--deepspeed_config", "ds.json")
     script.write_text(CONTRACT.read_text().replace("speed = ", "if stage: misspelt\nspeed = "))
     first = desk.stage.run(*words, cwd=desk.folder, timeout=120).stdout
-    assert len(re.findall(r"^\| z1.*\| failed *\|$", first, re.M)) == 2
+    assert len(re.findall(r"^\| z1.*\| failed *\|$", first, re.M)) == 1
     second = desk.stage.run(*words, cwd=desk.folder, timeout=120).stdout
-    assert "2 of them failed and are not run again" in second and " starts on " not in second
+    assert "1 of them failed and are not run again" in second and " starts on " not in second
     script.write_text(CONTRACT.read_text())
     third = desk.stage.run(*words, cwd=desk.folder, timeout=120).stdout
     assert "running again, because the script has changed: z1_" in third
-    assert len(re.findall(r" starts on ", third)) == 2
-    assert len(re.findall(r"^\| z\d_gas.*\| ok *\|$", third, re.M)) == 4
+    assert len(re.findall(r" starts on ", third)) == 1
+    assert len(re.findall(r"^\| z\d_gas.*\| ok *\|$", third, re.M)) == 2
 
 
 def test_a_torn_tail_is_cut_and_said_and_damage_is_refused(desk):
@@ -352,17 +355,17 @@ def test_a_torn_tail_is_cut_and_said_and_damage_is_refused(desk):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_twenty_times_it_ends_as_if_undisturbed(desk, tmp_path_factory):
+def test_killed_a_few_times_it_ends_as_if_undisturbed(desk, tmp_path_factory):
     """Nothing that has ended runs again, nothing interrupted counts, nothing is left, and the result is the same."""
-    config = {**CONFIG, "train_micro_batch_size_per_gpu": [1, 2, 4, 8, 16], "zero_optimization": {"stage": [0, 1, 2]}}
-    options = ("--hosts", "localhost:4", "--num_gpus", "2", "--grace", "1")
+    config = {**CONFIG, "train_micro_batch_size_per_gpu": [1, 2, 4, 8], "zero_optimization": {"stage": [0, 1]}}
+    options = ("--hosts", "localhost:2", "--num_gpus", "1", "--grace", "1")
     other = Desk(tmp_path_factory.mktemp("undisturbed"), desk.stage)
     other.configure(config)
     other.run("--nap", "0.3", options=options)
     desk.configure(config)
     chance, finished = random.Random(11), {}
     kills = 0
-    while kills < 20:
+    while kills < TIMES:
         command = bireme("tune", *desk.words("--nap", "0.3", options=options))
         process = subprocess.Popen(command, cwd=desk.folder, env=clean_environ(), stdout=subprocess.DEVNULL)
         try:

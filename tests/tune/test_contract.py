@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -60,14 +61,15 @@ def test_one_machine_needs_neither_pdsh_nor_ssh(desk):
     env = clean_environ(PATH="/nonexistent")
     words = desk.words(options=("--hosts", "localhost:2", "--num_gpus", "1"))
     assert desk.stage.run("tune", *words, cwd=desk.folder, env=env).returncode == 0
-    assert len(list(desk.results.glob("z*/metrics.json"))) == 4
+    assert len(list(desk.results.glob("z*/metrics.json"))) == 2
 
 
 @pytest.mark.parametrize("kind", ["gridsearch", "random", pytest.param("model_based", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("micro", [[4, 8], "auto"])
 def test_all_out_of_memory_is_an_end_like_others(desk, kind, micro):
     """DeepSpeed crashes (issue 3475)."""
-    desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": micro}, tuner_type=kind)
+    stages = {"stage": [0, 1] if micro == "auto" else 0}
+    desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": micro, "zero_optimization": stages}, tuner_type=kind)
     done = desk.run("--do", "*/1=oom", "--ran", "ran", options=ONE, code=1)
     assert "out of memory" in done.stdout and "It ended: no configuration fits in memory." in done.stdout
     assert done.stderr == "" and not (desk.results / "cmd_optimal.txt").exists()
@@ -109,7 +111,7 @@ def test_fast_false_tries_the_default_choices(desk):
 @pytest.mark.parametrize("stream", ["out", "err"])
 def test_the_word_error_is_no_failure(desk, stream):
     done = desk.run("--do", "*/*=error", "--say", "Error: (no error)", options=ONE)
-    assert done.returncode == 0 and len(list(desk.results.glob("z*/metrics.json"))) == 4
+    assert done.returncode == 0 and len(list(desk.results.glob("z*/metrics.json"))) == 2
     assert "Error: (no error)" in (desk.results / NAMES[0] / "stderr.log").read_text()
 
 
@@ -195,7 +197,7 @@ def test_a_module(desk):
 
 def test_a_program_that_is_not_pythons(desk):
     program = desk.folder / "train.sh"
-    program.write_text(f'#!/bin/sh\nexec python3 {shlex.quote(str(CONTRACT))} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(CONTRACT)])} "$@"\n')
     program.chmod(0o755)
     words = [*ONE, "--no_python", "./train.sh", "--deepspeed_config", "ds.json"]
     done = desk.stage.run("tune", *words, cwd=desk.folder)

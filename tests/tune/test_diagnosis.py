@@ -50,7 +50,7 @@ def result(
     code, report = outcome if isinstance(outcome, int) else outcome.exit_code, None
     if isinstance(outcome, Outcome):
         report = json.loads(json.dumps(of_outcome(outcome)))
-    return diagnose(End(code, report, 0.0, seconds, stopped), {} if reason else FIGURES, reason, stderr)
+    return diagnose(End(code, report, seconds, stopped), {} if reason else FIGURES, reason, stderr)
 
 
 # -- it ended well -----------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def run(stage: Stage, tmp_path: Path) -> Run:
         act(process)
         _, err = process.communicate(timeout=250)
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-        end = End(code, read_report(str(report)), 0.0, time.monotonic() - begin, stopped=False)
+        end = End(code, read_report(str(report)), time.monotonic() - begin, stopped=False)
         return diagnose(end, {}, NONE, err.decode(errors="replace"))
 
     return start

@@ -143,7 +143,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(desk, size):
     assert re.search(r"bireme: /\S+ cannot be (written|made): No space left on device", done.stderr)
     assert "Traceback" not in done.stderr and "Bireme itself failed" not in done.stderr
     summary = done.stdout[done.stdout.rindex("| tuning_space") :]
-    assert len(re.findall(r"^\| z\S+ .*\| ok +\|$", summary, re.M)) == 4, summary
+    assert len(re.findall(r"^\| z\S+ .*\| ok +\|$", summary, re.M)) == 2, summary
     measured = re.findall(r"^(z\S+): \S+ samples/s", done.stdout, re.M)
     assert "failed" not in summary and len(measured) == len(set(measured))
 
@@ -274,7 +274,7 @@ def test_a_port_that_is_taken_in_between_is_not_held_against_the_configuration(d
         (desk.folder / "go").touch()
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert out.count(f"port {port} is taken by another program; retrying".encode()) == 3, out
+    assert out.count(f"port {port} is taken by another program; retrying".encode()) == 1, out
     assert ends(desk) == dict.fromkeys(NAMES, "ok")
     assert f"--master_port {port + 1} " in (desk.results / "z0_gas1_tmbspg8" / "cmd.txt").read_text()
 
@@ -317,30 +317,32 @@ def test_the_real_job_is_as_wide_as_its_experiments(tmp_path, monkeypatch, words
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_killed_while_it_seeks_walls_it_finds_the_same(desk, tmp_path_factory):
-    """Where micro-batches are found, what comes next depends on all that came before."""
+    """Where micro-batches are found, what comes next depends on all that came before. Killed after each second end."""
     config = {"zero_optimization": {"stage": [0, 1]}, "autotuning": {"enabled": True, "tuner_type": "model_based"}}
-    script = ("--nap", "0.1", "--do", "0/9=oom", "--do", "1/14=oom", "--do", "0/3=nothing")
-    options = ("--hosts", "localhost:2", "--num_gpus", "2", "--grace", "1")
+    script = ("--do", "0/5=oom", "--do", "1/9=oom", "--do", "0/3=nothing")
+    options = ("--hosts", "localhost:1", "--num_gpus", "1", "--grace", "1")  # one at a time
     other = Desk(tmp_path_factory.mktemp("undisturbed"), desk.stage)
     other.configure(config)
     other.run(*script, options=options)
     desk.configure(config)
-    chance, seen, longest = random.Random(5), {}, 1.0
-    while True:
+    chance, seen, kills = random.Random(5), {}, 0
+    journal = desk.results / "journal"
+    while len(seen) + 2 < len(ends(other)):
         process = desk.start(*script, options=options)
-        try:
-            process.communicate(timeout=chance.uniform(0.1, longest))
-            break
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+        while not journal.exists() or journal.read_bytes().count(b'{"end":') < len(seen) + 2:
+            assert process.poll() is None
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0, 0.2))
+        process.kill()
+        process.communicate()
         now = ends(desk)
         assert seen.items() <= now.items(), "what has ended is kept"
-        longest = longest * 1.1 if now == seen else 1.0  # a busy machine may come to no end within a second
-        seen = now
+        seen, kills = now, kills + 1
         if any("over" in record for record in records(desk)):  # killed at its last words; it would begin anew
             break
-    assert seen and ends(desk) == ends(other)
+    else:
+        desk.run(*script, options=options)
+    assert kills >= 2 and ends(desk) == ends(other)
     assert desk.summary() == other.summary()
     assert desk.stage.left() == {}
 
@@ -352,5 +354,5 @@ def test_a_study_is_over_when_its_results_are_written_and_not_before(desk):
     assert f"{desk.results}/summary.txt cannot be written: Is a directory" in done.stderr
     (desk.results / "summary.txt").rmdir()
     done = desk.run(options=("--num_gpus", "1"))
-    assert "resuming the study: 4 of its experiments have ended" in done.stdout
+    assert "resuming the study: 2 of its experiments have ended" in done.stdout
     assert " starts on " not in done.stdout and (desk.results / "cmd_optimal.txt").exists()

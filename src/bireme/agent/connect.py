@@ -15,7 +15,7 @@ from bireme.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import MutableMapping
+    from collections.abc import Mapping, MutableMapping
 
     from bireme.control.transport import Transport
 
@@ -42,6 +42,19 @@ class Connection(Value):
     fd: int
     transport: Transport
     early: bytes
+
+
+def close_what_leaked(environ: Mapping[str, str]) -> None:
+    """Close descriptors that hydra leaks into its children, which would keep ``mpiexec`` from ending.
+
+    Keeps the one for PMI: once that is closed, hydra's proxy reads its end in a loop and uses a whole core.
+    """
+    kept = environ.get("PMI_FD", "")
+    spared = int(kept) if kept.isdigit() and int(kept) >= 3 else 2
+    os.closerange(3, spared)
+    os.closerange(spared + 1, 1 << 16)
+    if spared > 2 and os.path.exists(f"/proc/self/fd/{spared}"):  # else the variable is left from an outer launcher
+        os.set_inheritable(spared, False)
 
 
 def connect(

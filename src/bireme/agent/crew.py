@@ -31,7 +31,7 @@ class LocalCrew:
         log_dir: the directory for the ranks' log files; ``None``: none are written.
         keep: descriptors to hold as long as any process lives (the port's lock).
         at_start: called in the guardian, before the ranks are forked.
-        remove_at_loss: files that the guardian removes if this process is lost.
+        at_loss: called in guardian or watcher if this process is lost, and here at the end.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LocalCrew:
         log_dir: str | None = None,
         keep: Sequence[int] = (),
         at_start: Callable[[], object] = lambda: None,
-        remove_at_loss: Sequence[str] = (),
+        at_loss: Callable[[], object] = lambda: None,
     ) -> None:
         self._at_start = at_start
         self._session, self._plan, self._node_plan = session, plan, node
@@ -64,7 +64,7 @@ class LocalCrew:
             grace=grace,
             listener=listener,
             tree=ProcessTree(),
-            remove_at_loss=remove_at_loss,
+            at_loss=at_loss,
         )
 
     @property

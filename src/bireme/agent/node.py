@@ -52,7 +52,7 @@ class NodeProcesses:
         grace: seconds between the stop signal and SIGKILL.
         listener: told what happens.
         tree: starts and kills processes.
-        remove_at_loss: files that the guardian removes if this process is lost.
+        at_loss: called in guardian or watcher if this process is lost, and here at the end.
 
     Attributes:
         killed: how many ranks had to be killed by SIGKILL.
@@ -68,12 +68,12 @@ class NodeProcesses:
         grace: float,
         listener: NodeEvents,
         tree: ProcessTree,
-        remove_at_loss: Sequence[str] = (),
+        at_loss: Callable[[], object] = lambda: None,
     ) -> None:
         self._loop, self._plan, self._listener = loop, plan, listener
         self._accelerator = accelerator
         self._tree = tree
-        self._remove_at_loss = tuple(remove_at_loss)
+        self._at_loss = at_loss
         self._ladder = Ladder(grace)
         self._timer: Timer | None = None
         self._guardian: Handle | None = None
@@ -128,7 +128,7 @@ class NodeProcesses:
 
     def _clean_up(self) -> None:
         """Remove the job's files; run by whichever of agent, watcher and guardian is left."""
-        remove_files(self._remove_at_loss)
+        self._at_loss()
         remove_flat_directory(self._plan.error_dir)
 
     # -- commands ---------------------------------------------------------------------
@@ -291,15 +291,6 @@ def _read_text(path: str) -> str:
             return file.read(1 << 20) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
     except OSError:
         return ""
-
-
-def remove_files(paths: Sequence[str]) -> None:
-    """Remove files that may not exist."""
-    for path in paths:
-        try:
-            os.unlink(path)
-        except OSError:
-            pass
 
 
 def remove_flat_directory(path: str) -> None:

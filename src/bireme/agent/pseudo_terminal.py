@@ -7,8 +7,8 @@ import os
 import termios
 from struct import pack
 
-_OUTPUT, _LOCAL = 1, 3
-"""Places in the list of `termios.tcgetattr`."""
+_OUTPUT = 1
+"""The place of the modes of output in the list of `termios.tcgetattr`."""
 
 
 def open_pair(size: os.terminal_size) -> tuple[int, int]:
@@ -20,7 +20,6 @@ def open_pair(size: os.terminal_size) -> tuple[int, int]:
     read_fd, write_fd = os.openpty()
     modes = termios.tcgetattr(write_fd)
     modes[_OUTPUT] &= ~termios.OPOST  # our own terminal adds the carriage returns
-    modes[_LOCAL] &= ~termios.ECHO
     termios.tcsetattr(write_fd, termios.TCSANOW, modes)
     resize(read_fd, size)
     return read_fd, write_fd

@@ -81,54 +81,25 @@ def over_stdio(environ: Mapping[str, str]) -> int:
     os.dup2(null, 0)
     os.dup2(2, 1)
     os.close(null)
-    return serve(read_fd, write_fd, environ)
+    return _serve(RemoteAgent(Machine(), read_fd, write_fd, environ))
 
 
 def over_dial(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
     """Connect to the runner that the arguments ``ADDRESSES PORT VARIABLE [NAME]`` describe, and serve it."""
-    from bireme.agent.connect import connect
+    from bireme.agent.connect import close_what_leaked, connect
 
-    _close_what_leaked(environ)
+    close_what_leaked(environ)
     addresses, port, variable, *name = arguments
     try:
         made = connect(addresses.split(","), int(port), variable, environ, "".join(name))
     except BiremeError as error:
         sys.stderr.write(f"bireme: {error}\n")
         return error.code
-    return serve(made.fd, made.fd, environ, made.transport, made.early)
+    return _serve(RemoteAgent(Machine(), made.fd, made.fd, environ, made.transport, made.early))
 
 
-def _close_what_leaked(environ: Mapping[str, str]) -> None:
-    """Close descriptors that hydra leaks into its children, which would keep ``mpiexec`` from ending.
-
-    Keeps the one for PMI: once that is closed, hydra's proxy reads its end in a loop and uses a whole core.
-    """
-    kept = environ.get("PMI_FD", "")
-    spared = int(kept) if kept.isdigit() and int(kept) >= 3 else 2
-    os.closerange(3, spared)
-    os.closerange(spared + 1, 1 << 16)
-    if spared > 2 and os.path.exists(
-        f"/proc/self/fd/{spared}"
-    ):  # otherwise the variable is a leftover of an outer launcher
-        os.set_inheritable(spared, False)
-
-
-def serve(
-    read_fd: int, write_fd: int, environ: Mapping[str, str], transport: Transport | None = None, early: bytes = b""
-) -> int:
-    """Serve one runner over these descriptors until it releases the agent.
-
-    Args:
-        read_fd: the channel's descriptor to read from.
-        write_fd: the one to write to.
-        environ: this process's environment.
-        transport: protects the channel; ``None``: the descriptors are protected already.
-        early: bytes of the channel that were received already, decoded.
-
-    Returns:
-        0; exit codes of ranks are sent over the channel.
-    """
-    agent = RemoteAgent(Machine(), read_fd, write_fd, environ, transport, early)
+def _serve(agent: RemoteAgent) -> int:
+    """Serve the runner until it releases the agent; return 0, as exit codes of ranks are sent over the channel."""
     try:
         agent.run()
     finally:
@@ -154,8 +125,8 @@ class RemoteAgent:
         read_fd: int,
         write_fd: int,
         environ: Mapping[str, str],
-        transport: Transport | None,
-        early: bytes,
+        transport: Transport | None = None,
+        early: bytes = b"",
     ) -> None:
         self._machine, self._environ = machine, environ
         self._loop = machine.loop()

@@ -44,7 +44,7 @@ def carry_out(parsed: Parsed) -> int:
         return OK
     if not options["world_info"]:
         raise BadInputError("--world_info is missing", hint="python -m bireme.agent --help shows the options")
-    from bireme.launch import one_machine
+    from bireme.launch import by_hand
     from bireme.planning.world import decode_world_info
 
     world = decode_world_info(options["world_info"])
@@ -52,6 +52,6 @@ def carry_out(parsed: Parsed) -> int:
     if spec.elastic:  # ELASTIC_RUN_ID is a variable of DeepSpeed's launcher
         first = next(iter(world)) if len(world) > 1 else None
         spec = spec.replace(run_id=os.environ.get("ELASTIC_RUN_ID", "bireme"), master_addr=spec.master_addr or first)
-    outcome = one_machine.run_by_hand(spec, os.environ, world, options["node_rank"], options["save_pid"] or None)
+    outcome = by_hand.run(spec, os.environ, world, options["node_rank"], options["save_pid"] or None)
     report(outcome)
     return outcome.exit_code

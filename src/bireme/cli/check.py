@@ -15,6 +15,9 @@ from bireme.options.table import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bireme.control.messages import Hello
     from bireme.job import JobSpec
     from bireme.launch.placement import Agents, NativeRanks
 
@@ -39,15 +42,25 @@ def main(argv: list[str]) -> int:
 
 def _check_nodes(spec: JobSpec, place: Agents | NativeRanks) -> int:
     """Check nodes through agents; return 0 if all are fit, else 1."""
-    from bireme.cluster import preflight_report
     from bireme.cluster.preflight import preflight
 
     found = preflight(spec, os.environ, place.nodes, place.launcher)
     if found.outcome.exit_code != OK:
         report(found.outcome)
         return 1
-    show(printable(preflight_report.inventory({answer.name: answer.facts for answer in found.answers if answer.facts})))
+    show(printable(_inventory({answer.name: answer.facts for answer in found.answers if answer.facts})))
     return OK
+
+
+def _inventory(facts: Mapping[str, Hello]) -> str:
+    """A table of the nodes and their resources, one line for each; ``facts``: by the nodes' names in the pool."""
+    rows = []
+    for name, hello in facts.items():
+        slots = "cpu" if hello.accelerator == "cpu" else f"{hello.accelerator} {','.join(hello.slots)}"
+        rows.append((name, hello.hostname, slots, f"{hello.cores} cores", f"Python {hello.python}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = ("  ".join(f"{word:{width}}" for word, width in zip(row, widths, strict=True)) for row in rows)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def _check_here(spec: JobSpec) -> int:

@@ -1,4 +1,7 @@
-"""Decides the default of ``--python``: the Python of the active environment, if Bireme is installed in another one."""
+"""Decides the default of ``--python``: torchrun's variable ``PYTHON_EXEC``, or the Python of the active environment.
+
+The second counts if Bireme is installed in another environment.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def in_active_environment(parsed: Parsed, environ: Mapping[str, str]) -> Parsed:
-    """Add ``--python`` for the active environment to a command line, if Bireme is installed in another one."""
+    """Add ``--python`` to a command line for ``PYTHON_EXEC``, or for an active environment without Bireme."""
     options = parsed.options
-    if (
-        options.get("python")
-        or options.get("venv_script")
-        or not ("VIRTUAL_ENV" in environ or "CONDA_PREFIX" in environ)
-    ):
+    if options.get("python") or options.get("venv_script"):
+        return parsed
+    if named := environ.get("PYTHON_EXEC"):
+        return parsed.replace(options={**options, "python": named})
+    if "VIRTUAL_ENV" not in environ and "CONDA_PREFIX" not in environ:
         return parsed
     from bireme.resources.active_environment import active_prefix, other_python
 

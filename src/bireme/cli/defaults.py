@@ -41,6 +41,8 @@ _KNOWN = ("compute_environment", "distributed_type", "main_training_function", "
 _PLAIN = ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_XPU", "MULTI_NPU")
 """The values of ``distributed_type`` that ask for nothing but one rank for each device."""
 
+_EXPECTED = "give a file of `accelerate config`"
+
 
 def parse_run(groups: Groups, argv: Sequence[str], environ: Mapping[str, str]) -> Parsed:
     """Parse a command line of ``bireme run``, with the options that variables and a configuration file add.
@@ -108,17 +110,34 @@ def _of_file(path: str) -> Iterator[str]:
 
 
 def _pairs(path: str) -> Iterator[tuple[str, str]]:
-    """The pairs of a YAML file with one ``key: value`` on each line, also those of its sections."""
+    """The pairs of a JSON file, or of a YAML file with one ``key: value`` on each line; also those of its sections."""
     from bireme.resources.hostfile import numbered_lines, read_text
 
-    for number, line in numbered_lines(read_text(path, "--config_file")):
+    whole = read_text(path, "--config_file")
+    if whole.lstrip().startswith("{"):
+        yield from _of_json(whole, path)
+        return
+    for number, line in numbered_lines(whole):
         text = line.partition(" #")[0].strip()
         if not text or text.startswith(("#", "---")):
             continue
         key, colon, value = text.partition(":")
         if not colon or " " in key:
-            raise BadInputError(
-                "expected key: value", hint="give a file of `accelerate config`", where=f"{path}:{number}"
-            )
+            raise BadInputError("expected key: value", hint=_EXPECTED, where=f"{path}:{number}")
         value = value.strip().strip("'\"")
         yield key, "" if value in ("null", "~", "{}", "None") else value
+
+
+def _of_json(text: str, path: str) -> Iterator[tuple[str, str]]:
+    import json
+
+    try:
+        items = list(json.loads(text).items())
+    except ValueError as error:
+        raise BadInputError(f"not JSON: {error}", hint=_EXPECTED, where=path) from None
+    while items:
+        key, value = items.pop(0)
+        if isinstance(value, dict):
+            items[:0] = value.items()
+        else:
+            yield key, "" if value in (None, []) else str(value)

@@ -99,10 +99,8 @@ class Pace:
         return f"{words}, about {duration(mean * tuning_left / self._widest)}"
 
 
-class Lines:
+class Lines(Silent):
     """Prints a line on stdout for each event."""
-
-    interval = 0.0
 
     def __init__(self, tuning: Tuning) -> None:
         self._pace = Pace(tuning)
@@ -113,13 +111,7 @@ class Lines:
         _print(f"{name} starts on {reservation.include()}")
 
     def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
-        """Show that an experiment has ended.
-
-        Args:
-            name: the experiment's name.
-            result: its result.
-            again: seconds until it is started again; None if it is not.
-        """
+        """Show that an experiment has ended."""
         self._pace.ended(name, result)
         left = self._pace.left
         _print(f"{_end_line(self._pace.tuning, name, result, again=again)}{f' ({left})' if left else ''}")
@@ -129,14 +121,8 @@ class Lines:
         if text:
             _print(text)
 
-    def tick(self) -> None:
-        """Refresh the display."""
 
-    def close(self) -> None:
-        """End the display."""
-
-
-class Live:
+class Live(Silent):
     """Prints the lines of `Lines`, and below them a live display of running experiments, best result and work left.
 
     The cursor is hidden from the first `tick` to `close`, which the study calls before a signal can end this process.
@@ -157,13 +143,7 @@ class Live:
         self.tick()
 
     def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
-        """Show that an experiment has ended.
-
-        Args:
-            name: the experiment's name.
-            result: its result.
-            again: seconds until it is started again; None if it is not.
-        """
+        """Show that an experiment has ended."""
         self._pace.ended(name, result)
         self._line(_end_line(self._pace.tuning, name, result, again=again), "" if result.cause == "ok" else "yellow")
 

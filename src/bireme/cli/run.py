@@ -43,7 +43,7 @@ def carry_out(parsed: Parsed) -> int:
 
         show(run_help(everything=parsed.options["help_all"]))
         return OK
-    if "VIRTUAL_ENV" in os.environ or "CONDA_PREFIX" in os.environ:
+    if any(name in os.environ for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON_EXEC")):
         from bireme.cli.default_python import in_active_environment
 
         parsed = in_active_environment(parsed, os.environ)

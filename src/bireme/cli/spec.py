@@ -7,7 +7,7 @@ from bireme.errors import BadInputError
 from bireme.job import DEFAULT_ELASTIC_RESTARTS, JobSpec, Program
 from bireme.options import conflicts
 from bireme.options.other_launchers import TORCHRUN
-from bireme.options.table import GROUPS, fields
+from bireme.options.table import fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def tuning_width(options: dict[str, Any]) -> tuple[int | None, int | None]:
 def _fields(options: dict[str, Any]) -> dict[str, Any]:
     """The fields of the job that options set; the others keep their defaults."""
     found: dict[str, Any] = {}
-    for option, field in fields(GROUPS):
+    for option, field in fields():
         value = options.get(option.dest)
         if option.kind == "flag":
             if value:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import signal
 
 from bireme.agent.crew_interface import Crew
-from bireme.cluster import preflight_report
 from bireme.cluster.agent_connector import AgentConnector
 from bireme.cluster.agent_handle import AgentHandle
-from bireme.cluster.bootstrap import AT_ONCE, Bootstrap
+from bireme.cluster.bootstrap import AT_ONCE, Bootstrap, complaint
 from bireme.cluster.fault_attribution import attribute_losses
 from bireme.cluster.heartbeat import Heartbeat
 from bireme.cluster.launcher_process import LauncherProcess
@@ -141,7 +140,7 @@ class AgentCrew(Crew):
             self._leave()
 
     def _complain(self, bad: Sequence[AgentHandle], total: int) -> None:
-        note = preflight_report.complaint(bad, total)
+        note = complaint(bad, total)
         self._session.trouble("unfit", note, self._session.loop.now(), tuple(member.name for member in bad))
 
     # -- what agents send ------------------------------------------------------------------------

@@ -10,13 +10,12 @@ import re
 from functools import partial
 
 import bireme
-from bireme.cluster.launcher_advice import advice
 from bireme.control.silence import BEATS, Silence
 from bireme.errors import BadInputError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
@@ -31,6 +30,10 @@ _ANSWER_WAIT = 30.0
 _TICK = 0.001
 _WORDS_WAIT = 1.0
 """Seconds to wait for more lines of a launcher process about a node that it could not reach."""
+_ADVICE = {
+    "account is currently not available": "that user's login shell runs no commands: name another user, as USER@NODE",
+}
+"""What to do about messages of launchers and login shells (this one: nologin) that do not say so themselves."""
 
 
 class Bootstrap:
@@ -156,10 +159,15 @@ class Bootstrap:
         noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
-        lines = [line.removeprefix(f"{member.name}: ") for line in said or noise if line.strip(" -=")]
+        lines = [line.removeprefix(f"{member.name}: ") for line in (*said, *noise) if line.strip(" -=")]
         if lines:
             return [*lines[-8:], *advice(lines)]
-        return [f"{self._cluster_job.launch.backend.NAME} ended with exit code {code}"]
+        name = self._cluster_job.launch.backend.NAME
+        silent_shell = name == "ssh" and code not in (0, 255)  # 255: ssh itself has failed
+        return [
+            f"{name} ended with exit code {code}",
+            *((f"the login shell there has printed nothing: try ssh {member.name} true",) if silent_shell else ()),
+        ]
 
     def on_launcher_line(self, index: int, line: str) -> None:
         """Look for an unreachable node in a line of stderr: one process for all nodes may keep running without it."""
@@ -172,3 +180,25 @@ class Bootstrap:
     def _unreachable(self, member: AgentHandle, index: int) -> None:
         if member.state == "connecting":
             self.fail(member, self.why(member, index, 0))
+
+
+def complaint(bad: Sequence[AgentHandle], total: int) -> str:
+    """The unfit nodes and their problems, as an error message.
+
+    Args:
+        bad: the agents of the unfit nodes.
+        total: how many nodes the job has.
+    """
+    lines = [f"{len(bad)} of {total} node{'' if total == 1 else 's'} cannot run the job:"]
+    width = max(len(member.name) for member in bad)
+    for member in bad:
+        said = member.problems or [member.hint]
+        for place, problem in enumerate(line for text in said for line in text.splitlines()):
+            lines.append(f"  {member.name if not place else '':{width}}  {problem.strip()}")
+    return "\n".join(lines)
+
+
+def advice(lines: Iterable[str]) -> list[str]:
+    """What to do about the printed lines; nothing if they are not known, or say so themselves."""
+    text = "\n".join(lines).lower()
+    return [what for sign, what in _ADVICE.items() if sign in text]

@@ -91,7 +91,7 @@ def command(
     if not backend.starts_ranks:
         hint = "use --launcher openmpi, mpich, impi, mvapich or slurm"
         raise BadInputError(f"{launcher} cannot start ranks itself", hint=hint, where="--native_ranks")
-    world = nodes.world("--native_ranks")
+    world = nodes.world(spec, "--native_ranks")
     names = agent_launch.what_travels(spec, environ).variables
     launch = base.LaunchPlan(
         hosts=tuple(base.HostLaunch(name=entry.name, user=entry.user, port=entry.port) for entry in nodes.entries),

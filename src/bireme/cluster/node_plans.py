@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 
-from bireme.cluster import preflight_report
 from bireme.errors import BadInputError
 from bireme.planning.start import start_plan
-from bireme.planning.start_facts import JobFacts
+from bireme.planning.start_facts import JobFacts, NodeFacts
 from bireme.resources import devices
 
 TYPE_CHECKING = False
@@ -50,6 +49,20 @@ def node_plans(
         master_addr=master_addr,
         master_port=spec.master_port or first.hello.port,
     )
-    nodes = {member.name: preflight_report.node_facts(member, job.job_id) for member in members}
+    nodes = {member.name: _facts(member, job.job_id) for member in members}
     plan = start_plan(spec, active, job, nodes)
     return plan, dict(zip(active, plan.nodes, strict=True))
+
+
+def _facts(member: AgentHandle, job_id: str) -> NodeFacts:
+    """The facts about a node that the plan needs, from its agent's hello."""
+    hello = member.hello
+    return NodeFacts(
+        hostname=hello.hostname,
+        interpreter=hello.interpreter,
+        cwd=os.getcwd(),
+        cores=hello.cores,
+        error_dir=os.path.join(hello.temporary, f"bireme-{job_id}"),
+        bound=hello.bound,
+        omp_threads_set=hello.omp_threads_set,
+    )

@@ -56,20 +56,26 @@ class Nodes(Value):
         """The names of the nodes."""
         return tuple(entry.name for entry in self.entries)
 
-    def world(self, where: str = "") -> Pool:
-        """The slots of every node, for a job that cannot ask the nodes; ``where``: the option that needs them.
+    def world(self, spec: JobSpec, where: str = "") -> Pool:
+        """The slots of every node, for a job that cannot ask the nodes: those declared, or the scheduler's tasks.
+
+        Args:
+            spec: the job.
+            where: the option that needs them.
 
         Raises:
             BadInputError: the slots of a node are not declared.
         """
-        world: Pool = {}
-        for name in self.names:
-            declared = self.slots[name]
-            if declared is None:
+        known: Pool = {}
+        for entry in self.entries:
+            declared = self.slots[entry.name]
+            if declared is None and not entry.tasks:
                 hint = "add slots=N to its line in the hostfile, or :N to its name in --hosts"
-                raise BadInputError(f"no number of slots declared for {name}", hint=hint, where=where)
-            world[name] = declared
-        return world
+                if self.pool.scheduler:
+                    hint = f"ask the scheduler for tasks, or name the nodes: --hosts {entry.name}:N,…"
+                raise BadInputError(f"no number of slots declared for {entry.name}", hint=hint, where=where)
+            known[entry.name] = tuple(map(str, range(entry.tasks))) if declared is None else declared
+        return self.active(spec, known)
 
     def active(self, spec: JobSpec, known: Pool) -> Pool:
         """Apply the job's filters to the nodes that have answered; where all slots are declared, `select` did.

@@ -276,9 +276,7 @@ class Experiments:
         if any(written.get(key) != value for key, value in identity.items()):
             return None
         self.add(exp)
-        result = self.judge(
-            exp["name"], End(exit_code=code, report=report, began=0.0, seconds=float(seconds), stopped=False)
-        )
+        result = self.judge(exp["name"], End(exit_code=code, report=report, seconds=float(seconds), stopped=False))
         return result if result.counts and result.cause != "no metric" else None
 
     def _of_deepspeed(

@@ -1,4 +1,4 @@
-"""Runs a job on this machine, or one node's part of a job started by hand: finds its resources, plans, runs."""
+"""Runs a job on this machine: finds its resources, plans, runs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,6 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
     Raises:
         BadInputError: the job cannot run as described.
     """
-    _check_working_directory()
     found = devices.discover(spec.accelerator, environ)
     filtered = bool(spec.include or spec.exclude)
     notes: tuple[str, ...] = ()
@@ -92,32 +91,20 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
         notes = (declared.note,)
         active = {declared.name: devices.remote_slots(found, declared.slots)}
     else:
-        active, notes = _slots_left(spec, found, HOST if declared is None else declared.name)
+        active, notes = slots_left(spec, found, HOST if declared is None else declared.name)
     (host,) = active
     lease, note = (lease_named_port(spec.master_port), "") if spec.master_port else lease_port()
     said = [("info", text) for text in (*notes, note) if text]
     try:
-        _check_address(spec.master_addr, said)
+        check_address(spec.master_addr, said)
         is_declared = declared is not None and declared.slots is not None
-        return _prepare_node(
-            spec, environ, active, host, found.accelerator, lease.port, lease, said, declared=is_declared
-        )
+        return prepare_node(spec, environ, active, host, found.accelerator, lease, said, declared=is_declared)
     except BaseException:
         lease.close()
         raise
 
 
-def own_slots(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The slots of this machine that a job may use.
-
-    Raises:
-        BadInputError: a filter or ``--num_gpus`` asks for slots that this machine does not have.
-    """
-    active, _ = _slots_left(spec, devices.discover(spec.accelerator, environ), HOST)
-    return active[HOST]
-
-
-def _slots_left(spec: JobSpec, found: devices.Devices, name: str) -> tuple[Pool, tuple[str, ...]]:
+def slots_left(spec: JobSpec, found: devices.Devices, name: str) -> tuple[Pool, tuple[str, ...]]:
     """The slots that filters and ``--num_gpus`` leave of this machine, and messages; ``name``: its name in the pool."""
     slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=bool(spec.include or spec.exclude))
     if slots and not spec.include and not spec.exclude:
@@ -150,46 +137,33 @@ def plan(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = 
     return prepared.plan
 
 
-def prepare_by_hand(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:
-    """Make the plan of one node of a job whose nodes and slots are given, as for DeepSpeed's per-node launcher.
-
-    Args:
-        spec: the job.
-        environ: the environment.
-        world: the slots of every node.
-        node_rank: the number of this node, from 0.
-
-    Raises:
-        BadInputError: the job cannot run as described, or there is no node of that number.
-    """
-    if not 0 <= node_rank < len(world):
-        raise BadInputError(
-            f"no such node: {node_rank} (the job has {len(world)})",
-            hint=f"expected 0 to {len(world) - 1}",
-            where="--node_rank",
-        )
-    _check_working_directory()
-    accelerator = devices.discover(spec.accelerator, environ).accelerator
-    host = list(world)[node_rank]
-    port = spec.master_port or DEFAULT_PORT
-    notes: list[tuple[str, str]] = []
-    if spec.by_hand:
-        _check_address(spec.master_addr, notes, first=node_rank == 0 and spec.rendezvous != "c10d", refuse=False)
-    return _prepare_node(spec, environ, world, host, accelerator, port, None, notes, declared=not spec.rendezvous)
-
-
-def _prepare_node(
+def prepare_node(
     spec: JobSpec,
     environ: Mapping[str, str],
     active: Pool,
     host: str,
     accelerator: str,
-    port: int,
     lease: PortLease | None,
     notes: list[tuple[str, str]],
     *,
     declared: bool,
 ) -> Prepared:
+    """Make the plan of this machine, whose devices are known.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        active: the slots of every node.
+        host: the name of this one.
+        accelerator: the kind of its devices.
+        lease: the lock of the rendezvous port; ``None``: this node does not choose the port.
+        notes: messages to show; further ones are added.
+        declared: whether the slots were declared, not found here.
+
+    Raises:
+        BadInputError: the job cannot run as described.
+    """
+    _check_working_directory()
     interpreter, environ = activation.interpreter(spec, environ)
     environ = _with_exports(spec, environ, notes)
     job = JobFacts(
@@ -199,7 +173,7 @@ def _prepare_node(
         explicit_accelerator=spec.accelerator != "auto",
         local_rank_flag=program.check(spec, environ, own_interpreter=activation.own_interpreter(spec)),
         master_addr=spec.master_addr or "127.0.0.1",
-        master_port=port,
+        master_port=lease.port if lease is not None else spec.master_port or DEFAULT_PORT,
     )
     ranks = len(active[host])
     node = node_facts(spec, environ, interpreter, ranks, job.job_id)
@@ -223,7 +197,7 @@ def _with_exports(spec: JobSpec, environ: Mapping[str, str], notes: list[tuple[s
     return {**environ, **found.chosen()}
 
 
-def _check_address(addr: str | None, notes: list[tuple[str, str]], *, first: bool = True, refuse: bool = True) -> None:
+def check_address(addr: str | None, notes: list[tuple[str, str]], *, first: bool = True, refuse: bool = True) -> None:
     """Check that the ranks of this machine can meet at an address that the user gave.
 
     Args:
@@ -271,56 +245,20 @@ def run(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = N
         BadInputError: the job cannot run as described; nothing was started.
     """
     name = HOST if declared is None else declared.name
-    return _at_fault(name, lambda: _run(spec, prepare(spec, environ, declared), os.getpid()))
+    return carry_out(spec, name, lambda: prepare(spec, environ, declared), os.getpid())
 
 
-def prepare_node(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:
-    """Make the plan of one node, as :func:`prepare_by_hand` does.
-
-    The plan of an elastic job starts PyTorch's agent, which starts the ranks.
+def carry_out(spec: JobSpec, name: str, prepare: Callable[[], Prepared], main_pid: int | None) -> Outcome:
+    """Run this machine's part, and name it as the node at fault if it is unfit or its agent is lost.
 
     Args:
         spec: the job.
-        environ: the environment.
-        world: the slots of every node.
-        node_rank: the number of this node, from 0.
-
-    Raises:
-        BadInputError: the job cannot run as described, or its Python does not have PyTorch, which it needs.
-    """
-    if not spec.elastic:
-        return prepare_by_hand(spec, environ, world, node_rank)
-    from bireme.launch.with_torch import interpreter_with_torch
-    from bireme.planning.torchrun import by_torchrun
-
-    interpreter = interpreter_with_torch(spec, environ)
-    prepared = prepare_by_hand(spec, environ, world, node_rank)
-    return prepared.replace(plan=by_torchrun(prepared.plan, spec, interpreter, len(world)))
-
-
-def run_by_hand(
-    spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int, main_pid: int | None
-) -> Outcome:
-    """Run one node's part of a job and wait for its end.
-
-    Args:
-        spec: the job.
-        environ: the environment.
-        world: the slots of every node.
-        node_rank: the number of this node, from 0.
+        name: this machine's name in the pool.
+        prepare: makes the plan.
         main_pid: the pid in the name of the pid file, with ``save_pid``.
-
-    Raises:
-        BadInputError: the job cannot run as described; nothing was started.
     """
-    prepared = prepare_node(spec, environ, world, node_rank)
-    return _at_fault(list(world)[node_rank], lambda: _run(spec, prepared, main_pid))
-
-
-def _at_fault(name: str, carry_out: Callable[[], Outcome]) -> Outcome:
-    """Run, and name this machine as the node at fault if it is unfit or its agent is lost."""
     try:
-        outcome = carry_out()
+        outcome = _run(spec, prepare(), main_pid)
     except UnfitError as error:
         error.hosts = (name,)
         raise
@@ -349,7 +287,7 @@ def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
                     log_dir=log_dir,
                     keep=prepared.lease.fds if prepared.lease is not None else (),
                     at_start=pid_file.create,
-                    remove_at_loss=(pid_file.path,) if pid_file.path is not None else (),
+                    at_loss=pid_file.remove,
                 ),
             )
     finally:

@@ -74,9 +74,9 @@ def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
         BadInputError: the pool cannot be read, filters leave nothing of it, or the job cannot run there.
     """
     if spec.rendezvous and _is_typed_on_each_node(spec, environ):
-        from bireme.launch import typed_on_each_node
+        from bireme.launch import by_hand
 
-        return ByHand(*typed_on_each_node.part(spec, environ))
+        return ByHand(*by_hand.as_for_torchrun(spec, environ))
     if spec.elastic and not spec.by_hand:
         return Epochs()
     return _on_nodes(spec, environ)
@@ -105,7 +105,7 @@ def _on_nodes(spec: JobSpec, environ: Mapping[str, str]) -> ThisMachine | ByHand
 
     nodes = node_selection.select(spec, pool)
     if spec.by_hand:
-        world = nodes.world()
+        world = nodes.world(spec)
         assert spec.node_rank is not None
         run_id = spec.run_id or (environ.get("ELASTIC_RUN_ID", "bireme") if spec.elastic else "")
         addressed = spec.replace(master_addr=spec.master_addr or nodes.names[0], run_id=run_id)
@@ -158,8 +158,9 @@ def run(spec: JobSpec, environ: Mapping[str, str], place: Placement) -> Outcome:
     if isinstance(place, ThisMachine):
         return one_machine.run(spec, environ, place.declared)
     if isinstance(place, ByHand):
-        main_pid = os.getpid() if spec.save_pid else None
-        return one_machine.run_by_hand(place.spec, environ, place.world, place.node_rank, main_pid)
+        from bireme.launch import by_hand
+
+        return by_hand.run(place.spec, environ, place.world, place.node_rank, os.getpid())
     if isinstance(place, NativeRanks):
         from bireme.cluster import native_ranks
 
@@ -187,7 +188,9 @@ def preview(spec: JobSpec, environ: Mapping[str, str]) -> tuple[Sketch, Launcher
     if isinstance(place, ThisMachine):
         return Sketch.of(one_machine.plan(spec, environ, place.declared)), None
     if isinstance(place, ByHand):
-        return Sketch.of(one_machine.prepare_node(place.spec, environ, place.world, place.node_rank).plan), None
+        from bireme.launch import by_hand
+
+        return Sketch.of(by_hand.prepare(place.spec, environ, place.world, place.node_rank).plan), None
     from bireme.cluster import agent_launch, many_nodes
 
     sketch = many_nodes.plan(spec, place.nodes)

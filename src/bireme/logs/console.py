@@ -165,22 +165,11 @@ class Console:
         """
         if _LEVELS[level] >= self._level:
             lines = "".join(f"bireme: {line}\n" for line in printable(text).splitlines())
-            self.write_lines(lines, over_echo=over_echo, colour=self._colours.get(level, ""))
-
-    def write_lines(self, text: str, stream: int = ERR, *, over_echo: bool = False, colour: str = "") -> None:
-        """Write whole lines of our own.
-
-        Args:
-            text: the lines, each with its newline.
-            stream: `OUT` or `ERR`.
-            over_echo: whether a terminal has just shown ``^C``, which the text replaces.
-            colour: the colour on a terminal; "": none.
-        """
-        sink = self._sinks[stream]
-        start = "\n" if self._open.get(sink) is not None else "\r" if over_echo and sink.terminal else ""
-        self._open[sink] = None
-        text = printable(text)
-        self._write_above(sink, (start + (coloured(text, colour) if sink.terminal else text)).encode())
+            sink = self._sinks[ERR]
+            start = "\n" if self._open.get(sink) is not None else "\r" if over_echo and sink.terminal else ""
+            self._open[sink] = None
+            shown = coloured(lines, self._colours.get(level, "")) if sink.terminal else lines
+            self._write_above(sink, (start + shown).encode())
 
     def when_drained(self, callback: Callable[[], None]) -> None:
         """Call back once everything was written, or can no longer be written."""

@@ -79,11 +79,6 @@ class LineCutter:
         self._shown = 0  # bytes of the current line that were shown already
         self._torn = False  # the current line was cut: its next piece is labelled as such
 
-    @property
-    def resting(self) -> bool:
-        """Whether an unfinished line is waiting to be shown."""
-        return bool(self._rest)
-
     def take_back(self) -> None:
         """Forget the unfinished line, whether it was shown or not: a bar takes its place."""
         self._rest, self._shown, self._torn = b"", 0, False

@@ -183,7 +183,7 @@ def of_options(options: Mapping[str, Any]) -> set[str]:
 def of_job(spec: JobSpec) -> set[str]:
     """The options that describe this job on a command line."""
     used = set()
-    for option, field in fields(GROUPS):
+    for option, field in fields():
         value = getattr(spec, field)
         if option.kind == "flag":
             if value == option.sets:

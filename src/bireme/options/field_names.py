@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from bireme.errors import BadInputError
-from bireme.options.table import GROUPS, fields
+from bireme.options.table import fields
 
 _OF_PROGRAM = {"module": 'kind="module"', "no_python": 'kind="exec"'}
 """Options that set a field of `Program`, not of `JobSpec`."""
@@ -24,7 +24,7 @@ def _named(text: str) -> str:
 
 
 def _field(name: str) -> str:
-    for option, field in fields(GROUPS):
+    for option, field in fields():
         if option.dest == name:
             return field if option.kind != "flag" or option.sets is True else f"{field}={option.sets!r}"
     return _OF_PROGRAM.get(name, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
-from bireme.options.table import GROUPS, fields
+from bireme.options.table import fields
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "str": str,
@@ -37,7 +37,7 @@ def check(spec: object) -> None:
         if not isinstance(word, str):
             raise TypeError(f"program: expected words of type str, not {word!r}")
     _among(program.kind, ("script", "module", "exec"), "program.kind")
-    for option, field in fields(GROUPS):
+    for option, field in fields():
         if option.choices:
             _among(getattr(spec, field), option.choices, field)
 

@@ -307,7 +307,7 @@ def select(command: str) -> Groups:
     return {title: options for title, options in chosen.items() if options}
 
 
-def fields(groups: Groups) -> list[tuple[Option, str]]:
+def fields() -> list[tuple[Option, str]]:
     """The options that set a field of the job, each with the name of that field."""
-    pairs = [(option, option.field or option.dest) for options in groups.values() for option in options]
+    pairs = [(option, option.field or option.dest) for options in GROUPS.values() for option in options]
     return [(option, field) for option, field in pairs if field in job.JobSpec._fields]

@@ -108,17 +108,14 @@ def parse_hostfile(text: str, path: str) -> tuple[HostEntry, ...]:
     return tuple(entries)
 
 
-def parse_hosts(text: str, *, where: str = "--hosts") -> tuple[HostEntry, ...]:
-    """Parse a list of hosts in one word, ``HOST[:SLOTS],…``; returns the hosts, in order.
-
-    Args:
-        text: the list.
-        where: the option that has it as its value, for errors.
+def parse_hosts(text: str) -> tuple[HostEntry, ...]:
+    """Parse the value of ``--hosts``, ``HOST[:SLOTS],…``; returns the hosts, in order.
 
     Raises:
         BadInputError: the list is malformed, or names a host twice.
     """
     entries: list[HostEntry] = []
+    where = "--hosts"
     for piece in split_outside_brackets(text):
         host, slots = _and_slots(piece.strip(), where)
         user, names = _hosts(host, where, "hosts are separated by commas, as in node[1-4]:8,other:2")

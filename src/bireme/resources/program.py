@@ -99,6 +99,8 @@ def _instead(path: str, environ: Mapping[str, str], *, shared: bool) -> str:
     if os.path.isfile(f"{path}.py"):
         return f"did you mean {path}.py?"
     command = find_executable(path, environ) if os.sep not in path else ""
+    if command and path.startswith("python"):
+        return f"leave out {path}: a script is run by Python; --python chooses which"
     if command:
         return f"to run the program {command}, type --no_python {path}"
     return "put options of bireme before the script; use --no_python to run a command, -m to run a module"

@@ -61,7 +61,6 @@ class End(Value):
     Attributes:
         exit_code: its exit code; 128 + n for signal n.
         report: what its ``--report`` wrote; None if it was killed before.
-        began: its start, in seconds since the epoch.
         seconds: its wall time.
         stopped: whether the tuner stopped it.
         enough: whether it was ended because it had measured what it was started for.
@@ -69,7 +68,6 @@ class End(Value):
 
     exit_code: int
     report: Mapping[str, object] | None
-    began: float
     seconds: float
     stopped: bool
     enough: bool = False
@@ -99,7 +97,7 @@ class Experiment:
     ) -> None:
         self._loop, self._request, self._on_end = loop, request, on_end
         self._keep, self._files_limit = keep, files_limit
-        self._began, self._begin = time.time(), time.monotonic()
+        self._begin = time.monotonic()
         self._code = 128 + signal.SIGKILL
         self._stopped = self._enough = False
         self._last_resort: Timer | None = None
@@ -190,7 +188,6 @@ class Experiment:
         end = End(
             exit_code=self._code,
             report=read_report(self._request.report),
-            began=self._began,
             seconds=time.monotonic() - self._begin,
             stopped=self._stopped,
             enough=self._enough and not self._stopped,

@@ -135,14 +135,13 @@ class TuningSpace(Value):
             }
         return config
 
-    def profile_config(self, model_info_path: str, stage: int | None = None) -> dict[str, object]:
+    def profile_config(self, model_info_path: str) -> dict[str, object]:
         """The configuration of the profiling run, which finds the number of parameters and the activation memory.
 
         Args:
             model_info_path: where DeepSpeed writes them before it exits.
-            stage: the ZeRO stage to run it in; None: the highest of the space, which needs the least memory.
         """
-        stage = max(self.stages) if stage is None else stage
+        stage = max(self.stages)  # it needs the least memory
         config = self._base(stage)
         for dimension in self.choices[stage]:
             _put(config, dimension.name.split("."), copy.deepcopy(dimension.choices[0]))

@@ -1,0 +1,136 @@
+"""Runs one node's part of a job whose command is typed on each node: with ``--no_ssh``, or as for torchrun.
+
+Under torchrun there is no list of nodes. Either the command has the number of the node (``--nnodes 2 --node_rank 0
+--master_addr A``), or PyTorch numbers the nodes (``--nnodes 2 --rdzv_endpoint A:P``). Every node has as many slots as
+this one. PyTorch's agent starts the ranks if it numbers the nodes, or if the job may be restarted: one node alone
+cannot restart the others.
+"""
+
+from __future__ import annotations
+
+from bireme.errors import BadInputError
+from bireme.launch import one_machine
+from bireme.process import activation
+from bireme.resources import devices
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bireme.job import JobSpec
+    from bireme.launch.one_machine import Prepared
+    from bireme.resources.pool import Pool
+    from bireme.result.outcome import Outcome
+
+
+def as_for_torchrun(spec: JobSpec, environ: Mapping[str, str]) -> tuple[JobSpec, Pool, int]:
+    """This node's part: the job as this node carries it out, the slots of all nodes, and the number of this one.
+
+    Raises:
+        BadInputError: a filter or ``--num_gpus`` asks for slots that this machine does not have, or there is no node
+            of that number.
+    """
+    active, _ = one_machine.slots_left(spec, devices.discover(spec.accelerator, environ), one_machine.HOST)
+    slots = active[one_machine.HOST]
+    least, most = (spec.min_nodes, spec.max_nodes) if spec.elastic else (spec.num_nodes, spec.num_nodes)
+    assert least is not None
+    spec = spec.replace(include="", exclude="", num_gpus=None, num_nodes=None, by_hand=True)
+    if spec.rendezvous == "static" and not spec.restarts:
+        number = spec.node_rank
+        if number is None or not 0 <= number < least:
+            raise BadInputError(f"no such node: {number}", hint=f"expected 0 to {least - 1}", where="--node_rank")
+        spec = spec.replace(run_id=spec.run_id or "none")  # the same on every node, and torchrun's default
+        return spec, {f"node{place}": slots for place in range(least)}, number
+    words = spec.torchrun_args if spec.log_dir is None else (*spec.torchrun_args, f"--log-dir={spec.log_dir}")
+    spec = spec.replace(
+        elastic=True,
+        min_nodes=least,
+        max_nodes=most,
+        run_id=spec.run_id or "bireme",
+        torchrun_args=words,
+        log_dir=None,
+        output="auto",
+        local_ranks=(),
+    )
+    return spec, active, 0
+
+
+def prepare(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:
+    """Make the plan of one node. The plan of an elastic job starts PyTorch's agent, which starts the ranks.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        world: the slots of every node.
+        node_rank: the number of this node, from 0.
+
+    Raises:
+        BadInputError: the job cannot run as described, there is no node of that number, or an elastic job's Python
+            does not have PyTorch.
+    """
+    if not 0 <= node_rank < len(world):
+        raise BadInputError(
+            f"no such node: {node_rank} (the job has {len(world)})",
+            hint=f"expected 0 to {len(world) - 1}",
+            where="--node_rank",
+        )
+    accelerator = devices.discover(spec.accelerator, environ).accelerator
+    host = list(world)[node_rank]
+    notes: list[tuple[str, str]] = []
+    if spec.by_hand:
+        first = node_rank == 0 and spec.rendezvous != "c10d"
+        one_machine.check_address(spec.master_addr, notes, first=first, refuse=False)
+    prepared = one_machine.prepare_node(
+        spec, environ, world, host, accelerator, None, notes, declared=not spec.rendezvous
+    )
+    if not spec.elastic:
+        return prepared
+    from bireme.planning.torchrun import by_torchrun
+
+    interpreter = _interpreter_with_torch(spec, environ)
+    return prepared.replace(plan=by_torchrun(prepared.plan, spec, interpreter, len(world)))
+
+
+# Does not import torch, which takes seconds, nor look in the working directory.
+_HAS_TORCH = (
+    "import sys; sys.path[:] = filter(None, sys.path); import importlib.util as u; sys.exit(not u.find_spec('torch'))"
+)
+
+
+def _interpreter_with_torch(spec: JobSpec, environ: Mapping[str, str]) -> str:
+    """The ranks' interpreter on this machine.
+
+    Raises:
+        BadInputError: it cannot be started, or does not have PyTorch.
+    """
+    import subprocess
+
+    interpreter, activated = activation.interpreter(spec, environ)
+    null = subprocess.DEVNULL
+    try:
+        status = subprocess.call(
+            (interpreter, "-c", _HAS_TORCH), env=dict(activated), stdin=null, stdout=null, stderr=null
+        )
+    except OSError as error:
+        raise BadInputError(f"cannot start {interpreter}: {error.strerror}") from None
+    if status:
+        what = f"elastic training with --no_ssh requires PyTorch, which {interpreter} does not have"
+        raise BadInputError(what, hint="install torch, or leave out --no_ssh")
+    return interpreter
+
+
+def run(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int, main_pid: int | None) -> Outcome:
+    """Run one node's part of a job and wait for its end.
+
+    Args:
+        spec: the job.
+        environ: the environment.
+        world: the slots of every node.
+        node_rank: the number of this node, from 0.
+        main_pid: the pid in the name of the pid file, with ``save_pid``.
+
+    Raises:
+        BadInputError: the job cannot run as described; nothing was started.
+    """
+    prepared = prepare(spec, environ, world, node_rank)
+    return one_machine.carry_out(spec, list(world)[node_rank], lambda: prepared, main_pid)
