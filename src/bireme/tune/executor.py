@@ -154,8 +154,8 @@ class Executor:
             self._start(start)
         return len(starts)
 
-    def stop(self, signum: int = signal.SIGTERM) -> None:
-        """End all experiments gracefully, and start no more.
+    def stop(self, signum: int = signal.SIGTERM) -> float:
+        """End all experiments gracefully, and start no more; return how many seconds they have for that.
 
         Ctrl+C (SIGINT) reaches the ranks as such, any other signal as SIGTERM. Python code that is interrupted tidies
         up: a rank that compiles an extension removes PyTorch's lock.
@@ -163,6 +163,7 @@ class Executor:
         self.stopping = True
         passed = signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM
         self._each(lambda experiment: experiment.stop(passed))
+        return max((experiment.grace for experiment in self._running.values()), default=0.0)
 
     def kill(self) -> None:
         """Kill all experiments at once, and start no more."""

@@ -183,8 +183,9 @@ class Study:
             self._executor.signal(signum)
         elif not self._signum:
             self._signum = signum
-            self._executor.stop(signum)
-            self._show(lambda watcher: watcher.note("stopping; the results of finished experiments are kept"))
+            seconds = self._executor.stop(signum)
+            wait = f" up to {seconds:g} s; Ctrl+C again kills;" if seconds else ""
+            self._show(lambda watcher: watcher.note(f"stopping;{wait} the results of finished experiments are kept"))
             self._fill()
         elif signum in (signal.SIGINT, signal.SIGQUIT):
             self._executor.kill()
