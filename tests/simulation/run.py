@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from typing import Any
 
 from bireme.agent import remote
@@ -80,6 +81,10 @@ class Run:
         self.asked: dict[str, float] = {}
         self.started_at: float | None = None
         self.faults = Faults(self)
+        self.received: Counter[int] = Counter()
+        self.host.on_thaw.append(self.overdue)
+        for node in self.nodes.values():
+            node.on_heal = self.overdue
 
     def unhurt(self, node: Node, *, seen_there: bool = False) -> bool:
         """Whether the runner still learns what happens to a node, and needs to: nothing has gone wrong before.
@@ -191,6 +196,14 @@ class Run:
             epoch = list(self.training.epochs.values())[-1]
             if any(rank.status != 0 for rank in epoch.ranks) or len(epoch.ranks) < epoch.world_size:
                 raise Violation("the job succeeded, but not each of its ranks")
+            for rank in epoch.ranks:
+                if self.received[rank.rank] != rank.written:
+                    raise Violation(f"{self.received[rank.rank]} of {rank.written} bytes of rank {rank.rank} arrived")
+            last = max(process.ended_at for rank in epoch.ranks for process in (rank, *rank.left))
+            if not disturbed and self.world.now > last + 2.0:
+                raise Violation(f"the job has ended only {self.world.now - last:.3f} s after its last process")
+        if any(end.out_of_memory for end in outcome.ends):
+            raise Violation("nothing ran out of memory")
 
     # -- what is observed in the real code -------------------------------------------------------------
 
@@ -206,6 +219,14 @@ class Run:
             self.nodes[member.name].given_up = False
             self.nodes[member.name].handle = member
         self.world.note(f"the runner starts the ranks on {[member.name for member in crew.members]}")
+        self.received.clear()
+        chunk = crew._session.chunk
+
+        def count(rank: int, number: int, data: bytes) -> None:
+            self.received[rank] += len(data)
+            chunk(rank, number, data)
+
+        crew._session.chunk = count  # type: ignore[method-assign]
 
     def silent(self, member: AgentHandle) -> None:
         """The runner has found that an agent is silent."""
@@ -216,6 +237,30 @@ class Run:
             raise Violation(f"{node.name} was given up as silent, but was heard {awake:.3f} s before")
         if awake > self.heartbeat * (1.25 + 0.25 * halts) + _SLACK and not self.truth.vague:
             raise Violation(f"the silence of {node.name} was noticed only after {awake:.3f} s")
+
+    def is_lost(self, member: AgentHandle) -> None:
+        """The runner has lost a node: what connects it to that node ends, and is not left to wait for it."""
+        guardian, begin = self.machine.guardians[-1], self.world.now
+
+        def look() -> None:
+            if self.process.awake(begin, self.world.now) < 1.0:
+                self.world.after(1.0, look)
+                return
+            ssh = guardian.workers.get(member.index)
+            if ssh is not None and ssh.status is None and self.process.alive:
+                raise Violation(f"the ssh to {member.name}, which was lost, does not end")
+
+        self.world.after(1.1, look)
+
+    def overdue(self) -> None:
+        """Every agent has noticed by now that it has not heard the runner for long."""
+        for node in self.nodes.values():
+            agent = node.agent
+            if agent is None or not agent.runs or self.truth.vague or agent.remote._cut or agent.remote._state == "new":
+                continue
+            awake, halts = agent.awake(agent.told, self.world.now), agent.halts(agent.told, self.world.now)
+            if awake > self.heartbeat * (1 + (1 + halts) / 16) + _SLACK:
+                raise Violation(f"{agent.name} has not heard the runner for {awake:.3f} s, and waits")
 
     def no_answer(self, member: AgentHandle) -> None:
         """The runner no longer waits for a node to answer."""
@@ -250,6 +295,7 @@ class Observed(AgentCrew):
             if reason.startswith("no sign of life"):
                 run.silent(member)
             run.nodes[member.name].given_up = True
+            run.is_lost(member)
         super()._lose(member, reason, when)
 
     def _start_ranks(self, *arguments: Any) -> None:
