@@ -20,10 +20,11 @@ kernel.close_all_but({keep[2], keep[0]})
 show(os.readlink("/proc/self/fd/0"))
 """
 LEAKED = """
-from bireme.agent.remote import _close_what_leaked
+from bireme.agent.connect import close_what_leaked
 for fd in range(3, 7):
     os.dup2(0, fd)
-_close_what_leaked({"PMI_FD": sys.argv[1]})
+close_what_leaked({"PMI_FD": sys.argv[1]})
+assert not any(os.get_inheritable(fd) for fd in range(3, 7) if os.path.exists(f"/proc/self/fd/{fd}"))
 show()
 """
 
