@@ -431,7 +431,7 @@ class AgentMachine(Machine):
 
 
 class SimulatedPreflight:
-    """The preflight of a simulated node; stands in for `bireme.agent.preflight.NodePreflight`."""
+    """The preflight of a simulated node; stands in for `bireme.agent.node_preflight.NodePreflight`."""
 
     def __init__(self, process: AgentProcess, environ: Mapping[str, str]) -> None:
         self._process, self.environ = process, environ
