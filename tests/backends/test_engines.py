@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,18 +126,19 @@ def test_ranks(any_jobs: EngineJobs) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("any_jobs", ["mvapich"], indirect=True)
 def test_native_ranks(any_jobs: EngineJobs) -> None:
+    """Where there is no MPI library: the others have `test_world_of_mpi`."""
     looks = any_jobs.look("--native_ranks", hosts=UNEVEN)
     assert places(looks) == PLACES
     assert [found["environ"]["RANK"] for found in looks] == [str(rank) for rank in range(RANKS)]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("any_jobs", ["impi", "openmpi5", "mpich5"], indirect=True)
 def test_world_of_mpi(any_jobs: EngineJobs) -> None:
     """By mpi4py and the engine's own library: its size, ranks and hosts are those of the environment protocol."""
     library = any_jobs.directory.parent / "lib"
-    if any_jobs.backend == "mvapich":
-        pytest.skip("the stand-in for mpirun_rsh has no MPI library")
     abi = "openmpi" if any_jobs.backend == "openmpi" else "mpich"
     options = ("--export", f"MPI4PY_MPIABI={abi}", "--export", f"LD_LIBRARY_PATH={library}", "--accelerator", "cuda")
     done = any_jobs.run("--native_ranks", *options, any_jobs.write("sees.py", MPI), hosts=UNEVEN)
@@ -176,13 +178,23 @@ def test_rank_fails(any_jobs: EngineJobs) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda signum: signum.name)
+def test_command_is_killed(any_jobs: EngineJobs) -> None:
+    process = any_jobs.scene("wait")
+    any_jobs.login.kill(process, signal.SIGKILL)
+    any_jobs.end(process)
+    any_jobs.clean()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("any_jobs", "signum"), [("mvapich", signal.SIGTERM), ("impi", signal.SIGINT)], indirect=["any_jobs"]
+)
 def test_command_is_signalled(any_jobs: EngineJobs, signum: signal.Signals) -> None:
+    """The engine gets no signal, the agents do the work: see ``tests/cluster/test_scenes.py``."""
     process = any_jobs.scene("wait")
     any_jobs.login.kill(process, signum)
     err = any_jobs.end(process)
-    if signum != signal.SIGKILL:
-        assert process.returncode == 128 + signum, err
+    assert process.returncode == 128 + signum, err
     any_jobs.clean()
 
 
@@ -200,7 +212,7 @@ def test_agent_is_killed(jobs: EngineJobs) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["poweroff", "cut"])
+@pytest.mark.parametrize(("jobs", "fault"), [("impi", "poweroff"), ("mvapich", "cut")], indirect=["jobs"])
 def test_node_is_lost(jobs: EngineJobs, fault: str) -> None:
     process = jobs.scene("wait")
     node = jobs.testbed["node2"]
@@ -229,11 +241,11 @@ def test_the_stand_in_knows_its_options() -> None:
         ["-np", "0", "true"],
         ["-np", "1", "h"],
     ):
-        done = subprocess.run([FAKE / "mpirun_rsh", *words], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, FAKE / "mpirun_rsh", *words], capture_output=True, text=True)
         assert done.returncode == 1, words
         assert "usage: mpirun_rsh" in done.stderr
     shown = subprocess.run(
-        [FAKE / "mpirun_rsh", "-np", "2", "-export", "-show", "a", "b", "X=secret", "prog", "it's"],
+        [sys.executable, FAKE / "mpirun_rsh", "-np", "2", "-export", "-show", "a", "b", "X=secret", "prog", "it's"],
         capture_output=True,
         text=True,
         env={**os.environ, "BIREME_TOKEN": "canary"},

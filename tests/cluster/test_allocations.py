@@ -248,8 +248,15 @@ def scheduler(shared: Path, name: str) -> dict[str, str]:
     }[name]
 
 
-@pytest.mark.parametrize("launcher", ["auto", "pdsh", "openmpi", "mpich"])
-@pytest.mark.parametrize("name", ["PBS", "LSF hostfile", "LSF list"])
+# MPI's own launchers look for such variables too.
+@pytest.mark.parametrize(
+    ("name", "launcher"),
+    [
+        *((name, launcher) for name in ("PBS", "LSF list") for launcher in ("auto", "openmpi", "mpich")),
+        ("LSF hostfile", "auto"),
+        ("LSF hostfile", "pdsh"),
+    ],
+)
 def test_other_schedulers(ssh_cluster: Testbed, shared_dir: Path, name: str, launcher: str) -> None:
     jobs = Jobs(ssh_cluster, launcher, shared_dir)
     looks = jobs.look(hosts="", env=scheduler(shared_dir, name))

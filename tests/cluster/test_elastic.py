@@ -136,25 +136,24 @@ def hosts_of(ranks: list[list[str]]) -> list[str]:
 
 
 def test_real_training_goes_on(elastic: Elastic) -> None:
-    """A node comes, then rank 0's node is lost: the loss goes on where it was."""
-    elastic.hostfile(NODES[:1])
+    """Rank 0's node is lost, and a spare with more slots takes its place: the loss goes on where it was.
+
+    With as few ranks as can be, for each costs some seconds of CPU time before its first step.
+    """
+    elastic.hostfile(NODES[:2], 1, 2)
     process = elastic.start(
-        *("--min_elastic_nodes", 1, "--max_elastic_nodes", 2),
+        *("--min_elastic_nodes", 1, "--max_elastic_nodes", 1),
         *(DIGITS, "--steps", 120, "--delay", 0.1, "--checkpoint", elastic.folder / "digits.pt"),
     )
-    elastic.wait(process, r"step   10 .* 1 ranks")
-    elastic.hostfile(NODES[:2])
-    elastic.wait(process, r"resumed at step \d+: 1 -> 2 ranks")
-    elastic.wait(process, r"loss .* 2 ranks")
+    elastic.wait(process, r"step   20 .* 1 ranks")
     elastic.testbed["node1"].poweroff()
-    elastic.wait(process, r"resumed at step \d+: 2 -> 1 ranks")
+    elastic.wait(process, r"resumed at step \d+: 1 -> 2 ranks")
     text = elastic.end(process)
     assert float(re.findall(r"test accuracy (\S+)", text)[0]) >= 0.9
-    resumed = [int(step) for step in re.findall(r"resumed at step (\d+)", text)]
+    (resumed,) = (int(step) for step in re.findall(r"resumed at step (\d+)", text))
     made = [int(step) for step in re.findall(r"step +(\d+)  loss", text)]
-    assert resumed == sorted(resumed)
     # a rank that is stopped between saving a step and saying so has made it all the same
-    assert {*made, *resumed} == set(range(10, 121, 10)) and len(made) <= 12 + 2, "what was saved is hardly made again"
+    assert {*made, resumed} == set(range(10, 121, 10)) and len(made) <= 12, "what was saved is not made again"
     assert "agent lost on node1" in text
 
 
@@ -274,7 +273,6 @@ def test_drained_and_called_back(elastic: Elastic) -> None:
 ATTACK = """
 import base64, os, pickle, socket, sys
 from datetime import timedelta
-from torch.distributed import TCPStore
 
 class Evil:
     def __reduce__(self):
@@ -282,6 +280,7 @@ class Evil:
 
 for place in sys.argv[2:]:
     host, port = place.split(",")
+    from torch.distributed import TCPStore  # which takes its time, and is not needed where nobody listens
     try:
         socket.create_connection((host, int(port)), 2).close()
         store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=3))
@@ -334,7 +333,7 @@ def held_up(elastic: Elastic) -> subprocess.Popen[bytes]:
     hold = f"""
     if [ "$(uname -n)" = node2 ]; then
         touch {elastic.folder}/held
-        while [ ! -e {elastic.folder}/free ]; do sleep 0.05; done
+        while [ ! -e {elastic.folder}/free ]; do sleep 0.5; done
     fi
     PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH
     """

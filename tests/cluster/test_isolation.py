@@ -12,8 +12,16 @@ from tests.run.test_isolated import RANK
 from tests.traps import Traps
 
 
-@pytest.mark.parametrize("path", [False, True], ids=["working directory", "PYTHONPATH"])
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize(
+    ("backend", "path"),
+    [
+        pytest.param(backend, path, id=f"{backend}-{'PYTHONPATH' if path else 'working directory'}")
+        for backend, path in (
+            *(("ssh", False), ("ssh", True), ("pdsh", True), ("openmpi", True)),
+            *(("openmpi", False), ("mpich", False), ("slurm", False), ("slurm", True)),
+        )
+    ],
+)
 def test_only_ranks_take_what_lies_there(request: pytest.FixtureRequest, backend: str, path: bool) -> None:
     """Agents are started there too (Slurm's, and that of the command's own machine), or with PYTHONPATH, or both."""
     jobs, traps, environ = arranged(request, backend, path)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from tests.cluster.basics import children, wait_until
 from tests.cluster.host import Host
 from tests.cluster.test_manners import halted
-from tests.cluster.test_scenes import parent
+from tests.cluster.test_scenes import cases, parent
 from tests.cluster.test_world import PROGRAM_OF, Jobs, backends, far
 from tests.conftest import PROGRAMS, guards_of, read_lines
 
@@ -91,10 +90,9 @@ def test_engine_is_killed(request: pytest.FixtureRequest, backend: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
 @pytest.mark.parametrize("which", ["watcher", "guardian"])
-def test_guardian_on_a_node_is_killed(request: pytest.FixtureRequest, backend: str, which: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_guardian_on_a_node_is_killed(request: pytest.FixtureRequest, which: str) -> None:
+    jobs = Jobs.on(request, "ssh")
     process = start(jobs)
     os.kill(guards(agent_of(jobs.testbed["node2"]))[which], signal.SIGKILL)
     assert "agent lost on node2" in end(jobs, process, 75)
@@ -122,8 +120,9 @@ def test_several_of_a_node_are_killed_at_once(request: pytest.FixtureRequest, se
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends("ssh", "openmpi", "slurm"))
-@pytest.mark.parametrize("which", ["watcher", "guardian"])
+@pytest.mark.parametrize(
+    ("which", "backend"), [("watcher", "ssh"), ("guardian", "ssh"), ("watcher", "openmpi"), ("guardian", "slurm")]
+)
 def test_guardian_of_the_engine_is_killed(request: pytest.FixtureRequest, backend: str, which: str) -> None:
     jobs = Jobs.on(request, backend)
     process = start(jobs)
@@ -132,12 +131,20 @@ def test_guardian_of_the_engine_is_killed(request: pytest.FixtureRequest, backen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends("ssh", "pdsh", "openmpi", "mpich", "slurm"))
-@pytest.mark.parametrize("which", ["watcher", "guardian", "engine"])
+@pytest.mark.parametrize(
+    ("which", "backend"),
+    [
+        ("watcher", "ssh"),
+        ("guardian", "ssh"),
+        ("engine", "ssh"),
+        ("engine", "pdsh"),
+        ("engine", "openmpi"),
+        ("engine", "mpich"),
+        ("guardian", "slurm"),  # when srun is killed, salloc above it ends with exit code 0, and that is said
+    ],
+)
 def test_engine_is_lost_while_it_connects(request: pytest.FixtureRequest, backend: str, which: str) -> None:
     """One node is a black hole, for which the others wait: not when this is lost."""
-    if (backend, which) == ("slurm", "engine"):
-        pytest.skip("salloc, above srun, then ends with exit code 0, and that is what is said")
     jobs = Jobs.on(request, backend)
     jobs.testbed["node2"].blackhole()
     process = jobs.start("--heartbeat", HEARTBEAT, SCENE, "wait")
@@ -154,9 +161,9 @@ def test_engine_is_lost_while_it_connects(request: pytest.FixtureRequest, backen
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT], ids=lambda signum: signum.name
+    ("backend", "signum"),
+    cases([signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT], {"slurm": [signal.SIGTERM]}),
 )
-@pytest.mark.parametrize("backend", backends("ssh", "slurm"))
 def test_agent_is_signalled(request: pytest.FixtureRequest, backend: str, signum: signal.Signals) -> None:
     jobs = Jobs.on(request, backend)
     process = start(jobs)
@@ -174,7 +181,7 @@ def test_sshd_of_a_node_is_killed_with_its_sessions(request: pytest.FixtureReque
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends("ssh", "mpich", "slurm"))
+@pytest.mark.parametrize("backend", backends("ssh", "mpich"))
 def test_machine_of_the_command_is_cut_off(request: pytest.FixtureRequest, backend: str) -> None:
     """Every node stops its ranks by itself; the command has lost all of them."""
     jobs = Jobs.on(request, backend)
@@ -189,10 +196,9 @@ def test_machine_of_the_command_is_cut_off(request: pytest.FixtureRequest, backe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends("ssh", "pdsh"))
-def test_command_is_frozen_for_too_long(request: pytest.FixtureRequest, backend: str) -> None:
+def test_command_is_frozen_for_too_long(request: pytest.FixtureRequest) -> None:
     """As if it were lost; when it goes on, it says so."""
-    jobs = Jobs.on(request, backend)
+    jobs = Jobs.on(request, "ssh")
     process = start(jobs)
     jobs.login.kill(process, signal.SIGSTOP)
     wait_until("the ranks to go", lambda: not any(found(node, "scene.py") for node in jobs.testbed.nodes), 30)
@@ -226,13 +232,13 @@ def test_who_was_halted_misses_nobody(request: pytest.FixtureRequest, first: str
     end(jobs, process, 3)
 
 
-@pytest.fixture(params=[signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], ids=lambda signum: signum.name)
-def deadly(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
-    yield request.param
+WHILE_CONNECTING = {"pdsh": [signal.SIGKILL], "openmpi": [signal.SIGKILL], "mpich": [signal.SIGTERM]}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends("ssh", "pdsh", "openmpi", "mpich"))
+@pytest.mark.parametrize(
+    ("backend", "deadly"), cases([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], WHILE_CONNECTING)
+)
 def test_command_is_signalled_while_it_connects(
     request: pytest.FixtureRequest, backend: str, deadly: signal.Signals
 ) -> None:
@@ -250,7 +256,7 @@ def test_command_is_signalled_while_it_connects(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("backend", backends("ssh", "openmpi", "slurm"))
 def test_command_is_killed_half_started(request: pytest.FixtureRequest, backend: str) -> None:
     jobs = Jobs.on(request, backend)
     with far(jobs.testbed["node2"]):

@@ -29,7 +29,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
 def test_signals_for_the_ranks(request: pytest.FixtureRequest, backend: str) -> None:
     """They reach every rank on every node, and nobody else."""
     jobs = Jobs.on(request, backend)
@@ -55,7 +55,7 @@ def halted(pid: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("backend", backends("ssh", "openmpi", "slurm"))
 def test_suspended_and_woken(request: pytest.FixtureRequest, backend: str) -> None:
     """Ctrl+Z halts the ranks on all nodes; that is no silence, however long it takes; ``fg`` wakes them."""
     jobs = Jobs.on(request, backend)
@@ -88,9 +88,8 @@ def test_suspended_and_woken(request: pytest.FixtureRequest, backend: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends("ssh", "mpich"))
-def test_stopped_while_suspended(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_stopped_while_suspended(request: pytest.FixtureRequest) -> None:
+    jobs = Jobs.on(request, "mpich")
     process = jobs.start("--grace", "5", jobs.write("ticks.py", TICKS))
     read_lines(process, 6, "ready")
     (runner,) = children(process.pid)
@@ -119,9 +118,9 @@ def test_stdin_is_left_alone(request: pytest.FixtureRequest, backend: str) -> No
     """What follows in a script, or in a loop that reads, is not eaten by ssh and its kin."""
     jobs = Jobs.on(request, backend)
     program = jobs.write("reads.py", "import sys; print('rank read', repr(sys.stdin.read()))")
-    words = ["sh", "-c", '"$@"; cat', "sh", *jobs.command(program)]
+    words = ["sh", "-c", '"$@"; cat', "sh", *jobs.command(program, hosts="node[1-2]:1")]
     done = jobs.login.run(words, cwd=str(jobs.shared), input="the rest\n")
-    assert done.stdout.count("rank read ''") == 6, done.stderr
+    assert done.stdout.count("rank read ''") == 2, done.stderr
     assert done.stdout.endswith("\nthe rest\n")
 
 
@@ -160,10 +159,10 @@ def numbers(text: str) -> list[int]:
     return [number for edge in edges for number in range(int(edge[0]), int(edge[-1]) + 1)]
 
 
-@pytest.mark.parametrize(("mode", "ranks"), [("rank0", ["0"]), ("none", []), ("raw", list("012345"))])
+@pytest.mark.parametrize(("mode", "ranks"), [("rank0", ["0"]), ("none", []), ("raw", ["0", "1"])])
 def test_output_modes(ssh_cluster: Testbed, shared_dir: Path, mode: str, ranks: list[str]) -> None:
     jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    done = jobs.run("-q", "--output", mode, "--no_python", "sh", "-c", "echo $RANK")
+    done = jobs.run("-q", "--output", mode, "--no_python", "sh", "-c", "echo $RANK", hosts="node[1-2]:1")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == ranks
 
@@ -179,13 +178,17 @@ def check(jobs: Jobs, *words: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("backend", backends())
 def test_check(request: pytest.FixtureRequest, backend: str) -> None:
     jobs = Jobs.on(request, backend)
-    done = check(jobs, "--hosts", "node[1-3]:2", jobs.write("up.py", "open('up', 'w')"))
+    done = check(jobs, "--hosts", "node[1-2]:2", jobs.write("up.py", "open('up', 'w')"))
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["node1", "node2", "node3"]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["node1", "node2"]
     assert not (jobs.shared / "up").exists()
-    done = check(jobs, "--hosts", "node[1-3]:2", "missing.py")
+
+
+@pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
+def test_check_of_what_is_missing(request: pytest.FixtureRequest, backend: str) -> None:
+    done = check(Jobs.on(request, backend), "--hosts", "node[1-2]:2", "missing.py")
     assert done.returncode == 1
-    assert "3 of 3 nodes" in done.stderr and done.stderr.count("missing.py") == 3
+    assert "2 of 2 nodes" in done.stderr and done.stderr.count("missing.py") == 2
 
 
 def test_check_of_an_unreachable_host(ssh_cluster: Testbed, shared_dir: Path) -> None:
@@ -301,7 +304,7 @@ GUESTS = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends("pdsh", "openmpi", "mpich", "slurm"))
+@pytest.mark.parametrize("backend", backends("pdsh", "slurm"))
 def test_guests_at_the_door(request: pytest.FixtureRequest, backend: str) -> None:
     """Who dials and cannot prove himself is sent away, or waits; the job does not notice."""
     jobs = Jobs.on(request, backend)

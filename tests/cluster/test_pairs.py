@@ -19,6 +19,7 @@ from tests.cluster.test_world import Jobs, far
 from tests.conftest import PROGRAMS, TIMES, read_lines
 
 SCENE = PROGRAMS / "scene.py"
+HOSTS = "node[1-3]:1"
 HEARTBEAT = 5.0
 ROLES = ("command", "its guardian", "agent", "the node's guardian", "ssh", "sshd")
 PAIRS = tuple(itertools.combinations(ROLES, 2))
@@ -77,10 +78,11 @@ def cast(jobs: Jobs, process: subprocess.Popen[bytes]) -> dict[str, Callable[[],
 
 def play(jobs: Jobs, pair: tuple[str, str], when: str, later: float) -> tuple[int | None, float, str]:
     """Kill both of a pair; return the exit code (None: killed), the seconds to the command's end, what it said."""
-    process = jobs.start("--heartbeat", HEARTBEAT, "--grace", "0.5", "--save_pid", SCENE, "grandchild", "never")
+    options = ("--heartbeat", HEARTBEAT, "--grace", "0.5", "--save_pid")
+    process = jobs.start(*options, SCENE, "grandchild", "never", hosts=HOSTS)
     finders = cast(jobs, process)
     if when == "running":
-        read_lines(process, 6, "ready")
+        read_lines(process, 3, "ready")
     pids = [wait_until(role, finders[role], 30, every=0.001) for role in pair]
     time.sleep(later)
     for pid in pids:
@@ -110,16 +112,15 @@ def jobs(request: pytest.FixtureRequest) -> Iterator[Jobs]:
 
 
 def moments(pair: tuple[str, str], times: int) -> Iterator[tuple[str, float]]:
-    """At random, from the first moment at which both are there; a node has a guardian only when its ranks run."""
-    for number in range(times):
-        running = number % 2 == 1 or "the node's guardian" in pair
-        yield ("running" if running and number % 4 else "connecting"), random.random() * 0.2
+    """At random, from the first moment at which both are there, or all ranks are: by turns, also from pair to pair."""
+    for number in range(PAIRS.index(pair), PAIRS.index(pair) + times):
+        yield ("running" if number % 2 else "connecting"), random.random() * 0.2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)
 def test_two_are_killed_together(jobs: Jobs, pair: tuple[str, str]) -> None:
-    for when, later in moments(pair, max(2, TIMES // 5)):
+    for when, later in moments(pair, max(1, TIMES // 5)):
         code, _, err = play(jobs, pair, when, later)
         assert code in (None, 69, 75), err
         if "its guardian" in pair:

@@ -72,7 +72,7 @@ def with_environment(jobs: Jobs, command: list[str], environ: Mapping[str, str])
 
 
 def run_with(jobs: Jobs, environ: Mapping[str, str], *words: object) -> subprocess.CompletedProcess[str]:
-    command = with_environment(jobs, jobs.command(*words), environ)
+    command = with_environment(jobs, jobs.command(*words, hosts="node[1-2]:2"), environ)
     process = jobs.login.popen(command, cwd=str(jobs.shared), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, err = process.communicate(timeout=60)
     text = [data.decode(errors="replace") for data in (out, err)]
@@ -87,14 +87,19 @@ def look_with(jobs: Jobs, environ: Mapping[str, str], *options: object, args: tu
 
 @pytest.mark.parametrize("backend", backends())
 def test_arguments_and_environment_byte_for_byte(request: pytest.FixtureRequest, backend: str) -> None:
-    """Every hard word, as an argument and as a value, with 200 kB more of environment."""
+    """Every hard word, as an argument and as a value, with 200 kB more of environment.
+
+    No rank variables of the engine; and all cores of the node, although it may pin what it starts.
+    """
     jobs = Jobs.on(request, backend)
     large = {f"WANDB_LARGE_{place}": secrets.token_hex(500) for place in range(200)}
     environ = {**HARD_VALUES, **large, "EXPORTED": "by name", "EX_A": "by ", "EX_B": "prefix", "MINE": "alone"}
     assert sum(len(name) + len(value) for name, value in environ.items()) > 200_000
     options = ("--export", "EXPORTED", "--export", "EX_*", "--export", "GIVEN=a value = 1")
     looks = look_with(jobs, environ, *options, args=HARD_WORDS)
-    assert len(looks) == 6
+    assert len(looks) == 4
+    ask = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
+    cores = json.loads(jobs.testbed["node1"].run(ask).stdout)
     expected = theirs({**environ, "GIVEN": "a value = 1"})
     del expected["MINE"]
     for found in looks:
@@ -105,6 +110,10 @@ def test_arguments_and_environment_byte_for_byte(request: pytest.FixtureRequest,
         assert {name: env.get(name) for name in expected} == expected
         assert "MINE" not in env or backend == "slurm"  # srun takes its whole environment along
         assert env["PYTHONPATH"].split(os.pathsep)[0] == str(jobs.shared)
+        assert not [name for name in env if RANK_VARIABLES.match(name)]
+        assert found["affinity"] == cores
+        if backend == "slurm":
+            assert env["SLURM_JOB_ID"].isdecimal()
 
 
 def test_environment_files(ssh_cluster: Testbed, shared_dir: Path) -> None:
@@ -138,15 +147,6 @@ def test_bad_line_of_an_environment_file(ssh_cluster: Testbed, shared_dir: Path)
     assert done.returncode == 2
     assert ".bireme_env:2" in done.stderr
     assert "my secret" not in done.stderr
-
-
-# Waits in every rank, so that all processes of the job can be looked at.
-WAIT = """
-import os, time
-print("ready", flush=True)
-while not os.path.exists("go"):
-    time.sleep(0.01)
-"""
 
 
 def arguments_of_all(testbed: Testbed) -> dict[str, bytes]:
@@ -186,26 +186,53 @@ def files_with(words: list[str], *directories: str | Path) -> list[str]:
     return found
 
 
+def ticks(testbed: Testbed) -> dict[int, int]:
+    """CPU time of every process that runs on the hosts, as the kernel counts it."""
+    found = {}
+    for host in testbed.hosts.values():
+        for pid in host.strays():
+            fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+            found[pid] = int(fields[11]) + int(fields[12])
+    return found
+
+
+def none_is_busy(jobs: Jobs, process: subprocess.Popen[bytes]) -> None:
+    """Neither agents nor the engine's daemons: hydra's would spin on the descriptor that an agent had closed."""
+    for _ in range(3):  # a tick goes to whoever runs when it comes, also if he had to wait for the processor itself
+        before = ticks(jobs.testbed)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)  # this time itself is what is looked at
+        after = ticks(jobs.testbed)
+        busy = {pid: after[pid] - before[pid] for pid in before.keys() & after.keys()}
+        if max(busy.values()) <= 10:
+            break
+    assert len(busy) >= 4  # at least the ranks themselves
+    assert max(busy.values()) <= 10, busy  # of the 200 that a spinning one has, or its share of them
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", backends())
 def test_a_secret_stands_in_no_arguments_and_in_no_log(request: pytest.FixtureRequest, backend: str) -> None:
-    """Nor does the token by which agents dial back."""
+    """Nor does the token by which agents dial back. And while the ranks work nobody else does."""
     jobs = Jobs.on(request, backend)
     secret, in_file = secrets.token_hex(16), secrets.token_hex(16)
     jobs.write(".bireme_env", f"FROM_FILE={in_file}\n")
-    words = ("--log_level", "debug", "--log_dir", "logs", "--export", "MY_KEY", jobs.write("wait.py", WAIT))
+    rank = ("--no_python", "sh", "-c", "echo ready; exec sleep 1000")
+    words = ("--log_level", "debug", "--log_dir", "logs", "--export", "MY_KEY", *rank)
     environ = {"MY_KEY": secret, "WANDB_API_KEY": secret}
-    command = with_environment(jobs, jobs.command(*words), environ)
+    command = with_environment(jobs, jobs.command(*words, hosts="node[1-2]:2"), environ)
     pipe = subprocess.PIPE
     process = jobs.login.popen(command, cwd=str(jobs.shared), stdout=pipe, stderr=pipe)
-    out = "".join(read_lines(process, 6, "ready"))
+    out = "".join(read_lines(process, 4, "ready"))
     found, token = arguments_of_all(jobs.testbed), tokens(jobs.testbed)
-    assert len([argv for argv in found.values() if b"wait.py" in argv]) >= 6
+    assert len([argv for argv in found.values() if argv == b"sleep\x001000\0"]) == 4
     assert bool(token) == (backend != "ssh"), "else this test looks for nothing"
     for word in (secret, in_file, *token):
         assert not [f"{where}: {argv!r}" for where, argv in found.items() if word.encode() in argv]
-    (jobs.shared / "go").touch()
+    none_is_busy(jobs, process)
+    jobs.login.kill(process, signal.SIGTERM)
     rest, err = process.communicate(timeout=60)
-    assert process.returncode == 0
+    assert process.returncode == 143
     said = out + rest.decode() + err.decode()
     for name in ("MY_KEY", "WANDB_API_KEY", "FROM_FILE"):
         assert name in said, "names are logged"
@@ -225,20 +252,6 @@ RANK_VARIABLES = re.compile(
 )
 
 
-@pytest.mark.parametrize("backend", backends())
-def test_workers_see_nothing_of_the_engine(request: pytest.FixtureRequest, backend: str) -> None:
-    """No rank variables of it; and all cores of the node, although it may pin what it starts."""
-    jobs = Jobs.on(request, backend)
-    looks = jobs.look()
-    words = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
-    cores = json.loads(jobs.testbed["node1"].run(words).stdout)
-    for found in looks:
-        assert not [name for name in found["environ"] if RANK_VARIABLES.match(name)]
-        assert found["affinity"] == cores
-    if backend == "slurm":
-        assert all(found["environ"]["SLURM_JOB_ID"].isdecimal() for found in looks)
-
-
 PINNED = {
     "openmpi": ("-n", "1", "--host", "node1:1", "--allow-run-as-root", "--bind-to", "core"),
     "slurm": ("-n", "1", "-w", "node1"),
@@ -247,7 +260,7 @@ PINNED = {
 
 @pytest.mark.parametrize("backend", backends(*PINNED))
 def test_the_trap_is_there(request: pytest.FixtureRequest, backend: str) -> None:
-    """Without our options these engines do pin, and do leave their variables: else the test above cannot fail."""
+    """Without our options these engines do pin, and do leave their variables: else nothing could be found above."""
     jobs = Jobs.on(request, backend)
     if (os.cpu_count() or 1) < 2:
         pytest.skip("one core: nothing to be pinned to")
@@ -256,34 +269,3 @@ def test_the_trap_is_there(request: pytest.FixtureRequest, backend: str) -> None
     affinity, names = json.loads(jobs.login.run(engine).stdout)
     assert len(affinity) < (os.cpu_count() or 1)
     assert any(RANK_VARIABLES.match(name) for name in names)
-
-
-def ticks(testbed: Testbed) -> dict[int, int]:
-    """CPU time of every process that runs on the hosts, as the kernel counts it."""
-    found = {}
-    for host in testbed.hosts.values():
-        for pid in host.strays():
-            fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-            found[pid] = int(fields[11]) + int(fields[12])
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", backends())
-def test_while_the_ranks_work_nobody_else_does(request: pytest.FixtureRequest, backend: str) -> None:
-    """Neither agents nor the engine's daemons: hydra's would spin on the descriptor that an agent had closed."""
-    jobs = Jobs.on(request, backend)
-    process = jobs.start("--no_python", "sh", "-c", "echo ready; exec sleep 1000")
-    read_lines(process, 6, "ready")
-    for _ in range(3):  # a tick goes to whoever runs when it comes, also if he had to wait for the processor itself
-        before = ticks(jobs.testbed)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(2)  # this time itself is what is looked at
-        after = ticks(jobs.testbed)
-        busy = {pid: after[pid] - before[pid] for pid in before.keys() & after.keys()}
-        if max(busy.values()) <= 10:
-            break
-    jobs.login.kill(process, signal.SIGTERM)
-    process.communicate(timeout=30)
-    assert len(busy) >= 6  # at least the ranks themselves
-    assert max(busy.values()) <= 10, busy  # of the 200 that a spinning one has, or its share of them

@@ -5,24 +5,47 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 from tests.cluster.testbed import Testbed
 from tests.conftest import PROGRAMS, bireme, read_lines
 
+T = TypeVar("T")
 SCENE = PROGRAMS / "scene.py"
 GRACE = 0.5
 HEARTBEAT = 5.0
 RANKS = 6
-BACKENDS = ("ssh", "pdsh", "openmpi", "mpich", "slurm")
 PROGRAM_OF = {"ssh": "ssh", "pdsh": "pdsh", "openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich", "slurm": "srun"}
 
 BY_ITSELF = {"exit3": 3, "segv": 139, "stubborn": 3, "grandchild": 3}
 TO_COMMAND = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: None}
 NODE_FAULTS = ("panic", "poweroff", "cut", "freeze")
+
+# All over ssh. The others differ in how their processes end, and in what they themselves do about a node that is gone;
+# what an agent does is the same under each.
+OTHERS_BY_ITSELF = {"pdsh": ["grandchild"], "openmpi": ["stubborn"], "mpich": ["grandchild"], "slurm": ["stubborn"]}
+OTHERS_TO_COMMAND = {
+    "pdsh": [signal.SIGKILL],
+    "openmpi": [signal.SIGKILL],
+    "mpich": [signal.SIGTERM, signal.SIGKILL],
+    "slurm": [signal.SIGTERM, signal.SIGKILL],
+}
+OTHERS_NODE_FAULTS = {
+    "pdsh": ["panic", "freeze"],
+    "openmpi": ["panic", "poweroff", "cut"],
+    "mpich": ["panic", "poweroff"],
+    "slurm": ["panic", "poweroff", "freeze"],
+}
+
+
+def cases(over_ssh: Iterable[T], others: Mapping[str, Sequence[T]]) -> list[Any]:
+    """Parameters for the fixture and for what happens, with names such as ``ssh-SIGTERM``."""
+    each = [("ssh", case) for case in over_ssh] + [(backend, case) for backend in others for case in others[backend]]
+    return [pytest.param(backend, case, id=f"{backend}-{getattr(case, 'name', case)}") for backend, case in each]
 
 
 class Scene:
@@ -48,7 +71,7 @@ class Scene:
         assert not any(left.values()), f"left: {left}"
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture
 def scene(request: pytest.FixtureRequest, shared_dir: Path, tool: Callable[[str], str]) -> Iterator[Scene]:
     tool(PROGRAM_OF[request.param])
     cluster = "slurm_cluster" if request.param == "slurm" else "ssh_cluster"
@@ -61,7 +84,7 @@ def end(process: subprocess.Popen[bytes]) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", BY_ITSELF)
+@pytest.mark.parametrize(("scene", "part"), cases(BY_ITSELF, OTHERS_BY_ITSELF), indirect=["scene"])
 def test_rank_fails(scene: Scene, part: str) -> None:
     process = scene.start(part)
     scene.go.touch()
@@ -73,7 +96,7 @@ def test_rank_fails(scene: Scene, part: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", TO_COMMAND, ids=lambda signum: signum.name)
+@pytest.mark.parametrize(("scene", "signum"), cases(TO_COMMAND, OTHERS_TO_COMMAND), indirect=["scene"])
 def test_command_is_signalled(scene: Scene, signum: signal.Signals) -> None:
     process = scene.start("wait")
     scene.testbed["login"].kill(process, signum)
@@ -84,6 +107,7 @@ def test_command_is_signalled(scene: Scene, signum: signal.Signals) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scene", ["ssh", "openmpi", "slurm"], indirect=True)
 def test_agent_is_killed(scene: Scene) -> None:
     process = scene.start("grandchild")
     node = scene.testbed["node2"]
@@ -101,7 +125,7 @@ def parent(pid: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", NODE_FAULTS)
+@pytest.mark.parametrize(("scene", "fault"), cases(NODE_FAULTS, OTHERS_NODE_FAULTS), indirect=["scene"])
 def test_node_is_lost(scene: Scene, fault: str) -> None:
     process = scene.start("wait")
     node = scene.testbed["node2"]

@@ -23,7 +23,7 @@ WRITER = PROGRAMS / "writer.py"
 SCENE = PROGRAMS / "scene.py"
 HOST_OF = {0: "node1", 1: "node1", 2: "node2", 3: "node2", 4: "node3", 5: "node3"}
 LABEL = re.compile(rb"\[(\w+):(\d+)(\+?)\] ")
-MOST_KB = 100_000  # resident, of any process of ours
+MOST_KB = 48_000  # resident, of any process of ours: less than what the ranks write
 
 
 def expected(rank: int, name: bytes, count: int) -> bytes:
@@ -44,7 +44,7 @@ def by_rank(output: bytes) -> dict[int, bytes]:
     return {rank: b"\n".join(mine) + b"\n" for rank, mine in lines.items()}
 
 
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
 def test_lines_written_in_odd_pieces(request: pytest.FixtureRequest, backend: str) -> None:
     jobs = Jobs.on(request, backend)
     process = jobs.start("-q", WRITER, "pieces", "2000")
@@ -70,11 +70,11 @@ def test_the_width_that_labels_leave(ssh_cluster: Testbed, shared_dir: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
 def test_many_lines(request: pytest.FixtureRequest, backend: str) -> None:
-    """Not one of two million is lost, torn or out of its rank's order; a fifth of them where ssh is not the way."""
+    """Not one of half a million is lost, torn or out of its rank's order."""
     jobs = Jobs.on(request, backend)
-    count = 333_334 if backend == "ssh" else 66_667
+    count = 83_333
     process = jobs.start("-q", WRITER, "lines", str(count))
     assert process.stdout
     nexts = dict.fromkeys(HOST_OF, 0)
@@ -102,7 +102,7 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("backend", backends("ssh", "slurm"))
 def test_last_words_of_a_killed_rank(request: pytest.FixtureRequest, backend: str) -> None:
     jobs = Jobs.on(request, backend)
     process = jobs.start("--grace", "5", jobs.write("last.py", LAST_WORDS))
@@ -160,11 +160,11 @@ def written(jobs: Jobs) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends("ssh", "pdsh", "openmpi", "slurm"))
+@pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
 def test_reader_that_does_not_read(request: pytest.FixtureRequest, backend: str) -> None:
     """Memory stays small, ranks wait, and nobody is taken for lost: neither we by the agents nor they by us."""
     jobs = Jobs.on(request, backend)
-    size, heartbeat = 20_000_000, 3.0
+    size, heartbeat = 8_000_000, 3.0
     command = jobs.command("--heartbeat", heartbeat, jobs.write("flood.py", FLOOD), str(size))
     with open(jobs.shared / "err", "wb") as err:
         process = jobs.login.popen(command, cwd=str(jobs.shared), stdout=subprocess.PIPE, stderr=err)
@@ -195,10 +195,9 @@ def test_reader_that_does_not_read(request: pytest.FixtureRequest, backend: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends("ssh", "mpich"))
-def test_no_memory_for_output_without_newlines(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
-    process = jobs.start("-q", WRITER, "flood", "20000000", stderr=subprocess.DEVNULL)
+def test_no_memory_for_output_without_newlines(request: pytest.FixtureRequest) -> None:
+    jobs = Jobs.on(request, "ssh")
+    process = jobs.start("-q", WRITER, "flood", "8000000", stderr=subprocess.DEVNULL)
     assert process.stdout
     got = len(process.stdout.read1(1 << 20))  # type: ignore[attr-defined]
     peaks = Peaks(jobs, process)
@@ -206,7 +205,7 @@ def test_no_memory_for_output_without_newlines(request: pytest.FixtureRequest, b
         got += len(block)
         peaks.look()
     assert process.wait(60) == 0
-    assert got >= 6 * (20_000_000 // 65536) * 65536
+    assert got >= 6 * (8_000_000 // 65536) * 65536
     assert peaks.most < MOST_KB, peaks.peaks
 
 
@@ -233,7 +232,7 @@ def logs_in(text: str) -> dict[str, str]:
     return {Path(name).name: content.removesuffix("\n") for name, content in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("backend", backends("ssh", "mpich"))
 def test_log_dir_is_on_the_machine_of_the_command(request: pytest.FixtureRequest, backend: str) -> None:
     """All ranks' output, whole, in a directory that no other host has."""
     jobs = Jobs.on(request, backend)
@@ -250,9 +249,8 @@ def test_log_dir_is_on_the_machine_of_the_command(request: pytest.FixtureRequest
         jobs.login.run(["rm", "-rf", "/tmp/gathered"])
 
 
-@pytest.mark.parametrize("backend", backends("ssh", "pdsh"))
-def test_each_rank_log_is_on_its_node(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_each_rank_log_is_on_its_node(request: pytest.FixtureRequest) -> None:
+    jobs = Jobs.on(request, "ssh")
     done = jobs.run("-q", "--enable_each_rank_log", "/tmp/mine", WRITER, "lines", "300")
     try:
         assert done.returncode == 0, done.stderr

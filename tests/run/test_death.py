@@ -9,7 +9,9 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,7 +111,7 @@ def test_signal_to_command(stage, signum):
     signalled(stage, signum)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
 def test_signal_to_command_with_hidden_grandchildren(stage, signum):
     signalled(stage, signum, part="grandchild")
 
@@ -281,37 +283,32 @@ def test_second_interrupt_does_not_wait(stage):
         os.close(fd)
 
 
+# Each in turn, TIMES in all: every one of them has a test of its own above.
+
+
+def in_turn(*of: Iterable[object]) -> Iterator[tuple[Any, ...]]:
+    return itertools.islice(itertools.cycle(itertools.product(*of)), TIMES)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("part", BY_ITSELF)
-def test_rank_fails_again_and_again(stage, part, tmp_path):
-    for _ in range(TIMES):
+def test_rank_fails_again_and_again(stage, tmp_path):
+    for (part,) in in_turn(BY_ITSELF):
         fails_by_itself(stage, part, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", TO_COMMAND, ids=lambda s: s.name)
-def test_signal_to_command_again_and_again(stage, signum):
-    for _ in range(TIMES):
-        signalled(stage, signum)
+def test_signal_to_command_again_and_again(stage):
+    for signum, part in in_turn(TO_COMMAND, ("wait", "grandchild")):
+        signalled(stage, signum, part)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
-def test_signal_with_hidden_grandchildren_again_and_again(stage, signum):
-    for _ in range(TIMES):
-        signalled(stage, signum, part="grandchild")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("which", ["guardian", "watcher"])
-@pytest.mark.parametrize("part", ["wait", "grandchild"])
-def test_guardian_killed_again_and_again(stage, part, which):
-    for _ in range(TIMES):
+def test_guardian_killed_again_and_again(stage):
+    for part, which in in_turn(("wait", "grandchild"), ("guardian", "watcher")):
         guardian_killed(stage, part, which)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("two", TWO, ids=" and ".join)
-def test_two_of_three_killed_again_and_again(stage, tmp_path, two):
-    for number in range(TIMES):
-        two_killed(stage, tmp_path, two, at_once=number % 2 == 0)
+def test_two_of_three_killed_again_and_again(stage, tmp_path):
+    for at_once, two in in_turn((False, True), TWO):
+        two_killed(stage, tmp_path, two, at_once)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import bireme_begun, clean_environ
+from tests.conftest import TIMES, bireme_begun, clean_environ
 from tests.run.conftest import wait_for
 
 SILENT = "import time\ntime.sleep(1000)\n"
@@ -67,7 +67,7 @@ def interrupted(stage, script, tmp_path, signum, times):
     tmp.mkdir()
     env = clean_environ(TMPDIR=str(tmp))
     whole = start_time(stage, script("", "empty.py"), env)
-    dice = random.Random(int(signum))
+    dice = random.Random()
     for number in range(times):
         begun = tmp_path / f"begun{number}"
         words = ("run", "-q", "--num_gpus", "2", "--save_pid", "--no_python", "sleep", "1000")
@@ -87,15 +87,10 @@ def interrupted(stage, script, tmp_path, signum, times):
         assert not Path(f"/tmp/{process.pid}.deepspeed").exists(), case
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
-def test_at_a_few_random_moments(stage, script, tmp_path, signum):
-    interrupted(stage, script, tmp_path, signum, 5)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", CODES, ids=lambda s: s.name)
-def test_at_many_random_moments(stage, script, tmp_path, signum):
-    interrupted(stage, script, tmp_path, signum, 25)
+def test_at_random_moments_again_and_again(stage, script, tmp_path, signum):
+    interrupted(stage, script, tmp_path, signum, 2 * TIMES)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 import bireme
-from bireme.control.frames import GREETING, MAX_FROM_AGENT
+from bireme.cluster.agent_protocol import AgentProtocol
+from bireme.control.frames import GREETING, MAX_FROM_AGENT, Decoder
+from bireme.control.messages import FROM_AGENT, ProtocolError
 from tests.conftest import PROGRAMS, clean_environ
 from tests.run.conftest import state_of, wait_for
 
@@ -134,8 +136,49 @@ def rogue(tmp_path, stage):
     return start
 
 
+BY_A_WHOLE_JOB = [
+    *("over early", "over in the preflight", "a hello of wrong types", "a hello of too many slots"),
+    *("the end of a rank that nobody has stopped", "a list of lists", "words without end", "less than none killed"),
+    *("output of a rank that there is not", "no frame", "deep nesting"),
+]
+"""Of each kind one, those that cost much memory, and those that only the runner's list of slots shows."""
+
+
+def frame_of(message: dict[str, object]) -> bytes:
+    return bytes.fromhex(str({**framed(json.dumps(message).encode()), **message}["raw"]))
+
+
+@pytest.mark.parametrize("name", [name for name in VIOLATIONS if name not in BY_A_WHOLE_JOB])
+def test_a_violation_is_seen(name: str) -> None:
+    """In what an agent says from its first word to its last, by the reader of its channel or by its state machine."""
+    at, do, send = VIOLATIONS[name]
+    decoder = Decoder(FROM_AGENT, greeted=True, longest=MAX_FROM_AGENT)
+    protocol = AgentProtocol()
+    protocol.on("begin")
+    rogue = b"".join(map(frame_of, send))
+
+    def hears(data: bytes) -> None:
+        for frame in decoder.feed(data):
+            protocol.admit(frame)
+
+    up = {"type": "Up", "rank": 1, "pid": 1, "when": 1.0}
+    for message in (HELLO, up, {"type": "Down", "end": END, "when": 1.0}, OVER):
+        if message is up:
+            protocol.on("fit")
+            protocol.start([1])
+        if message["type"] != at:
+            hears(frame_of(message))
+            continue
+        if do == "after":
+            hears(frame_of(message))
+        with pytest.raises(ProtocolError, match=r"^it (sent|reported) "):
+            hears(rogue)
+        return
+    raise AssertionError("nothing was wrong")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", VIOLATIONS)
+@pytest.mark.parametrize("name", BY_A_WHOLE_JOB)
 def test_a_violation_loses_the_node(rogue, tmp_path: Path, name: str) -> None:
     at, do, send = VIOLATIONS[name]
     if at in ("Down", "Over"):

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -196,7 +197,7 @@ def test_a_module(desk):
 
 def test_a_program_that_is_not_pythons(desk):
     program = desk.folder / "train.sh"
-    program.write_text(f'#!/bin/sh\nexec python3 {shlex.quote(str(CONTRACT))} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(CONTRACT)])} "$@"\n')
     program.chmod(0o755)
     words = [*ONE, "--no_python", "./train.sh", "--deepspeed_config", "ds.json"]
     done = desk.stage.run("tune", *words, cwd=desk.folder)

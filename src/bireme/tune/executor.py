@@ -23,8 +23,8 @@ _FILES = 2
 """File descriptors that a running experiment needs."""
 
 
-class Client(Protocol):
-    """The executor's caller, which knows what an experiment is."""
+class Describer(Protocol):
+    """Knows what an experiment is: what to start, and what its end means."""
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
         """Return what to start.
@@ -40,6 +40,10 @@ class Client(Protocol):
 
     def settling(self, reservation: SlotReservation, end: End) -> float:
         """Seconds until the experiment has certainly left nothing on other nodes; 0.0 if nothing is left now."""
+
+
+class Client(Describer, Protocol):
+    """The executor's caller."""
 
     def started(self, name: str, reservation: SlotReservation) -> None:
         """Called when an experiment has started."""
