@@ -83,6 +83,8 @@ def test_any_bytes(text: bytes) -> None:
     [
         ("Down", {"end": {**examples.end(0).as_dict(), "code": 256}}, "the invalid exit code 256"),
         ("Down", {"end": {**examples.end(0).as_dict(), "code": -9}}, "the invalid exit code -9"),
+        ("Down", {"end": {**examples.end(0).as_dict(), "host": "node1\x1b[2J"}}, "control characters in a name"),
+        ("Down", {"end": {**examples.end(0).as_dict(), "device": "cpu\n"}}, "control characters in a name"),
         ("Down", {"when": float("nan")}, "expected a finite number"),
         ("Pong", {"now": float("inf")}, "expected a finite number"),
         ("Signalled", {"signum": 0}, "the invalid signal 0"),
@@ -95,7 +97,8 @@ def test_any_bytes(text: bytes) -> None:
         ("Hello", {"accelerator": ""}, "neither complete facts nor a problem"),
         ("Hello", {"cores": 0}, "neither complete facts nor a problem"),
         ("Hello", {"bound": [[0]]}, "core lists for a different number of ranks"),
-        ("Hello", {"port": 70000}, "port 70000"),
+        ("Hello", {"port": 65536}, "port 65536"),
+        ("Hello", {"port": -1}, "port -1"),
         ("Hello", {"problems": "none"}, "Hello.problems: a string, expected a list"),
     ],
 )
@@ -103,3 +106,10 @@ def test_right_types_and_wrong_values(kind: str, changes: dict[str, object], wro
     (message, *_) = [message for message in examples.FROM_AGENT if type(message).__name__ == kind]
     with pytest.raises(ProtocolError, match=wrong):
         from_json(json.dumps({"type": kind, **message.as_dict(), **changes}).encode(), FROM_AGENT)
+
+
+@pytest.mark.parametrize("port", [0, 1, 65535])
+def test_right_ports(port: int) -> None:
+    (hello, *_) = [message for message in examples.FROM_AGENT if type(message).__name__ == "Hello"]
+    text = json.dumps({"type": "Hello", **hello.as_dict(), "port": port}).encode()
+    assert from_json(text, FROM_AGENT).port == port  # type: ignore[attr-defined]

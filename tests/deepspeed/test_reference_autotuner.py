@@ -30,7 +30,7 @@ tuner.write_optimal_config()
 def test_it_finds_the_best_on_our_scheduler(stage, tmp_path):
     needs.module("deepspeed.autotuning.autotuner")
     config = {
-        "train_micro_batch_size_per_gpu": [4, 8, 16],
+        "train_micro_batch_size_per_gpu": [4, 8],
         "optimizer": {"type": "Adam"},
         "zero_optimization": {"stage": [0, 1]},
         "autotuning": {"enabled": True, "tuner_type": "gridsearch"},
@@ -49,6 +49,6 @@ def test_it_finds_the_best_on_our_scheduler(stage, tmp_path):
     assert tuner.returncode == 0, out.decode()
     results = tmp_path / "autotuning_results"
     measured = {path.parent.name: json.loads(path.read_text())["throughput"] for path in results.glob("*/metrics.json")}
-    assert len(measured) == 6 and max(measured, key=measured.__getitem__) == "z0_gas1_tmbspg16"
+    assert len(measured) == 4 and max(measured, key=measured.__getitem__) == "z0_gas1_tmbspg8"
     best = json.loads((results / "ds_config_optimal.json").read_text())
-    assert (best["train_micro_batch_size_per_gpu"], best["zero_optimization"]["stage"]) == (16, 0)
+    assert (best["train_micro_batch_size_per_gpu"], best["zero_optimization"]["stage"]) == (8, 0)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import random
-
 import pytest
 
 from bireme.deepspeed import runner
-from tests import needs
 
 SLOTS = {"worker-0": [0, 1, 2, 3], "worker-1": [0, 1, 2, 3]}
 
@@ -69,31 +65,6 @@ def test_refused(text: str) -> None:
 def test_both_filters_are_refused() -> None:
     with pytest.raises(ValueError, match="cannot be used with"):
         runner.parse_resource_filter({}, include_str="a", exclude_str="b")
-
-
-@pytest.mark.slow
-def test_as_the_reference_does() -> None:
-    reference = needs.module("deepspeed.launcher.runner")
-    logging.disable()
-    dice = random.Random(20)
-    for _ in range(2000):
-        pool = {f"w{number}": dice.randint(1, 4) for number in range(dice.randint(1, 3))}
-        text = "@".join(node(dice, [*pool] * 3 + ["nobody"]) for _ in range(dice.randint(1, 3)))
-        for filters in ((text, ""), ("", text)):
-            assert outcome(runner, pool, filters) == outcome(reference, pool, filters), (pool, filters)
-    logging.disable(logging.NOTSET)
-
-
-def node(dice: random.Random, hosts: list[str]) -> str:
-    slots = ",".join(str(dice.randint(0, 4)) for _ in range(dice.randint(0, 3)))
-    return f"{dice.choice(hosts)}:{slots}" if slots else dice.choice(hosts)
-
-
-def outcome(module, pool, filters):
-    try:
-        return [(host, list(slots)) for host, slots in module.parse_inclusion_exclusion(dict(pool), *filters).items()]
-    except ValueError:
-        return "refused"
 
 
 def test_node_configs() -> None:

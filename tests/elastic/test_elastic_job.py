@@ -7,6 +7,7 @@ import pytest
 from bireme.agent.machine import MACHINE
 from bireme.elastic.elastic_job import ElasticJob
 from bireme.job import JobSpec, Program
+from bireme.result.outcome import Outcome
 
 
 @pytest.mark.parametrize(
@@ -18,4 +19,20 @@ def test_lines_are_labelled_from_the_first_epoch_on(asked: str, hosts: str, outp
     spec = JobSpec(program=Program("train.py"), hosts=hosts, elastic=True, output=asked)  # type: ignore[arg-type]
     job = ElasticJob(spec, {}, lambda *_: None, MACHINE)
     assert job._spec.output == output
+    job.close()
+
+
+@pytest.mark.parametrize(
+    ("cause", "limit", "note"),
+    [
+        ("time limit", 60.0, "stopped after the time limit of 60 s"),
+        ("rank failed", 60.0, "as it was"),
+        ("unfit", 60.0, "as it was"),
+    ],
+)
+def test_only_a_job_that_met_its_limit_says_so(cause: str, limit: float, note: str) -> None:
+    """And it names the limit of the whole job, not what the last epoch had left of it."""
+    spec = JobSpec(program=Program("train.py"), hosts="a:1", elastic=True, time_limit=limit)
+    job = ElasticJob(spec, {}, lambda *_: None, MACHINE)
+    assert job._at_the_end(Outcome(exit_code=1, cause=cause, seconds=1.0, note="as it was")).note == note  # type: ignore[arg-type]
     job.close()

@@ -20,10 +20,11 @@ kernel.close_all_but({keep[2], keep[0]})
 show(os.readlink("/proc/self/fd/0"))
 """
 LEAKED = """
-from bireme.agent.remote import _close_what_leaked
+from bireme.agent.connect import close_what_leaked
 for fd in range(3, 7):
     os.dup2(0, fd)
-_close_what_leaked({"PMI_FD": sys.argv[1]})
+close_what_leaked({"PMI_FD": sys.argv[1]})
+assert not any(os.get_inheritable(fd) for fd in range(3, 7) if os.path.exists(f"/proc/self/fd/{fd}"))
 show()
 """
 
@@ -45,3 +46,11 @@ def test_a_guardian_holds_none_that_is_not_its_own() -> None:
 @pytest.mark.parametrize(("named", "kept"), [("", []), ("2", []), ("none", []), ("5", ["5"])])
 def test_an_agent_closes_what_hydra_leaks_and_not_its_own(named: str, kept: list[str]) -> None:
     assert shown(LEAKED, named) == ["0", "1", "2", *kept]
+
+
+def test_an_agent_speaks_to_its_runner_by_nothing_that_others_use() -> None:
+    """What a library prints would be noise on the channel."""
+    words = [sys.executable, "-m", "bireme.agent", "--channel"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as agent:
+        assert agent.stdout is not None and agent.stdout.read(1)
+        assert [os.readlink(f"/proc/{agent.pid}/fd/{fd}") for fd in range(3)] == ["/dev/null"] * 3

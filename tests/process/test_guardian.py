@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from bireme.process import guardian, kernel
+from bireme.process.process_tree import ProcessTree
+from bireme.process.worker import WorkerStart
+
 STUBBORN = """
 import os, sys, time
 from bireme.process import guardian
@@ -90,6 +94,16 @@ while len(events) < 2:
     events += handle.read()
 pids = {event[1]: int(event[2]) for event in events}
 (guard,) = map(int, open(f"/proc/{handle.pid}/task/{handle.pid}/children").read().split())
+
+def watched():  # it watches them only after it has said that they are up
+    try:
+        links = [os.readlink(f"/proc/{guard}/fd/{fd}") for fd in os.listdir(f"/proc/{guard}/fd")]
+    except OSError:  # it has closed one of them
+        return 0
+    return sum("pidfd" in link for link in links)
+
+while sys.argv[1:] and not (watched() == 2 and kernel.stat_of(guard)[1] == "S"):
+    pass
 os.kill(guard, signal.SIGSTOP)
 while kernel.stat_of(guard)[1] != "T":
     pass
@@ -133,6 +147,41 @@ def test_what_ended_before_the_watcher_is_reported_before_it(tmp_path: Path) -> 
 def test_the_order_in_which_ranks_ended(tmp_path: Path) -> None:
     """A busy node: the guardian runs again only after both have ended, and blames the one that was first."""
     done = subprocess.run(
-        [sys.executable, "-c", HALTED + ORDER], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", HALTED + ORDER, "watched"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.stdout, done.stderr) == ("1 0\n", "")
+
+
+def test_it_closes_the_pipes_of_a_worker_that_it_starts_later(tmp_path: Path) -> None:
+    """Their reader sees the end of what the worker says."""
+    null, (ours, theirs) = os.open(os.devnull, os.O_RDWR), os.pipe()
+    started = ((("sleep", "100"), null), ((sys.executable, "-c", "print('here')"), theirs))
+    workers = [WorkerStart(argv, dict(os.environ), str(tmp_path), null, out, null) for argv, out in started]
+    handle = guardian.start(workers, at_loss=lambda: None, at_once=1)
+    os.close(theirs)
+    handle.tell("fork", 1)
+    with open(ours) as file:
+        assert file.read() == "here\n"
+    handle.close()
+    handle.wait()
+    os.close(null)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system has no subreapers")
+def test_a_program_that_adopts_orphans_goes_on_to_do_so() -> None:
+    """As pytest does, for these tests."""
+    assert kernel.is_subreaper()
+    tree = ProcessTree()
+    null = os.open(os.devnull, os.O_RDWR)
+    worker = WorkerStart(("true",), dict(os.environ), "/", null, null, null)
+    handle = tree.start([worker], keep=(), at_start=lambda: None, at_loss=lambda: None, files_limit=None)
+    handle.close()
+    handle.wait()
+    tree.close()
+    os.close(null)
+    assert kernel.is_subreaper()

@@ -11,6 +11,7 @@ from bireme.elastic.deferred_signals import DeferredSignals
 
 before = signal.getsignal(signal.SIGTERM)
 signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+signal.signal(signal.SIGUSR1, ours := lambda *_: None)
 with DeferredSignals() as between:
     for signum in (signal.SIGUSR1, signal.SIGQUIT, signal.SIGTERM, signal.SIGINT):
         os.kill(os.getpid(), signum)
@@ -21,6 +22,7 @@ with DeferredSignals() as between:
     between.deliver()
     assert got == ["term"], "once"
 assert signal.getsignal(signal.SIGTERM) is before
+assert signal.getsignal(signal.SIGUSR1) is ours
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bireme.errors import BadInputError
 from bireme.resources.rendezvous_port import lease_named_port
-from tests.conftest import free_ports, read_lines
+from tests.conftest import TIMES, free_ports, read_lines
 from tests.run.conftest import wait_for
 
 SAYS = "import os, sys, time\nprint('port', os.environ['MASTER_PORT'], flush=True)\nsys.stdin.read()\n"
@@ -94,24 +94,16 @@ def test_held_while_a_rank_lives_although_the_command_was_killed(stage, script, 
     lease_named_port(free_port).close()
 
 
-def pairs(stage, script, times):
+@pytest.mark.slow
+def test_two_jobs_started_in_the_same_instant_again_and_again(stage, script):
     program = script(SAYS)
-    for _ in range(times):
+    for _ in range(TIMES):
         both = [stage.start("run", "-q", program, stdin=-1) for _ in range(2)]
         ports = [port_of(process) for process in both]
         for process in both:
             process.communicate(timeout=30)
             assert process.returncode == 0
         assert ports[0] != ports[1]
-
-
-def test_two_jobs_started_in_the_same_instant(stage, script):
-    pairs(stage, script, 2)
-
-
-@pytest.mark.slow
-def test_many_pairs_of_jobs_started_in_the_same_instant(stage, script):
-    pairs(stage, script, 20)
 
 
 def test_a_plan_takes_no_port_away(stage, script, free_port):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -46,6 +47,29 @@ def test_with_labels_the_width_is_what_they_leave(terminal, script, tmp_path):
     left = WIDTH - LABEL
     for found in found_by(tmp_path, 2):
         assert found == {"stdout": True, "stderr": True, "columns": left, "own": left, "variable": str(left)}
+
+
+def test_a_narrow_window_is_not_divided(terminal, script, tmp_path):
+    screen = terminal("run", "-q", "--num_gpus", "2", script(FINDS), tmp_path, columns=LABEL + 1)
+    assert screen.wait() == 0, screen.seen
+    assert [found["own"] for found in found_by(tmp_path, 2)] == [LABEL + 1] * 2
+
+
+def test_folded_output_is_no_terminal(terminal, script, tmp_path):
+    screen = terminal("run", "-q", "--num_gpus", "2", "--fold", script(FINDS), tmp_path, columns=WIDTH)
+    assert screen.wait() == 0, screen.seen
+    assert not any(found["stdout"] or found["stderr"] for found in found_by(tmp_path, 2))
+
+
+def test_two_terminals_get_a_stream_each(terminal, script):
+    ours, theirs = os.openpty()
+    program = script("import os\nos.write(1, b'out\\n')\nos.write(2, b'err\\n')\n")
+    words = bireme("run", "-q", "--num_gpus", "1", program)
+    screen = terminal(argv=["/bin/sh", "-c", f"exec {shlex.join(words)} 2> {os.ttyname(theirs)}"], columns=WIDTH)
+    assert screen.wait() == 0
+    assert (screen.seen, os.read(ours, 100)) == (b"out\r\n", b"err\r\n")
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_only_what_goes_to_a_terminal_is_one(terminal, script, tmp_path):
@@ -122,6 +146,35 @@ def test_a_bar_stays_on_its_line(terminal, script):
         assert label + b"100%% of %d\r\n" % rank in screen.seen
         assert screen.seen.count(label) < 500
         assert screen.seen.count(label + b"end\r\n") == 1
+
+
+def test_an_unfinished_line_becomes_a_bar(terminal, script, tmp_path):
+    """It was shown because nothing followed for a moment; the bar takes its place, and its label."""
+    go = tmp_path / "go"
+    program = script(
+        "import os, sys, time\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    os.write(1, b'loading')\n"
+        "    while not os.path.exists(sys.argv[1]):\n"
+        "        time.sleep(0.01)\n"
+        "    os.write(1, b'\\rloaded\\n')\n"
+    )
+    screen = terminal("run", "-q", "--num_gpus", "2", program, go, columns=WIDTH)
+    label = b"[" + HOST + b":0] "
+    screen.expect(label + b"loading")
+    go.touch()
+    assert screen.wait() == 0
+    assert screen.seen.startswith(label + b"loading\r\x1b[K")
+    assert screen.seen.endswith(label + b"loaded\r\n")
+
+
+def test_a_colour_ends_where_a_line_rests(terminal, script):
+    """A prompt that a rank does not reset must not colour what other ranks write."""
+    program = script("import os, time\nos.write(1, b'\\x1b[31mred')\ntime.sleep(1000)\n")
+    screen = terminal("run", "-q", "--num_gpus", "2", program, columns=WIDTH)
+    screen.expect(b"\x1b[31mred\x1b[0m")
+    screen.type(b"\x03\x03")
+    screen.wait()
 
 
 def test_a_bar_of_one_rank_passes_unchanged(terminal, script):

@@ -217,6 +217,7 @@ class Ssh(Worker):
     def _tell(self, data: bytes, last: bool) -> None:
         assert self._agent is not None
         if last:
+            self._agent.before_news(self._agent)
             self._agent.told = max(self._agent.told, self.world.now)
         self._agent_ends[0].pipe.put(data)
 
@@ -277,6 +278,7 @@ class Rank(Worker):
 
     Attributes:
         stray: a process that it has started, which may outlive it.
+        began: when it was started.
         written: how many bytes of output.
     """
 
@@ -298,6 +300,7 @@ class Rank(Worker):
         node.ranks.append(self)
 
     def begin(self) -> None:
+        self.began = self.world.now
         self.node.training.begin(self)
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
@@ -353,7 +356,14 @@ class Stray(Worker):
 
 
 class AgentProcess(SimulatedProcess):
-    """An agent: the real `RemoteAgent`, turn by turn."""
+    """An agent: the real `RemoteAgent`, turn by turn.
+
+    Attributes:
+        told: when a message from its runner has arrived last.
+        before_news: called before another one does.
+    """
+
+    before_news: Callable[[AgentProcess], None] = staticmethod(lambda _: None)
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.host, f"agent {len(node.agents)} of {node.name}")
@@ -427,7 +437,7 @@ class AgentMachine(Machine):
 
 
 class SimulatedPreflight:
-    """The preflight of a simulated node; stands in for `bireme.agent.preflight.NodePreflight`."""
+    """The preflight of a simulated node; stands in for `bireme.agent.node_preflight.NodePreflight`."""
 
     def __init__(self, process: AgentProcess, environ: Mapping[str, str]) -> None:
         self._process, self.environ = process, environ

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections import Counter
 from typing import Any
@@ -16,7 +17,7 @@ from bireme.cluster.node_selection import DeclaredPool, select
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, Program
 from bireme.resources.hostfile import HostEntry
-from bireme.result.outcome import Outcome
+from bireme.result.outcome import Outcome, RankEnd
 from bireme.value import Value
 from tests.simulation.descriptors import Killed, RunnerProcess
 from tests.simulation.faults import Faults
@@ -27,6 +28,8 @@ from tests.simulation.world import DeadlockError, Host, World
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
 _SLACK = 0.2
+_QUIET_END = 1.0
+"""Seconds that the end of a job takes in which nothing was disturbed."""
 """Seconds, beyond the bound, from a silence to its detection: a machine that has to do everything else first."""
 
 
@@ -192,8 +195,14 @@ class Run:
         unfit = any(node.unfit for node in self.nodes.values())
         disturbed = self.disturbed_before or unfit or any(node.disturbed for node in self.nodes.values())
         self.truth.check(outcome, begin=self.began, started=started, disturbed_before=disturbed)
+        if outcome.first is not None:
+            self._check_end(outcome.first)
         if outcome.cause == "ok":
             epoch = list(self.training.epochs.values())[-1]
+            all_of_them = (process for rank in epoch.ranks for process in (rank, rank.stray or rank))
+            after = self.world.now - max(process.ended_at for process in all_of_them)
+            if not disturbed and not self.process.stops and after > _QUIET_END:
+                raise Violation(f"the job takes {after:.3f} s to end, although nothing has happened")
             if any(rank.status != 0 for rank in epoch.ranks) or len(epoch.ranks) < epoch.world_size:
                 raise Violation("the job succeeded, but not each of its ranks")
             for rank in epoch.ranks:
@@ -204,6 +213,19 @@ class Run:
                 raise Violation(f"the job has ended only {self.world.now - last:.3f} s after its last process")
         if any(end.out_of_memory for end in outcome.ends):
             raise Violation("nothing ran out of memory")
+
+    def _check_end(self, end: RankEnd) -> None:
+        """What is said of the rank that failed first is true."""
+        ranks = [rank for epoch in self.training.epochs.values() for rank in epoch.ranks if rank.pid == end.pid]
+        if not ranks or (ranks[0].node.name, ranks[0].rank) != (end.host, end.rank):
+            raise Violation(f"there was no such rank: {end}")
+        rank = ranks[0]
+        took = rank.ended_at - rank.began
+        well = not rank.node.host.frozen_times and rank.status is not None
+        if well and (abs(end.seconds - took) > 0.1 or end.by_signal != os.WIFSIGNALED(rank.status or 0)):
+            raise Violation(f"rank {end.rank} lived for {took:.3f} s and has ended with {rank.status}: {end}")
+        if end.out_of_memory or end.device != "cpu":
+            raise Violation(f"rank {end.rank} had memory, and was on a processor: {end}")
 
     # -- what is observed in the real code -------------------------------------------------------------
 
@@ -269,14 +291,19 @@ class Run:
         if awake < 30.0 - 7.5 * halts - 0.1:
             raise Violation(f"{member.name} had {awake:.3f} s to answer")
 
-    def cut_off(self, agent: AgentProcess) -> None:
+    def hears(self, agent: AgentProcess) -> None:
+        """An agent that watches its runner hears of it again."""
+        now = self.world.now
+        awake, halts = agent.awake(agent.told, now), agent.halts(agent.told, now)
+        if awake > self.heartbeat * (1 + (1 + halts) / 16) + _SLACK and not self.truth.vague:
+            raise Violation(f"{agent.name} noticed the silence of the runner only after {awake:.3f} s")
+
+    def silent_runner(self, agent: AgentProcess) -> None:
         """An agent has given up its runner as silent."""
         now = self.world.now
         awake, halts = agent.awake(agent.told, now), agent.halts(agent.told, now)
         if awake < self.heartbeat * (1 - halts / 16) - 1e-3:
             raise Violation(f"{agent.name} gave up the runner, but had heard it {awake:.3f} s before")
-        if awake > self.heartbeat * (1 + (1 + halts) / 16) + _SLACK and not self.truth.vague:
-            raise Violation(f"{agent.name} noticed the silence of the runner only after {awake:.3f} s")
 
 
 class Observed(AgentCrew):
@@ -338,7 +365,13 @@ class ObservedAgent(remote.RemoteAgent):
         cut = self._cut
         super()._beat()
         if self._cut and not cut and self._silence.lasted(self._loop.now()) >= self._heartbeat and Run.current:
-            Run.current.cut_off(self._machine.process)  # type: ignore[attr-defined]
+            Run.current.silent_runner(self._machine.process)  # type: ignore[attr-defined]
+
+
+def _hears(process: AgentProcess) -> None:
+    agent = process.remote
+    if Run.current is not None and process.alive and agent._watchdog is not None and not (agent._cut or agent._over):
+        Run.current.hears(process)
 
 
 def observe() -> None:
@@ -348,3 +381,4 @@ def observe() -> None:
     many_nodes.ClusterCrew = ObservedCrew  # type: ignore[misc]
     preflight.Bootstrap = ObservedBootstrap  # type: ignore[misc]
     nodes.RemoteAgent = ObservedAgent  # type: ignore[misc]
+    nodes.AgentProcess.before_news = staticmethod(_hears)

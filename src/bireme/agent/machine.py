@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from bireme.agent.preflight import NodePreflight
+    from bireme.agent.node_preflight import NodePreflight
     from bireme.job import JobSpec
     from bireme.process.helper import Helper
 
@@ -39,7 +39,7 @@ class Machine:
             own: the agent's environment.
             environ: what the ranks are to inherit.
         """
-        from bireme.agent.preflight import NodePreflight
+        from bireme.agent.node_preflight import NodePreflight
 
         return NodePreflight(spec, own, environ)
 

@@ -12,20 +12,18 @@ from bireme import signals as signal
 from bireme.agent.job_signals import JobSignals
 from bireme.agent.terminal import Terminal
 from bireme.errors import OK, BadInputError
-from bireme.job import DEFAULT_GRACE
 from bireme.logs.console import ERR, OUT, Console
 from bireme.logs.output import JobOutput, Style
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.result.outcome import WORDS_OF
 from bireme.result.verdict import Verdict
-from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bireme.agent.crew_interface import Crew
-    from bireme.job import JobSpec, OutputMode
+    from bireme.job import JobSpec
     from bireme.planning.start import StartPlan
     from bireme.result.outcome import Cause, Outcome, RankEnd
 
@@ -37,51 +35,19 @@ _LAST_ONES = 60.0
 """Seconds after the first rank's success within which the others are expected to end."""
 
 
-class SessionOptions(Value):
-    """How a session shows its job, and its time limit.
-
-    Attributes:
-        output: which ranks' lines are shown, and whether they are labelled.
-        timestamps: whether labels have the time.
-        fold: whether equal lines of several ranks are shown once.
-        local_ranks: the local ranks whose lines are shown; empty: all.
-        log_level: the least level of our own messages.
-        grace: seconds between the stop signal and SIGKILL.
-        time_limit: seconds until the job is stopped; None: never.
-        notes: (level, text) of messages to show first.
-    """
-
-    output: OutputMode = "auto"
-    timestamps: bool = False
-    fold: bool = False
-    local_ranks: tuple[int, ...] = ()
-    log_level: str = "info"
-    grace: float = DEFAULT_GRACE
-    time_limit: float | None = None
-    notes: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def of(cls, spec: JobSpec, notes: Iterable[tuple[str, str]] = ()) -> SessionOptions:
-        """The options of a job, with notes."""
-        return cls(
-            output=spec.output,
-            timestamps=spec.timestamps,
-            fold=spec.fold,
-            local_ranks=spec.local_ranks,
-            log_level=spec.log_level,
-            grace=spec.grace,
-            time_limit=spec.time_limit,
-            notes=tuple(notes),
-        )
-
-
-def run(options: SessionOptions, make_crew: Callable[[Session], Crew], make_loop: Callable[[], Loop] = Loop) -> Outcome:
+def run(
+    spec: JobSpec,
+    notes: Iterable[tuple[str, str]],
+    make_crew: Callable[[Session], Crew],
+    make_loop: Callable[[], Loop] = Loop,
+) -> Outcome:
     """Start the crew that ``make_crew`` returns, and return the outcome when nothing is left of it.
 
     Installs signal handlers, and restores the previous ones at the end.
 
     Args:
-        options: how the job is shown, and its time limit.
+        spec: the job, which says how it is shown, and its time limit.
+        notes: (level, text) of messages to show first.
         make_crew: makes the crew of a session.
         make_loop: makes the event loop.
 
@@ -90,7 +56,7 @@ def run(options: SessionOptions, make_crew: Callable[[Session], Crew], make_loop
     """
     if not in_main_thread():
         raise BadInputError("a job can run only in the main thread: it handles the signals of the process")
-    session = Session(options, make_loop())
+    session = Session(spec, notes, make_loop())
     try:
         session.crew = make_crew(session)
         outcome = session.run()
@@ -118,8 +84,8 @@ class Session:
 
     crew: Crew
 
-    def __init__(self, options: SessionOptions, loop: Loop) -> None:
-        self._options = options
+    def __init__(self, spec: JobSpec, notes: Iterable[tuple[str, str]], loop: Loop) -> None:
+        self._spec, self._notes = spec, notes
         self._gone = False
         self._mask: set[int | signal.Signals] | None = None
         # Some daemons ignore SIGCHLD. Then the kernel reaps our children before we learn how they ended.
@@ -132,18 +98,18 @@ class Session:
         self._begin = loop.now()
         self.verdict = Verdict()
         self.console = Console(
-            self.loop, options.log_level, on_gone=self._reader_gone, on_room=lambda: self.crew.release_output()
+            self.loop, spec.log_level, on_gone=self._reader_gone, on_room=lambda: self.crew.release_output()
         )
-        self._signals = JobSignals(self.loop, self.console, self.verdict, self.terminal, grace=options.grace)
+        self._signals = JobSignals(self.loop, self.console, self.verdict, self.terminal, grace=spec.grace)
         self._output: JobOutput | None = None
         self._plan: StartPlan | None = None
 
     def run(self) -> Outcome:
         """Run the crew to its end; return the outcome."""
-        for level, text in self._options.notes:
+        for level, text in self._notes:
             self.console.say(level, text)
         self._signals.watch(self.crew)
-        limit = self._options.time_limit
+        limit = self._spec.time_limit
         if limit is not None:
             note = limit_note(limit)
             self.loop.after(limit, lambda: self.trouble("time limit", note, self.loop.now()))
@@ -158,13 +124,13 @@ class Session:
 
     def planned(self, plan: StartPlan) -> None:
         """Note which ranks will run, and prepare for their output."""
-        style = Style(self._options.output, self._options.timestamps, plan.world_size, self._options.fold)
+        style = Style(self._spec.output, self._spec.timestamps, plan.world_size, self._spec.fold)
         self._output = JobOutput(self.loop, self.console, style)
         self._plan = plan
         self.verdict.planned(worker.rank for node in plan.nodes for worker in node.workers)
         for node in plan.nodes:
             for worker in node.workers:
-                shown = not self._options.local_ranks or worker.local_rank in self._options.local_ranks
+                shown = not self._spec.local_ranks or worker.local_rank in self._spec.local_ranks
                 self._output.add(worker.rank, node.host, OUT, shown=shown)
                 self._output.add(worker.rank, node.host, ERR, shown=shown)
 

@@ -38,9 +38,9 @@ def carry_out(parsed: Parsed) -> int:
     """
     options = parsed.options
     if options["help"]:
-        from bireme.cli.help import agent_help
+        from bireme.cli.help import help_page
 
-        show(agent_help())
+        show(help_page("agent"))
         return OK
     if not options["world_info"]:
         raise BadInputError("--world_info is missing", hint="python -m bireme.agent --help shows the options")

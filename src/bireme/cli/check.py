@@ -26,9 +26,9 @@ def main(argv: list[str]) -> int:
     """Run ``bireme check ARGV``; return 0 if every node is fit, else 1."""
     parsed = parse(select("check"), argv)
     if parsed.options["help"]:
-        from bireme.cli.help import check_help
+        from bireme.cli.help import help_page
 
-        show(check_help())
+        show(help_page("check"))
         return OK
     spec = nodes_spec(in_active_environment(parsed, os.environ))
     from bireme.launch import placement

@@ -18,9 +18,9 @@ def main(argv: list[str]) -> int:
     """
     parsed = parse(select("drain"), argv)
     if parsed.options["help"]:
-        from bireme.cli.help import drain_help
+        from bireme.cli.help import help_page
 
-        show(drain_help())
+        show(help_page("drain"))
         return OK
     if len(parsed.command) != 2:
         raise BadInputError("expected a node and a job", hint="bireme drain NODE JOB")

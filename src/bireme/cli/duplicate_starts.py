@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
 
-_LONGEST = 200
-
 
 def refuse(spec: JobSpec, environ: Mapping[str, str]) -> None:
     """Refuse a job that every task of ``srun`` or ``mpirun`` would start as a whole.
@@ -48,11 +46,8 @@ def _only_here(spec: JobSpec) -> bool:
 
 def _typed() -> str:
     """The command line of this process, without secrets, and shortened."""
-    import shlex
-
-    from bireme.planning.masking import masked_words
+    from bireme.planning.masking import shortened
 
     name = os.path.basename(sys.argv[0])
     words = {"runner.py": ["python", "-m", "bireme.deepspeed.runner"]}.get(name, ["bireme"])
-    text = shlex.join(masked_words([*words, *sys.argv[1:]]))
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
+    return shortened([*words, *sys.argv[1:]])

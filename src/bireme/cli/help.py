@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
-from bireme.options.table import select
+from bireme.options.table import COMMANDS, select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,13 +67,16 @@ the job on the other nodes. JOB is the pid that the job prints when it starts, a
 """
 
 
-HEADS = {"run": _HEAD, "tune": _TUNE_HEAD, "check": _CHECK_HEAD, "drain": _DRAIN_HEAD}
+HEADS = {"run": _HEAD, "tune": _TUNE_HEAD, "check": _CHECK_HEAD, "drain": _DRAIN_HEAD, "agent": _AGENT_HEAD}
 """The first part of each command's page, above its options."""
 
 
-def run_help(*, everything: bool = False) -> str:
-    """The page of ``bireme run --help``, or with ``everything`` of ``--help-all``."""
-    return _page(HEADS["run"], select("run"), "" if everything else "run")
+def help_page(command: str, *, everything: bool = True) -> str:
+    """The help page of a command; not ``everything``: of `run` and `tune` only the most used options."""
+    groups = select(command)
+    if command == "tune":
+        groups = {"tuning": groups.pop("tuning"), **groups}
+    return _page(HEADS[command], groups, "" if everything or command not in ("run", "tune") else command)
 
 
 def help_on(words: list[str]) -> str:
@@ -86,38 +89,10 @@ def help_on(words: list[str]) -> str:
         from bireme.cli.man_page import man_page
 
         return man_page(HEADS)
-    everything = "--all" in words
-    pages = {
-        "run": lambda: run_help(everything=everything),
-        "tune": lambda: tune_help(everything=everything),
-        "check": check_help,
-        "drain": drain_help,
-    }
     names = [word for word in words if word != "--all"]
-    if len(names) != 1 or names[0] not in pages:
-        raise BadInputError("expected the name of a command", hint=f"bireme help {', '.join(pages)}, or --man")
-    return pages[names[0]]()
-
-
-def agent_help() -> str:
-    """The page of ``python -m bireme.agent --help``."""
-    return _page(_AGENT_HEAD, select("agent"))
-
-
-def tune_help(*, everything: bool = False) -> str:
-    """The page of ``bireme tune --help``, or with ``everything`` of ``--help-all``."""
-    groups = select("tune")
-    return _page(HEADS["tune"], {"tuning": groups.pop("tuning"), **groups}, "" if everything else "tune")
-
-
-def drain_help() -> str:
-    """The page of ``bireme drain --help``."""
-    return _page(HEADS["drain"], select("drain"))
-
-
-def check_help() -> str:
-    """The page of ``bireme check --help``."""
-    return _page(HEADS["check"], select("check"))
+    if len(names) != 1 or names[0] not in COMMANDS:
+        raise BadInputError("expected the name of a command", hint=f"bireme help {', '.join(COMMANDS)}, or --man")
+    return help_page(names[0], everything="--all" in words)
 
 
 def _page(head: str, groups: Groups, short: str = "") -> str:

@@ -124,14 +124,10 @@ def _unknown(word: str, rest: list[str]) -> int:
         complain(f"unknown command: {word!r}")
         sys.stderr.write(USAGE)
         return BAD_INPUT
-    import shlex
+    from bireme.planning.masking import shortened
 
-    from bireme.planning.masking import masked_words
-
-    typed = shlex.join(masked_words(words))
-    shown = typed if len(typed) <= 200 else f"{typed[:200]} …"
     what = f"unknown option: {word}" if argv is words and word.startswith("-") else f"unknown command: {word!r}"
-    raise BadInputError(what, hint=f"to run a job: bireme run {shown}")
+    raise BadInputError(what, hint=f"to run a job: bireme run {shortened(words)}")
 
 
 def _run(argv: list[str]) -> int:

@@ -39,9 +39,9 @@ def main(argv: list[str]) -> int:
 def carry_out(parsed: Parsed) -> int:
     """Run a parsed command line; return the exit code."""
     if parsed.options["help"] or parsed.options["help_all"]:
-        from bireme.cli.help import run_help
+        from bireme.cli.help import help_page
 
-        show(run_help(everything=parsed.options["help_all"]))
+        show(help_page("run", everything=parsed.options["help_all"]))
         return OK
     if any(name in os.environ for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON_EXEC")):
         from bireme.cli.default_python import in_active_environment

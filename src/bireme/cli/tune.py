@@ -46,9 +46,9 @@ def main(argv: list[str]) -> int:
     mode = parsed.options["autotuning"] or "tune"
     parsed = parsed.replace(options={**parsed.options, "autotuning": mode})
     if parsed.options["help"] or parsed.options["help_all"]:
-        from bireme.cli.help import tune_help
+        from bireme.cli.help import help_page
 
-        show(tune_help(everything=parsed.options["help_all"]))
+        show(help_page("tune", everything=parsed.options["help_all"]))
         return OK
     return carry_out(parsed)
 

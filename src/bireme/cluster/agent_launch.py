@@ -104,7 +104,8 @@ def prepare(
     listener = AgentListener(backend.TOKEN_VARIABLE, environ, only_here=only_here) if connects else None
     # The token goes first: hydra of MPICH 4.0 ignores the last variable of its environment.
     launcher_environ = {**(listener.environment() if listener is not None else {}), **environ}
-    agent = _agent_command(*(("--channel",) if listener is None else listener.arguments()))
+    arguments = ("--channel",) if listener is None else listener.arguments()
+    agent = isolated.command("bireme.agent", *arguments)
     plan = _plan(spec, hosts, agent, executable=executable, connect_timeout=connect_timeout)
     return AgentLaunch(
         backend=backend,
@@ -133,7 +134,7 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
     arguments: tuple[str, ...] = ("--channel",)
     if backend.CHANNEL == "dial":
         arguments = ("--dial", "<our addresses>", "<a free port>", backend.TOKEN_VARIABLE)
-    agent = _agent_command(*arguments)
+    agent = isolated.command("bireme.agent", *arguments)
 
     def part(first: int, end: int) -> tuple[tuple[str, ...], ...]:
         return _commands(spec, backend, _plan(spec, _launches(nodes.entries[first:end], here), agent), environ)
@@ -145,11 +146,6 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
 def _is_one_by_one(spec: JobSpec, backend: Backend) -> bool:
     """In an elastic job, each node has a launcher process of its own, so that it can leave alone."""
     return backend.CHANNEL == "stdio" or spec.elastic
-
-
-def _agent_command(*arguments: str) -> tuple[str, ...]:
-    """The command that starts an agent on a node, with the path of this interpreter."""
-    return isolated.command("bireme.agent", *arguments)
 
 
 def _plan(

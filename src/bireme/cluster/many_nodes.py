@@ -47,10 +47,11 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str, 
         UnfitError: no port is free for the agents to connect to.
     """
     exported = agent_launch.what_travels(spec, environ)
-    cluster_job = prepare(spec, environ, nodes, launcher, exported)
-    options = session.SessionOptions.of(spec, cluster_job.notes(exported))
+    job = prepare(spec, environ, nodes, launcher, exported)
     with PidFile(os.getpid() if spec.save_pid else None) as pid_file:
-        return session.run(options, lambda of_crew: ClusterCrew(of_crew, cluster_job, pid_file, machine), machine.loop)
+        return session.run(
+            spec, job.notes(exported), lambda running: ClusterCrew(running, job, pid_file, machine), machine.loop
+        )
 
 
 def prepare(

@@ -66,10 +66,13 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
         master_port=0,
         nodes=(node,),
     )
-    options = session.SessionOptions.of(spec.replace(output="raw", fold=False), found_exports.notes())
     # exported variables first: see the note on hydra in bireme.cluster.agent_launch
     inherited = {**exported, **environ, **exported}
-    return session.run(options, lambda crew_session: LocalCrew(crew_session, plan, node, inherited, grace=spec.grace))
+    return session.run(
+        spec.replace(output="raw", fold=False),
+        found_exports.notes(),
+        lambda crew_session: LocalCrew(crew_session, plan, node, inherited, grace=spec.grace),
+    )
 
 
 def command(

@@ -85,7 +85,7 @@ def preflight(
         crews.append(AgentCrew(of_session, job, PidFile(None), MACHINE))
         return crews[0]
 
-    outcome = session.run(session.SessionOptions.of(spec, job.notes(exported)), crew)
+    outcome = session.run(spec, job.notes(exported), crew)
     return Preflight(tuple(map(_answer, crews[0].agents)), outcome)
 
 

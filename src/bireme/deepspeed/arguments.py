@@ -6,7 +6,7 @@ import os
 import sys
 from argparse import Namespace
 
-from bireme.cli.help import agent_help, run_help
+from bireme.cli.help import help_page
 from bireme.cli.parser import Parsed, parse
 from bireme.deepspeed.constants import (
     IMPI_LAUNCHER,
@@ -76,7 +76,7 @@ def runner_namespace(words: Sequence[str]) -> Namespace:
     Raises:
         SystemExit: with code 2 if the command line is invalid; with 0 for ``--help``.
     """
-    parsed = _or_exit(lambda: parse_runner(words), run_help)
+    parsed = _or_exit(lambda: parse_runner(words), lambda: help_page("run", everything=False))
     options = _filled(parsed, _RUNNER_DEFAULTS)
     if options["launcher"] == "auto":
         options["launcher"] = "pdsh"
@@ -121,7 +121,7 @@ def launch_namespace(words: Sequence[str]) -> Namespace:
     Raises:
         SystemExit: with code 2 if the command line is invalid; with 0 for ``--help``.
     """
-    parsed = _or_exit(lambda: parse_launch(words), agent_help)
+    parsed = _or_exit(lambda: parse_launch(words), lambda: help_page("agent"))
     options = _filled(parsed, _LAUNCH_DEFAULTS)
     return Namespace(**options, training_script=parsed.command[0], training_script_args=list(parsed.command[1:]))
 

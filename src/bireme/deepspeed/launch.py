@@ -10,13 +10,18 @@ if __name__ == "__main__":
 
     protect_path()
 
+import os
+import select
+import signal
 import sys
+import time
+from contextlib import suppress
 
 from bireme.cli import agent
 from bireme.cli.main import guarded
 from bireme.deepspeed.arguments import launch_namespace, parse_launch
 from bireme.deepspeed.log import logger
-from bireme.deepspeed.process_tree import terminate_process_tree
+from bireme.process.kernel import descendants
 from bireme.process.pid_file import DIRECTORY as PID_FILE_BASEPATH
 
 TYPE_CHECKING = False
@@ -25,6 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["PID_FILE_BASEPATH", "logger", "main", "parse_args", "terminate_process_tree"]
+
+_GRACE = 30.0
+"""Seconds between SIGTERM and SIGKILL for a process tree, as in DeepSpeed."""
 
 
 def parse_args(args: Sequence[str] | None = None) -> Namespace:
@@ -50,6 +58,49 @@ def main() -> None:
 
 def _carry_out(words: Sequence[str]) -> int:
     return agent.carry_out(parse_launch(words))
+
+
+def terminate_process_tree(pid: int) -> None:
+    """Send SIGTERM to a process and everything below it, and SIGKILL to what is left after 30 s; wait for all ends.
+
+    Raises:
+        OSError: there is no such process, or this system has no pidfds (before Linux 5.3).
+    """
+    ends = {os.pidfd_open(pid)}  # names the process itself, not whoever gets its number later
+    try:
+        for each in descendants((pid,)):
+            with suppress(ProcessLookupError):
+                ends.add(os.pidfd_open(each))
+        for signum, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, None)):
+            _send(ends, signum)
+            if not _left(ends, seconds):
+                break
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def _send(ends: set[int], signum: int) -> None:
+    for end in _left(ends, 0.0):
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(end, signum)
+
+
+def _left(ends: set[int], seconds: float | None) -> set[int]:
+    """The processes that have not ended after this time; ``None``: however long it takes."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    left, poll = set(ends), select.poll()
+    for end in ends:
+        poll.register(end, select.POLLIN)
+    while left:
+        wait = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        ended = [end for end, _ in poll.poll(wait)]
+        for end in ended:
+            poll.unregister(end)
+            left.discard(end)
+        if not ended and wait is not None:
+            break
+    return left
 
 
 if __name__ == "__main__":

@@ -205,7 +205,8 @@ class ElasticJob:
             nodes, exported = node_selection.select(spec, pool), self._exports
             job = many_nodes.prepare(spec, self._environ, nodes, self._launcher, exported, self._accelerator)
             return session.run(
-                session.SessionOptions.of(spec, job.notes(exported)),
+                spec,
+                job.notes(exported),
                 lambda running: EpochCrew(running, job, pid_file, self._machine, number=number, observer=self),
                 self._machine.loop,
             )
@@ -224,10 +225,10 @@ class ElasticJob:
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         left = max(0.0, spec.elastic_timeout - (now - self._waiting_since))
         gave_up = f"too few nodes for {spec.elastic_timeout:g} s"
-        options = session.SessionOptions.of(spec).replace(time_limit=self._time_left())
         try:
             return session.run(
-                options,
+                spec.replace(time_limit=self._time_left()),
+                (),
                 lambda waiting: IdleCrew(waiting, self._lacking, left, gave_up, self._attach_waiting),
                 self._machine.loop,
             )

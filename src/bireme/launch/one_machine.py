@@ -277,9 +277,10 @@ def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
             if pid_file.path is not None:
                 notes.append(("info", f"pid {os.getpid()} is in {pid_file.path}"))
             return session.run(
-                session.SessionOptions.of(spec, notes),
-                lambda session: LocalCrew(
-                    session,
+                spec,
+                notes,
+                lambda running: LocalCrew(
+                    running,
                     prepared.plan,
                     prepared.plan.nodes[0],
                     prepared.environ,

@@ -34,12 +34,21 @@ _PORT = re.compile(r"\d{1,5}[/?#]")
 _FIELD = re.compile(r"[\w.-]+$")
 _LONGEST_NAME = 100
 """Characters of a field's name that are looked at."""
+_LONGEST = 200
 _PATH = re.compile(r"[/?#]")
 
 
 def is_secret(name: str) -> bool:
     """Whether a variable or option of that name is likely to hold a secret."""
     return name not in _NO_SECRETS and _SECRET.search(name.rstrip("0123456789_")) is not None
+
+
+def shortened(argv: Iterable[str]) -> str:
+    """A command line for a message: with likely secrets masked, and at most about 200 characters."""
+    import shlex
+
+    text = shlex.join(masked_words(argv))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
 
 
 def masked_words(argv: Iterable[str], *, of_script: bool = True) -> list[str]:

@@ -37,7 +37,7 @@ from bireme import signals as signal
 from bireme.errors import UnfitError
 from bireme.process import cgroup, kernel
 from bireme.process.ends import Ends
-from bireme.process.watcher import CLEANED, Shared, stand_between
+from bireme.process.watcher import CLEANED, Shared, stand_between, write_line
 from bireme.process.worker import DEAF, Inherited, become
 
 TYPE_CHECKING = False
@@ -63,10 +63,7 @@ class Handle:
 
     def tell(self, *words: object) -> None:
         """Send one command. Errors are ignored: the end of a guardian shows on its other pipe."""
-        try:
-            os.write(self.commands, (" ".join(map(str, words)) + "\n").encode())
-        except OSError:
-            pass
+        write_line(self.commands, *words)
 
     def read(self) -> list[list[str]] | None:
         """The events that have arrived, each as a list of words; ``None`` at end of file."""
@@ -217,7 +214,7 @@ class _Guardian:
             self._reap()
             if self.lifeline in ready:  # after the ends of workers, which may have come before
                 poll.unregister(self.lifeline)
-                self._say("alone")
+                write_line(self.events, "alone")
             if self.killing:
                 self._signal_all(signal.SIGKILL)
 
@@ -239,14 +236,14 @@ class _Guardian:
         try:
             pid = os.fork()
         except OSError as error:
-            self._say("unborn", index, error.errno)
+            write_line(self.events, "unborn", index, error.errno)
             return 0
         if pid == 0:
             # A worker that gets time to end receives SIGTERM, and SIGKILL from the watcher later.
             death = signal.SIGTERM if self.shared.farewell and self.lifeline >= 0 else signal.SIGKILL
             become(self.workers[index], parent, death, self.was, self.mask)
         self.alive[pid] = index
-        self._say("up", index, pid, f"{time.monotonic():.6f}")
+        write_line(self.events, "up", index, pid, f"{time.monotonic():.6f}")
         return pid
 
     def _fork_held(self, index: int) -> None:
@@ -272,7 +269,7 @@ class _Guardian:
                     return
                 cgroup.leave(self.group)
                 cgroup.remove(self.group)
-                self._say("empty")
+                write_line(self.events, "empty")
                 os._exit(0)
             if pid == 0:
                 break
@@ -281,13 +278,13 @@ class _Guardian:
             self._signal_strays()
         if not self.alive and not self.held and not self.reported:
             self.reported = True
-            self._say("deserted")
+            write_line(self.events, "deserted")
 
     def _reap_one(self, pid: int, status: int) -> None:
         index = self.alive.pop(pid, None)
         if index is not None:
             self.ends.forget(pid)
-            self._say("down", index, status, f"{time.monotonic():.6f}")
+            write_line(self.events, "down", index, status, f"{time.monotonic():.6f}")
 
     def _signal_all(self, signum: int) -> None:
         below = kernel.descendants([os.getpid()])
@@ -307,12 +304,6 @@ class _Guardian:
                 kernel.send(pid, signal.SIGCONT)
 
     # -- the agent -------------------------------------------------------------------------------
-
-    def _say(self, *words: object) -> None:
-        try:
-            os.write(self.events, (" ".join(map(str, words)) + "\n").encode())
-        except OSError:  # the agent is gone, which its other pipe shows too
-            pass
 
     def _obey(self) -> bool:
         """Carry out the commands that have arrived; ``False`` if the agent is gone."""

@@ -62,7 +62,7 @@ def stand_between(shared: Shared) -> tuple[int, int]:
     try:
         guardian = os.fork()
     except OSError as error:
-        _say(shared, "unguarded", error.errno)
+        write_line(shared.events, "unguarded", error.errno)
     if guardian == 0:
         os.close(ours)
         return lifeline, pid
@@ -77,14 +77,14 @@ def stand_between(shared: Shared) -> tuple[int, int]:
 
 def _sweep(shared: Shared, guardian: int) -> None:
     """The guardian was killed: tell the agent, and kill the processes that are now below us."""
-    _say(shared, "lost", guardian)
+    write_line(shared.events, "lost", guardian)
     if shared.farewell:
         _bid_farewell(shared.farewell)
     group = cgroup.named_by(os.getpid())
     cgroup.kill(group)
     stuck = kernel.kill_below((), kernel.STUCK_WAIT)
     cgroup.remove(group)
-    _say(shared, "swept", *stuck)
+    write_line(shared.events, "swept", *stuck)
 
 
 def _await_agent(shared: Shared) -> NoReturn:
@@ -111,8 +111,9 @@ def _bid_farewell(seconds: float) -> None:
             return
 
 
-def _say(shared: Shared, *words: object) -> None:
+def write_line(fd: int, *words: object) -> None:
+    """Write a line of words to a pipe. Its reader may be gone, which another pipe shows."""
     try:
-        os.write(shared.events, (" ".join(map(str, words)) + "\n").encode())
-    except OSError:  # the agent is gone
+        os.write(fd, (" ".join(map(str, words)) + "\n").encode())
+    except OSError:
         pass

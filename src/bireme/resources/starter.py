@@ -20,7 +20,7 @@ _ONE_TERMINAL = "SLURM_PTY_PORT"
 """``srun --pty`` sets this. It gives its terminal to the first task, so only that one types commands."""
 
 
-class Task(Value):
+class LauncherTask(Value):
     """The task of ``srun`` or ``mpirun`` that this process is.
 
     Attributes:
@@ -34,11 +34,11 @@ class Task(Value):
     number: int = 0
 
 
-def find_task(environ: Mapping[str, str]) -> Task:
+def find_task(environ: Mapping[str, str]) -> LauncherTask:
     """Find the task that this process is. A batch script, and a shell of ``srun --pty``, counts as a single task."""
     for program, mark, tasks, number in _STARTERS:
         if mark in environ and (program != "srun" or _ONE_TERMINAL not in environ):
             numbers = [environ.get(name, "") for name in (tasks, number)]
             if all(text.isascii() and text.isdecimal() and len(text) < 10 for text in numbers):
-                return Task(program, *map(int, numbers))
-    return Task()
+                return LauncherTask(program, *map(int, numbers))
+    return LauncherTask()

@@ -23,8 +23,8 @@ _FILES = 2
 """File descriptors that a running experiment needs."""
 
 
-class Client(Protocol):
-    """The executor's caller, which knows what an experiment is."""
+class Describer(Protocol):
+    """Knows what an experiment is: what to start, and what its end means."""
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
         """Return what to start.
@@ -40,6 +40,10 @@ class Client(Protocol):
 
     def settling(self, reservation: SlotReservation, end: End) -> float:
         """Seconds until the experiment has certainly left nothing on other nodes; 0.0 if nothing is left now."""
+
+
+class Client(Describer, Protocol):
+    """The executor's caller."""
 
     def started(self, name: str, reservation: SlotReservation) -> None:
         """Called when an experiment has started."""
@@ -150,8 +154,8 @@ class Executor:
             self._start(start)
         return len(starts)
 
-    def stop(self, signum: int = signal.SIGTERM) -> None:
-        """End all experiments gracefully, and start no more.
+    def stop(self, signum: int = signal.SIGTERM) -> float:
+        """End all experiments gracefully, and start no more; return how many seconds they have for that.
 
         Ctrl+C (SIGINT) reaches the ranks as such, any other signal as SIGTERM. Python code that is interrupted tidies
         up: a rank that compiles an extension removes PyTorch's lock.
@@ -159,6 +163,7 @@ class Executor:
         self.stopping = True
         passed = signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM
         self._each(lambda experiment: experiment.stop(passed))
+        return max((experiment.grace for experiment in self._running.values()), default=0.0)
 
     def kill(self) -> None:
         """Kill all experiments at once, and start no more."""

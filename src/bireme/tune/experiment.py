@@ -131,6 +131,11 @@ class Experiment:
                 watched=False,  # the run has a watcher and a guardian of its own
             )
 
+    @property
+    def grace(self) -> float:
+        """Seconds that its ranks have to end."""
+        return self._request.grace
+
     def stop(self, signum: int = signal.SIGTERM) -> None:
         """End it with this signal, and kill it if it has not ended after the grace time."""
         if self._handle is not None and not self._stopped:

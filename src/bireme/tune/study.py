@@ -13,8 +13,7 @@ from typing import Protocol
 from bireme.errors import BiremeError, UnfitError
 from bireme.logs.sink import is_gone
 from bireme.loop import STOP_SIGNALS, Loop
-from bireme.tune.executor import Executor
-from bireme.tune.experiment import End, LaunchRequest
+from bireme.tune.executor import Describer, Executor
 from bireme.tune.journal import Journal
 from bireme.tune.retries import BACK_OFF
 from bireme.tune.scheduler import Scheduler, Task
@@ -23,7 +22,7 @@ from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
 
-class Adapter(Protocol):
+class Adapter(Describer, Protocol):
     """The interface to what is tuned: proposes experiments, describes how to run one, and interprets its result."""
 
     @property
@@ -32,21 +31,6 @@ class Adapter(Protocol):
 
     def next(self) -> Task | None:
         """The next experiment, then pending; its key is its name. None if there is nothing to start now."""
-
-    def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
-        """Return what to start for an experiment.
-
-        Args:
-            name: the experiment's name.
-            reservation: its slots.
-            place: a low number that no other running experiment has, another one at each attempt.
-        """
-
-    def judge(self, name: str, end: End) -> TrialResult:
-        """Return the result of a run that has ended."""
-
-    def settling(self, reservation: SlotReservation, end: End) -> float:
-        """Return the seconds until a run has certainly left nothing on other nodes."""
 
     def tell(self, name: str, result: TrialResult) -> Mapping[str, object]:
         """Report the result of a pending experiment; returns facts for its record in the journal."""
@@ -118,6 +102,7 @@ class Study:
         back_off: float = BACK_OFF,
     ) -> None:
         self._adapter, self._journal, self._watcher = adapter, journal, watcher
+        self.launch_request, self.judge, self.settling = adapter.launch_request, adapter.judge, adapter.settling
         self._loop = Loop()
         self._executor = Executor(self._loop, scheduler, self, keep=keep, back_off=back_off, on_room=self._fill)
         self._signum = 0
@@ -198,31 +183,14 @@ class Study:
             self._executor.signal(signum)
         elif not self._signum:
             self._signum = signum
-            self._executor.stop(signum)
-            self._show(lambda watcher: watcher.note("stopping; the results of finished experiments are kept"))
+            seconds = self._executor.stop(signum)
+            wait = f" up to {seconds:g} s; Ctrl+C again kills;" if seconds else ""
+            self._show(lambda watcher: watcher.note(f"stopping;{wait} the results of finished experiments are kept"))
             self._fill()
         elif signum in (signal.SIGINT, signal.SIGQUIT):
             self._executor.kill()
 
     # -- executor.Client ------------------------------------------------------------------------------
-
-    def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
-        """Return what to start for an experiment.
-
-        Args:
-            name: the experiment's name.
-            reservation: its slots.
-            place: a low number that no other running experiment has, another one at each attempt.
-        """
-        return self._adapter.launch_request(name, reservation, place)
-
-    def judge(self, name: str, end: End) -> TrialResult:
-        """Return the result of a run that has ended."""
-        return self._adapter.judge(name, end)
-
-    def settling(self, reservation: SlotReservation, end: End) -> float:
-        """Return the seconds until a run has certainly left nothing on other nodes."""
-        return self._adapter.settling(reservation, end)
 
     def started(self, name: str, reservation: SlotReservation) -> None:
         """Record and show the start of an experiment."""
