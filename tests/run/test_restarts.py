@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import time
 
 import pytest
 
@@ -116,7 +117,9 @@ def test_a_hostfile_that_is_gone_meanwhile(script, tmp_path, stage):
 
 
 def test_the_time_limit_is_that_of_all_attempts(job, tmp_path, stage):
+    begin = time.monotonic()
     done = stage.run(*job("--restarts", 5, "--time_limit", 20, until=1, args=("wait",)), cwd=tmp_path)
+    assert time.monotonic() - begin >= 20
     assert done.returncode == 124 and "stopped after the time limit of 20 s" in done.stderr
     assert attempts(tmp_path) == ["0 5", "1 5"]
 

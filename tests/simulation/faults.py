@@ -64,7 +64,7 @@ class Faults:
                 when = self.random.uniform(0.0, longest)
             self.world.at(when, call)
 
-        if self.world.rare.random() < 0.05:
+        if self.world.rare.random() < 0.1:
             self.world.at(self.world.rare.uniform(0.0, longest), self.node_shut_down)
 
     def _node(self) -> Node:
@@ -137,7 +137,7 @@ class Faults:
         for rank in ranks:
             fail = partial(self.run.training.fail, rank, int(signal.SIGTERM) << 8)
             self.world.after(self.world.rare.uniform(0.0, 0.1), fail)
-        self.world.after(self.world.rare.uniform(0.0, 0.1), signalled)
+        self.world.after(self.world.rare.uniform(0.0, 0.15), signalled)
 
     def guardian_killed(self, node: Node | None = None) -> None:
         node = node or self._node()
