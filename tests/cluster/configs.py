@@ -18,7 +18,7 @@ PidFile /run/sshd.pid
 Subsystem sftp internal-sftp
 """
 
-# One key exchange, a fast one: with the default list, pdsh over 16 hosts takes 1.1 s instead of 0.4 s.
+# One key exchange and one cipher, fast ones: with the default lists, pdsh over 16 hosts takes 1.1 s instead of 0.4 s.
 SSH = """\
 Host *
     IdentityFile {state}/keys/user
@@ -27,6 +27,7 @@ Host *
     UserKnownHostsFile /dev/null
     StrictHostKeyChecking yes
     KexAlgorithms curve25519-sha256
+    Ciphers aes128-gcm@openssh.com
 """
 
 NSSWITCH = """\

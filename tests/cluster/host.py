@@ -204,7 +204,7 @@ class Host(Faults):
         """Start the listener; it listens when this returns."""
         self.run(["rm", "-f", "/run/sshd.pid"])
         config = f"{self.testbed.state}/etc/sshd_config"
-        self.run(["/usr/sbin/sshd", "-f", config, *options, "-E", f"{self.dir}/sshd.log"])
+        self.run(["/usr/sbin/sshd", "-r", "-f", config, *options, "-E", f"{self.dir}/sshd.log"])
         wait_until("sshd to listen", lambda: self.run(["cat", "/run/sshd.pid"], check=False).stdout.strip(), 30)
 
     def mend(self) -> None:

@@ -57,7 +57,7 @@ if [ -n "$SLURM" ]; then
     as /usr/sbin/munged ${RUNAS:+--force} --key-file="$STATE/keys/munge.key" --pid-file=/run/munge/munged.pid \
         --seed-file=/run/munge/seed --log-file=/run/munge/munged.log --num-threads=1
 fi
-as /usr/sbin/sshd -f "$STATE/etc/sshd_config" -E "$dir/sshd.log"
+as /usr/sbin/sshd -r -f "$STATE/etc/sshd_config" -E "$dir/sshd.log" # -r: a fork for each connection, which is cheaper
 for _ in $(seq 1000); do # it listens before it writes this, but after it has gone into the background
     [ ! -s /run/sshd.pid ] || break
     sleep 0.01

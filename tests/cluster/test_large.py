@@ -21,7 +21,7 @@ from tests.cluster.testbed import Testbed, unavailable
 from tests.conftest import bireme
 
 GIB = 1 << 30
-MANY = 32
+MANY = 24
 TELL = ("--no_python", "sh", "-c", "echo $RANK of $WORLD_SIZE on $(hostname)")
 
 
@@ -44,7 +44,7 @@ def many_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
 
 
 @pytest.mark.slow
-def test_32_hosts(many_hosts: Testbed, shared_dir: Path) -> None:
+def test_24_hosts(many_hosts: Testbed, shared_dir: Path) -> None:
     """All ranks run, each on its node; and nothing is left."""
     jobs = Jobs(many_hosts, "ssh", shared_dir)
     done = jobs.run(*TELL, hosts=f"node[1-{MANY}]:1", timeout=180)
@@ -98,7 +98,7 @@ def in_the_order_of_ranks(out: str) -> list[str]:
 def test_so_many_connect_at_a_time(ssh_cluster: Testbed, shared_dir: Path) -> None:
     """And the others as those have been heard, and one world comes of all."""
     jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    hosts = MOST + 16
+    hosts = MOST + 8
     process = jobs.start(*TELL, hosts=f"fake[1-{hosts}]:1", env=with_its_ssh(jobs))
     wait_until("the first of them", lambda: reached(jobs) >= MOST, 60)
     time.sleep(0.5)  # for what must not happen
