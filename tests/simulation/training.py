@@ -51,7 +51,10 @@ class Training:
         self._check_place(rank, epoch)
         self._check_epochs(rank, epoch)
         if self.world.random.random() < 0.3:
-            rank.after(self.world.random.uniform(0.0, self.work), lambda: rank.write(b"a line\n"))
+            rank.after(
+                self.world.random.uniform(0.0, self.work),
+                lambda: rank.write(b"a prompt" if rank.rank % 2 else b"a line\n"),
+            )
         if len(epoch.ranks) == epoch.world_size:
             for other in epoch.ranks:
                 jitter = self.world.random.uniform(0.0, 0.05)
