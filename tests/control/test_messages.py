@@ -113,3 +113,15 @@ def test_right_ports(port: int) -> None:
     (hello, *_) = [message for message in examples.FROM_AGENT if type(message).__name__ == "Hello"]
     text = json.dumps({"type": "Hello", **hello.as_dict(), "port": port}).encode()
     assert from_json(text, FROM_AGENT).port == port  # type: ignore[attr-defined]
+
+
+def test_the_longest_exit_code_is_right() -> None:
+    down = {"type": "Down", "end": {**examples.end(0).as_dict(), "code": 255}, "when": 1.0}
+    assert from_json(json.dumps(down).encode(), FROM_AGENT).end.code == 255  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("heartbeat", [0.0, -1.0])
+def test_a_heartbeat_is_positive(heartbeat: float) -> None:
+    ask = {"type": "Ask", **examples.ASK.as_dict(), "heartbeat": heartbeat}
+    with pytest.raises(ProtocolError, match="a heartbeat that is not positive"):
+        from_json(json.dumps(ask).encode(), TO_AGENT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bireme.agent.machine import MACHINE
@@ -36,3 +38,13 @@ def test_only_a_job_that_met_its_limit_says_so(cause: str, limit: float, note: s
     job = ElasticJob(spec, {}, lambda *_: None, MACHINE)
     assert job._at_the_end(Outcome(exit_code=1, cause=cause, seconds=1.0, note="as it was")).note == note  # type: ignore[arg-type]
     job.close()
+
+
+def test_the_file_that_declares_the_nodes_is_watched(tmp_path: Path) -> None:
+    hostfile = tmp_path / "hostfile"
+    hostfile.write_text("a slots=1\nb slots=1\n")
+    for hosts, watched in ((None, True), ("a:1,b:1", False)):
+        spec = JobSpec(program=Program("train.py"), hosts=hosts, hostfile=str(hostfile), elastic=True)
+        job = ElasticJob(spec, {}, lambda *_: None, MACHINE)
+        assert (job._monitor._file.next_look is not None) == watched
+        job.close()

@@ -107,7 +107,8 @@ class Reach:
         for group in (at_line, in_function - at_line, set(hits) - in_function - at_line):
             if chosen and left < most / 2:
                 break
-            value = {name: (self.seconds[name] + 0.02) / hits[name] for name in group}
+            value = {name: (self.seconds[name] + 0.02) / hits[name] for name in group.difference(SIMULATIONS)}
+            value.update((name, 0.0) for name in group.intersection(SIMULATIONS))
             nth: dict[str, int] = {}
             ranked = []
             for name in sorted(group, key=value.__getitem__):

@@ -24,6 +24,7 @@ from bireme.agent.connect import close_what_leaked
 for fd in range(3, 7):
     os.dup2(0, fd)
 close_what_leaked({"PMI_FD": sys.argv[1]})
+assert not any(os.get_inheritable(fd) for fd in range(3, 7) if os.path.exists(f"/proc/self/fd/{fd}"))
 show()
 """
 

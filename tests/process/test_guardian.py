@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,29 @@ def test_a_farewell_comes_to_an_end(how: str, tmp_path: Path) -> None:
     )
     assert (done.stdout, done.stderr) == ("0\n", "")
     assert (tmp_path / "lost").exists() == (how == "lost")
+
+
+OBEDIENT = """
+import os, sys, time
+from bireme.process import guardian
+from bireme.process.worker import WorkerStart
+
+program = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (open('asked', 'w'), sys.exit()))"
+program += "; open('up', 'w'); time.sleep(1000)"
+null = os.open(os.devnull, os.O_RDWR)
+worker = WorkerStart((sys.executable, "-c", program), dict(os.environ), os.getcwd(), null, null, null)
+handle = guardian.start([worker], at_loss=lambda: None, farewell=1000.0)
+while not os.path.exists("up"):
+    time.sleep(0.01)
+handle.close()
+handle.wait()
+"""
+
+
+def test_a_farewell_ends_with_the_last_worker(tmp_path: Path) -> None:
+    """An engine that ends when it is asked keeps nobody waiting."""
+    subprocess.run([sys.executable, "-c", OBEDIENT], cwd=tmp_path, timeout=60, check=True)
+    assert (tmp_path / "asked").exists()
 
 
 LEFT = """
@@ -185,3 +209,50 @@ def test_a_program_that_adopts_orphans_goes_on_to_do_so() -> None:
     tree.close()
     os.close(null)
     assert kernel.is_subreaper()
+
+
+def ends(handle: guardian.Handle, count: int) -> list[list[str]]:
+    """The next so many ends of workers."""
+    found: list[list[str]] = []
+    while len(found) < count:
+        events = handle.read()
+        assert events is not None
+        found += [event for event in events if event[0] == "down"]
+    return found
+
+
+def test_a_signal_for_one_worker_or_for_all() -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    workers = [WorkerStart(("sleep", "100"), dict(os.environ), "/", null, null, null) for _ in range(4)]
+    handle = guardian.start(workers, at_loss=lambda: None)
+    handle.tell("rank", int(signal.SIGKILL), 1)
+    assert [event[1:3] for event in ends(handle, 1)] == [["1", "9"]]
+    handle.tell("rank", int(signal.SIGKILL), "2,0")
+    assert sorted(event[1] for event in ends(handle, 2)) == ["0", "2"]
+    handle.tell("rank", int(signal.SIGTERM), "*")
+    assert [event[1:3] for event in ends(handle, 1)] == [["3", "15"]]
+    handle.close()
+    handle.wait()
+    os.close(null)
+
+
+def test_a_program_is_looked_for_as_a_shell_does(tmp_path: Path) -> None:
+    """One that may not be executed is passed over, and is what went wrong if there is no other."""
+    for folder, mode in (("first", 0o600), ("second", 0o700)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "program").write_text("#!/bin/sh\nexit 5\n")
+        (tmp_path / folder / "program").chmod(mode)
+    null = os.open(os.devnull, os.O_RDWR)
+    paths = (f"{tmp_path}/none:{tmp_path}/first:{tmp_path}/second", f"{tmp_path}/first:{tmp_path}/none", f"{tmp_path}")
+    workers = [WorkerStart(("program",), {"PATH": path}, "/", null, null, null) for path in paths]
+    handle = guardian.start(workers, at_loss=lambda: None)
+    assert {event[1]: int(event[2]) >> 8 for event in ends(handle, 3)} == {"0": 5, "1": 126, "2": 127}
+    handle.close()
+    handle.wait()
+    os.close(null)
+
+
+def test_what_is_left_is_named() -> None:
+    (text,) = ProcessTree().describe([os.getpid(), 1 << 30])
+    name = Path("/proc/self/comm").read_text().strip()
+    assert text in (f"{os.getpid()} ({name}, state {state})" for state in "RS")

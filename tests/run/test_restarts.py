@@ -6,6 +6,8 @@ import json
 import os
 import select
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -119,6 +121,24 @@ def test_the_time_limit_is_that_of_all_attempts(job, tmp_path, stage):
     done = stage.run(*job("--restarts", 5, "--time_limit", 20, until=1, args=("wait",)), cwd=tmp_path)
     assert done.returncode == 124 and "stopped after the time limit of 20 s" in done.stderr
     assert attempts(tmp_path) == ["0 5", "1 5"]
+
+
+LIMITS = """
+import os, sys
+from bireme.job import JobSpec, Program
+from bireme.launch import placement, restarts
+
+spec = JobSpec(Program(sys.argv[1], ("99",)), num_gpus=2, restarts=2, time_limit=1000.0, output="none")
+restarts.run(spec, os.environ, placement.resolve(spec, os.environ), lambda _, again: print(again.time_limit))
+"""
+
+
+def test_each_attempt_has_what_is_left(tmp_path, script):
+    """Of the limit: less in each."""
+    words = [sys.executable, "-c", LIMITS, str(script(FAILS))]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    first, second = map(float, done.stdout.split())
+    assert 900 < second < first < 1000
 
 
 @pytest.mark.parametrize("words", [("--restarts", "-1"), ("--restarts", "x"), ("--restarts", "1", "--native_ranks")])

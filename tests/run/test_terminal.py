@@ -189,7 +189,8 @@ def test_a_suspended_job_can_be_killed(terminal, script):
     assert not [pid for pid in ranks if state_of(pid)]
 
 
-def test_in_the_background_stdin_is_empty(script, tmp_path, stage):
+@pytest.mark.parametrize("foreground", ["the shell", "a later job"])
+def test_in_the_background_stdin_is_empty(script, tmp_path, stage, foreground):
     """A rank is in a session of its own: job control would not keep it from the shell's keys."""
     program = script(
         "import os, sys\nopen(sys.argv[1], 'w').write(os.readlink('/proc/self/fd/0') + sys.stdin.read())\n"
@@ -197,10 +198,19 @@ def test_in_the_background_stdin_is_empty(script, tmp_path, stage):
     argv = bireme("run", "-q", program, tmp_path / "stdin")
     pid, fd = pty.fork()
     if pid == 0:
+        go, begin = os.pipe()
         worker = os.fork()
         if worker == 0:
             os.setpgid(0, 0)
+            os.read(go, 1)
             os.execve(argv[0], argv, clean_environ())
+        if foreground == "a later job":
+            later = os.fork()
+            if later == 0:
+                signal.pause()  # it gets the terminal's SIGHUP
+            os.setpgid(later, later)
+            os.tcsetpgrp(0, later)
+        os.write(begin, b"x")
         os._exit(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) & 255)
     os.write(fd, b"keys of the shell\n")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -211,6 +211,7 @@ def test_nodes_of_pytorchs_own_agent(script, tmp_path):
     ]
     errors = [command.communicate(timeout=200)[1] for command in commands]
     assert [command.returncode for command in commands] == [0, 0], errors
+    assert all("bireme: PyTorch's agent starts the ranks of this node, as under torchrun\n" in said for said in errors)
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
     assert {(env["WORLD_SIZE"], env["TORCHELASTIC_RUN_ID"], env["ROLE_NAME"]) for env in found} == {("4", "x1", "r")}
     assert sorted(env["GROUP_RANK"] for env in found) == ["0", "0", "1", "1"]

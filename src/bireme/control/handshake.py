@@ -225,9 +225,12 @@ class Agent:
             return self.transport.owed() + self._prove()
         self._buffer += plain
         line, end, rest = self._buffer.partition(b"\n")
-        if end and line == _WELCOME:
-            self.welcome, self.early = True, rest
-        return b"" if _WELCOME.startswith(line) and (end or len(line) <= len(_WELCOME)) else None
+        if not end:
+            return b"" if _WELCOME.startswith(line) else None
+        if line != _WELCOME:
+            return None
+        self.welcome, self.early = True, rest
+        return b""
 
     def _prove(self) -> bytes:
         return self.transport.encode(f"{_mac(self._token, 'agent', *self._said)}\n".encode())

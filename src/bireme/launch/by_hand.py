@@ -88,7 +88,9 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: i
     from bireme.planning.torchrun import by_torchrun
 
     interpreter = _interpreter_with_torch(spec, environ)
-    return prepared.replace(plan=by_torchrun(prepared.plan, spec, interpreter, len(world)))
+    note = ("info", "PyTorch's agent starts the ranks of this node, as under torchrun")
+    plan = by_torchrun(prepared.plan, spec, interpreter, len(world))
+    return prepared.replace(plan=plan, notes=(*prepared.notes, note))
 
 
 # Does not import torch, which takes seconds, nor look in the working directory.

@@ -58,14 +58,3 @@ class Folder:
             if count == sum(1 for queue in self._queues.values() if queue.counts[line] > 0):
                 return line
         return heads.most_common(1)[0][0]
-
-
-def rank_set(ranks: tuple[int, ...]) -> str:
-    """``0-5,8`` for the ranks 0 to 5 and 8, given in ascending order."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1][1:] = [rank]
-        else:
-            parts.append([rank])
-    return ",".join("-".join(map(str, part)) for part in parts)

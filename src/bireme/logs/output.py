@@ -197,11 +197,11 @@ class JobOutput:
             self._unfold(number)
 
     def _unfold(self, number: int) -> None:
-        from bireme.logs.fold import rank_set
+        from bireme.resources.pool import ranges
 
-        for ranks, line in self._folders[number].take():
-            host = self._hosts[ranks[0]] if len({self._hosts[rank] for rank in ranks}) == 1 else "*"
-            label = Label.of(host, rank_set(ranks), timestamps=self._style.timestamps)()
+        for by, line in self._folders[number].take():
+            host = self._hosts[by[0]] if len({self._hosts[rank] for rank in by}) == 1 else "*"
+            label = Label.of(host, ranges(by), timestamps=self._style.timestamps)()
             self._console.put(number, self, Block(label.first + line, label.more))
 
     def flush(self) -> None:

@@ -142,6 +142,17 @@ def close_all_but(keep: Collection[int]) -> None:
         os.closerange(low + 1, high)
 
 
+def exists(pid: int) -> bool:
+    """Whether there is a process with this pid, of whatever user."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # of another user
+        pass
+    return True
+
+
 def send(pid: int, signum: int) -> None:
     """Send a signal to a process that may be gone already."""
     try:

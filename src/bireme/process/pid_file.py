@@ -15,6 +15,7 @@ import stat
 from bireme import drafts
 from bireme.errors import BadInputError
 from bireme.logs.console import complain
+from bireme.process.kernel import exists
 
 DIRECTORY = "/tmp"
 
@@ -100,12 +101,4 @@ def _owner(path: str) -> int:
 
 def _belongs_to_running_process(path: str) -> bool:
     owner = _owner(path)
-    if owner <= 0 or owner == os.getpid():
-        return False
-    try:
-        os.kill(owner, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
+    return owner > 0 and owner != os.getpid() and exists(owner)

@@ -73,7 +73,9 @@ def parse_core_list(text: str, allowed: Collection[int] | None = None) -> tuple[
             raise BadInputError(f"the range {word.strip()!r} is reversed", hint=f"write {high}-{low}", where=_LIST)
         for core in range(low, high + 1):
             if core not in allowed:  # also ends an absurdly long range at its first such core
-                raise BadInputError(f"core {core} is not available", hint=f"available: {_ranges(allowed)}", where=_LIST)
+                from bireme.resources.pool import ranges
+
+                raise BadInputError(f"core {core} is not available", hint=f"available: {ranges(allowed)}", where=_LIST)
             if core in cores:
                 raise BadInputError(f"core {core} is listed twice", where=_LIST)
             cores.append(core)
@@ -144,14 +146,3 @@ def _members(text: str) -> list[int]:
         if low is not None and high is not None:
             members.extend(range(low, high + 1))
     return members
-
-
-def _ranges(numbers: Collection[int]) -> str:
-    """The reverse of `_members`: ``{0, 1, 2, 8}`` becomes ``0-2,8``."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(f"{low}-{high}" if low < high else str(low) for low, high in runs)

@@ -26,3 +26,14 @@ def listed(words: Iterable[str], most: int = 16) -> str:
         return "none"
     rest = len(words) - most
     return ", ".join(words[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers in short for a message or label: ``{0, 1, 2, 8}`` becomes ``0-2,8``."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(f"{low}-{high}" if low < high else str(low) for low, high in runs)

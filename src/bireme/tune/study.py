@@ -212,7 +212,7 @@ class Study:
             pass  # nothing can be written any more
         elif result.counts:
             facts = self._adapter.tell(name, result)
-            self._journal.append({"end": name, "ending": result.record(), **facts})
+            self._journal.append({"end": name, "ending": result.as_dict(), **facts})
             for queued in self._executor.withdraw():
                 self._adapter.drop(queued)  # it was chosen without this result: choose again
         elif not again:

@@ -39,13 +39,9 @@ class TrialResult(Value):
         """Whether it says something about the configuration, so the experiment need not be run again."""
         return self.cause not in NOT_THE_CONFIGURATION
 
-    def record(self) -> dict[str, object]:
-        """The result as a JSON object; `from_record` reads it back."""
-        return {name: getattr(self, name) for name in self._fields}
-
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> TrialResult:
-        """Read back what `record` returned; unknown fields of a newer version are ignored."""
+        """Read back what ``as_dict`` returned; unknown fields of a newer version are ignored."""
         known = {name: record[name] for name in cls._fields if name in record}
         hosts = known.pop("hosts", ())
         assert isinstance(hosts, (list, tuple))

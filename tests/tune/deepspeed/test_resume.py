@@ -19,8 +19,8 @@ OVER = {"over": "every configuration was measured"}
 
 
 def end(name: str, cause="ok", then=THEN) -> dict:
-    record = {"end": name, "ending": TrialResult(cause).record(), "point": {}, "kind": "search"}
-    return record if then is None else {**record, **then.record()}
+    record = {"end": name, "ending": TrialResult(cause).as_dict(), "point": {}, "kind": "search"}
+    return record if then is None else {**record, **then.as_dict()}
 
 
 @pytest.fixture

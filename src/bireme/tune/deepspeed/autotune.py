@@ -122,7 +122,7 @@ def _trial_options(request: Request, config: Config, now: Circumstances) -> Tria
         environ=request.environ,
         by_file=request.by_file,
         limit=request.limit,
-        circumstances=now.record(),
+        circumstances=now.as_dict(),
     )
 
 

@@ -163,28 +163,18 @@ def _model_info(value: object) -> str:
     return ""
 
 
-CHECKS: dict[str, Check] = {
-    "enabled": _flag,
-    "fast": _flag,
-    "results_dir": _text,
-    "exps_dir": _text,
-    "overwrite": _flag,
-    "start_profile_step": _count,
-    "end_profile_step": _count,
+_BY_TYPE: dict[str, Check] = {
+    "bool": _flag,
+    "int": _count,
+    "int | None": _count_or_none,
+    "str": _text,
+    "str | None": _text_or_none,
+}
+CHECKS = {name: _BY_TYPE[hint] for name, hint in Autotuning.__annotations__.items() if hint in _BY_TYPE} | {
     "metric": _one_of(*METRICS),
-    "metric_path": _text_or_none,
     "tuner_type": _one_of(*KINDS),
-    "tuner_early_stopping": _count_or_none,
-    "tuner_num_trials": _count_or_none,
     "arg_mappings": _mappings,
-    "max_train_batch_size": _count_or_none,
-    "min_train_batch_size": _count,
-    "max_train_micro_batch_size_per_gpu": _count,
-    "min_train_micro_batch_size_per_gpu": _count,
-    "num_tuning_micro_batch_sizes": _count,
-    "mp_size": _count,
     "model_info": _model_info,
-    "model_info_path": _text_or_none,
 }
 
 NULLABLE = {"tuner_early_stopping", "tuner_num_trials"}

@@ -41,10 +41,6 @@ class Circumstances(Value):
     limit: float | None = None
     script: str = ""
 
-    def record(self) -> dict[str, object]:
-        """The form in which the journal keeps them."""
-        return {"limit": self.limit, "script": self.script}
-
     def changed(self, record: Record) -> str:
         """Why the experiment of this record is run again, or ""."""
         cause, script = record["ending"]["cause"], record.get("script", "")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 
 from bireme import drafts
+from bireme.process.kernel import exists
 from bireme.tune.deepspeed.files import BEST_COMMAND, BEST_CONFIG, PROBE, SUMMARY, StudyFiles
 
 _DRAFT = re.compile(r"(?P<file>.+)\.(?P<pid>\d+)\.[0-9a-f]{12}\.tmp")
@@ -43,17 +44,7 @@ def _in_experiments(folder: str) -> Iterator[str]:
 def _draft(name: str) -> str:
     """The name of the file of which this is a stale draft; "" if it is not one."""
     found = _DRAFT.fullmatch(name)
-    return found["file"] if found and _is_gone(int(found["pid"])) else ""
-
-
-def _is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except OSError:  # the process of another user
-        return False
-    return False
+    return found["file"] if found and not exists(int(found["pid"])) else ""
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

@@ -179,7 +179,7 @@ class Trials:
         trial, info = self._pending.pop(name), self._found.pop(name, None)
         self._tuning.tell(name, result, info)
         facts: dict[str, object] = {"point": dict(trial.point), "kind": trial.kind, **self._options.circumstances}
-        return facts if info is None else {**facts, "info": {field: getattr(info, field) for field in info._fields}}
+        return facts if info is None else {**facts, "info": info.as_dict()}
 
     def drop(self, name: str) -> None:
         """A trial was not measured: it may be proposed again."""
