@@ -119,6 +119,13 @@ def test_no_script(stage, tmp_path):
     refused(stage.run("run"), "no script", tmp_path=tmp_path)
 
 
+def test_a_working_directory_that_is_gone(witness, tmp_path):
+    gone = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+    words = ["sh", "-c", gone, "sh", *bireme("run", witness)]
+    done = subprocess.run(words, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, check=False)
+    refused(done, "the working directory no longer exists", tmp_path=tmp_path)
+
+
 def test_no_such_module(stage, tmp_path):
     refused(stage.run("run", "-m", "there_is_none.such"), "there_is_none", tmp_path=tmp_path)
 

@@ -48,7 +48,7 @@ class NodePreflight:
             "addresses": tuple(locality.own_addresses()),
         }
 
-    def examine(self, cwd: str, slots: Sequence[str] | None, tasks: int = 0) -> None:
+    def examine(self, cwd: str, slots: Sequence[str] | None, tasks: int) -> None:
         """Check everything but the port, and change to the working directory.
 
         Args:

@@ -68,7 +68,7 @@ class AgentListener:
         UnfitError: there is no free port.
     """
 
-    def __init__(self, variable: str, environ: Mapping[str, str], *, only_here: bool = False) -> None:
+    def __init__(self, variable: str, environ: Mapping[str, str], *, only_here: bool) -> None:
         self._variable = variable
         self._token = os.urandom(32).hex()
         self._sockets = _listening(_LOOPBACK if only_here else (*own_addresses(), _LOOPBACK[0]))
