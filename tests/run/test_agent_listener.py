@@ -181,6 +181,7 @@ def test_a_runner_that_answers_byte_by_byte(door: Door, monkeypatch: pytest.Monk
 
 def test_a_stranger_who_says_nothing_is_sent_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_listener, "_HANDSHAKE_WAIT", 0.2)
+    monkeypatch.setattr(agent_listener, "_SWEEP", 0.05)
     strangers = [door.stranger(words) for words in (b"", b"bireme-dial 2 ")]
     door.wait(lambda: all(map(hung_up, strangers)))
     for stranger in strangers:
@@ -191,6 +192,7 @@ def test_one_who_stops_after_its_first_line_too(door: Door, monkeypatch: pytest.
     from bireme.control.handshake import Agent
 
     monkeypatch.setattr(agent_listener, "_HANDSHAKE_WAIT", 0.2)
+    monkeypatch.setattr(agent_listener, "_SWEEP", 0.05)
     known = door.stranger(Agent(door.listener.environment()[VARIABLE], {}).first())
     door.wait(lambda: door.listener._known)
     door.wait(lambda: not door.listener._known)

@@ -13,6 +13,7 @@ from bireme.cluster.agent_handle import AgentHandle
 from bireme.cluster.bootstrap import Bootstrap
 from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.cluster.node_selection import DeclaredPool, select
+from bireme.control.messages import Resume
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, Program
 from bireme.resources.hostfile import HostEntry
@@ -192,6 +193,8 @@ class Run:
         self.truth.check(outcome, begin=self.began, started=started, disturbed_before=disturbed)
         if outcome.first is not None:
             self._check_end(outcome.first)
+        if outcome.cause == "rank failed" and outcome.first and not {outcome.first.host}.issuperset(outcome.hosts):
+            raise Violation(f"rank {outcome.first.rank} has failed, and {outcome.hosts} are blamed")
         if outcome.cause == "ok":
             epoch = list(self.training.epochs.values())[-1]
             all_of_them = (process for rank in epoch.ranks for process in (rank, rank.stray or rank))
@@ -276,6 +279,8 @@ class Observed(AgentCrew):
             run.world.note(f"the runner loses {member.name}: {reason}, {when - run.host.offset:.4f}")
             if reason.startswith("no sign of life"):
                 run.silent(member)
+            if reason.startswith("it was stopped") and run.started_at is not None:
+                raise Violation(f"{member.name} is given up, although it reports how its ranks end")
             run.nodes[member.name].given_up = True
         super()._lose(member, reason, when)
 
@@ -314,6 +319,11 @@ class ObservedAgent(remote.RemoteAgent):
         if run is not None:
             run.world.note(f"{process.name} gives up the runner")
         super()._cut_off()
+
+    def _on_resume(self, resume: Resume) -> None:
+        super()._on_resume(resume)
+        if self._watchdog is None:
+            raise Violation(f"{self._machine.process.name} does not watch its runner again")  # type: ignore[attr-defined]
 
     def _beat(self) -> None:
         cut = self._cut
