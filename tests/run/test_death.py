@@ -200,7 +200,8 @@ os._exit(3)
 """
 
 
-def test_what_a_daemon_has_started_for_a_rank_is_found_by_its_mark(stage, script, tmp_path):
+@pytest.mark.parametrize(("end", "code"), [("rank", 3), ("guardian", 75)])
+def test_what_a_daemon_has_started_for_a_rank_is_found_by_its_mark(stage, script, tmp_path, end, code):
     """It is below nobody of the job: no tree, no group and no parent leads to it. What has another mark stays."""
     process = stage.start("run", "--num_gpus", "1", script(MARKED), cwd=tmp_path)
     wait_for((tmp_path / "mark").exists, "the rank")
@@ -209,9 +210,12 @@ def test_what_a_daemon_has_started_for_a_rank_is_found_by_its_mark(stage, script
     ours, others = (stage.start_argv(sleep, env=clean_environ(BIREME_JOB=value)) for value in (mark, f"{mark}1"))
     for started in (ours, others):
         started.stdout.readline()
-    (tmp_path / "go").touch()
+    if end == "rank":
+        (tmp_path / "go").touch()
+    else:
+        os.kill(guards_of(process.pid)["guardian"], signal.SIGKILL)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 3, err
+    assert process.returncode == code, err
     assert ours.wait(30) == -signal.SIGKILL
     assert others.poll() is None
 
