@@ -172,6 +172,8 @@ def test_secrets_of_the_engines_command(stage, witness, tmp_path):
     done = stage.run("run", "--dry_run", *given, *words, witness, "--key", "hunter2", env=environ)
     assert done.returncode == 0, done.stderr
     assert "hunter2" not in done.stdout
+    by_agents = stage.run("run", "--dry_run", *given, "--hosts", "a:1,b:1", witness, env=environ)
+    assert " --dial '<our addresses>' " in by_agents.stdout
     assert "TOKEN=" in done.stdout and "-p 2222" in done.stdout and "PLAIN" in done.stdout
     assert masked_words(["ssh", "-p", "2222", "host"], of_script=False) == ["ssh", "-p", "2222", "host"]
     assert masked_words(["srun", "--export=ALL,WORD=hunter2"]) == ["srun", f"--export=ALL,WORD={MASK}"]
