@@ -44,6 +44,10 @@ def test_text(stage, witness, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+def test_slots_of_this_machine_may_be_declared(stage, witness):
+    assert plan(stage, "--hosts", "localhost:3", witness)["world_size"] == 3
+
+
 def test_json(stage, witness, tmp_path):
     found = plan(stage, "--num_gpus", "2", witness, "a b", "", cwd=tmp_path)
     assert (found["world_size"], found["accelerator"], found["master_addr"]) == (2, "cpu", "127.0.0.1")
