@@ -107,9 +107,10 @@ class Host(Faults):
         while left := {pid: process.argv for pid, process in self.ps().items() if not own(process)}:
             reap(left)
             only_slurm = all(argv[0].startswith("slurmstepd") for argv in left.values())
-            if time.monotonic() - begin >= (max(grace, STEP_DAEMON) if grace and only_slurm else grace):
+            waited = time.monotonic() - begin
+            if waited >= (max(grace, STEP_DAEMON) if grace and only_slurm else grace):
                 break
-            time.sleep(0.05)
+            time.sleep(max(0.05, min(waited / 20, 0.5)))
         return left
 
     # Commands

@@ -69,6 +69,10 @@ if [ -n "$SLURM" ]; then
         mkdir -p /run/slurmctld
         as /usr/sbin/slurmctld -L "$dir/slurmctld.log"
     else
+        for _ in $(seq 1000); do # who does not find slurmctld at once tries again only much later
+            ! (: <>/dev/tcp/login/6817) 2>/dev/null || break
+            sleep 0.02
+        done
         as /usr/sbin/slurmd -L "$dir/slurmd.log"
     fi
 fi

@@ -472,12 +472,11 @@ def test_by_hand(ssh_cluster: Testbed, shared_dir: Path) -> None:
     assert {words[-1] for words in said} == {"bireme"}
 
 
-@pytest.mark.parametrize("which", ["watcher", "guardian"])
-def test_the_guardian_of_the_engine_is_killed(elastic: Elastic, which: str) -> None:
+def test_the_guardian_of_the_engine_is_killed(elastic: Elastic) -> None:
     """No node has done anything: all of them take part in the next epoch."""
     process = elastic.start("rank.py", "go")
     assert len(elastic.ranks(process, 1, 3)) == 3
-    os.kill(guards(command_of(process))[which], signal.SIGKILL)
+    os.kill(guards(command_of(process))["guardian"], signal.SIGKILL)
     elastic.wait(process, r"^bireme: elastic job \d+, epoch \d+: 3 ranks on 3 nodes", 1)
     (elastic.folder / "go").touch()
     text = elastic.end(process)

@@ -139,3 +139,9 @@ def test_nothing_but_text_and_colours_comes_out(chunks):
 )
 def test_rows_are_cut_to_the_width(row, columns, kept):
     assert cut(row, columns).decode() == kept
+
+
+def test_an_escape_sequence_without_an_end_does_not_keep_what_follows():
+    rows = Watched()
+    rows.feed(b"\r50%\n\x1b]0;" + b"title" * 1000, 0.0)
+    assert rows.feed(b"\nplain\n", LATER).endswith(b"plain\n")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -181,7 +183,7 @@ def test_a_runner_that_answers_byte_by_byte(door: Door, monkeypatch: pytest.Monk
 
 def test_a_stranger_who_says_nothing_is_sent_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_listener, "_HANDSHAKE_WAIT", 0.2)
-    monkeypatch.setattr(agent_listener, "_SWEEP", 0.05)
+    monkeypatch.setattr(agent_listener, "_SWEEP", 0.05)  # the first ones find nobody who has been there for long
     strangers = [door.stranger(words) for words in (b"", b"bireme-dial 2 ")]
     door.wait(lambda: all(map(hung_up, strangers)))
     for stranger in strangers:
@@ -192,7 +194,6 @@ def test_one_who_stops_after_its_first_line_too(door: Door, monkeypatch: pytest.
     from bireme.control.handshake import Agent
 
     monkeypatch.setattr(agent_listener, "_HANDSHAKE_WAIT", 0.2)
-    monkeypatch.setattr(agent_listener, "_SWEEP", 0.05)
     known = door.stranger(Agent(door.listener.environment()[VARIABLE], {}).first())
     door.wait(lambda: door.listener._known)
     door.wait(lambda: not door.listener._known)
@@ -257,6 +258,25 @@ def test_where_it_listens() -> None:
     everywhere.close()
     here.close()
     assert len(agent_listener._listening(["127.0.0.1", "192.0.2.1"])) == 1, "the second address is not ours"
+
+
+LEAKED = """
+import os, sys
+from bireme.agent.connect import close_what_leaked
+for fd in range(5, 9):
+    os.dup2(2, fd)
+close_what_leaked(dict(word.split("=") for word in sys.argv[1:]))
+left = [fd for fd in range(3, 9) if os.path.exists(f"/proc/self/fd/{fd}")]
+os.write(2, f"{left} {[os.get_inheritable(fd) for fd in left]}".encode())
+"""
+
+
+@pytest.mark.parametrize(("word", "left"), [(None, "[] []"), ("PMI_FD=7", "[7] [False]")])
+def test_what_hydra_leaks_is_closed(word: str | None, left: str) -> None:
+    """But stderr, and the descriptor for PMI, which no rank inherits."""
+    argv = [sys.executable, "-c", LEAKED, *([word] if word else [])]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stderr, done.returncode) == (left, 0)
 
 
 @pytest.mark.parametrize("held", [0, 5])

@@ -53,10 +53,10 @@ def spec(script, *args, **more):
 
 def test_outcome_of_a_job_that_ends_well(script):
     job = spec(script("print('hello')"), num_gpus=2)
-    done = embed(f"o = bireme.run({job})\nprint(o.exit_code, o.cause, [e.code for e in o.ends], o.first)")
+    done = embed(f"o = bireme.run({job})\nprint(o.exit_code, o.cause, [e.code for e in o.ends], o.first, o.hosts)")
     assert done.returncode == 0, done.stderr
     lines = sorted(done.stdout.splitlines())
-    assert lines[0] == "0 ok [0, 0] None"
+    assert lines[0] == "0 ok [0, 0] None ()"
     assert [line.split("] ")[1] for line in lines[1:]] == ["hello", "hello"]
     assert done.stderr == ""
 

@@ -280,6 +280,16 @@ def test_a_rogue_runner(tmp_path: Path, name: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_what_is_printed_in_an_agent_does_not_reach_the_runner(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bireme.agent", "--channel"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, env=clean_environ(), stdin=pipe, stdout=pipe, stderr=pipe) as agent:
+        assert agent.stdout is not None and agent.stdout.read(len(GREETING)) == GREETING
+        places = [os.readlink(f"/proc/{agent.pid}/fd/{fd}") for fd in range(3)]
+        assert places[0] == os.devnull and places[1] == places[2]
+        agent.communicate(timeout=60)
+
+
 @pytest.mark.slow
 def test_a_port_that_is_taken_is_no_fault_of_the_other_node(rogue) -> None:
     """Passed over by --no_ssh_check, it leaves nothing to try; the other node is not asked to, and not blamed."""

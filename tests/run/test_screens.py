@@ -168,6 +168,44 @@ def test_an_unfinished_line_becomes_a_bar(terminal, script, tmp_path):
     assert screen.seen.endswith(label + b"loaded\r\n")
 
 
+def test_a_line_is_written_above_the_bars(terminal, script, tmp_path):
+    go = tmp_path / "go"
+    program = script(
+        "import os, sys, time\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    os.write(1, b'\\r50%')\n"
+        "    time.sleep(1000)\n"
+        "while not os.path.exists(sys.argv[1]):\n"
+        "    time.sleep(0.01)\n"
+        "os.write(1, b'line\\n')\n"
+    )
+    screen = terminal("run", "-q", "--num_gpus", "2", program, go, columns=WIDTH)
+    bar, line = b"[" + HOST + b":0] 50%", b"[" + HOST + b":1] line\r\n"
+    screen.expect(bar)
+    go.touch()
+    screen.expect(bar + b"\r\x1b[J" + line + bar)
+    screen.type(b"\x03\x03")
+    screen.wait()
+
+
+def test_an_erased_bar_is_gone_at_the_end(terminal, script, tmp_path):
+    """Also if the job ends before the bars are drawn again."""
+    go = tmp_path / "go"
+    program = script(
+        "import os, sys, time\n"
+        "os.write(1, b'\\r50%')\n"
+        "while not os.path.exists(sys.argv[1]):\n"
+        "    time.sleep(0.01)\n"
+        "os.write(1, b'\\r\\x1b[K')\n"
+        "os._exit(0)\n"
+    )
+    screen = terminal("run", "-q", "--num_gpus", "2", program, go, columns=WIDTH)
+    screen.expect(b":1] 50%")
+    go.touch()
+    assert screen.wait() == 0
+    assert b"50%" not in screen.seen.rpartition(b"\x1b[J")[2]
+
+
 def test_a_colour_ends_where_a_line_rests(terminal, script):
     """A prompt that a rank does not reset must not colour what other ranks write."""
     program = script("import os, time\nos.write(1, b'\\x1b[31mred')\ntime.sleep(1000)\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ class Faults:
                 when = self.random.uniform(0.0, longest)
             self.world.at(when, call)
 
+        if self.world.rare.random() < 0.1:
+            self.world.at(self.world.rare.uniform(0.0, longest), self.node_shut_down)
+
     def _node(self) -> Node:
         return self.random.choice(list(self.run.nodes.values()))
 
@@ -116,6 +120,24 @@ class Faults:
             self._lost(node, "signal", certain=False)
             node.disturb(0.0, breaks=True)
             agent.loop.signal(signal.SIGTERM)
+
+    def node_shut_down(self) -> None:
+        """Its agent and its ranks get a signal, in any order: not the ranks are at fault."""
+        node = self.world.rare.choice(list(self.run.nodes.values()))
+        agent, ranks = node.agent, [rank for rank in node.ranks if rank.status is None]
+        loop = agent.loop if agent is not None else None
+        if loop is None or not ranks:
+            return
+        self.world.note(f"{node.name} is shut down")
+
+        def signalled() -> None:
+            self._lost(node, "shutdown")
+            loop.signal(signal.SIGTERM)
+
+        for rank in ranks:
+            fail = partial(self.run.training.fail, rank, int(signal.SIGTERM) << 8)
+            self.world.after(self.world.rare.uniform(0.0, 0.1), fail)
+        self.world.after(self.world.rare.uniform(0.0, 0.15), signalled)
 
     def guardian_killed(self, node: Node | None = None) -> None:
         node = node or self._node()

@@ -69,6 +69,7 @@ _AGENT, _CREW = "bireme.agent.remote:RemoteAgent", "bireme.cluster.cluster_crew:
 _NODE, _HEARTBEAT = "bireme.agent.node:NodeProcesses", "bireme.cluster.heartbeat:Heartbeat"
 _OURS, _BLAME = "bireme.cluster.peer_clock:PeerClock.to_ours", "bireme.result.verdict:Verdict._blame"
 _AGENT_CREW = "bireme.cluster.agent_crew:AgentCrew"
+_LAUNCHER, _CREDIT = "bireme.cluster.launcher_process:LauncherProcess", "bireme.cluster.output_credit:OutputCredit"
 _BOOTSTRAP, _CHANNEL = "bireme.cluster.bootstrap:Bootstrap", "bireme.control.channel:Channel"
 
 MUTATIONS = (
@@ -115,6 +116,8 @@ MUTATIONS = (
         _rewrite(f"{_AGENT}._on_suspend", "if self._watchdog is not None:", "if False:"),
         seed=30,
     ),
+    Mutation("no-watch-after-resume", _rewrite(f"{_AGENT}._on_resume", "self._watchdog is None", "False"), seed=515),
+    Mutation("silence-never-noticed", _rewrite(f"{_AGENT}._beat", "is not watchdog", "is watchdog"), seed=8),
     # The first failure.
     Mutation("clock-sign", _rewrite(_OURS, "theirs - self.offset", "theirs + self.offset"), seed=12),
     Mutation("clock-ignored", _rewrite(_OURS, "min(theirs - self.offset, now)", "now"), seed=12),
@@ -122,6 +125,7 @@ MUTATIONS = (
     Mutation("blame-the-first-news", _rewrite(_BLAME, "when < self._when", "news"), seed=12),
     Mutation("end-not-dated-back", _rewrite(f"{_AGENT_CREW}._last_heard", "now - _NEWS", "now"), seed=909),
     Mutation("silence-by-arrival", _rewrite(f"{_HEARTBEAT}._beat", "member.silence.since", "now"), seed=40),
+    Mutation("shutdown-by-arrival", _rewrite(f"{_AGENT_CREW}._on_signalled", "self._started", "False"), seed=199),
     # The end of all processes.
     Mutation(
         "no-sweep",
@@ -137,6 +141,21 @@ MUTATIONS = (
     Mutation("ladder-never-kills", _without_row("stopping", "deadline"), seed=5),
     Mutation("strays-spared", _without_row("running", "deserted"), seed=1),
     Mutation("lost-is-alive", _rewrite(f"{_AGENT_CREW}._declare_lost", 'member.protocol.on("lose")', "pass"), seed=3),
+    Mutation("connection-kept", _rewrite(f"{_LAUNCHER}.end", "self._handle is not None", "False"), seed=80),
+    Mutation("not-released", _rewrite(f"{_AGENT_CREW}._leave", "member.send(Release())", "pass"), seed=1),
+    # Output.
+    Mutation("no-credit", _rewrite(f"{_CREDIT}.__init__", "self._held = False", "self._held = True"), seed=5),
+    Mutation("over-before-its-output", _rewrite(f"{_AGENT}._maybe_over", "not self._pipes.ended", "False"), seed=133),
+    Mutation("output-kept-when-cut-off", _rewrite(f"{_AGENT}._cut_off", "self._pipes.resume()", "pass"), seed=142),
+    Mutation(
+        "rest-after-the-end",
+        _rewrite(
+            "bireme.agent.pipes:Pipes._rested",
+            "or pipe.read_fd not in self._open:\n        return",
+            ":\n        return",
+        ),
+        seed=8,
+    ),
     # Epochs.
     Mutation(
         "old-epoch-let-back", _rewrite(f"{_BOOTSTRAP}.hello", "if hello.earlier:", "if False:"), seed=71, elastic=True

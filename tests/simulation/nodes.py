@@ -37,6 +37,7 @@ class Node:
         heard: when bytes of its agent reached the runner last.
         given_up: whether the runner has declared it lost.
         handle: the runner's view of its agent.
+        on_heal: called before it is connected again.
         unfit: what the preflight finds.
         preflight: seconds that it takes.
     """
@@ -58,6 +59,7 @@ class Node:
         self.ranks: list[Rank] = []
         self.given_up = False
         self.handle: AgentHandle | None = None
+        self.on_heal: Callable[[], None] = lambda: None
 
     @property
     def trip(self) -> float:
@@ -87,6 +89,7 @@ class Node:
         self.world.after(seconds, lambda: self._heal(ways))
 
     def _heal(self, ways: Sequence[int]) -> None:
+        self.on_heal()
         self.world.note(f"{self.name} is connected again")
         for way in ways:
             self.cut[way] = False
@@ -277,6 +280,7 @@ class Rank(Worker):
     Attributes:
         stray: a process that it has started, which may outlive it.
         began: when it was started.
+        written: how many bytes of output.
     """
 
     marked = True
@@ -292,6 +296,7 @@ class Rank(Worker):
         if random.random() < 0.2:
             self.stray = Stray(host, start, [end.share() for end in ends])
         self.suspended = False
+        self.written = 0
         self._later: list[Callable[[], None]] = []
         node.ranks.append(self)
 
@@ -310,6 +315,7 @@ class Rank(Worker):
             call()
 
     def write(self, data: bytes) -> None:
+        self.written += len(data)
         for end in self._ends[:1]:
             end.pipe.put(data)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections import Counter
 from typing import Any
 
 from bireme.agent import remote
@@ -13,7 +14,7 @@ from bireme.cluster.agent_handle import AgentHandle
 from bireme.cluster.bootstrap import Bootstrap
 from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.cluster.node_selection import DeclaredPool, select
-from bireme.control.messages import Resume
+from bireme.control.messages import Resume, Suspend
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, Program
 from bireme.resources.hostfile import HostEntry
@@ -84,6 +85,10 @@ class Run:
         self.asked: dict[str, float] = {}
         self.started_at: float | None = None
         self.faults = Faults(self)
+        self.received: Counter[int] = Counter()
+        self.host.on_thaw.append(self.overdue)
+        for node in self.nodes.values():
+            node.on_heal = self.overdue
 
     def unhurt(self, node: Node, *, seen_there: bool = False) -> bool:
         """Whether the runner still learns what happens to a node, and needs to: nothing has gone wrong before.
@@ -203,6 +208,9 @@ class Run:
                 raise Violation(f"the job takes {after:.3f} s to end, although nothing has happened")
             if any(rank.status != 0 for rank in epoch.ranks) or len(epoch.ranks) < epoch.world_size:
                 raise Violation("the job succeeded, but not each of its ranks")
+            for rank in epoch.ranks:
+                if self.received[rank.rank] != rank.written:
+                    raise Violation(f"{self.received[rank.rank]} of {rank.written} bytes of rank {rank.rank} arrived")
 
     def _check_end(self, end: RankEnd) -> None:
         """What is said of the rank that failed first is true."""
@@ -231,6 +239,14 @@ class Run:
             self.nodes[member.name].given_up = False
             self.nodes[member.name].handle = member
         self.world.note(f"the runner starts the ranks on {[member.name for member in crew.members]}")
+        self.received.clear()
+        chunk = crew._session.chunk
+
+        def count(rank: int, number: int, data: bytes) -> None:
+            self.received[rank] += len(data)
+            chunk(rank, number, data)
+
+        crew._session.chunk = count  # type: ignore[method-assign]
 
     def silent(self, member: AgentHandle) -> None:
         """The runner has found that an agent is silent."""
@@ -241,6 +257,33 @@ class Run:
             raise Violation(f"{node.name} was given up as silent, but was heard {awake:.3f} s before")
         if awake > self.heartbeat * (1.25 + 0.25 * halts) + _SLACK and not self.truth.vague:
             raise Violation(f"the silence of {node.name} was noticed only after {awake:.3f} s")
+
+    def is_lost(self, member: AgentHandle) -> None:
+        """The runner has lost a node: what connects it to that node ends, and is not left to wait for it."""
+        guardian, begin = self.machine.guardians[-1], self.world.now
+
+        def look() -> None:
+            if self.process.awake(begin, self.world.now) < 1.0:
+                self.world.after(1.0, look)
+                return
+            ssh = guardian.workers.get(member.index)
+            if ssh is not None and ssh.status is None and self.process.alive:
+                raise Violation(f"the ssh to {member.name}, which was lost, does not end")
+
+        self.world.after(1.1, look)
+
+    def overdue(self) -> None:
+        """Every agent has noticed by now that it has not heard the runner for long."""
+        for node in self.nodes.values():
+            agent = node.agent
+            if agent is None or not agent.runs:
+                continue
+            remote = agent.remote
+            if remote._cut or remote._state == "new" or remote.suspended:  # type: ignore[attr-defined]
+                continue
+            awake, halts = agent.awake(agent.told, self.world.now), agent.halts(agent.told, self.world.now)
+            if awake > self.heartbeat * (1 + (1 + halts) / 16) + _SLACK:
+                raise Violation(f"{agent.name} has not heard the runner for {awake:.3f} s, and waits")
 
     def no_answer(self, member: AgentHandle) -> None:
         """The runner no longer waits for a node to answer."""
@@ -282,6 +325,7 @@ class Observed(AgentCrew):
             if reason.startswith("it was stopped") and run.started_at is not None:
                 raise Violation(f"{member.name} is given up, although it reports how its ranks end")
             run.nodes[member.name].given_up = True
+            run.is_lost(member)
         super()._lose(member, reason, when)
 
     def _start_ranks(self, *arguments: Any) -> None:
@@ -314,16 +358,21 @@ class ObservedBootstrap(Bootstrap):
 class ObservedAgent(remote.RemoteAgent):
     """The real agent; tells the run when it gives up its runner."""
 
+    suspended = False
+
+    def _on_suspend(self, message: Suspend) -> None:
+        self.suspended = True
+        super()._on_suspend(message)
+
+    def _on_resume(self, message: Resume) -> None:
+        self.suspended = False
+        super()._on_resume(message)
+
     def _cut_off(self) -> None:
         run, process = Run.current, self._machine.process  # type: ignore[attr-defined]
         if run is not None:
             run.world.note(f"{process.name} gives up the runner")
         super()._cut_off()
-
-    def _on_resume(self, resume: Resume) -> None:
-        super()._on_resume(resume)
-        if self._watchdog is None:
-            raise Violation(f"{self._machine.process.name} does not watch its runner again")  # type: ignore[attr-defined]
 
     def _beat(self) -> None:
         cut = self._cut

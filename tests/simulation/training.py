@@ -11,6 +11,8 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from tests.simulation.nodes import Node, Rank
 
+_MUCH = b"a line\n" * 200_000 + b"unfinished"
+"""More output than an agent may send before the runner has taken it."""
 _SHARED = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -55,6 +57,8 @@ class Training:
                 self.world.random.uniform(0.0, self.work),
                 lambda: rank.write(b"a prompt" if rank.rank % 2 else b"a line\n"),
             )
+        if self.world.rare.random() < 0.05:
+            rank.after(self.world.rare.uniform(0.0, self.work), lambda: rank.write(_MUCH))
         if len(epoch.ranks) == epoch.world_size:
             for other in epoch.ranks:
                 jitter = self.world.random.uniform(0.0, 0.05)

@@ -31,6 +31,7 @@ class Cause:
         rank, code: of a rank that failed.
         certain: whether the runner must learn of it.
         by_guardian: whether it is the end of a guardian or watcher.
+        by_shutdown: whether it is a signal to all processes of a node.
         orphan: whether the runner had given up the node before.
     """
 
@@ -38,7 +39,7 @@ class Cause:
         self.kind, self.when, self.earliest, self.latest = kind, when, earliest, latest
         self.node = ""
         self.rank = self.code = -1
-        self.certain = self.by_guardian = self.orphan = False
+        self.certain = self.by_guardian = self.by_shutdown = self.orphan = False
 
     def __repr__(self) -> str:
         what = f"rank {self.rank} with {self.code}" if self.rank >= 0 else self.node
@@ -84,7 +85,7 @@ class Truth:
             begin, end = now - self.heartbeat / 4 - 2 * trip, now + trip
         elif how == "late silence":  # the way to the node is cut: it still sends what it has to say
             begin, end = now - self.heartbeat / 4 - 2 * trip, now + 1.5 * self.heartbeat
-        elif how == "signal":
+        elif how in ("signal", "shutdown"):
             begin, end = now - NEWS - trip / 2, now - NEWS + trip / 2 + SEEN
         elif how == "launchers":
             begin, end = now - 2 * NEWS, self._read(now) - NEWS
@@ -92,6 +93,7 @@ class Truth:
             begin, end = now - trip / 2, now + trip / 2 + 2 * SEEN
         cause = Cause("agent lost", now, begin, end)
         cause.node, cause.certain, cause.by_guardian = node.name, certain, how == "guardian"
+        cause.by_shutdown = how == "shutdown"
         self.causes.append(cause)
         self.world.note(f"{cause} by {how}")
 
@@ -110,7 +112,9 @@ class Truth:
             said: (rank, time of its end) of what guardians have reported.
         """
         for cause in self.causes:
-            if cause.kind == "rank failed" or cause.by_guardian:
+            if cause.by_shutdown:
+                cause.certain = cause.certain and not _during(cause.when, nodes[cause.node].disturbed)
+            elif cause.kind == "rank failed" or cause.by_guardian:
                 node = nodes[cause.node]
                 well = not cause.orphan and not any(0.0 <= when - cause.when <= 2.0 for when in node.broken)
                 well = well and not node.given_up

@@ -17,6 +17,8 @@ class World:
     """Virtual time, in seconds. The same seed gives the same events in the same order.
 
     Attributes:
+        random: draws what happens.
+        rare: draws what was added later, so that a seed goes on to give nearly the same run.
         now: the time.
         steps: how many events have happened.
         digest: a checksum of the times of all events.
@@ -24,7 +26,7 @@ class World:
     """
 
     def __init__(self, seed: int, *, keep_log: bool = False) -> None:
-        self.random = Random(seed)
+        self.random, self.rare = Random(seed), Random(~seed)
         self.now = 0.0
         self.steps = self.digest = 0
         self.log: list[str] | None = [] if keep_log else None
