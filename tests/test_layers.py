@@ -37,7 +37,7 @@ LAYERS = (
         "bireme.startup_interrupt",
         "bireme.isolated",
         "bireme.jsontext",
-        "bireme.signals",
+        "bireme.signal_numbers",
         "bireme.value",
     },
 )

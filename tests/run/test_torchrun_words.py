@@ -228,6 +228,8 @@ def test_nodes_that_pytorchs_own_agent_numbers(stage, script):
     words = "--rdzv-backend=c10d --rdzv-endpoint=localhost:29511 --rdzv-id=x1 --role=r --max-restarts=0"
     assert f" -m torch.distributed.run --nnodes=2:2 --nproc-per-node=2 {words} " in done.stdout
     assert " --rdzv-conf=join_timeout=60 " in done.stdout
+    nameless = stage.run("run", "--dry_run", *AGENT[:4], *where, script("pass"))
+    assert " --rdzv-id=bireme " in nameless.stdout, "the same on every node"
 
 
 # -- accelerate --------------------------------------------------------------------------------------------

@@ -198,6 +198,8 @@ class Run:
         self.truth.check(outcome, begin=self.began, started=started, disturbed_before=disturbed)
         if outcome.first is not None:
             self._check_end(outcome.first)
+        if outcome.cause == "rank failed" and outcome.first and not {outcome.first.host}.issuperset(outcome.hosts):
+            raise Violation(f"rank {outcome.first.rank} has failed, and {outcome.hosts} are blamed")
         if outcome.cause == "ok":
             epoch = list(self.training.epochs.values())[-1]
             all_of_them = (process for rank in epoch.ranks for process in (rank, rank.stray or rank))
@@ -320,6 +322,8 @@ class Observed(AgentCrew):
             run.world.note(f"the runner loses {member.name}: {reason}, {when - run.host.offset:.4f}")
             if reason.startswith("no sign of life"):
                 run.silent(member)
+            if reason.startswith("it was stopped") and run.started_at is not None:
+                raise Violation(f"{member.name} is given up, although it reports how its ranks end")
             run.nodes[member.name].given_up = True
             run.is_lost(member)
         super()._lose(member, reason, when)
