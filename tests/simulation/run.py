@@ -305,6 +305,9 @@ class Run:
         awake, halts = agent.awake(agent.told, now), agent.halts(agent.told, now)
         if awake < self.heartbeat * (1 - halts / 16) - 1e-3:
             raise Violation(f"{agent.name} gave up the runner, but had heard it {awake:.3f} s before")
+        well = all(end < agent.told or begin > now for begin, end in agent.node.disturbed)
+        if well and not halts and self.process.alive and not self.process.halts(agent.told - self.heartbeat, now):
+            raise Violation(f"{agent.name} gave up the runner, which did not ask it, although it could")
 
 
 class Observed(AgentCrew):
