@@ -9,7 +9,6 @@ import base64
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -77,6 +76,8 @@ if section:
     if wants("oom"):
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
     if wants("stubborn"):
+        import subprocess
+
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with open(f"stubborn.{rank}", "w") as file:
             file.write(f"{os.getpid()} {subprocess.Popen(SLEEPER, start_new_session=True).pid}")

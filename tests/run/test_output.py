@@ -174,9 +174,9 @@ def test_timestamps(stage, script, mode):
 
 
 def test_a_program_that_writes_faster_than_we_read_loses_nothing(stage):
-    code, out, _ = start(stage, "--no_python", "sh", "-c", "seq 300000")
+    code, out, _ = start(stage, "--no_python", "sh", "-c", "seq 100000")
     assert code == 0
-    numbers = b"".join(b"%d\n" % i for i in range(1, 300001))
+    numbers = b"".join(b"%d\n" % i for i in range(1, 100001))
     assert by_rank(out) == {0: numbers, 1: numbers}
 
 

@@ -104,10 +104,10 @@ def test_as_the_oracle_and_no_slot_twice(order, backfill, pool, queue, happens):
 def test_hundreds_as_the_oracle(order, backfill):
     chance = random.Random(1)
     game = Game(cluster(8), order=order, backfill=backfill)
-    for number in range(300):
+    for number in range(150):
         shape = Shape(chance.randint(1, 3), chance.randint(1, 8))
         game.happen(number, "submit", shape, chance.choice([None, *map(float, range(1, 99))]), frozenset())
-    for _ in range(400):
+    for _ in range(200):
         what = chance.choices(["ended", "wait", "withdraw", "lost", "back"], [20, 10, 1, 1, 1])[0]
         how = chance.choice(list(game.pool)) if what in ("lost", "back") else chance.randint(1, 5)
         game.happen(-1, what, how)
