@@ -49,11 +49,11 @@ demo: $(VENV)/.base $(VENV)/.torch ## train on two CPU processes: a first job
 
 # With ARGS only those tests, by one Python. The run of all tests comes last, so that its closing line is the last one.
 test: lint deb-packages engines $(VENV)/.deepspeed ## run all checks and all tests
-	@status=0; $(if $(ARGS),,WORKERS=$(WORKERS) .ci/pythons || status=$$?;) \
+	@status=0; $(if $(ARGS),,.ci/pythons || status=$$?;) \
 	echo "$(PYTEST) $(ARGS)"; $(PYTEST) $(ARGS) || status=$$?; exit $$status
 
-pythons: ## run the fast tests of one machine with the oldest and the newest Python (part of `make test`)
-	WORKERS=$(WORKERS) .ci/pythons $(ARGS)
+pythons: ## run fast tests with the oldest and the newest Python (part of `make test`)
+	.ci/pythons $(ARGS)
 
 mutants: $(VENV)/.dev ## change the program in many small ways, and list the changes that no test notices
 	@[ -e .venv-mutants/.done ] || { $(PYTHON) -m venv --clear .venv-mutants && \

@@ -24,13 +24,14 @@ from tests import needs
 from tests.needs import pytest_runtest_setup as pytest_runtest_setup  # a hook
 from tests.order import pytest_collection_modifyitems as pytest_collection_modifyitems  # a hook
 
-settings.register_profile("ours", deadline=None)  # a busy machine may take long for anything
-settings.load_profile("ours")
-
 PROGRAMS = Path(__file__).parent / "programs"
 PR_SET_CHILD_SUBREAPER = 36
 TIMES = int(os.environ.get("BIREME_TEST_TIMES", "4"))
 """How often a test tries again what goes wrong once in a while: make test BIREME_TEST_TIMES=1000 for a night."""
+
+# A busy machine may take long for anything. Every run tries other examples.
+settings.register_profile("ours", deadline=None, max_examples=12 * TIMES)
+settings.load_profile("ours")
 
 
 def pytest_configure() -> None:

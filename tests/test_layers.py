@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ LAYERS = (
         "bireme.startup_interrupt",
         "bireme.isolated",
         "bireme.jsontext",
-        "bireme.signals",
+        "bireme.signal_numbers",
         "bireme.value",
     },
 )
@@ -251,3 +252,21 @@ def test_the_way_to_the_first_worker_stays_cheap() -> None:
     assert done.returncode == 0, done.stderr
     loaded = HEAVY & set(done.stdout.split())
     assert not loaded, f"imported: {', '.join(sorted(loaded))}; `python -X importtime -S -c '{code}'` shows by whom"
+
+
+EVERY_MODULE = """
+import importlib, pkgutil, bireme
+for found in pkgutil.walk_packages(bireme.__path__, "bireme."):
+    try:
+        importlib.import_module(found.name)
+    except ImportError as error:
+        assert error.name in ('numpy', 'hjson', 'rich'), error
+"""
+
+
+def test_every_module_can_be_imported() -> None:
+    """By any supported version of Python, and without a warning; the tuner's packages may be missing."""
+    environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-S", "-W", "error", "-c", EVERY_MODULE]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -33,8 +33,6 @@ def main() -> None:
             engine.step()
             if engine.global_steps >= args.steps:
                 break
-    if engine.global_rank == 0:
-        print(f"{engine.global_steps} steps with micro-batches of {engine.train_micro_batch_size_per_gpu()}")
 
 
 if __name__ == "__main__":

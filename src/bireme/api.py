@@ -9,7 +9,7 @@ from bireme.errors import BadInputError
 from bireme.launch import placement
 from bireme.options import conflicts
 from bireme.resources import program
-from bireme.signals import SIGINT
+from bireme.signal_numbers import SIGINT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -147,7 +147,9 @@ def test_world_of_mpi(any_jobs: EngineJobs) -> None:
 
 
 @pytest.mark.slow
-def test_no_secret_in_any_arguments(jobs: EngineJobs) -> None:
+@pytest.mark.parametrize(("jobs", "signum"), [("mvapich", signal.SIGTERM), ("impi", signal.SIGINT)], indirect=["jobs"])
+def test_no_secret_in_any_arguments_and_the_command_is_signalled(jobs: EngineJobs, signum: signal.Signals) -> None:
+    """The engine gets no signal, the agents do the work: see ``tests/cluster/test_scenes.py``."""
     jobs.write(".bireme_env", "WANDB_API_KEY=canary\n")
     process = jobs.scene("wait")
     tokens = {token for pid in jobs.login.ps() if (token := token_of(pid))}
@@ -155,8 +157,10 @@ def test_no_secret_in_any_arguments(jobs: EngineJobs) -> None:
     assert len(tokens) == 1
     assert any("bireme.agent" in word for word in arguments)
     assert not [word for word in arguments if "canary" in word or any(token in word for token in tokens)]
-    jobs.login.kill(process, signal.SIGTERM)
-    jobs.end(process)
+    jobs.login.kill(process, signum)
+    err = jobs.end(process)
+    assert process.returncode == 128 + signum, err
+    jobs.clean()
 
 
 def token_of(pid: int) -> str:
@@ -182,19 +186,6 @@ def test_command_is_killed(any_jobs: EngineJobs) -> None:
     process = any_jobs.scene("wait")
     any_jobs.login.kill(process, signal.SIGKILL)
     any_jobs.end(process)
-    any_jobs.clean()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("any_jobs", "signum"), [("mvapich", signal.SIGTERM), ("impi", signal.SIGINT)], indirect=["any_jobs"]
-)
-def test_command_is_signalled(any_jobs: EngineJobs, signum: signal.Signals) -> None:
-    """The engine gets no signal, the agents do the work: see ``tests/cluster/test_scenes.py``."""
-    process = any_jobs.scene("wait")
-    any_jobs.login.kill(process, signum)
-    err = any_jobs.end(process)
-    assert process.returncode == 128 + signum, err
     any_jobs.clean()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 
@@ -183,6 +184,12 @@ def test_by_hand(stage, witness, tmp_path, case):
     options, says = BY_HAND[case]
     command = [*bireme()[:2], "bireme.agent", *options, witness]
     refused(subprocess.run(command, capture_output=True, text=True, env=clean_environ()), *says, tmp_path=tmp_path)
+
+
+def test_the_working_directory_is_gone(witness, tmp_path):
+    command = f"mkdir gone; cd gone; rmdir ../gone; exec {shlex.join(map(str, bireme('run', witness)))}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=clean_environ(), cwd=tmp_path)
+    refused(done, "the working directory no longer exists", tmp_path=tmp_path)
 
 
 def test_usage_without_a_command(stage):

@@ -31,6 +31,15 @@ def start(stage, *words, env=None, **kwargs):
     return process
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "says"), [(["--help"], 0, "usage: python -m bireme.agent"), ([], 2, "bireme: ")]
+)
+def test_what_is_no_agent_of_a_launcher_is_a_command(stage, words, code, says):
+    process = start(stage, *words)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code and (out + err).decode().startswith(says), (out, err)
+
+
 def test_ranks_are_counted_through_uneven_nodes(stage, tmp_path):
     seen = {}
     for node_rank in range(3):

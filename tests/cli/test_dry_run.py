@@ -44,6 +44,10 @@ def test_text(stage, witness, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+def test_slots_of_this_machine_may_be_declared(stage, witness):
+    assert plan(stage, "--hosts", "localhost:3", witness)["world_size"] == 3
+
+
 def test_json(stage, witness, tmp_path):
     found = plan(stage, "--num_gpus", "2", witness, "a b", "", cwd=tmp_path)
     assert (found["world_size"], found["accelerator"], found["master_addr"]) == (2, "cpu", "127.0.0.1")
@@ -172,6 +176,8 @@ def test_secrets_of_the_engines_command(stage, witness, tmp_path):
     done = stage.run("run", "--dry_run", *given, *words, witness, "--key", "hunter2", env=environ)
     assert done.returncode == 0, done.stderr
     assert "hunter2" not in done.stdout
+    by_agents = stage.run("run", "--dry_run", *given, "--hosts", "a:1,b:1", witness, env=environ)
+    assert " --dial '<our addresses>' " in by_agents.stdout
     assert "TOKEN=" in done.stdout and "-p 2222" in done.stdout and "PLAIN" in done.stdout
     assert masked_words(["ssh", "-p", "2222", "host"], of_script=False) == ["ssh", "-p", "2222", "host"]
     assert masked_words(["srun", "--export=ALL,WORD=hunter2"]) == ["srun", f"--export=ALL,WORD={MASK}"]

@@ -254,7 +254,7 @@ options = st.one_of(
 argvs = st.lists(options | texts | numbers, max_size=8)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(TABLES)), argvs)
 def test_any_command_line_is_read_or_refused(table, argv):
     try:

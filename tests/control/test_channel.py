@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -121,6 +122,10 @@ def test_more_than_fits_is_sent_later_in_order(both: tuple[Side, Side]) -> None:
     runner.wait(lambda: len(runner.frames) == len(sent) + 1)
     assert runner.frames == [*sent, OVER]
     assert agent.channel.pending == 0
+    began = time.process_time()
+    runner.loop.after(0.2, runner.loop.stop)
+    runner.loop.run()
+    assert time.process_time() - began < 0.1, "it spins, with nothing to write"
 
 
 def test_the_other_side_goes(both: tuple[Side, Side]) -> None:

@@ -14,7 +14,7 @@ from bireme.cluster.certificate import CertificateMaker
 from bireme.control import handshake
 from bireme.control.handshake import MOST_BYTES, NO_TLS_THERE, Agent, Runner, Security, _mac
 from bireme.control.mac import MacTransport
-from bireme.control.tls import client_context
+from bireme.control.tls import TlsTransport, client_context
 
 TOKEN = "0123456789abcdef" * 4
 WHO = {"name": "node1", "hostname": "node1", "addresses": "10.0.0.1,fd00::1", "place": "0"}
@@ -270,6 +270,22 @@ def test_whatever_is_proved(mode: str, proof: bytes) -> None:
     runner = Runner(TOKEN, security)
     assert runner.feed(Agent(TOKEN, WHO, context).first())
     runner.feed(proof)
+    assert runner.agent is None
+
+
+@pytest.mark.parametrize("proof", [b"x", b"", b"0" * 64, b"x y"])
+def test_who_has_only_sniffed_proves_nothing_inside_tls(proof: bytes) -> None:
+    """It says again what an agent has said first, and can finish TLS, but does not know the token."""
+    runner, thief = Runner(TOKEN, SECURE), TlsTransport(CLIENT, server=False)
+    runner.feed(Agent(TOKEN, WHO, CLIENT).first())
+    data = thief.owed()
+    while not thief.established:
+        answer = runner.feed(data)
+        assert answer is not None
+        thief.decode(answer)
+        data = thief.owed()
+    assert runner.feed(data) is not None
+    assert not runner.feed(thief.encode(proof + b"\n"))
     assert runner.agent is None
 
 

@@ -153,7 +153,7 @@ def test_refused_filters(include, exclude):
         runner.parse_resource_filter(POOL, include_str=include, exclude_str=exclude)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text("worke-012:@, a\n", max_size=25), st.booleans())
 def test_any_filter_is_accepted_or_a_value_error(text, excludes):
     try:

@@ -54,14 +54,14 @@ long = st.builds(
 chunks = st.lists(short | long | st.just(FLUSH), max_size=12)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(chunks)
 def test_nothing_is_lost_or_added_however_it_is_cut(pieces):
     given_bytes = b"".join(piece for piece in pieces if piece is not FLUSH)
     assert unlabelled(shown(pieces)) == given_bytes
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, MAX_LINE), min_size=1, max_size=6), st.data())
 def test_lines_up_to_the_limit_are_never_torn(lengths, data):
     text = b"".join(b"%d" % (number % 10) * length + b"\n" for number, length in enumerate(lengths))

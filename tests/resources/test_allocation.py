@@ -307,7 +307,7 @@ VARIABLES = (
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.dictionaries(st.sampled_from(VARIABLES), VALUES), st.sampled_from(["", "SLURM_JOB_ID", "LSB_JOBID"]))
 def test_every_environment_is_understood_or_refused(environ: dict[str, str], job: str) -> None:
     try:

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bireme.cluster.node_selection import DeclaredPool, select
 from bireme.errors import BadInputError
+from bireme.job import JobSpec, Program
 from bireme.resources.filters import NodeFilter, apply_filters, local_aliases, parse_filter, take
+from bireme.resources.hostfile import HostEntry
 from bireme.resources.pool import Pool, listed
 
 POOL: Pool = {"worker-0": ("0", "1", "2", "3"), "worker-1": ("0", "1", "2", "3")}
@@ -259,3 +262,13 @@ def test_include_and_exclude_part_the_pool(pool: Pool, data: st.DataObject) -> N
     for host, slots in pool.items():
         assert sorted(kept.get(host, ()) + rest.get(host, ())) == sorted(slots)
         assert kept.get(host, ()) == tuple(slot for slot in slots if slot in picked[host])
+
+
+@pytest.mark.parametrize("declared", [None, 2])
+def test_slots_of_a_node_that_is_asked_for_its_own(declared: int | None) -> None:
+    """The same are left of it, whether they are known before or only once it has answered."""
+    spec = JobSpec(Program("train.py"), include="a:1")
+    nodes = select(spec, DeclaredPool((HostEntry("a", slots=declared), HostEntry("b", slots=declared)), "--hosts"))
+    assert nodes.names == ("a",)
+    known = {name: ("0", "1") if slots is None else slots for name, slots in nodes.slots.items()}
+    assert nodes.active(spec, known) == {"a": ("1",)}

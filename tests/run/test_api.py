@@ -256,7 +256,7 @@ def test_bad_input_is_raised(script, more):
 grammar = st.text("localhost:@,0123456789[]- .*#\0\n\ud800ü", max_size=25)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(grammar | st.text(max_size=25), st.booleans())
 def test_any_filter_is_accepted_or_refused(text, excludes):
     filters = {"exclude": text} if excludes else {"include": text}

@@ -190,19 +190,26 @@ def test_what_ranks_leave_behind_is_ended(stage, script, tmp_path):
 
 
 MARKED = """
-import os
+import os, time
 with open("mark.tmp", "w") as file:
     file.write(os.environ["BIREME_JOB"])
 os.rename("mark.tmp", "mark")
 while not os.path.exists("go"):
-    pass
-os._exit(3)
+    time.sleep(0.01)
 """
 
 
-def test_what_a_daemon_has_started_for_a_rank_is_found_by_its_mark(stage, script, tmp_path):
+AGENT = ("--hosts", "localhost:1", "--force_multi")
+
+
+@pytest.mark.parametrize(
+    ("end", "words", "code"),
+    [("os._exit(3)", ("--num_gpus", "1"), 3), ("os.kill(os.getppid(), 9); time.sleep(600)", AGENT, 75)],
+    ids=["a rank fails", "an agent's guardian is killed"],
+)
+def test_what_a_daemon_has_started_for_a_rank_is_found_by_its_mark(stage, script, tmp_path, end, words, code):
     """It is below nobody of the job: no tree, no group and no parent leads to it. What has another mark stays."""
-    process = stage.start("run", "--num_gpus", "1", script(MARKED), cwd=tmp_path)
+    process = stage.start("run", *words, script(MARKED + end), cwd=tmp_path)
     wait_for((tmp_path / "mark").exists, "the rank")
     mark = (tmp_path / "mark").read_text()
     sleep = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)"]
@@ -211,7 +218,7 @@ def test_what_a_daemon_has_started_for_a_rank_is_found_by_its_mark(stage, script
         started.stdout.readline()
     (tmp_path / "go").touch()
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 3, err
+    assert process.returncode == code, err
     assert ours.wait(30) == -signal.SIGKILL
     assert others.poll() is None
 

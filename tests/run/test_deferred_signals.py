@@ -28,3 +28,20 @@ assert signal.getsignal(signal.SIGUSR1) is ours
 
 def test_the_first_that_asks_for_the_end_is_kept():
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)
+
+
+THREAD = """
+from concurrent.futures import ThreadPoolExecutor
+from bireme.elastic.deferred_signals import DeferredSignals
+
+def defer():
+    with DeferredSignals() as between:
+        return between.signum
+
+assert ThreadPoolExecutor().submit(defer).result() == 0
+"""
+
+
+def test_nothing_is_kept_in_a_thread():
+    """Signals are the main thread's. That a job cannot run there is said later, in words."""
+    subprocess.run([sys.executable, "-c", THREAD], check=True)

@@ -167,8 +167,13 @@ assert (list(sys.path), dict(os.environ)) == before
 SAYS_ALL = "import os, sys\nos.write(1, open('/proc/self/environ', 'rb').read().replace(b'\\0', b'\\n'))\n"
 
 
-@pytest.mark.parametrize("coerce", ["", "0", "1"])
-@pytest.mark.parametrize("locale", [{"LANG": "C"}, {"LC_CTYPE": "C", "LANG": ""}, {"LC_ALL": "C"}, {"LANG": "C.UTF-8"}])
+@pytest.mark.parametrize(
+    ("locale", "coerce"),
+    [
+        *(({"LANG": "C"}, ""), ({"LC_CTYPE": "C", "LANG": ""}, ""), ({"LC_ALL": "C"}, ""), ({"LANG": "C.UTF-8"}, "")),
+        *(({"LANG": "C"}, "0"), ({"LC_ALL": "C"}, "1")),
+    ],
+)
 def test_the_environment_of_the_ranks_stays(tmp_path: Path, locale: dict[str, str], coerce: str) -> None:
     """Isolated Python overlooks its own variables; byte for byte, ranks find what they would have found."""
     (tmp_path / "rank.py").write_text(SAYS_ALL)

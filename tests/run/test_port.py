@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 
@@ -9,7 +10,7 @@ import pytest
 
 from bireme.errors import BadInputError
 from bireme.resources.rendezvous_port import lease_named_port
-from tests.conftest import TIMES, free_ports, read_lines
+from tests.conftest import TIMES, free_ports, guards_of, read_lines
 from tests.run.conftest import wait_for
 
 SAYS = "import os, sys, time\nprint('port', os.environ['MASTER_PORT'], flush=True)\nsys.stdin.read()\n"
@@ -88,8 +89,17 @@ def test_held_while_a_rank_lives_although_the_command_was_killed(stage, script, 
     """The guardian holds the lock until nothing can listen on the port any more."""
     process = stage.start("run", "-q", "--master_port", free_port, script(WAITS))
     assert port_of(process) == free_port
+    guards = guards_of(process.pid).values()
+    for pid in guards:
+        os.kill(pid, signal.SIGSTOP)
     process.kill()
     process.wait()
+    try:
+        with pytest.raises(BadInputError):
+            lease_named_port(free_port)
+    finally:
+        for pid in guards:
+            os.kill(pid, signal.SIGCONT)
     wait_for(lambda: not stage.left(), "the guardian to finish")
     lease_named_port(free_port).close()
 

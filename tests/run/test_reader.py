@@ -182,9 +182,19 @@ def _children(pid):
         return []
 
 
-@pytest.mark.parametrize("size", ["70000", "1000000"], ids=["in our memory", "in the pipes too"])
-@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
-@pytest.mark.parametrize("streams", ["stdout", "both"])
+IN_OUR_MEMORY, IN_THE_PIPES_TOO = "70000", "1000000"
+
+
+@pytest.mark.parametrize(
+    ("size", "signals", "streams"),
+    [
+        (IN_OUR_MEMORY, [signal.SIGINT], "stdout"),
+        (IN_OUR_MEMORY, [signal.SIGTERM], "both"),
+        (IN_THE_PIPES_TOO, [signal.SIGINT], "both"),
+        (IN_THE_PIPES_TOO, [signal.SIGTERM], "stdout"),
+        (IN_THE_PIPES_TOO, [signal.SIGINT, signal.SIGINT], "both"),
+    ],
+)
 def test_a_job_can_be_stopped_although_nobody_reads(stage, size, signals, streams):
     read, write = os.pipe()
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
+
+from tests.conftest import bireme
 
 READS = """
 import os, sys
@@ -47,6 +50,12 @@ def test_what_rank_0_does_not_read_stays_in_the_pipe(stage, script):
     process = stage.start("run", "-q", script("pass"), stdin=subprocess.PIPE)
     process.communicate(b"x" * 1000, timeout=30)
     assert process.returncode == 0
+
+
+def test_it_is_closed(stage, script):
+    command = shlex.join(map(str, bireme("run", "-q", script(READS))))
+    done = subprocess.run(["sh", "-c", f"exec {command} <&-"], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("rank 0 read 0 b''\n", "")
 
 
 def test_no_input(stage, script):

@@ -97,15 +97,18 @@ def test_a_virtual_local_rank(shown):
 NEEDLESS = [option for option in (*TORCHRUN, *ACCELERATE) if option.needless]
 
 
-@pytest.mark.parametrize("option", NEEDLESS, ids=lambda option: option.dest)
-def test_what_is_not_needed_is_accepted_with_the_reason(stage, option):
-    value = [] if option.kind == "flag" else [option.choices[0] if option.choices else "1"]
-    for name in option.names:
-        for spelling in (name, name.replace("_", "-").replace("--", "--", 1)):
-            done = stage.run("run", "--dry_run", spelling, *value, LOOK)
-            assert done.returncode == 0, done.stderr
-            assert f"{option.name} is not needed: {option.needless}" in done.stderr
-    assert "not needed" not in stage.run("run", "-q", "--dry_run", option.name, *value, LOOK).stderr
+@pytest.mark.parametrize("dash", ["_", "-"])
+def test_what_is_not_needed_is_accepted_with_the_reason(stage, dash):
+    words = []
+    for option in NEEDLESS:
+        value = [] if option.kind == "flag" else [option.choices[0] if option.choices else "1"]
+        for name in option.names:
+            words += ["--" + name.removeprefix("--").replace("_", dash), *value]
+    done = stage.run("run", "--dry_run", *words, LOOK)
+    assert done.returncode == 0, done.stderr
+    for option in NEEDLESS:
+        assert f"{option.name} is not needed: {option.needless}" in done.stderr
+    assert "not needed" not in stage.run("run", "-q", "--dry_run", *words, LOOK).stderr
 
 
 # -- variables ---------------------------------------------------------------------------------------------
@@ -225,6 +228,8 @@ def test_nodes_that_pytorchs_own_agent_numbers(stage, script):
     words = "--rdzv-backend=c10d --rdzv-endpoint=localhost:29511 --rdzv-id=x1 --role=r --max-restarts=0"
     assert f" -m torch.distributed.run --nnodes=2:2 --nproc-per-node=2 {words} " in done.stdout
     assert " --rdzv-conf=join_timeout=60 " in done.stdout
+    nameless = stage.run("run", "--dry_run", *AGENT[:4], *where, script("pass"))
+    assert " --rdzv-id=bireme " in nameless.stdout, "the same on every node"
 
 
 # -- accelerate --------------------------------------------------------------------------------------------

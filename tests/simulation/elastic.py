@@ -67,6 +67,8 @@ class ElasticRun(Run):
         self.world.at(self._bound() + 10 * self.work + 20 * self.timeout, self._too_long)
         outcome = elastic_job.run(self.spec(), ENVIRON, self.changed, self.machine)
         self._check(outcome)
+        if outcome.cause == "unfit" and outcome.hosts and self.job is not None and self.job._epoch > 1:
+            raise Violation(f"{outcome.hosts} are unfit in epoch {self.job._epoch}, and the job does not go on without")
         return f"{outcome.cause} {outcome.exit_code} after {len(outcome.history)} changes: {outcome.note}"
 
     def changed(self, outcome: Outcome, why: str) -> None:

@@ -156,7 +156,18 @@ MUTATIONS = (
         ),
         seed=8,
     ),
+    Mutation(
+        "later-ones-not-asked",
+        _rewrite(f"{_HEARTBEAT}._beat", '"connecting":\n            continue', '"connecting":\n            break'),
+        seed=21,
+    ),
     # Epochs.
+    Mutation(
+        "unfit-ends-it",
+        _rewrite("bireme.elastic.elastic_job:ElasticJob._unfit", "self._epoch == 1 and there", "there"),
+        seed=199,
+        elastic=True,
+    ),
     Mutation(
         "old-epoch-let-back", _rewrite(f"{_BOOTSTRAP}.hello", "if hello.earlier:", "if False:"), seed=71, elastic=True
     ),

@@ -15,6 +15,7 @@ from bireme.control.messages import Hello
 from bireme.process.worker import WorkerStart
 from tests.simulation.descriptors import End, Pipe, SimulatedLoop, SimulatedProcess
 from tests.simulation.guardians import SimulatedGuardian, SimulatedHandle, Worker
+from tests.simulation.truth import Violation
 from tests.simulation.world import Host, World
 
 if TYPE_CHECKING:
@@ -395,6 +396,13 @@ class AgentProcess(SimulatedProcess):
         wait = loop.turn()
         self.spend(1e-5)
         if not loop.running:
+            left = (
+                []
+                if self.guardian is None
+                else [rank for rank in self.guardian.workers.values() if rank.status is None]
+            )
+            if left:
+                raise Violation(f"{self.name} exits before {len(left)} of its ranks: they are not asked to end")
             self.exit_code = 0
             self.remote.close()
             self.do(self.exit)

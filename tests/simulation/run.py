@@ -198,6 +198,8 @@ class Run:
         self.truth.check(outcome, begin=self.began, started=started, disturbed_before=disturbed)
         if outcome.first is not None:
             self._check_end(outcome.first)
+        if outcome.cause == "rank failed" and outcome.first and not {outcome.first.host}.issuperset(outcome.hosts):
+            raise Violation(f"rank {outcome.first.rank} has failed, and {outcome.hosts} are blamed")
         if outcome.cause == "ok":
             epoch = list(self.training.epochs.values())[-1]
             all_of_them = (process for rank in epoch.ranks for process in (rank, rank.stray or rank))
@@ -303,6 +305,9 @@ class Run:
         awake, halts = agent.awake(agent.told, now), agent.halts(agent.told, now)
         if awake < self.heartbeat * (1 - halts / 16) - 1e-3:
             raise Violation(f"{agent.name} gave up the runner, but had heard it {awake:.3f} s before")
+        well = all(end < agent.told or begin > now for begin, end in agent.node.disturbed)
+        if well and not halts and self.process.alive and not self.process.halts(agent.told - self.heartbeat, now):
+            raise Violation(f"{agent.name} gave up the runner, which did not ask it, although it could")
 
 
 class Observed(AgentCrew):
@@ -320,6 +325,8 @@ class Observed(AgentCrew):
             run.world.note(f"the runner loses {member.name}: {reason}, {when - run.host.offset:.4f}")
             if reason.startswith("no sign of life"):
                 run.silent(member)
+            if reason.startswith("it was stopped") and run.started_at is not None:
+                raise Violation(f"{member.name} is given up, although it reports how its ranks end")
             run.nodes[member.name].given_up = True
             run.is_lost(member)
         super()._lose(member, reason, when)

@@ -148,9 +148,9 @@ def test_micro_batches_are_found_and_no_wall_is_run_into_twice(desk):
 @pytest.mark.parametrize("kind", ["random", pytest.param("model_based", marks=pytest.mark.slow)])
 def test_searches_with_bounds(desk, kind):
     config = {**CONFIG, "train_micro_batch_size_per_gpu": [1, 2, 4, 8, 16, 32], "zero_optimization": {"stage": "all"}}
-    desk.configure(config, tuner_type=kind, tuner_num_trials=7)
+    desk.configure(config, tuner_type=kind, tuner_num_trials=4)
     desk.run("--ran", "ran", options=ONE)
-    assert 0 < sum(ran(desk).values()) <= 7 and max(ran(desk).values()) == 1
+    assert 0 < sum(ran(desk).values()) <= 4 and max(ran(desk).values()) == 1
 
 
 def test_no_zero_section_is_stage_0_alone(desk):
@@ -280,7 +280,7 @@ def test_the_time_limit_is_that_of_the_real_job(desk):
 @pytest.mark.timeout(600)
 @needs.modules("torch", "deepspeed")
 def test_deepspeeds_engine(desk):
-    """An unmodified script, profiled, measured and then run with what was found."""
+    """An unmodified script, profiled and measured."""
     config = {
         "train_micro_batch_size_per_gpu": [24],
         "zero_optimization": {"stage": 1},
@@ -291,7 +291,7 @@ def test_deepspeeds_engine(desk):
     # one rank, and one choice: what costs the time here is DeepSpeed's import
     words = ["--accelerator", "cpu", "--num_gpus", "1", str(TRAINS), "--deepspeed_config", "ds.json"]
     env = clean_environ(OMP_NUM_THREADS="1")
-    done = desk.stage.run("run", "--autotuning", "run", *words, cwd=desk.folder, env=env, timeout=500)
+    done = desk.stage.run("tune", *words, cwd=desk.folder, env=env, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     info = json.loads((desk.results / "profile_model_info" / "model_info.json").read_text())
     assert info["num_params"] == 2 * (512 * 1024) + 1024 * 1024 + 1024 + 1024 + 512
@@ -302,4 +302,3 @@ def test_deepspeeds_engine(desk):
     assert end == ["ok"] and engine[1] == "samples/s"
     assert float(engine[0]) == pytest.approx(figures["throughput"], rel=0.01)
     assert float(clock[0]) > 0, "our own clock stands beside the engine's"
-    assert "30 steps with micro-batches of 24" in done.stdout, "the real job goes to its end"

@@ -153,25 +153,25 @@ def test_a_host_on_which_something_ran_to_its_end_is_forgiven(bench):
 
 
 def test_a_low_limit_of_open_files_is_raised_and_no_experiment_sees_it(tmp_path):
-    """Each takes two descriptors as long as it runs; forty are started before the first can end."""
+    """Each takes two descriptors as long as it runs; twenty are started before the first can end."""
     program = textwrap.dedent(f"""
         import resource, sys; sys.path.insert(0, {os.getcwd()!r})
         from pathlib import Path
         from tests.tune.test_executor import Bench, Task, ONE
-        low = (80, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        low = (40, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         resource.setrlimit(resource.RLIMIT_NOFILE, low)
-        names = [f"e{{n}}" for n in range(40)]
+        names = [f"e{{n}}" for n in range(20)]
         tell = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
         bench = Bench(Path({str(tmp_path)!r}), dict.fromkeys(names, tell), pool={{"a": tuple(names)}})
         client = bench.run(*(Task(name, ONE) for name in names))
-        raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 144
+        raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 104
         bench.executor.close()
         ended = [(what, cause) for what, _, cause in client.told if what != "started"]
-        print(ended == [("ended", "ok")] * 40, raised, resource.getrlimit(resource.RLIMIT_NOFILE) == low, low)
+        print(ended == [("ended", "ok")] * 20, raised, resource.getrlimit(resource.RLIMIT_NOFILE) == low, low)
     """)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("True True True "), done.stdout + done.stderr
-    assert (tmp_path / "e39.out").read_text() == done.stdout[len("True True True ") :]
+    assert (tmp_path / "e19.out").read_text() == done.stdout[len("True True True ") :]
 
 
 def test_slots_of_what_may_linger_are_not_given_before_it_has_settled(bench):

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from bireme.errors import BadInputError, BiremeError
 from bireme.tune.journal import Journal
 from tests import needs
+from tests.conftest import TIMES
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -282,7 +283,7 @@ def test_killed_at_random_moments_it_has_all_that_append_had_returned_for(tmp_pa
             number += 1
     """)
     promised = 0
-    for _ in range(50):
+    for _ in range(4 * TIMES):
         with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as writer:
             writer.stdout.readline()
             time.sleep(chance.uniform(0, 0.02))
@@ -465,7 +466,7 @@ def test_an_append_that_is_interrupted_leaves_nothing_and_loses_nothing(tmp_path
     journal = Journal.open(str(path))
     before = signal.signal(signal.SIGVTALRM, interrupt)
     try:
-        for _ in range(100):
+        for _ in range(10 * TIMES):
             try:
                 signal.setitimer(signal.ITIMER_VIRTUAL, chance.uniform(1e-5, 1e-3))
                 while True:

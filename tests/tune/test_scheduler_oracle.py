@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bireme.tune.scheduler import Scheduler, Task
 from bireme.tune.slots import Shape
+from tests.conftest import TIMES
 from tests.tune.oracle import Oracle
 from tests.tune.simulation import MODES, cluster, simulate
 
@@ -91,7 +92,6 @@ def flat(start) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("order", "backfill"), MODES)
 @given(pool=pools, queue=st.lists(submissions, max_size=12), happens=events)
-@settings(max_examples=100, deadline=None)
 def test_as_the_oracle_and_no_slot_twice(order, backfill, pool, queue, happens):
     game = Game(pool, order=order, backfill=backfill)
     for number, event in enumerate([*queue, *happens]):
@@ -154,7 +154,7 @@ tasks_to_come = st.lists(st.tuples(shapes, st.integers(1, 8).map(float), st.bool
 @pytest.mark.parametrize("order", ["fifo", "longest"])
 @pytest.mark.parametrize("predicted", ["all", "none", "some"])
 @given(pool=pools, tasks=tasks_to_come)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=6 * TIMES)
 def test_the_head_starts_when_it_would_without_those_behind_it(order, predicted, pool, tasks):
     true = {key: seconds for key, (_, seconds, _) in tasks.items()}
     known = {key for key, (*_, known) in tasks.items() if predicted == "all" or (known and predicted == "some")}

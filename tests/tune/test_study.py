@@ -20,6 +20,7 @@ from bireme.tune.scheduler import Scheduler, Task
 from bireme.tune.slots import Shape
 from bireme.tune.study import Conclusion, Study
 from bireme.tune.trial_result import TrialResult
+from tests.conftest import TIMES
 from tests.tune.toys import Client
 
 
@@ -167,12 +168,12 @@ def test_interrupted_it_stops_in_order_and_says_so(tmp_path, stage):
 def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path, stage):
     """What has an end record never runs again, what was interrupted does; the end is that of an undisturbed study.
 
-    Fifty kills of the whole command are in ``test_command.py``.
+    The whole command is killed in ``test_command.py``.
     """
     count, chance = 40, random.Random(7)
     seen: set[str] = set()
     kills = 0
-    while kills < 20:
+    while kills < 2 * TIMES:
         tuner = in_a_process(tmp_path, count, 0.1)
         stage.started.append(tuner)
         try:
@@ -182,7 +183,7 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path, stage):
             tuner.wait()
             kills += 1
         else:
-            (tmp_path / "journal").unlink()  # at its end: begin anew, so that there are twenty
+            (tmp_path / "journal").unlink()  # at its end: begin anew, so that there are enough
             (tmp_path / "done").unlink()
             seen.clear()
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from bireme import signals as signal
+from bireme import signal_numbers as signal
 from bireme.agent.node import NodeEvents, NodeProcesses, remove_flat_directory
 from bireme.agent.pipes import Pipes
 from bireme.logs.console import ERR, OUT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from bireme import signals as signal
+from bireme import signal_numbers as signal
 from bireme.planning.environment import MARK
 from bireme.process.stop_ladder import Ladder
 from bireme.process.worker import WorkerStart

@@ -163,7 +163,6 @@ class Pipes:
             pipe.excused = True
             self._look_after(pipe, self._rest)
         else:
-            pipe.begun = False
             self._on_rest(pipe.rank, pipe.number)
 
     def _end(self, pipe: _Pipe) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from bireme import signals as signal
+from bireme import signal_numbers as signal
 from bireme.agent.job_signals import JobSignals
 from bireme.agent.terminal import Terminal
 from bireme.errors import OK, BadInputError

@@ -1,4 +1,4 @@
-"""The agents of a job, from their start to their release: handles their messages, and decides when a node is lost."""
+"""The agents of a job: handles their messages, and decides when a node counts as lost, by silence or otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeat: pings every agent that has answered, and decides when a silent node counts as lost."""
+"""Heartbeat: pings every agent that has answered, and tells the crew which has been silent for too long."""
 
 from __future__ import annotations
 

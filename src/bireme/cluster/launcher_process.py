@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from subprocess import DEVNULL, Popen, TimeoutExpired
 
-from bireme import signals as signal
+from bireme import signal_numbers as signal
 from bireme.process import open_files
 from bireme.process.worker import WorkerStart
 from bireme.result.wait_status import exit_code

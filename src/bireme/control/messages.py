@@ -10,7 +10,7 @@ from __future__ import annotations
 import _socket
 import json
 
-from bireme import signals as signal
+from bireme import signal_numbers as signal
 from bireme.errors import BiremeError
 from bireme.job import ACCELERATORS, JobSpec
 from bireme.planning.start import NodePlan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from bireme import signals as signal
+from bireme import signal_numbers as signal
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 
 TYPE_CHECKING = False

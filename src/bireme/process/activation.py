@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bireme import signals as signal
+from bireme import signal_numbers as signal
 from bireme.errors import BadInputError
 from bireme.process import guardian
 from bireme.process.worker import WorkerStart

@@ -33,7 +33,7 @@ import select
 import sys
 import time
 
-from bireme import signals as signal
+from bireme import signal_numbers as signal
 from bireme.errors import UnfitError
 from bireme.process import cgroup, kernel
 from bireme.process.ends import Ends

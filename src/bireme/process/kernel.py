@@ -11,7 +11,7 @@ import sys
 import time
 from itertools import pairwise
 
-from bireme import signals as signal
+from bireme import signal_numbers as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

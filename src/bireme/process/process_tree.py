@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bireme import signals as signal
+from bireme import signal_numbers as signal
 from bireme.process import cgroup, guardian, kernel
 from bireme.process.oom import OomWatch
 from bireme.process.stop_ladder import KILL_WAIT

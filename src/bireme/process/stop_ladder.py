@@ -6,7 +6,7 @@ that the kernel holds. It is a table, so that it can be read and tested without 
 
 from __future__ import annotations
 
-from bireme import signals as signal
+from bireme import signal_numbers as signal
 from bireme.value import Value
 
 TYPE_CHECKING = False

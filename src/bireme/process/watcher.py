@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 
-from bireme import signals as signal
+from bireme import signal_numbers as signal
 from bireme.process import cgroup, kernel
 from bireme.value import Value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from bireme import signals as signal
+from bireme import signal_numbers as signal
 from bireme.process import kernel, open_files
 from bireme.value import Value
 

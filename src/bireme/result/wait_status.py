@@ -17,7 +17,7 @@ def exit_code(status: int) -> int:
 
 def signal_name(number: int) -> str:
     """``SIGSEGV`` for 11; ``signal 99`` for a number without a name."""
-    from signal import Signals  # only for a name: see bireme.signals
+    from signal import Signals  # only for a name: see bireme.signal_numbers
 
     try:
         return Signals(number).name
