@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 
 from tests.cluster import configs
@@ -30,6 +31,8 @@ PRIVATE = ("/tmp", "/run", "/dev/shm")
 CLOCKS = (50_000, 1_000, 90_000, 20_000, 70_000)
 """Seconds by which the monotonic clock of login, node1, node2 … is ahead of this machine's: machines that were switched
 on at different times. Nodes whose clock is behind login's alternate with such whose clock is ahead of it."""
+COMPLETING = 2.0
+"""Seconds after which a node whose last job has ended is idle again, unless it was away."""
 HAVE_CLOCKS = os.path.exists("/proc/self/ns/time")
 PROBE = """
 ip link add br0 type bridge && ip link add v0 type veth peer name v1 && mount -t tmpfs tmpfs /mnt && hostname probe
@@ -258,13 +261,22 @@ class Testbed:
         return {host.name: left for host in self.hosts.values() if (left := host.strays(grace))}
 
     def slurm_ready(self, timeout: float = 150) -> None:
-        """Wait until every node is idle, and bring back the ones that Slurm has given up."""
+        """Wait until every node is idle, and bring back the ones that Slurm has given up.
+
+        A node that was away when a job ended would be asked again only after most of a minute.
+        """
+        begin = time.monotonic()
+
+        def update(name: str, *words: str) -> None:
+            self["login"].run(["scontrol", "update", f"nodename={name}", *words], check=False)
 
         def idle() -> bool:
             states = self["login"].run(["sinfo", "-h", "-N", "-o", "%N %T"], check=False).stdout.split()
             for name, state in zip(states[::2], states[1::2], strict=True):
                 if state.startswith(("down", "drain")):
-                    self["login"].run(["scontrol", "update", f"nodename={name}", "state=resume"], check=False)
+                    update(name, "state=resume")
+                elif state.startswith("completing") and time.monotonic() > begin + COMPLETING:
+                    update(name, "state=down", "reason=away")
             return states[1::2] == ["idle"] * self.count
 
         wait_until("Slurm's nodes to be idle", idle, timeout, 0.1)
