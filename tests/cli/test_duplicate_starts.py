@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def test_the_first_task_says_what_to_type(program: str, environ: dict[str, str])
     assert done.returncode == 2 and done.stdout == ""
     what, hint = done.stderr.splitlines()
     assert what == f"bireme: {program} has started this command 2 times, and each would run the whole job"
-    assert hint.startswith(f"  type it without {program}: bireme {' '.join(RUN)} {__file__} --lr 1")
+    assert hint.startswith(f"  type it without {program}: {shlex.join(('bireme', *RUN, __file__, '--lr', '1'))}")
     assert "s3cret" not in hint
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 
 import pytest
@@ -74,7 +75,7 @@ def request_of(tmp_path, monkeypatch):
     monkeypatch.setattr(device_memory, "smallest", lambda ids: min(map(sizes.__getitem__, ids)))
 
     def make(words, **environ):
-        parsed = parse(RUN, [*words.split(), "train.py", "--deepspeed_config", "ds.json"])
+        parsed = parse(RUN, [*shlex.split(words), "train.py", "--deepspeed_config", "ds.json"])
         return make_request(parsed.replace(options={**parsed.options, "autotuning": "tune"}), clean_environ(**environ))
 
     return make
@@ -114,7 +115,7 @@ def test_the_accelerator_that_torchrun_names_by_a_number_stays(request_of):
 
 
 def test_the_python_of_the_experiments_and_of_the_real_job(request_of):
-    request = request_of(f"--accelerator cpu --num_gpus 1 --python {sys.executable}")
+    request = request_of(f"--accelerator cpu --num_gpus 1 --python {shlex.quote(sys.executable)}")
     assert f"--python={sys.executable}" in request.launch.words and f"--python={sys.executable}" in request.real
 
 
