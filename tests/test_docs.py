@@ -150,7 +150,7 @@ def test_what_starts_an_agent():
     assert block is not None
     python, *words = shlex.split(block[1])
     assert python == "/home/me/.venv/bin/python"
-    words[words.index("/home/me/.venv/lib/python3.12/site-packages")] = isolated.ROOT
+    words[words.index("/home/me/.venv/lib/python3.12/site-packages")] = isolated.root()
     assert tuple(words) == isolated.command("bireme.agent")[1:]
 
 

@@ -81,6 +81,8 @@ class JobSpec(Value):
         bind_cores, bind_core_list: bind ranks to cores, of the list if it is given.
         venv_script: a file to source first.
         python: the Python that runs the ranks; ``None``: the one that ``venv_script`` selects, else that of Bireme.
+            ``{host}`` is replaced by the node's name.
+        node_python: the Python that runs the agents; "": that of Bireme where it exists, else python3.
         grace: seconds between SIGTERM and SIGKILL.
         time_limit: seconds after which the job is stopped; ``None``: never.
         output, timestamps, fold: how the output of ranks is shown.
@@ -128,6 +130,7 @@ class JobSpec(Value):
     bind_core_list: str | None = None
     venv_script: str | None = None
     python: str | None = None
+    node_python: str = ""
     grace: float = DEFAULT_GRACE
     time_limit: float | None = None
     output: OutputMode = "auto"

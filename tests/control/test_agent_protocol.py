@@ -15,12 +15,12 @@ from bireme.control.messages import (
     Message,
     Output,
     Over,
-    ProtocolError,
     Rested,
     Signalled,
     Unfit,
     Up,
 )
+from bireme.errors import ProtocolError
 from tests.control import examples
 
 TO_RUNNING = ("begin", "fit")

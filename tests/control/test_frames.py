@@ -19,7 +19,8 @@ from bireme.control.frames import (
     encode_message,
     encode_output,
 )
-from bireme.control.messages import FROM_AGENT, Message, Output, Over, ProtocolError, Say
+from bireme.control.messages import FROM_AGENT, Message, Output, Over, Say
+from bireme.errors import ProtocolError
 from tests.control import examples
 
 OVER = Over(killed=0, stuck=())

@@ -21,7 +21,7 @@ from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.control.transport import Transport
 from bireme.errors import UnfitError
 from bireme.loop import Loop
-from bireme.resources.locality import own_addresses
+from bireme.resources.own_addresses import own_addresses
 from tests.control import examples
 
 VARIABLE = "BIREME_TOKEN"
@@ -134,7 +134,7 @@ def test_an_agent_gets_in(door: Door) -> None:
 
 def test_without_openssl() -> None:
     """There is a way all the same, and it says why it is not encrypted."""
-    from bireme.control.handshake import Security
+    from bireme.control.runner_handshake import Security
 
     door = Door()
     door.listener._security = Security(why_not="there is none")

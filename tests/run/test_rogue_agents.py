@@ -16,7 +16,8 @@ import pytest
 import bireme
 from bireme.cluster.agent_protocol import AgentProtocol
 from bireme.control.frames import GREETING, MAX_FROM_AGENT, Decoder
-from bireme.control.messages import FROM_AGENT, ProtocolError
+from bireme.control.messages import FROM_AGENT
+from bireme.errors import ProtocolError
 from tests.conftest import PROGRAMS, clean_environ
 from tests.run.conftest import state_of, wait_for
 

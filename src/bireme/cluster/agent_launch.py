@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from bireme import isolated
 from bireme.backends import base
+from bireme.cluster import agent_code
 from bireme.cluster.agent_listener import AgentListener
 from bireme.planning.exports import exports
 from bireme.resources.locality import find_this_machine
@@ -104,8 +104,7 @@ def prepare(
     listener = AgentListener(backend.TOKEN_VARIABLE, environ, only_here=only_here) if connects else None
     # The token goes first: hydra of MPICH 4.0 ignores the last variable of its environment.
     launcher_environ = {**(listener.environment() if listener is not None else {}), **environ}
-    arguments = ("--channel",) if listener is None else listener.arguments()
-    agent = isolated.command("bireme.agent", *arguments)
+    agent = _agent(spec, backend, () if listener is None else listener.arguments())
     plan = _plan(spec, hosts, agent, executable=executable, connect_timeout=connect_timeout)
     return AgentLaunch(
         backend=backend,
@@ -131,16 +130,20 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
     """
     here = find_this_machine(nodes.names)
     backend = base.load(launcher)
-    arguments: tuple[str, ...] = ("--channel",)
-    if backend.CHANNEL == "dial":
-        arguments = ("--dial", "<our addresses>", "<a free port>", backend.TOKEN_VARIABLE)
-    agent = isolated.command("bireme.agent", *arguments)
+    connects = backend.CHANNEL == "dial"
+    agent = _agent(spec, backend, ("<our addresses>", "<a free port>", backend.TOKEN_VARIABLE) if connects else ())
 
     def part(first: int, end: int) -> tuple[tuple[str, ...], ...]:
         return _commands(spec, backend, _plan(spec, _launches(nodes.entries[first:end], here), agent), environ)
 
     number = len(nodes.entries)
     return LauncherCommands(number, part) if _is_one_by_one(spec, backend) else LauncherCommands.of(part(0, number))
+
+
+def _agent(spec: JobSpec, backend: Backend, place: tuple[str, ...]) -> tuple[str, ...]:
+    """The agent's command line; ``place``: where it finds the runner, if it connects to it."""
+    kind: agent_code.Kind = "dial" if backend.CHANNEL == "dial" else "channel"
+    return agent_code.command(kind, *place, node_python=spec.node_python)
 
 
 def _is_one_by_one(spec: JobSpec, backend: Backend) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from functools import partial
 
-import bireme
 from bireme.control.silence import BEATS, Silence
 from bireme.errors import BadInputError
 
@@ -105,8 +104,6 @@ class Bootstrap:
         """Take an agent's answer: the facts about its node, and its problems."""
         member.hello = hello
         problems = list(hello.problems)
-        if hello.version != bireme.__version__:
-            problems.append(f"Bireme {hello.version} is installed there, {bireme.__version__} here")
         kind = self._cluster_job.accelerator
         if kind and hello.accelerator not in ("", kind):  # its driver may not be loaded yet
             problems.append(f"the job runs on {kind}, but the node now has {hello.accelerator}")

@@ -1,15 +1,17 @@
 """Frames: encodes and decodes the messages between runner and agent as bytes. Pure.
 
-A channel begins with a line that no shell start-up file prints (:data:`GREETING`); whatever comes before it is noise.
-Then frames follow: a kind (one byte), the length of the rest (four bytes, big-endian), and the rest. Messages are JSON,
-output is raw bytes.
+A channel begins with the agent's greeting (:mod:`bireme.control.greeting`); whatever comes before it is noise. Then
+frames follow: a kind (one byte), the length of the rest (four bytes, big-endian), and the rest. Messages are JSON,
+output and the agent's code are raw bytes.
 """
 
 from __future__ import annotations
 
 import struct
 
-from bireme.control.messages import Output, ProtocolError, from_json, to_json
+from bireme.control.greeting import CODE, END, HEAD, LONGEST_TAG, STEM
+from bireme.control.messages import Output, from_json, to_json
+from bireme.errors import ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,33 +19,19 @@ if TYPE_CHECKING:
 
     from bireme.control.messages import Message
 
-VERSION = 3
-"""The version of this protocol, which must be equal on both sides. It changes whenever a message does."""
-
-GREETING = b"\n\x01bireme-channel %d\x01\n" % VERSION
-_GREETING_STEM = GREETING[: GREETING.index(b" ") + 1]
-
 MAX_FRAME = 64 * 1024 * 1024
 """Bytes of the longest frame; a longer one can only be noise."""
 
 MAX_FROM_AGENT = 16 * 1024 * 1024
 """The same from an agent. What is the longest that it has to say, a rank's error file, is a quarter less as JSON."""
 
-_LONGEST_VERSION = 20
-"""Digits of a version in a greeting."""
-
-_HEAD = struct.Struct("!cI")
 _OUTPUT = struct.Struct("!IB")
-
-
-class NotOursError(ProtocolError):
-    """The other side is not an agent, or has another version."""
 
 
 def encode_message(message: Message) -> bytes:
     """Encode a message as a frame."""
     text = to_json(message)
-    return _HEAD.pack(b"J", len(text)) + text
+    return HEAD.pack(b"J", len(text)) + text
 
 
 def encode_output(rank: int, number: int, data: bytes) -> bytes:
@@ -54,7 +42,12 @@ def encode_output(rank: int, number: int, data: bytes) -> bytes:
         number: 1 for stdout, 2 for stderr.
         data: the bytes.
     """
-    return b"".join((_HEAD.pack(b"O", _OUTPUT.size + len(data)), _OUTPUT.pack(rank, number), data))
+    return b"".join((HEAD.pack(b"O", _OUTPUT.size + len(data)), _OUTPUT.pack(rank, number), data))
+
+
+def encode_code(code: bytes) -> bytes:
+    """Encode the agent's code as a frame."""
+    return HEAD.pack(CODE, len(code)) + code
 
 
 class Decoder:
@@ -73,12 +66,13 @@ class Decoder:
         self._vocabulary, self._greeted, self._longest = vocabulary, greeted, longest
         self.noise = b""
         """What came before the greeting, at most its last 4 KiB: it may explain why there is no greeting."""
+        self.tag = ""
+        """The Python that runs the agent; "" before its greeting."""
 
     def feed(self, data: bytes) -> Iterator[Message | Output]:
         """Yield the frames that ``data`` completes.
 
         Raises:
-            NotOursError: the greeting has another version.
             ProtocolError: the data is not a valid frame.
         """
         self._buffer += data
@@ -86,11 +80,11 @@ class Decoder:
             return
         start, buffer = 0, self._buffer
         try:
-            while len(buffer) - start >= _HEAD.size:
-                kind, length = _HEAD.unpack_from(buffer, start)
+            while len(buffer) - start >= HEAD.size:
+                kind, length = HEAD.unpack_from(buffer, start)
                 if length > self._longest or kind not in (b"J", b"O"):
                     raise ProtocolError("it sent bytes that are not a frame")
-                begin, end = start + _HEAD.size, start + _HEAD.size + length
+                begin, end = start + HEAD.size, start + HEAD.size + length
                 if len(buffer) < end:
                     break
                 start = end
@@ -99,21 +93,21 @@ class Decoder:
             del buffer[:start]
 
     def _find_greeting(self) -> bool:
-        place = self._buffer.find(_GREETING_STEM)
+        place = self._buffer.find(STEM)
         if place < 0:
             self.noise = bytes(self._buffer[-4096:])
             del self._buffer[:-65536]  # what is kept may be the beginning of the greeting
             return False
-        begin = place + len(_GREETING_STEM)
-        end = self._buffer.find(b"\x01\n", begin, begin + _LONGEST_VERSION + 2)
-        if end < 0 and len(self._buffer) < begin + _LONGEST_VERSION + 2:
+        begin = place + len(STEM)
+        end = self._buffer.find(END, begin, begin + LONGEST_TAG + len(END))
+        if end < 0 and len(self._buffer) < begin + LONGEST_TAG + len(END):
             return False
+        tag = bytes(self._buffer[begin:end])
+        if end < 0 or not tag.isascii():
+            raise ProtocolError("its greeting has no end")
         self.noise = bytes(self._buffer[:place])[-4096:]
-        version = bytes(self._buffer[begin : end if end >= 0 else begin + _LONGEST_VERSION])
-        if version != b"%d" % VERSION:
-            other = version.decode(errors="replace")
-            raise NotOursError(f"incompatible versions of the channel protocol: {other} there, {VERSION} here")
-        del self._buffer[: end + 2]
+        self.tag = tag.decode()
+        del self._buffer[: end + len(END)]
         self._greeted = True
         return True
 
