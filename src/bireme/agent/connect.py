@@ -44,7 +44,7 @@ def close_what_leaked(environ: Mapping[str, str]) -> None:
 
 def connect(
     addresses: list[str], port: int, variable: str, environ: MutableMapping[str, str], name: str = ""
-) -> tuple[int, int, Transport, bytes]:
+) -> tuple[int, Transport, bytes]:
     """Connect to the first of the runner's addresses at which the runner proves itself.
 
     Args:
@@ -55,8 +55,7 @@ def connect(
         name: this node's name in the pool; "": the launcher could not pass it.
 
     Returns:
-        The socket's descriptor, for reading and again for writing; what protects the channel; and bytes of it that were
-        received already, decoded.
+        The socket's descriptor; what protects the channel; and bytes of it that were received already, decoded.
 
     Raises:
         UnfitError: there is no token, or the runner cannot be reached.
@@ -90,8 +89,7 @@ def connect(
             try:
                 if _prove(connection, handshake):
                     connection.settimeout(None)
-                    fd = connection.detach()
-                    return fd, fd, handshake.transport, handshake.early
+                    return connection.detach(), handshake.transport, handshake.early
                 why[address] = "what answers is not the runner of this job"
                 left.remove(address)
             except OSError as error:

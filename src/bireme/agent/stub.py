@@ -73,8 +73,9 @@ def _dialled(words: Sequence[str]) -> tuple[int, int, Transport, bytes]:
     connect.close_what_leaked(os.environ)
     addresses, port, variable, *name = words
     try:
-        return connect.connect(addresses.split(","), int(port), variable, os.environ, "".join(name))
+        fd, transport, early = connect.connect(addresses.split(","), int(port), variable, os.environ, "".join(name))
     except UnfitError as error:
         sys.stderr.write(f"bireme: {error}\n")
         sys.stderr.flush()
         os._exit(error.code)
+    return fd, fd, transport, early
