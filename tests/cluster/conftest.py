@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import bireme
 from tests import needs
 from tests.cluster.basics import PATH, signal_all
 from tests.cluster.testbed import Testbed, unavailable
@@ -26,7 +27,8 @@ GRACE = 30.0  # seconds that a command's last processes have to be gone after it
 def start(base: Path, **kwargs: object) -> Iterator[Testbed]:
     state = tempfile.mkdtemp(prefix="testbed-")
     share = [str(REPOSITORY), sys.prefix, str(base)]
-    with Testbed(NODES, state=state, share=share, **kwargs) as testbed:  # type: ignore[arg-type]
+    hide = [os.path.dirname(bireme.__file__)]  # agents need nothing of us there
+    with Testbed(NODES, state=state, share=share, hide=hide, **kwargs) as testbed:  # type: ignore[arg-type]
         yield testbed
 
 

@@ -68,6 +68,7 @@ MODULES = (
     "bireme.resources.extension_locks",
     "bireme.resources.hostfile",
     "bireme.resources.local_rank_option",
+    "bireme.resources.nvidia",
     "bireme.resources.own_addresses",
     "bireme.resources.pool",
     "bireme.resources.program",
@@ -129,17 +130,18 @@ _MARSHAL_FORMAT = 2
 """Every version of Python reads it."""
 
 
-def command(kind: Kind, *words: str, node_python: str = "") -> tuple[str, ...]:
+def command(kind: Kind, *words: str, node_python: str = "", short: bool = False) -> tuple[str, ...]:
     """The command line that starts an agent, or the shim of a native rank, on a node.
 
     Args:
         kind: how it reaches the runner, or that it is a shim.
         words: the arguments of the stub.
         node_python: the Python there; "": ours if it exists there, otherwise the first python3 on PATH.
+        short: with a name instead of the stub, to be shown.
     """
     ahead = {name: _short(_source(name)) for name in AHEAD[kind]}
     stub = marshal.dumps((_BEGIN, _short(_source("bireme.agent.sent_modules")), ahead), _MARSHAL_FORMAT)
-    packed = base64.b64encode(zlib.compress(stub, 9)).decode()
+    packed = "<stub>" if short else base64.b64encode(zlib.compress(stub, 9)).decode()
     line = ("-I", "-B", "-c", _LOADER, packed, "bireme.agent", f"--{kind}", *words)
     if node_python:
         return (node_python, *line)

@@ -104,7 +104,7 @@ def prepare(
     listener = AgentListener(backend.TOKEN_VARIABLE, environ, only_here=only_here) if connects else None
     # The token goes first: hydra of MPICH 4.0 ignores the last variable of its environment.
     launcher_environ = {**(listener.environment() if listener is not None else {}), **environ}
-    agent = _agent(spec, backend, () if listener is None else listener.arguments())
+    agent = _agent(spec, backend, listener.arguments() if listener is not None else ())
     plan = _plan(spec, hosts, agent, executable=executable, connect_timeout=connect_timeout)
     return AgentLaunch(
         backend=backend,
@@ -131,7 +131,8 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
     here = find_this_machine(nodes.names)
     backend = base.load(launcher)
     connects = backend.CHANNEL == "dial"
-    agent = _agent(spec, backend, ("<our addresses>", "<a free port>", backend.TOKEN_VARIABLE) if connects else ())
+    place = ("<our addresses>", "<a free port>", backend.TOKEN_VARIABLE) if connects else ()
+    agent = _agent(spec, backend, place, short=True)
 
     def part(first: int, end: int) -> tuple[tuple[str, ...], ...]:
         return _commands(spec, backend, _plan(spec, _launches(nodes.entries[first:end], here), agent), environ)
@@ -140,10 +141,10 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
     return LauncherCommands(number, part) if _is_one_by_one(spec, backend) else LauncherCommands.of(part(0, number))
 
 
-def _agent(spec: JobSpec, backend: Backend, place: tuple[str, ...]) -> tuple[str, ...]:
+def _agent(spec: JobSpec, backend: Backend, place: tuple[str, ...], *, short: bool = False) -> tuple[str, ...]:
     """The agent's command line; ``place``: where it finds the runner, if it connects to it."""
     kind: agent_code.Kind = "dial" if backend.CHANNEL == "dial" else "channel"
-    return agent_code.command(kind, *place, node_python=spec.node_python)
+    return agent_code.command(kind, *place, node_python=spec.node_python, short=short)
 
 
 def _is_one_by_one(spec: JobSpec, backend: Backend) -> bool:
