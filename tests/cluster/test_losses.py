@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.basics import children, wait_until
+from tests.cluster.basics import children, outermost, wait_until
 from tests.cluster.host import Host
 from tests.cluster.test_manners import halted
-from tests.cluster.test_scenes import cases, parent
+from tests.cluster.test_scenes import cases
 from tests.cluster.test_world import PROGRAM_OF, Jobs, backends, far
 from tests.conftest import PROGRAMS, guards_of, read_lines
 
@@ -51,8 +51,7 @@ def ranks_of(host: Host, program: Path) -> list[int]:
 
 def agent_of(host: Host) -> int:
     """The agent, which is above its watcher and its guardian."""
-    pids = host.agents()
-    (agent,) = [pid for pid in pids if parent(pid) not in pids]
+    (agent,) = outermost(host.agents())
     return agent
 
 
@@ -75,7 +74,7 @@ def engine_of(jobs: Jobs) -> int:
         if os.path.basename(there.argv[0]) == PROGRAM_OF[jobs.backend]
         and (jobs.backend != "ssh" or "node2" in there.argv)
     ]
-    return next((pid for pid in pids if parent(pid) not in pids), 0)
+    return next(iter(outermost(pids)), 0)
 
 
 @pytest.mark.slow

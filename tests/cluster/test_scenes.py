@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.cluster.basics import outermost
 from tests.cluster.testbed import Testbed
 from tests.conftest import PROGRAMS, bireme, read_lines
 
@@ -111,17 +112,12 @@ def test_command_is_signalled(scene: Scene, signum: signal.Signals) -> None:
 def test_agent_is_killed(scene: Scene) -> None:
     process = scene.start("grandchild")
     node = scene.testbed["node2"]
-    agents = node.agents()
-    (agent,) = [pid for pid in agents if parent(pid) not in agents]  # the other one is its guardian
+    (agent,) = outermost(node.agents())  # the other one is its guardian
     os.kill(agent, signal.SIGKILL)
     err = end(process)
     assert process.returncode == 75, err
     assert "agent lost on node2" in err
     scene.clean()
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @pytest.mark.slow
