@@ -16,9 +16,12 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def sh(cmd: Sequence[str], stdin: str | None = None, quiet: bool = False) -> str:
-    """The output of a command that has to succeed."""
+    """The output of a command that has to succeed; it may be one of root's, which a user's PATH may lack."""
     stderr = subprocess.DEVNULL if quiet else None
-    return subprocess.run(cmd, check=True, text=True, input=stdin, stdout=subprocess.PIPE, stderr=stderr).stdout
+    env = {**os.environ, "PATH": PATH}
+    return subprocess.run(
+        cmd, check=True, text=True, input=stdin, stdout=subprocess.PIPE, stderr=stderr, env=env
+    ).stdout
 
 
 def read(path: str) -> str:

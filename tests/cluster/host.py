@@ -115,10 +115,12 @@ class Host(Faults):
 
     # Commands
 
-    def argv(self, cmd: Sequence[str], cwd: str = "/", env: Mapping[str, str] | None = None) -> list[str]:
+    def argv(
+        self, cmd: Sequence[str], cwd: str = "/", env: Mapping[str, str] | None = None, root: bool = False
+    ) -> list[str]:
         """The argv that runs a command on this host, in the environment of a login and nothing of ours.
 
-        The command dies when the process that runs this argv does.
+        The command dies when the process that runs this argv does. ``root``: it may change mounts and addresses.
         """
         testbed = self.testbed
         if not (pid := self.pid):
@@ -128,7 +130,7 @@ class Host(Faults):
         return [
             *testbed.nsenter(pid, "-m", "-u", "-i", "-n", "-p", *(["-T"] if self.clock else [])),
             *("setpriv", "--pdeathsig", "KILL", "--"),
-            *(["unshare", *user] if testbed.userns else []),
+            *(["unshare", *user] if testbed.userns and not root else []),
             *("env", "-i", *(f"{name}={value}" for name, value in {**login, **(env or {})}.items())),
             *("sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", cwd, *cmd),
         ]
@@ -140,15 +142,16 @@ class Host(Faults):
         env: Mapping[str, str] | None = None,
         timeout: float = 60,
         check: bool = True,
+        root: bool = False,
         **kwargs: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command (a string: by the shell) to its end; stdout and stderr are caught."""
+        """Run a command (a string: by the shell) to its end; stdout and stderr are caught. ``root``: see ``argv``."""
         words = ["sh", "-c", cmd] if isinstance(cmd, str) else cmd
         defaults = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         if "input" in kwargs:
             del defaults["stdin"]
         options: dict[str, Any] = {**defaults, **kwargs}
-        return subprocess.run(self.argv(words, cwd, env), text=True, timeout=timeout, check=check, **options)
+        return subprocess.run(self.argv(words, cwd, env, root), text=True, timeout=timeout, check=check, **options)
 
     def popen(
         self, cmd: Sequence[str], cwd: str = "/", env: Mapping[str, str] | None = None, **kwargs: Any
