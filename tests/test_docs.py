@@ -105,7 +105,7 @@ def test_accelerators():
 
 
 def test_every_option_is_described():
-    described = {word.split()[0] for row in rows(page("options.md")) for word in code_words(row[0])}
+    described = {re.split(r"[ [=]", word)[0] for row in rows(page("options.md")) for word in code_words(row[0])}
     known = {name for option in OPTIONS if option.commands != ("drain",) for name in option.names}
     assert known - described == set(), "not in docs/options.md"
     assert described - known == set(), "in docs/options.md, but there is no such option"

@@ -28,6 +28,7 @@ AT_ONCE = 64
 _ANSWER_WAIT = 30.0
 """Seconds from the start of a launcher process to the agent's hello."""
 _TICK = 0.001
+_UNANSWERED = ("waiting", "connecting", "shipping")
 _WORDS_WAIT = 1.0
 """Seconds to wait for more lines of a launcher process about a node that it could not reach."""
 _ADVICE = {
@@ -73,6 +74,10 @@ class Bootstrap:
     def begin(self, member: AgentHandle) -> None:
         """Wait for this node, whose launcher process was started: it has `_ANSWER_WAIT` seconds to answer."""
         member.protocol.on("begin")
+        self.await_answer(member)
+
+    def await_answer(self, member: AgentHandle) -> None:
+        """Wait for the hello of an agent that has been started, or has got the tree."""
         self._await_answer(member, Silence(self._session.loop.now()), _ANSWER_WAIT / BEATS)
 
     def _await_answer(self, member: AgentHandle, silence: Silence, seconds: float) -> None:
@@ -125,7 +130,7 @@ class Bootstrap:
         self._maybe_ready()
 
     def _maybe_ready(self) -> None:
-        if not self._done and not any(member.state in ("waiting", "connecting") for member in self._members):
+        if not self._done and not any(member.state in _UNANSWERED for member in self._members):
             self._on_answers()
 
     def judge_by_filters(self) -> None:

@@ -95,6 +95,11 @@ EXCLUDES = (
         )
     ),
     Excludes(
+        "--ship", ("--native_ranks",), why="no agent takes the files", hint="copy the files to the nodes yourself"
+    ),
+    Excludes("--ship", ("--no_ssh",), why="no agent takes the files", hint="copy the files to the nodes yourself"),
+    Excludes("--ship", ("--autotuning",), hint="tune first, in a folder that the nodes share"),
+    Excludes(
         option="--restarts",
         others=("--world_info",),
         why="one node cannot restart the whole job",
@@ -104,6 +109,7 @@ EXCLUDES = (
 )
 NEEDS = (
     Needs("--json", "--dry_run", "add --dry_run"),
+    Needs("--ship_limit", "--ship", "add --ship"),
     Needs("--wrap_ranks", "--wrap", "add --wrap CMD"),
     Needs("--redirects", "--log_dir", "add --log_dir DIR"),
     Needs("--min_elastic_nodes", "--elastic_training", "add --elastic_training"),

@@ -101,6 +101,23 @@ NODE_OPTIONS: Groups = {
             field="exports",
         ),
         Option(
+            names=("--ship",),
+            common=True,
+            help="send the working tree to the nodes, and run there: what git does not ignore, or all of DIR",
+            kind="word",
+            metavar="DIR",
+            commands=("run",),
+            bare="git",
+        ),
+        Option(
+            names=("--ship_limit",),
+            help="send a tree of up to this size, e.g. 2G (default: 256M)",
+            kind="size",
+            metavar="SIZE",
+            commands=("run",),
+            default=job.DEFAULT_SHIP_LIMIT,
+        ),
+        Option(
             names=("--heartbeat",),
             help="seconds of silence after which a node counts as lost (default: 10)",
             kind="seconds",
