@@ -159,11 +159,15 @@ def test_what_starts_an_agent():
 def test_command_lines(name):
     backend = base.load(name)
     channel = ("--channel",) if backend.CHANNEL == "stdio" else ("--dial", "ADDRESSES", "PORT", backend.TOKEN_VARIABLE)
-    plan = base.LaunchPlan(tuple(map(base.HostLaunch, ("node1", "node2"))), (*AGENT_WORDS, *channel))
+    plan = base.LaunchPlan(tuple(map(base.HostLaunch, ("node1", "node2"))), (*AGENT_WORDS, *channel), extra=extra(name))
     block = re.search(rf"\n### {name}\n\n```\n(.*?)```", page("backends.md"), flags=re.DOTALL)
     assert block is not None
     expected = [word for command in backend.commands(plan, {}) for word in command]
     assert shlex.split(block[1]) == expected
+
+
+def extra(name: str) -> tuple[str, ...]:
+    return ("docker", "exec", "-i", "{host}") if name == "exec" else ()
 
 
 def test_launchers():
@@ -185,7 +189,7 @@ def test_launchers():
 
 def renders(backend: base.Backend, host: base.HostLaunch) -> bool:
     try:
-        return bool(backend.commands(base.LaunchPlan((host,), AGENT_WORDS), {}))
+        return bool(backend.commands(base.LaunchPlan((host,), AGENT_WORDS, extra=extra(backend.NAME)), {}))
     except BadInputError:
         return False
 

@@ -19,8 +19,14 @@ CHOICES = {
 }
 """The values of these types at run time, for `bireme.validate`."""
 
-LAUNCHERS = ("ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm")
+LAUNCHERS = ("ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm", "exec", "kubectl", "docker", "podman")
 """The values of ``launcher`` besides ``auto``: each is a module of `bireme.backends`."""
+
+OWN_NAMES = ("exec", "kubectl", "docker", "podman")
+"""Launchers that find a host by a name of their own, such as a container's: nothing else resolves it."""
+
+BY_LABELS = "kubectl:"
+"""How a value of ``hosts`` begins that selects pods by their labels; it implies this launcher."""
 
 ACCELERATORS = ("cuda", "rocm", "xpu", "npu", "cpu")
 """The values of ``accelerator`` besides ``auto``, in the order in which that looks for them."""
@@ -173,3 +179,8 @@ class JobSpec(Value):
     local_ranks: tuple[int, ...] = ()
     rendezvous: str = ""
     torchrun_args: tuple[str, ...] = ()
+
+    @property
+    def has_own_names(self) -> bool:
+        """Whether the hosts have names that only their launcher knows."""
+        return self.launcher in OWN_NAMES or self.hosts.startswith(BY_LABELS)

@@ -296,6 +296,7 @@ def test_what_is_typed_counts_more_than_the_file(shown, tmp_path):
         ("parallelism_config:\n  parallelism_config_tp_size: 2\n", "parallelism_config_tp_size: 2 is not supported"),
         ("num_processes: two\n", "--num_processes: 'two' is not a whole number"),
         ("{num_processes: 2}", "config.yaml: not JSON: Expecting property name"),
+        ('{"a":' * 5000, "config.yaml: not JSON: nested more than 100 deep"),
         ("what is this\n", "config.yaml:1: expected key: value"),
     ],
 )

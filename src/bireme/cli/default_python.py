@@ -23,8 +23,6 @@ def in_active_environment(parsed: Parsed, environ: Mapping[str, str]) -> Parsed:
         return parsed
     if named := environ.get("PYTHON_EXEC"):
         return parsed.replace(options={**options, "python": named})
-    if "VIRTUAL_ENV" not in environ and "CONDA_PREFIX" not in environ:
-        return parsed
     from bireme.resources.active_environment import active_prefix, other_python
 
     python = other_python(environ, sys.argv[0])

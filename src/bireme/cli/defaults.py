@@ -129,10 +129,10 @@ def _pairs(path: str) -> Iterator[tuple[str, str]]:
 
 
 def _of_json(text: str, path: str) -> Iterator[tuple[str, str]]:
-    import json
+    from bireme import jsontext
 
     try:
-        items = list(json.loads(text).items())
+        items = list(jsontext.loads(text).items())
     except ValueError as error:
         raise BadInputError(f"not JSON: {error}", hint=_EXPECTED, where=path) from None
     while items:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from bireme.agent.session import Session
+    from bireme.backends.base import Backend
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
     from bireme.cluster.launcher_process import LauncherProcess
@@ -160,18 +161,19 @@ class Bootstrap:
             index: of the launcher process.
             code: its exit code, reported if it printed nothing.
         """
+        backend = self._cluster_job.launch.backend
         said = self._launcher.stderr(index).splitlines()
         noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
         lines = [line.removeprefix(f"{member.name}: ") for line in (*said, *noise) if line.strip(" -=")]
         if lines:
-            return [*lines[-8:], *advice(lines)]
-        name = self._cluster_job.launch.backend.NAME
-        silent_shell = name == "ssh" and code not in (0, 255)  # 255: ssh itself has failed
+            return [*lines[-8:], *advice(lines, backend)]
+        silent_shell = backend.NAME == "ssh" and code not in (0, 255)  # 255: ssh itself has failed
         return [
-            f"{name} ended with exit code {code}",
+            f"{backend.NAME} ended with exit code {code}",
             *((f"the login shell there has printed nothing: try ssh {member.name} true",) if silent_shell else ()),
+            *advice((), backend),
         ]
 
     def on_launcher_line(self, index: int, line: str) -> None:
@@ -203,7 +205,8 @@ def complaint(bad: Sequence[AgentHandle], total: int) -> str:
     return "\n".join(lines)
 
 
-def advice(lines: Iterable[str]) -> list[str]:
+def advice(lines: Iterable[str], backend: Backend) -> list[str]:
     """What to do about the printed lines; nothing if they are not known, or say so themselves."""
     text = "\n".join(lines).lower()
-    return [what for sign, what in _ADVICE.items() if sign in text]
+    found = [what for sign, what in _ADVICE.items() if sign in text]
+    return found + [what for pattern, what in backend.ADVICE if re.search(pattern, text)]

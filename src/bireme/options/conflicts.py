@@ -7,7 +7,7 @@ command line: ``--fold``, ``--output raw`` (if a rule is about one value of a ch
 from __future__ import annotations
 
 from bireme.errors import BadInputError
-from bireme.job import JobSpec
+from bireme.job import OWN_NAMES, JobSpec
 from bireme.options.table import GROUPS, fields
 from bireme.value import Value
 
@@ -70,6 +70,7 @@ EXCLUDES = (
     Excludes(ELASTIC_RANGE, ("--min_elastic_nodes", "--max_elastic_nodes")),
     Excludes("--autotuning", ("--elastic_training",), hint="tune first, without --elastic_training"),
     Excludes("--autotuning", ("--no_ssh", "--dry_run", "--json")),
+    Excludes("--ssh_port", tuple(f"--launcher {name}" for name in OWN_NAMES), hint="leave it out: ssh is not used"),
     *(
         Excludes(option, ("--native_ranks",), hint="leave out --native_ranks: the launcher cannot restart its ranks")
         for option in ("--elastic_training", "--restarts")

@@ -22,7 +22,7 @@ NODE_OPTIONS: Groups = {
         Option(
             names=("--hosts",),
             common=True,
-            help="list of nodes, instead of a hostfile: 'node[1-4]:8,other:2'",
+            help="list of nodes, instead of a hostfile: 'node[1-4]:8,other:2'; kubectl:LABELS selects pods",
             kind="word",
             metavar="HOSTS",
             commands=NODES,
@@ -49,7 +49,7 @@ NODE_OPTIONS: Groups = {
         ),
         Option(
             names=("--launcher_args",),
-            help="extra arguments for the launcher, quoted as one word",
+            help="extra arguments for the launcher, quoted as one word; for exec: 'COMMAND … {host} …'",
             kind="word",
             metavar="ARGS",
             default="",
