@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.cluster.basics import PATH, children, read, reap, signal_all, wait_until
 from tests.cluster.faults import Faults
+from tests.cluster.ways import FAKE
 
 if TYPE_CHECKING:
     from tests.cluster.testbed import Testbed
 
 # What a host runs of its own, by the name in argv[0]; sshd's listener is known by its title.
-DAEMONS = {"testbed-idle", "munged", "slurmd", "slurmctld", "slurmctld:"}
+DAEMONS = {"testbed-idle", "testbed-kubelet", "munged", "slurmd", "slurmctld", "slurmctld:"}
 STEP_DAEMON = 30.0  # seconds that a slurmstepd may stay after the last process of its step
 
 
@@ -210,6 +212,11 @@ class Host(Faults):
         config = f"{self.testbed.state}/etc/sshd_config"
         self.run(["/usr/sbin/sshd", "-r", "-f", config, *options, "-E", f"{self.dir}/sshd.log"])
         wait_until("sshd to listen", lambda: self.run(["cat", "/run/sshd.pid"], check=False).stdout.strip(), 30)
+
+    def start_kubelet(self) -> None:
+        """Start what the stand-in for ``kubectl exec`` speaks to, unless it runs."""
+        if not read(f"/proc/{self.pid}/root/run/kubelet"):
+            self.run(["bash", "-c", f"exec -a testbed-kubelet python3 -IS {shlex.quote(str(FAKE / 'kubelet'))}"])
 
     def mend(self) -> None:
         """Undo every fault, and boot the host if it is off."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster import ways
 from tests.cluster.host import Host
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme
@@ -103,8 +104,9 @@ class Jobs:
     @classmethod
     def on(cls, request: pytest.FixtureRequest, backend: str) -> Jobs:
         """On the cluster of this backend; skips where its program is missing."""
-        request.getfixturevalue("tool")(PROGRAM_OF[backend])
-        return cls(request.getfixturevalue(cluster_of(backend)), backend, request.getfixturevalue("shared_dir"))
+        request.getfixturevalue("tool")((PROGRAM_OF | ways.PROGRAM_OF)[backend])
+        testbed = ways.prepared(request.getfixturevalue(cluster_of(backend)), backend)
+        return cls(testbed, backend, request.getfixturevalue("shared_dir"))
 
     def write(self, name: str, text: str) -> Path:
         """A file in the working directory."""
@@ -117,7 +119,7 @@ class Jobs:
         given: tuple[object, ...] = ("--hosts", hosts) if hosts else ()
         if "\n" in hosts:
             given = ("--hostfile", self.write("hostfile", hosts))
-        return bireme("run", "--launcher", self.backend, *given, *map(str, words))
+        return bireme("run", *ways.launcher(self.backend), *given, *map(str, words))
 
     def start(self, *words: object, hosts: str = "node[1-3]:2", **kwargs: Any) -> subprocess.Popen[bytes]:
         """Start it, with both outputs in pipes."""

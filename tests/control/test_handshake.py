@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bireme.cluster.certificate import CertificateMaker
 from bireme.control import handshake
+from bireme.control.frames import VERSION
 from bireme.control.handshake import MOST_BYTES, NO_TLS_THERE, Agent, Runner, Security, _mac
 from bireme.control.mac import MacTransport
 from bireme.control.tls import TlsTransport, client_context
@@ -208,8 +209,8 @@ def test_an_answer_is_no_proof_for_the_other_side() -> None:
 WRONG_FIRST = {
     "HTTP": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     "TLS at once": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n",
-    "another version": Agent(TOKEN, WHO).first().replace(b"bireme-dial 3", b"bireme-dial 2"),
-    "too few words": b"bireme-dial 3 abc\n",
+    "another version": Agent(TOKEN, WHO).first().replace(b"bireme-dial %d" % VERSION, b"bireme-dial 2"),
+    "too few words": b"bireme-dial %d abc\n" % VERSION,
     "no MAC": Agent(TOKEN, WHO).first().rpartition(b" ")[0] + b"\n",
     "too many words": Agent(TOKEN, WHO).first().replace(b"\n", b" x\n"),
     "more than a line": Agent(TOKEN, WHO).first() + b"x",

@@ -2,14 +2,14 @@
 
 A channel begins with a line that no shell start-up file prints (:data:`GREETING`); whatever comes before it is noise.
 Then frames follow: a kind (one byte), the length of the rest (four bytes, big-endian), and the rest. Messages are JSON,
-output is raw bytes.
+output and trees are raw bytes.
 """
 
 from __future__ import annotations
 
 import struct
 
-from bireme.control.messages import Output, ProtocolError, from_json, to_json
+from bireme.control.messages import Output, Piece, ProtocolError, from_json, to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from bireme.control.messages import Message
 
-VERSION = 3
+VERSION = 4
 """The version of this protocol, which must be equal on both sides. It changes whenever a message does."""
 
 GREETING = b"\n\x01bireme-channel %d\x01\n" % VERSION
@@ -57,6 +57,11 @@ def encode_output(rank: int, number: int, data: bytes) -> bytes:
     return b"".join((_HEAD.pack(b"O", _OUTPUT.size + len(data)), _OUTPUT.pack(rank, number), data))
 
 
+def encode_piece(data: bytes) -> bytes:
+    """Encode a piece of a tree as a frame."""
+    return _HEAD.pack(b"T", len(data)) + data
+
+
 class Decoder:
     """Decodes received bytes into frames.
 
@@ -74,7 +79,7 @@ class Decoder:
         self.noise = b""
         """What came before the greeting, at most its last 4 KiB: it may explain why there is no greeting."""
 
-    def feed(self, data: bytes) -> Iterator[Message | Output]:
+    def feed(self, data: bytes) -> Iterator[Message | Output | Piece]:
         """Yield the frames that ``data`` completes.
 
         Raises:
@@ -88,7 +93,7 @@ class Decoder:
         try:
             while len(buffer) - start >= _HEAD.size:
                 kind, length = _HEAD.unpack_from(buffer, start)
-                if length > self._longest or kind not in (b"J", b"O"):
+                if length > self._longest or kind not in (b"J", b"O", b"T"):
                     raise ProtocolError("it sent bytes that are not a frame")
                 begin, end = start + _HEAD.size, start + _HEAD.size + length
                 if len(buffer) < end:
@@ -117,9 +122,11 @@ class Decoder:
         self._greeted = True
         return True
 
-    def _decode(self, kind: bytes, rest: bytes) -> Message | Output:
+    def _decode(self, kind: bytes, rest: bytes) -> Message | Output | Piece:
         if kind == b"J":
             return from_json(rest, self._vocabulary)
+        if kind == b"T":
+            return Piece(rest)
         if len(rest) < _OUTPUT.size:
             raise ProtocolError("it sent output without a rank")
         rank, number = _OUTPUT.unpack_from(rest)
