@@ -297,7 +297,7 @@ class Testbed:
 
     # Plumbing
 
-    def nsenter(self, pid: int, *namespaces: str) -> list[str]:
+    def nsenter(self, pid: int | str, *namespaces: str) -> list[str]:
         """The argv that runs a command in a process's namespaces."""
         user = ["-U", "--preserve-credentials"] if self.userns else []
         return ["nsenter", "-t", str(pid), *user, *namespaces, "--"]

@@ -109,6 +109,8 @@ class Bootstrap:
 
     def hello(self, member: AgentHandle, hello: Hello) -> None:
         """Take an agent's answer: the facts about its node, and its problems."""
+        if self._cluster_job.spec.has_own_names:  # a container's hostname often says nothing
+            hello = hello.replace(hostname=member.name)
         member.hello = hello
         problems = list(hello.problems)
         if hello.version != bireme.__version__:
