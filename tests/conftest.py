@@ -102,7 +102,7 @@ NOBODY = 65534
 """The uid of another user, for a test that runs as root."""
 
 
-def as_nobody() -> list[str]:
+def as_nobody(uid: int = NOBODY) -> list[str]:
     """The words before a command that run it as another user; the test is skipped where that cannot be done.
 
     That user may read and search everything, for the interpreter may lie in root's home, and nothing else.
@@ -110,7 +110,7 @@ def as_nobody() -> list[str]:
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     can = "-all,+dac_read_search"
-    words = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    words = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
     words += [f"--inh-caps={can}", f"--ambient-caps={can}", f"--bounding-set={can}"]
     try:
         done = subprocess.run([*words, *bireme("--version")], capture_output=True, text=True, check=False, cwd="/")

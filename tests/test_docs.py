@@ -16,6 +16,7 @@ from bireme import errors
 from bireme.backends import base
 from bireme.cli.parser import parse
 from bireme.cluster import agent_code
+from bireme.control import ship_messages
 from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.errors import BadInputError
 from bireme.job import ACCELERATORS, LAUNCHERS, JobSpec, Program
@@ -106,7 +107,7 @@ def test_accelerators():
 
 
 def test_every_option_is_described():
-    described = {word.split()[0] for row in rows(page("options.md")) for word in code_words(row[0])}
+    described = {re.split(r"[ [=]", word)[0] for row in rows(page("options.md")) for word in code_words(row[0])}
     known = {name for option in OPTIONS if option.commands != ("drain",) for name in option.names}
     assert known - described == set(), "not in docs/options.md"
     assert described - known == set(), "in docs/options.md, but there is no such option"
@@ -134,7 +135,7 @@ def test_messages_of_the_channel():
     to_agent, from_agent = (
         list(rows(part)) for part in tables(section(page("architecture.md"), "The control channel"))
     )
-    for table, vocabulary in ((to_agent, TO_AGENT), (from_agent, FROM_AGENT)):
+    for table, vocabulary in ((to_agent, TO_AGENT), (from_agent, {**FROM_AGENT, **ship_messages.FROM_AGENT})):
         described = {name for row in table for name in code_words(row[0])}
         assert described == set(vocabulary)
 
@@ -157,11 +158,15 @@ def test_what_starts_an_agent():
 def test_command_lines(name):
     backend = base.load(name)
     channel = ("--channel",) if backend.CHANNEL == "stdio" else ("--dial", "ADDRESSES", "PORT", backend.TOKEN_VARIABLE)
-    plan = base.LaunchPlan(tuple(map(base.HostLaunch, ("node1", "node2"))), (*AGENT_WORDS, *channel))
+    plan = base.LaunchPlan(tuple(map(base.HostLaunch, ("node1", "node2"))), (*AGENT_WORDS, *channel), extra=extra(name))
     block = re.search(rf"\n### {name}\n\n```\n(.*?)```", page("backends.md"), flags=re.DOTALL)
     assert block is not None
     expected = [word for command in backend.commands(plan, {}) for word in command]
     assert shlex.split(block[1]) == expected
+
+
+def extra(name: str) -> tuple[str, ...]:
+    return ("docker", "exec", "-i", "{host}") if name == "exec" else ()
 
 
 def test_launchers():
@@ -183,7 +188,7 @@ def test_launchers():
 
 def renders(backend: base.Backend, host: base.HostLaunch) -> bool:
     try:
-        return bool(backend.commands(base.LaunchPlan((host,), AGENT_WORDS), {}))
+        return bool(backend.commands(base.LaunchPlan((host,), AGENT_WORDS, extra=extra(backend.NAME)), {}))
     except BadInputError:
         return False
 

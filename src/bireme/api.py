@@ -7,6 +7,7 @@ import os
 from bireme.agent import session
 from bireme.errors import BadInputError
 from bireme.launch import placement
+from bireme.logs.console import open_closed_streams
 from bireme.options import conflicts
 from bireme.resources import program
 from bireme.signal_numbers import SIGINT
@@ -86,6 +87,20 @@ def run_command(
     Raises:
         BadInputError: the job cannot be run as described; nothing has been started.
     """
+    opened = open_closed_streams()
+    try:
+        return _run(spec, environ, on_restart, on_change)
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
+def _run(
+    spec: JobSpec,
+    environ: Mapping[str, str] | None,
+    on_restart: Callable[[Outcome, JobSpec], object],
+    on_change: Callable[[Outcome, str], object],
+) -> Outcome:
     conflicts.refuse(conflicts.of_job(spec))
     environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
     place = placement.resolve(spec, environ)

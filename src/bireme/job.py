@@ -19,8 +19,14 @@ CHOICES = {
 }
 """The values of these types at run time, for `bireme.validate`."""
 
-LAUNCHERS = ("ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm")
+LAUNCHERS = ("ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm", "exec", "kubectl", "docker", "podman")
 """The values of ``launcher`` besides ``auto``: each is a module of `bireme.backends`."""
+
+OWN_NAMES = ("exec", "kubectl", "docker", "podman")
+"""Launchers that find a host by a name of their own, such as a container's: nothing else resolves it."""
+
+BY_LABELS = "kubectl:"
+"""How a value of ``hosts`` begins that selects pods by their labels; it implies this launcher."""
 
 ACCELERATORS = ("cuda", "rocm", "xpu", "npu", "cpu")
 """The values of ``accelerator`` besides ``auto``, in the order in which that looks for them."""
@@ -46,6 +52,9 @@ DEFAULT_ELASTIC_TIMEOUT = 600.0
 
 DEFAULT_ELASTIC_INTERVAL = 30.0
 """Longest time, in seconds, between two probes of a lost node."""
+
+DEFAULT_SHIP_LIMIT = 256 << 20
+"""Bytes of the largest tree that is sent without asking."""
 
 DEFAULT_PORT = 29500
 """The rendezvous port that PyTorch's and DeepSpeed's launchers use by default."""
@@ -98,6 +107,9 @@ class JobSpec(Value):
         by_hand: the user runs the command on every node (``--no_ssh``), with its ``node_rank``.
         exports: ``NAME``, ``PREFIX*`` or ``NAME=VALUE`` of ``--export``.
         log_dir: folder on this machine for the output of all ranks.
+        ship: the files to send to the nodes: ``git`` for what git knows of the working tree, or a folder; ``None``: the
+            nodes have them.
+        ship_limit: bytes of the largest tree that may be sent.
         heartbeat: seconds of silence after which a node counts as lost.
         restarts: how often the job is restarted after a failure.
         restart_window: seconds without a failure after which earlier restarts no longer count.
@@ -152,6 +164,8 @@ class JobSpec(Value):
     node_rank: int | None = None
     exports: tuple[str, ...] = ()
     log_dir: str | None = None
+    ship: str | None = None
+    ship_limit: int = DEFAULT_SHIP_LIMIT
     heartbeat: float = DEFAULT_HEARTBEAT
     restarts: int = 0
     restart_window: float = DEFAULT_RESTART_WINDOW
@@ -168,3 +182,8 @@ class JobSpec(Value):
     local_ranks: tuple[int, ...] = ()
     rendezvous: str = ""
     torchrun_args: tuple[str, ...] = ()
+
+    @property
+    def has_own_names(self) -> bool:
+        """Whether the hosts have names that only their launcher knows."""
+        return self.launcher in OWN_NAMES or self.hosts.startswith(BY_LABELS)

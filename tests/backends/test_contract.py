@@ -19,7 +19,8 @@ AGENT = ("/opt/my env/bin/python", "-m", "bireme.agent", "--dial", "10.0.0.1,127
 HOSTS = ("worker-0", "worker-1.example.org", "10.0.7.3")
 ALL_TRAVELS = ("slurm", "mpich", "impi", "mvapich")  # where the engine starts the ranks itself
 BY_SHELL = ("ssh", "pdsh")  # a shell over there splits the agent's words
-BY_SSH = tuple(name for name in LAUNCHERS if name != "slurm")
+BY_SSH = ("ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich")
+COMMAND = ("reach", "{host}", "--")  # what --launcher exec needs
 PLAN = LaunchPlan(tuple(map(HostLaunch, HOSTS)), AGENT, "/opt/bin/engine", ("--extra", "two words"))
 
 EVERYWHERE = pytest.mark.parametrize("name", LAUNCHERS)
@@ -31,6 +32,8 @@ def backend(name: str) -> Backend:
 
 def render(name: str, plan: LaunchPlan = PLAN, environ: dict[str, str] | None = None) -> list[tuple[str, ...]]:
     """The command lines; Slurm's inside an allocation, unless ``environ`` says otherwise."""
+    if name == "exec":
+        plan = plan.replace(extra=(*COMMAND, *plan.extra))
     return list(backend(name).commands(plan, {"SLURM_JOB_ID": "1"} if environ is None else environ))
 
 
@@ -52,7 +55,8 @@ def test_attributes(name: str) -> None:
     module = backend(name)
     assert name == module.NAME
     assert module.__doc__
-    assert module.PROGRAMS and all(type(program) is str and os.sep not in program for program in module.PROGRAMS)
+    assert bool(module.PROGRAMS) == (name != "exec")
+    assert all(type(program) is str and os.sep not in program for program in module.PROGRAMS)
     assert module.CHANNEL in ("stdio", "dial")
     assert all(type(word) is str for word in (*module.CANCEL, *module.rank_variables))
     assert bool(module.TOKEN_VARIABLE) == (module.CHANNEL == "dial")
@@ -67,16 +71,16 @@ def test_unknown() -> None:
 
 @EVERYWHERE
 def test_not_installed(name: str, tmp_path) -> None:
-    with pytest.raises(BadInputError, match=r"is not installed: .* not found on PATH"):
-        backend(name).find_program({"PATH": str(tmp_path)})
+    with pytest.raises(BadInputError, match=r"not found on PATH"):
+        backend(name).find_program({"PATH": str(tmp_path)}, COMMAND)
 
 
 @EVERYWHERE
 def test_installed(name: str, tmp_path) -> None:
-    for program in backend(name).PROGRAMS:
+    for program in backend(name).PROGRAMS or COMMAND[:1]:
         path = tmp_path / program
         path.touch(mode=0o755)
-        assert backend(name).find_program({"PATH": f"/nowhere:{tmp_path}"}) == str(path)
+        assert backend(name).find_program({"PATH": f"/nowhere:{tmp_path}"}, COMMAND) == str(path)
         path.unlink()
 
 
@@ -102,9 +106,9 @@ def watched() -> Iterator[list[str]]:
 
 @EVERYWHERE
 def test_renders_without_touching_anything(name: str, watched: list[str]) -> None:
-    commands = backend(name).commands
+    render(name, environ={"PATH": "/bin"})
     del watched[:]
-    commands(PLAN, {"PATH": "/bin"})
+    render(name, environ={"PATH": "/bin"})
     assert watched == []
 
 
@@ -188,7 +192,11 @@ def test_extra_arguments(name: str) -> None:
 def test_user(name: str) -> None:
     plan = PLAN.replace(hosts=(HostLaunch("worker-0"), HostLaunch("worker-1", "alice")))
     text = by_fair_means(name, plan)
-    assert text is None if name == "slurm" else "alice@worker-1" in text and "@worker-0" not in text
+    if name in ("slurm", "kubectl"):
+        assert text is None
+    else:
+        assert text is not None and "@worker-0" not in text
+        assert ("--user alice" if name in ("docker", "podman") else "alice@worker-1") in text
 
 
 def by_fair_means(name: str, plan: LaunchPlan) -> str | None:
@@ -218,7 +226,7 @@ def test_own_port(name: str) -> None:
     assert text is None if name != "ssh" else "-p 22022" in text
 
 
-@pytest.mark.parametrize("name", [name for name in LAUNCHERS if name != "ssh"])
+@pytest.mark.parametrize("name", [name for name in LAUNCHERS if name not in ("ssh", "exec")])
 def test_ipv6(name: str) -> None:
     """Where colons mean something else in a list of hosts."""
     assert by_fair_means(name, PLAN.replace(hosts=(HostLaunch("fd00::7"),))) is None

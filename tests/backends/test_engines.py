@@ -20,9 +20,8 @@ import pytest
 
 from bireme.backends import base
 from tests import needs
-from tests.cluster.basics import PATH
+from tests.cluster.basics import PATH, outermost
 from tests.cluster.test_native import MPI, SEEN
-from tests.cluster.test_scenes import parent
 from tests.cluster.test_world import UNEVEN, Jobs, Looks
 from tests.cluster.testbed import PRIVATE, Testbed
 from tests.conftest import PROGRAMS, read_lines
@@ -193,8 +192,7 @@ def test_command_is_killed(any_jobs: EngineJobs) -> None:
 def test_agent_is_killed(jobs: EngineJobs) -> None:
     process = jobs.scene("grandchild")
     node = jobs.testbed["node2"]
-    agents = node.agents()
-    (agent,) = [pid for pid in agents if parent(pid) not in agents]  # the other one is its guardian
+    (agent,) = outermost(node.agents())  # the other one is its guardian
     os.kill(agent, signal.SIGKILL)
     err = jobs.end(process)
     assert process.returncode == 75, err

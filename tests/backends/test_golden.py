@@ -45,6 +45,22 @@ GOLDEN = {
         srun --nodes=2 --nodelist=node1,node2 --ntasks=2 --ntasks-per-node=1 --overlap --cpu-bind=none --export=ALL
         --kill-on-bad-exit=0 --wait=0 --input=none --unbuffered --chdir=/ --extra {DIAL} BIREME_TOKEN
     """,
+    "exec": """
+        reach --extra node1 --command=exec␣python␣-m␣bireme.agent␣--channel
+        reach --extra alice@node2 --command=exec␣python␣-m␣bireme.agent␣--channel
+    """,
+    "kubectl": """
+        kubectl exec -i --extra node1 -- python -m bireme.agent --channel
+        kubectl exec -i --extra node2 -- python -m bireme.agent --channel
+    """,
+    "docker": """
+        docker exec -i --extra node1 python -m bireme.agent --channel
+        docker exec -i --user alice --extra node2 python -m bireme.agent --channel
+    """,
+    "podman": """
+        podman exec -i --extra node1 python -m bireme.agent --channel
+        podman exec -i --user alice --extra node2 python -m bireme.agent --channel
+    """,
 }
 
 
@@ -55,8 +71,9 @@ def test_commands(name: str) -> None:
     if backend.CHANNEL == "dial":
         agent = (*DIAL.split(), backend.TOKEN_VARIABLE)
     port = None if name in ("mvapich", "slurm") else 2222
-    hosts = HOSTS if name != "slurm" else (HOSTS[0], HostLaunch("node2"))
-    plan = LaunchPlan(hosts, agent, extra=("--extra",), ssh_port=port, root=True)
+    hosts = HOSTS if name not in ("slurm", "kubectl") else (HOSTS[0], HostLaunch("node2"))
+    extra = ("--extra",) if name != "exec" else ("reach", "--extra", "{host}", "--command={command}")
+    plan = LaunchPlan(hosts, agent, extra=extra, ssh_port=port, root=True)
     environ = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "0"} if name == "mvapich" else {"SLURM_JOB_ID": "1"}
     words = [word for command in backend.commands(plan, environ) for word in command]
     assert words == [word.replace("␣", " ") for word in GOLDEN[name].split()]

@@ -34,6 +34,13 @@ ANSWERS = {
     "--autotuning": "cannot be used with --dry_run",  # so its words were understood
 }
 
+# The same for what needs two cores, where there is one.
+ON_ONE_CORE = {
+    "--numa-binding=node": "2 ranks need a core each, 1 available",
+    "--include localhost:0,1": "node localhost has no slot '1'\n  its slots: 0",
+    "--bind_core_list 0-1": "core 1 is not available\n  available: 0",
+    "=2 --bind_cores_to_rank": "2 ranks need a core each, 1 available",
+}
 
 # As srun sets it. Each task starts only its own part with such options, so they are not refused as whole jobs.
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
@@ -71,7 +78,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "hosts").write_text("".join(f"worker-{number} slots=8\n" for number in range(4)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.environ", clean_environ())
+    monkeypatch.setattr("os.cpu_count", lambda: 2)  # what torchrun takes for "cpu", whichever we may use
     return tmp_path
+
+
+def answer_to(use: Use) -> str:
+    """What is said instead of running it here."""
+    answers = {**ANSWERS, **(ON_ONE_CORE if len(os.sched_getaffinity(0)) == 1 else {})}
+    return next((text for words, text in answers.items() if words in use.options), "")
 
 
 @pytest.mark.parametrize("use", uses(), ids=lambda use: f"{use.launcher} {use.options}")
@@ -80,12 +94,22 @@ def test_runs_or_says_what_to_type(use: Use, folder: Path, capfd: pytest.Capture
         os.environ[name] = value
     code = main(["run", "--dry_run", *typed(use)])
     out, err = capfd.readouterr()
-    answer = next((text for words, text in ANSWERS.items() if words in use.options), "")
-    if answer:
+    if answer := answer_to(use):
         assert code == 2 and answer in err and len(err.splitlines()) <= 2
     else:
         assert code == 0, err
         assert "  rank " in out or "node 0" in out or ("--help" in use.options and out.startswith("usage: bireme run"))
+
+
+def test_needs_two_cores(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One that may use the first core only is told which option asks for more."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        for use in [use for use in uses() if any(words in use.options for words in ON_ONE_CORE)]:
+            test_runs_or_says_what_to_type(use, folder, capfd)
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def test_enough_sources() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,9 +16,12 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def sh(cmd: Sequence[str], stdin: str | None = None, quiet: bool = False) -> str:
-    """The output of a command that has to succeed."""
+    """The output of a command that has to succeed; it may be one of root's, which a user's PATH may lack."""
     stderr = subprocess.DEVNULL if quiet else None
-    return subprocess.run(cmd, check=True, text=True, input=stdin, stdout=subprocess.PIPE, stderr=stderr).stdout
+    env = {**os.environ, "PATH": PATH}
+    return subprocess.run(
+        cmd, check=True, text=True, input=stdin, stdout=subprocess.PIPE, stderr=stderr, env=env
+    ).stdout
 
 
 def read(path: str) -> str:
@@ -45,6 +48,12 @@ def put(path: str, text: str, mode: int = 0o644) -> None:
 def children(pid: int) -> list[int]:
     """The processes that a process of one thread has started."""
     return [int(child) for child in read(f"/proc/{pid}/task/{pid}/children").split()]
+
+
+def outermost(pids: Collection[int]) -> list[int]:
+    """Those whose parent is none of them. One that has ended since it was listed is left out."""
+    above = {pid: read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1:2] for pid in pids}
+    return [pid for pid, parent in above.items() if parent and int(parent[0]) not in above]
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:

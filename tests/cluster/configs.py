@@ -4,6 +4,7 @@ SSHD = """\
 Port 22
 HostKey {state}/keys/host
 AuthorizedKeysFile {state}/keys/user.pub
+AllowUsers {user}
 StrictModes no
 PermitRootLogin prohibit-password
 PasswordAuthentication no

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.cluster.basics import HERE, children, put, read, reap, signal_all, wait_until, write
 
@@ -33,6 +33,7 @@ class Faults:
     testbed: Testbed
     name: str
     dir: str
+    started: list[subprocess.Popen[Any]]
 
     def __init__(self) -> None:
         self.hurt = False  # is there anything to undo?
@@ -158,7 +159,9 @@ class Faults:
         """Undo ``freeze``."""
         if os.path.isdir(self._cgroup):
             self._set_freezer(False)
-        signal_all([pid for pid, process in self.ps().items() if process.state == "T"], signal.SIGCONT)
+        # An nsenter halts with its child, and wakes it again when it goes on itself.
+        halted = [pid for pid, process in self.ps().items() if process.state == "T"]
+        signal_all([*(process.pid for process in self.started if process.poll() is None), *halted], signal.SIGCONT)
 
     def _join_cgroup(self) -> bool:
         """Move all processes there; true when all were there already, so that no new one has escaped."""

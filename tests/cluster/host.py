@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.cluster.basics import PATH, children, read, reap, signal_all, wait_until
 from tests.cluster.faults import Faults
+from tests.cluster.ways import FAKE
 
 if TYPE_CHECKING:
     from tests.cluster.testbed import Testbed
 
 # What a host runs of its own, by the name in argv[0]; sshd's listener is known by its title.
-DAEMONS = {"testbed-idle", "munged", "slurmd", "slurmctld", "slurmctld:"}
+DAEMONS = {"testbed-idle", "testbed-kubelet", "munged", "slurmd", "slurmctld", "slurmctld:"}
 STEP_DAEMON = 30.0  # seconds that a slurmstepd may stay after the last process of its step
 
 
@@ -115,10 +117,12 @@ class Host(Faults):
 
     # Commands
 
-    def argv(self, cmd: Sequence[str], cwd: str = "/", env: Mapping[str, str] | None = None) -> list[str]:
+    def argv(
+        self, cmd: Sequence[str], cwd: str = "/", env: Mapping[str, str] | None = None, root: bool = False
+    ) -> list[str]:
         """The argv that runs a command on this host, in the environment of a login and nothing of ours.
 
-        The command dies when the process that runs this argv does.
+        The command dies when the process that runs this argv does. ``root``: it may change mounts and addresses.
         """
         testbed = self.testbed
         if not (pid := self.pid):
@@ -128,7 +132,7 @@ class Host(Faults):
         return [
             *testbed.nsenter(pid, "-m", "-u", "-i", "-n", "-p", *(["-T"] if self.clock else [])),
             *("setpriv", "--pdeathsig", "KILL", "--"),
-            *(["unshare", *user] if testbed.userns else []),
+            *(["unshare", *user] if testbed.userns and not root else []),
             *("env", "-i", *(f"{name}={value}" for name, value in {**login, **(env or {})}.items())),
             *("sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", cwd, *cmd),
         ]
@@ -140,15 +144,16 @@ class Host(Faults):
         env: Mapping[str, str] | None = None,
         timeout: float = 60,
         check: bool = True,
+        root: bool = False,
         **kwargs: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command (a string: by the shell) to its end; stdout and stderr are caught."""
+        """Run a command (a string: by the shell) to its end; stdout and stderr are caught. ``root``: see ``argv``."""
         words = ["sh", "-c", cmd] if isinstance(cmd, str) else cmd
         defaults = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         if "input" in kwargs:
             del defaults["stdin"]
         options: dict[str, Any] = {**defaults, **kwargs}
-        return subprocess.run(self.argv(words, cwd, env), text=True, timeout=timeout, check=check, **options)
+        return subprocess.run(self.argv(words, cwd, env, root), text=True, timeout=timeout, check=check, **options)
 
     def popen(
         self, cmd: Sequence[str], cwd: str = "/", env: Mapping[str, str] | None = None, **kwargs: Any
@@ -207,6 +212,11 @@ class Host(Faults):
         config = f"{self.testbed.state}/etc/sshd_config"
         self.run(["/usr/sbin/sshd", "-r", "-f", config, *options, "-E", f"{self.dir}/sshd.log"])
         wait_until("sshd to listen", lambda: self.run(["cat", "/run/sshd.pid"], check=False).stdout.strip(), 30)
+
+    def start_kubelet(self) -> None:
+        """Start what the stand-in for ``kubectl exec`` speaks to, unless it runs."""
+        if not read(f"/proc/{self.pid}/root/run/kubelet"):
+            self.run(["bash", "-c", f"exec -a testbed-kubelet python3 -IS {shlex.quote(str(FAKE / 'kubelet'))}"])
 
     def mend(self) -> None:
         """Undo every fault, and boot the host if it is off."""

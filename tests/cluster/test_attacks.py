@@ -30,7 +30,9 @@ def in_the_way(jobs: Jobs, **settings: object) -> dict[str, str]:
     directory.mkdir()
     found = jobs.login.run(["sh", "-c", f"command -v {program}"]).stdout.strip()
     stand_in = directory / program
-    stand_in.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, (sys.executable, RELAY, path, found)))} "$@"\n')
+    # Without the stand-in on its PATH: pdsh looks there for its own program, and trusts modules of that one's owner.
+    words = shlex.join(map(str, (sys.executable, RELAY, path, found)))
+    stand_in.write_text(f'#!/bin/sh\nPATH={PATH} exec {words} "$@"\n')
     stand_in.chmod(0o755)
     return {"PATH": f"{directory}:{PATH}"}
 
@@ -46,11 +48,11 @@ def without_tls(jobs: Jobs, lacking: bool = True) -> Iterator[None]:
             hidden.append(f"-t tmpfs tmpfs {os.path.dirname(package.origin)}")
     try:
         for words in hidden:
-            jobs.login.run(f"mount {words}")
+            jobs.login.run(f"mount {words}", root=True)
         yield
     finally:
         for words in hidden:
-            jobs.login.run(f"umount {words.split()[-1]}", check=False)
+            jobs.login.run(f"umount {words.split()[-1]}", check=False, root=True)
 
 
 SAYS = "import sys; print(sys.argv[1], flush=True)"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.basics import wait_until
+from tests.cluster.basics import signal_all, wait_until
 from tests.cluster.test_latency import FAIL
 from tests.cluster.test_losses import end, found
 from tests.cluster.test_manners import halted
@@ -110,8 +110,7 @@ def test_the_commands_clock_steps(ssh_cluster: Testbed, shared_dir: Path, blamed
         (shared_dir / "fail0").touch()
         wait_until("the rank to fail", lambda: not found(node1, "waits.py"), 30)
         time.sleep(0.5)  # a node that is gone is dated 0.25 s before its channel ends
-        for pid in node2.agents():
-            os.kill(pid, signal.SIGKILL)
+        signal_all(node2.agents(), signal.SIGKILL)
         os.kill(process.pid, signal.SIGCONT)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 7, err

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests import needs
-from tests.cluster.basics import wait_until
+from tests.cluster.basics import outermost, wait_until
 from tests.cluster.host import Host
 from tests.cluster.test_losses import command_of, found, guards
-from tests.cluster.test_scenes import parent
 from tests.cluster.test_world import Jobs, gpus
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme, guards_of
@@ -107,7 +106,7 @@ class Elastic:
         """The command's pid, as we see it; ``salloc`` above it has the same words."""
         there = self.login.ps()
         pids = [pid for pid in found(self.login, "-m bireme run") if "python" in there[pid].argv[0]]
-        (runner,) = [pid for pid in pids if parent(pid) not in pids]  # the others are guardians
+        (runner,) = outermost(pids)  # the others are guardians
         return runner
 
     def end(self, process: subprocess.Popen[bytes], code: int = 0, seconds: float = 120) -> str:
@@ -200,15 +199,17 @@ def test_too_few_for_too_long(elastic: Elastic) -> None:
 def test_a_node_that_is_away_from_the_beginning(elastic: Elastic, options: tuple[object, ...]) -> None:
     """It is looked for as the pool was read, whatever becomes of the file; filters that speak of it do no harm."""
     elastic.testbed["node2"].poweroff()
-    process = elastic.start(*options, "--accelerator", "cpu", "rank.py", "go")
-    if "--hosts" in options:
-        cores = os.cpu_count() or 1
-        assert set(hosts_of(elastic.ranks(process, 1, 2 * cores))) == {"node1", "node3"}
-        elastic.testbed["node2"].boot()
-        assert hosts_of(elastic.ranks(process, 2, 3 * cores - 1)).count("node2") == cores - 1
-        (elastic.folder / "go").touch()
-        elastic.end(process)
+    if "--hosts" in options:  # nobody has declared slots: they are counted on each node
+        with gpus([elastic.testbed["node1"], elastic.testbed["node3"]], 2):
+            process = elastic.start(*options, "rank.py", "go")
+            assert set(hosts_of(elastic.ranks(process, 1, 4))) == {"node1", "node3"}
+            elastic.testbed["node2"].boot()
+            with gpus([elastic.testbed["node2"]], 2):
+                assert hosts_of(elastic.ranks(process, 2, 5)).count("node2") == 1
+                (elastic.folder / "go").touch()
+                elastic.end(process)
         return
+    process = elastic.start(*options, "--accelerator", "cpu", "rank.py", "go")
     assert hosts_of(elastic.ranks(process, 1, 2)) == ["node1", "node3"]
     assert "node2 is left out: " in elastic.text()
     (elastic.folder / "hosts").unlink()

@@ -38,11 +38,11 @@ def test_a_node_whose_login_shell_runs_nothing(ssh_cluster: Testbed, shared_dir:
     path = jobs.write("shell", f"#!/bin/sh\n{shell}\n")
     path.chmod(0o755)
     change = f"s#^\\({ssh_cluster.user}:.*:\\)[^:]*$#\\1{path}#"
-    node.run(f"sed '{change}' /etc/passwd > /run/passwd && mount --bind /run/passwd /etc/passwd", check=True)
+    node.run(f"sed '{change}' /etc/passwd > /run/passwd && mount --bind /run/passwd /etc/passwd", root=True)
     try:
         done = jobs.run(jobs.write("hello.py", "print(1)"), hosts="node1:1,node2:1")
     finally:
-        node.run("umount /etc/passwd", check=True)
+        node.run("umount /etc/passwd", root=True)
     assert done.returncode == 69
     assert says in done.stderr, done.stderr
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.basics import children, wait_until
+from tests.cluster.basics import children, outermost, wait_until
 from tests.cluster.host import Host
 from tests.cluster.test_manners import halted
-from tests.cluster.test_scenes import cases, parent
+from tests.cluster.test_scenes import cases
 from tests.cluster.test_world import PROGRAM_OF, Jobs, backends, far
 from tests.conftest import PROGRAMS, guards_of, read_lines
 
@@ -51,8 +52,7 @@ def ranks_of(host: Host, program: Path) -> list[int]:
 
 def agent_of(host: Host) -> int:
     """The agent, which is above its watcher and its guardian."""
-    pids = host.agents()
-    (agent,) = [pid for pid in pids if parent(pid) not in pids]
+    (agent,) = outermost(host.agents())
     return agent
 
 
@@ -68,25 +68,25 @@ def guards(pid: int) -> dict[str, int]:
 
 
 def engine_of(jobs: Jobs) -> int:
-    """The outermost process of the engine; over ssh that of node2. ``srun`` has a child of its own."""
+    """The outermost process of the engine; where each node has its own, that of node2. ``srun`` has a child."""
     pids = [
         pid
         for pid, there in jobs.login.ps().items()
-        if os.path.basename(there.argv[0]) == PROGRAM_OF[jobs.backend]
-        and (jobs.backend != "ssh" or "node2" in there.argv)
+        if ("node2" in there.argv and there.argv[0] != sys.executable)
+        or os.path.basename(there.argv[0]) == PROGRAM_OF.get(jobs.backend, "") != "ssh"
     ]
-    return next((pid for pid in pids if parent(pid) not in pids), 0)
+    return next(iter(outermost(pids)), 0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", backends("ssh", "openmpi", "mpich", "slurm"))
+@pytest.mark.parametrize("backend", backends("ssh", "exec", "openmpi", "mpich", "slurm"))
 def test_engine_is_killed(request: pytest.FixtureRequest, backend: str) -> None:
     """Over ssh the session of one node, else the one command of all agents (but pdsh leaves its sessions)."""
     jobs = Jobs.on(request, backend)
     process = start(jobs)
     os.kill(engine_of(jobs), signal.SIGKILL)
     text = end(jobs, process, 75)
-    assert ("agent lost on node2" if backend == "ssh" else "agent lost on node") in text
+    assert ("agent lost on node2" if backend in ("ssh", "exec") else "agent lost on node") in text
 
 
 @pytest.mark.slow

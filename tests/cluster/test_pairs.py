@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.cluster.basics import children, read, wait_until
+from tests.cluster.basics import children, outermost, read, wait_until
 from tests.cluster.host import Host
-from tests.cluster.test_scenes import parent
 from tests.cluster.test_world import Jobs, far
 from tests.conftest import PROGRAMS, TIMES, read_lines
 
@@ -40,8 +39,7 @@ def guardian_below(pid: int) -> int | None:
 
 def agent_of(host: Host) -> int | None:
     """The agent of a node, which is above its watcher and its guardian."""
-    pids = host.agents()
-    agents = [pid for pid in pids if parent(pid) not in pids and read(f"/proc/{pid}/comm").startswith("python")]
+    agents = [pid for pid in outermost(host.agents()) if read(f"/proc/{pid}/comm").startswith("python")]
     return agents[0] if agents else None
 
 

@@ -110,16 +110,17 @@ def test_address_that_all_nodes_reach(ssh_cluster: Testbed, shared_dir: Path) ->
     """Node 0 has two networks; of the one that comes first, node 3 knows nothing."""
     ssh_cluster["node1"].run(
         "ip addr flush dev eth0 scope global && ip addr add 10.9.0.1/24 dev eth0 && "
-        f"ip addr add {ssh_cluster['node1'].ip}/16 dev eth0"
+        f"ip addr add {ssh_cluster['node1'].ip}/16 dev eth0",
+        root=True,
     )
     try:
-        ssh_cluster["node2"].run("ip addr add 10.9.0.2/24 dev eth0")
+        ssh_cluster["node2"].run("ip addr add 10.9.0.2/24 dev eth0", root=True)
         assert meet(Jobs(ssh_cluster, "ssh", shared_dir)) == (ssh_cluster["node1"].ip, 29500)
-        ssh_cluster["node3"].run("ip addr add 10.9.0.3/24 dev eth0")
+        ssh_cluster["node3"].run("ip addr add 10.9.0.3/24 dev eth0", root=True)
         assert meet(Jobs(ssh_cluster, "ssh", shared_dir)) == ("10.9.0.1", 29500)
     finally:
         for number in (1, 2, 3):
-            ssh_cluster[f"node{number}"].run(f"ip addr del 10.9.0.{number}/24 dev eth0; :")
+            ssh_cluster[f"node{number}"].run(f"ip addr del 10.9.0.{number}/24 dev eth0; :", root=True)
 
 
 def test_no_address_that_all_nodes_reach(ssh_cluster: Testbed, shared_dir: Path) -> None:

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.cluster import ways
+from tests.cluster.basics import outermost
 from tests.cluster.testbed import Testbed
 from tests.conftest import PROGRAMS, bireme, read_lines
 
@@ -27,14 +29,22 @@ NODE_FAULTS = ("panic", "poweroff", "cut", "freeze")
 
 # All over ssh. The others differ in how their processes end, and in what they themselves do about a node that is gone;
 # what an agent does is the same under each.
-OTHERS_BY_ITSELF = {"pdsh": ["grandchild"], "openmpi": ["stubborn"], "mpich": ["grandchild"], "slurm": ["stubborn"]}
+OTHERS_BY_ITSELF = {
+    "exec": ["grandchild"],
+    "pdsh": ["grandchild"],
+    "openmpi": ["stubborn"],
+    "mpich": ["grandchild"],
+    "slurm": ["stubborn"],
+}
 OTHERS_TO_COMMAND = {
+    "exec": [signal.SIGINT, signal.SIGKILL],
     "pdsh": [signal.SIGKILL],
     "openmpi": [signal.SIGKILL],
     "mpich": [signal.SIGTERM, signal.SIGKILL],
     "slurm": [signal.SIGTERM, signal.SIGKILL],
 }
 OTHERS_NODE_FAULTS = {
+    "exec": ["panic", "cut", "freeze"],
     "pdsh": ["panic", "freeze"],
     "openmpi": ["panic", "poweroff", "cut"],
     "mpich": ["panic", "poweroff"],
@@ -58,7 +68,7 @@ class Scene:
         self.hostfile.write_text("".join(f"node{n} slots=2\n" for n in (1, 2, 3)))
 
     def start(self, part: str, *options: str) -> subprocess.Popen[bytes]:
-        command = bireme("run", "--hostfile", self.hostfile, "--launcher", self.backend, "--grace", str(GRACE))
+        command = bireme("run", "--hostfile", self.hostfile, *ways.launcher(self.backend), "--grace", str(GRACE))
         command += ["--heartbeat", str(HEARTBEAT), *options, str(SCENE), part, str(self.go)]
         pipe = subprocess.PIPE
         process = self.testbed["login"].popen(command, cwd=str(self.shared), stdout=pipe, stderr=pipe, text=False)
@@ -73,9 +83,9 @@ class Scene:
 
 @pytest.fixture
 def scene(request: pytest.FixtureRequest, shared_dir: Path, tool: Callable[[str], str]) -> Iterator[Scene]:
-    tool(PROGRAM_OF[request.param])
+    tool((PROGRAM_OF | ways.PROGRAM_OF)[request.param])
     cluster = "slurm_cluster" if request.param == "slurm" else "ssh_cluster"
-    yield Scene(request.getfixturevalue(cluster), request.param, shared_dir)
+    yield Scene(ways.prepared(request.getfixturevalue(cluster), request.param), request.param, shared_dir)
 
 
 def end(process: subprocess.Popen[bytes]) -> str:
@@ -107,21 +117,16 @@ def test_command_is_signalled(scene: Scene, signum: signal.Signals) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scene", ["ssh", "openmpi", "slurm"], indirect=True)
+@pytest.mark.parametrize("scene", ["ssh", "exec", "openmpi", "slurm"], indirect=True)
 def test_agent_is_killed(scene: Scene) -> None:
     process = scene.start("grandchild")
     node = scene.testbed["node2"]
-    agents = node.agents()
-    (agent,) = [pid for pid in agents if parent(pid) not in agents]  # the other one is its guardian
+    (agent,) = outermost(node.agents())  # the other one is its guardian
     os.kill(agent, signal.SIGKILL)
     err = end(process)
     assert process.returncode == 75, err
     assert "agent lost on node2" in err
     scene.clean()
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @pytest.mark.slow

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.basics import wait_until
+from tests.cluster.basics import outermost, wait_until
 from tests.cluster.test_losses import found, ranks_of
-from tests.cluster.test_scenes import parent
 from tests.cluster.test_world import Jobs, backends, gpus
 from tests.cluster.testbed import Testbed
 from tests.conftest import PROGRAMS, bireme
@@ -150,7 +149,7 @@ def test_a_tuner_in_an_allocation_is_stopped(slurm_cluster: Testbed, shared_dir:
     process = jobs.login.popen(salloc, cwd=str(shared_dir), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     wait_until("four ranks", lambda: ranks(slurm_cluster) == 4, 60)
     pids = [pid for pid in found(jobs.login, "bireme tune") if "salloc" not in jobs.login.ps()[pid].argv[0]]
-    (tuner,) = [pid for pid in pids if parent(pid) not in pids]  # the others are guardians of its
+    (tuner,) = outermost(pids)  # the others are guardians of its
     os.kill(tuner, signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert b"interrupted: the same command resumes the search" in out, err

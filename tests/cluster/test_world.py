@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests import needs
+from tests.cluster import ways
 from tests.cluster.host import Host
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme
@@ -44,23 +44,26 @@ def gpus(hosts: list[Host], count: int = 4) -> Iterator[None]:
     """Hosts with so many GPUs, as far as anybody sees who does not use them: their device files."""
     make = f"""
         set -e
-        mkdir -p /run/dev/upper /run/dev/work
-        mount -t overlay -o lowerdir=/dev,upperdir=/run/dev/upper,workdir=/run/dev/work overlay /dev
-        mount -t devpts -o newinstance,ptmxmode=0666 devpts /dev/pts
-        mount --bind /dev/pts/ptmx /dev/ptmx
-        mount -t tmpfs -o mode=1777 tmpfs /dev/shm
-        for i in $(seq 0 {count - 1}); do ln -s null /dev/nvidia$i; done
+        mkdir -p /run/dev
+        mount -t tmpfs -o mode=755 gpus /run/dev
+        cd /run/dev
+        for name in null zero full random urandom tty; do touch $name; mount --bind /dev/$name $name; done
+        mkdir pts shm
+        mount -t devpts -o newinstance,ptmxmode=0666 devpts pts
+        mount -t tmpfs -o mode=1777 tmpfs shm
+        ln -s pts/ptmx ptmx
+        cp -P /dev/fd /dev/stdin /dev/stdout /dev/stderr .
+        for i in $(seq 0 {count - 1}); do ln -s null nvidia$i; done
+        mount --move /run/dev /dev
         """
     try:
         for host in hosts:
-            done = host.run(make, check=False)
-            if done.returncode:
-                needs.missing(f"no overlay mounts here: {done.stderr.strip()}")
+            host.run(make, root=True)
         yield
     finally:
         for host in hosts:
             # one that was switched off meanwhile has its own again
-            host.run("grep -q '^overlay /dev ' /proc/mounts && umount -l /dev; rm -rf /run/dev", check=False)
+            host.run("grep -q '^gpus /dev ' /proc/mounts && umount -l /dev", check=False, root=True)
 
 
 class Looks(list[dict[str, Any]]):
@@ -101,8 +104,9 @@ class Jobs:
     @classmethod
     def on(cls, request: pytest.FixtureRequest, backend: str) -> Jobs:
         """On the cluster of this backend; skips where its program is missing."""
-        request.getfixturevalue("tool")(PROGRAM_OF[backend])
-        return cls(request.getfixturevalue(cluster_of(backend)), backend, request.getfixturevalue("shared_dir"))
+        request.getfixturevalue("tool")((PROGRAM_OF | ways.PROGRAM_OF)[backend])
+        testbed = ways.prepared(request.getfixturevalue(cluster_of(backend)), backend)
+        return cls(testbed, backend, request.getfixturevalue("shared_dir"))
 
     def write(self, name: str, text: str) -> Path:
         """A file in the working directory."""
@@ -115,7 +119,7 @@ class Jobs:
         given: tuple[object, ...] = ("--hosts", hosts) if hosts else ()
         if "\n" in hosts:
             given = ("--hostfile", self.write("hostfile", hosts))
-        return bireme("run", "--launcher", self.backend, *given, *map(str, words))
+        return bireme("run", *ways.launcher(self.backend), *given, *map(str, words))
 
     def start(self, *words: object, hosts: str = "node[1-3]:2", **kwargs: Any) -> subprocess.Popen[bytes]:
         """Start it, with both outputs in pipes."""

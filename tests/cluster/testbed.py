@@ -47,7 +47,7 @@ def unavailable(*tools: str) -> str | None:
     user = ["--user", "--map-root-user"] if os.getuid() else []
     clock = ["--time", "--monotonic", "1"] if HAVE_CLOCKS else []
     unshare = ["unshare", *user, "--net", "--mount", "--uts", "--ipc", "--pid", *clock, "--fork", "--mount-proc"]
-    probe = subprocess.run([*unshare, "sh", "-c", PROBE], stderr=subprocess.PIPE, text=True)
+    probe = subprocess.run([*unshare, "sh", "-c", f"PATH={PATH}\n{PROBE}"], stderr=subprocess.PIPE, text=True)
     return f"no namespaces here: {probe.stderr.strip()}" if probe.returncode else None
 
 
@@ -179,7 +179,7 @@ class Testbed:
         put(f"{etc}/nsswitch.conf", configs.NSSWITCH)
         put(f"{etc}/known_hosts", f"login,node*,10.77.*,localhost,127.0.0.1 {read(f'{self.state}/keys/host.pub')}")
         put(f"{etc}/ssh_config", configs.SSH.format(state=self.state))
-        put(f"{etc}/sshd_config", configs.SSHD.format(state=self.state))
+        put(f"{etc}/sshd_config", configs.SSHD.format(state=self.state, user=self.user))
 
     def _with_own_home(self, line: str) -> str:
         """A home without the machine's ~/.bashrc, which may be slow or change what commands do."""
@@ -301,7 +301,7 @@ class Testbed:
 
     # Plumbing
 
-    def nsenter(self, pid: int, *namespaces: str) -> list[str]:
+    def nsenter(self, pid: int | str, *namespaces: str) -> list[str]:
         """The argv that runs a command in a process's namespaces."""
         user = ["-U", "--preserve-credentials"] if self.userns else []
         return ["nsenter", "-t", str(pid), *user, *namespaces, "--"]

@@ -24,6 +24,7 @@ from bireme.control.messages import (
     Start,
     Stop,
     Suspend,
+    TreeOffer,
     Unfit,
     Up,
     Urge,
@@ -72,6 +73,7 @@ START = Start(node=PLAN, accelerator="cuda", grace=10.0, window=1 << 20, rest=0.
 TO_AGENT: tuple[Message, ...] = (
     ASK,
     ASK.replace(slots=("0", "GPU-1")),
+    ASK.replace(tree=TreeOffer(digest="0" * 64, length=200, roots=("/a", "/b"), cache="")),
     Probe(addresses=("10.0.0.1",), port=29500),
     START,
     Stop(signum=15),

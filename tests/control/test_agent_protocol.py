@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bireme.cluster.agent_protocol import MAY_SAY, NEXT, AgentProtocol
+from bireme.control import ship_messages
 from bireme.control.messages import (
     FROM_AGENT,
     Down,
@@ -19,7 +20,10 @@ from bireme.control.messages import (
     Signalled,
     Unfit,
     Up,
+    from_json,
+    to_json,
 )
+from bireme.control.ship_messages import Need, Shipped, Taken
 from bireme.errors import ProtocolError
 from tests.control import examples
 
@@ -27,6 +31,7 @@ TO_RUNNING = ("begin", "fit")
 WAYS = {
     "waiting": (),
     "connecting": ("begin",),
+    "shipping": ("begin", "ship"),
     "ready": ("begin", "fit"),
     "probed": ("begin", "fit", "probed"),
     "over": ("begin", "fit", "idle"),
@@ -119,6 +124,32 @@ def test_over_without_ends_after_a_loss(excuse: Message) -> None:
 
 def test_over_with_what_cannot_be_killed() -> None:
     running(0).admit(Over(killed=0, stuck=("12 (x, state D)",)))
+
+
+@pytest.mark.parametrize("message", [Need(), Need(spans=(0, 2)), Taken(size=1), Shipped()], ids=repr)
+def test_what_an_agent_says_of_a_tree(message: Message) -> None:
+    """Only where it was offered one, and once: between the beginning and its hello."""
+    unasked = AgentProtocol()
+    unasked.on("begin")
+    with pytest.raises(ProtocolError, match="while it was connecting"):
+        unasked.admit(message)
+    offered = AgentProtocol()
+    offered.offer()
+    with pytest.raises(ProtocolError, match="while it was waiting"):
+        offered.admit(message)
+    offered.on("begin")
+    offered.admit(message)
+    assert offered.state == "shipping"
+    offered.admit(message)
+    offered.on("shipped")
+    with pytest.raises(ProtocolError, match="while it was connecting"):
+        offered.admit(message)
+
+
+@pytest.mark.parametrize("spans", [(0,), (1, 0), (0, 1, 1, 2), (2, 3, 0, 1), (-1, 1)])
+def test_spans_out_of_order(spans: tuple[int, ...]) -> None:
+    with pytest.raises(ProtocolError, match="Need with spans out of order"):
+        from_json(to_json(Need(spans=spans)), ship_messages.FROM_AGENT)
 
 
 def test_no_such_event() -> None:

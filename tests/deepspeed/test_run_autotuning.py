@@ -10,7 +10,7 @@ import pytest
 from bireme.deepspeed import runner
 from tests.deepspeed.conftest import CONTRACT, Made
 
-ONE = ("--num_gpus", "1", "--num_nodes", "1")
+ONE = ("--hostfile", "hosts", "--num_gpus", "1", "--num_nodes", "1")
 
 
 @pytest.fixture
@@ -20,6 +20,7 @@ def tune(make: Made, tmp_path):
     def run(active_resources, *script: str, options=ONE, mode="tune") -> None:
         config = {"train_micro_batch_size_per_gpu": [4, 8], "autotuning": {"enabled": True}}
         (tmp_path / "ds.json").write_text(json.dumps(config))
+        (tmp_path / "hosts").write_text("localhost slots=8\n")  # whatever cores there are
         words = ["--autotuning", mode, *options, str(CONTRACT), "--deepspeed_config", "ds.json", *script]
         runner.run_autotuning(runner.parse_args(words), active_resources)
 
@@ -40,8 +41,7 @@ def test_it_tunes_on_the_slots_that_are_active(tune, tmp_path, capfd):
 
 
 def test_slots_4_and_5_are_these_and_not_0_and_1(tune, tmp_path, capfd):
-    (tmp_path / "hosts").write_text("localhost slots=8\n")
-    tune({"localhost": [4, 5]}, options=("--hostfile", str(tmp_path / "hosts"), "--num_gpus", "2"))
+    tune({"localhost": [4, 5]}, options=("--hostfile", "hosts", "--num_gpus", "2"))
     assert "starts on localhost:4,5\n" in capfd.readouterr().out
     for name in ("z0_gas1_tmbspg8", "z0_gas2_tmbspg4"):
         assert "devices 4,5 " in (tmp_path / "autotuning_results" / name / "stdout.log").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -101,6 +102,21 @@ def test_a_subreaper_stays_one(script):
         f"ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\nbireme.run({spec(script('pass'))})\nprint(state()['subreaper'])\n"
     )
     assert done.stdout == "1\n", done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_stream_that_is_closed(script, tmp_path, closed):
+    """No file of ours takes its number while the job runs; afterwards it is closed as before."""
+    link = "os.symlink(os.readlink('/proc/self/fd/0'), 'stdin')"
+    says = script(f"import os\n{link}\nos.write(1, b'out')\nos.write(2, b'err')\n")
+    program = f"before = state()\no = bireme.run({spec(says)})\nos._exit(o.exit_code or state() != before)"
+    words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", BEGIN + program]
+    done = subprocess.run(
+        words, env=clean_environ(), stdin=subprocess.DEVNULL, capture_output=True, cwd=tmp_path, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (b"" if closed == ">&-" else b"out") and done.stderr == (b"" if closed == "2>&-" else b"err")
+    assert os.readlink(tmp_path / "stdin") == "/dev/null"
 
 
 def test_children_of_the_program_are_not_touched(script):

@@ -90,6 +90,23 @@ def test_a_job_is_heard() -> None:
     assert drain(job)[0] == 2
 
 
+@contextmanager
+def elsewhere(pid: int) -> Iterator[None]:
+    """A job in a container, of this pid there: to us it is another process than its name says."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as its:
+        its.bind(f"\0bireme-job-{os.getuid()}-{pid}-{os.urandom(8).hex()}")
+        its.listen(8)
+        yield
+
+
+def test_jobs_in_containers_with_the_same_pid() -> None:
+    """The one that is in none is meant. Without it, none of several is."""
+    with running(RUNNER, "''") as job, elsewhere(job):
+        assert drain(job) == (0, f"node1 of {os.getuid()}\n")
+    with elsewhere(job), elsewhere(job):
+        assert "several containers have a job with this pid" in drain(job)[1]
+
+
 def test_nobody_answers_in_the_place_of_a_job() -> None:
     """A pid of no job, whose names another user has taken."""
     with running("print('ready', flush=True); input()") as pid, running(SQUATTER, names_of(pid), before=as_nobody()):

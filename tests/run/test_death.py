@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PROGRAMS, TIMES, Stage, clean_environ, guards_of, read_lines
+from tests import needs
+from tests.conftest import PROGRAMS, TIMES, Stage, as_nobody, clean_environ, guards_of, read_lines
 from tests.run.conftest import state_of, wait_for
 
 GRACE = 0.3
@@ -224,37 +225,41 @@ def test_what_a_daemon_has_started_for_a_rank_is_found_by_its_mark(stage, script
 
 
 LIMITED = """
-import importlib, os, pkgutil, resource, sys
-import bireme
-
-for found in pkgutil.walk_packages(bireme.__path__, "bireme."):  # another user may not be able to read our files
-    if found.name.split(".")[1] in ("cli", "launch", "agent", "process", "planning", "resources", "logs"):
-        importlib.import_module(found.name)
-most, user = map(int, sys.argv[1:3])
-os.setgid(user)
-os.setuid(user)
+import resource, sys
+most = int(sys.argv.pop(1))
 resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
-from bireme.cli.main import main
-sys.exit(main(["run", "--num_gpus", "2", "--no_python", "true"]))
+from bireme.__main__ import command
+command()
 """
 
+HERE, FAR = ("--num_gpus", "2"), ("--hosts", "192.0.2.1:1", "--launcher", "ssh")
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes a user who has no other process")
+
+def alone() -> list[str]:
+    """The words before a command that run it where its user has no other process."""
+    if os.geteuid() == 0:
+        return as_nobody(random.SystemRandom().randrange(100_000, 1_000_000_000))
+    words = [needs.program("unshare"), "--user", "--map-current-user"]
+    if subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+        needs.missing("no user namespaces here")
+    return words
+
+
 @pytest.mark.parametrize(
-    ("most", "said"),
+    ("most", "job", "said"),
     [
-        (1, "cannot start a process"),
-        (2, "cannot start any process on"),
-        (3, "cannot start rank 0 on"),
-        (4, "cannot start rank 1 on"),
+        (1, HERE, "cannot start a process"),
+        (2, HERE, "cannot start any process on"),
+        (3, HERE, "cannot start rank 0 on"),
+        (4, HERE, "cannot start rank 1 on"),
+        (3, FAR, "192.0.2.1  cannot be started: Resource temporarily unavailable"),
     ],
-    ids=["watcher", "guardian", "rank 0", "rank 1"],
+    ids=["watcher", "guardian", "rank 0", "rank 1", "ssh"],
 )
-def test_there_may_be_no_more_processes(stage, script, tmp_path, most, said):
+def test_there_may_be_no_more_processes(stage, tmp_path, most, job, said):
     tmp_path.chmod(0o777)
-    environ = clean_environ(TMPDIR=str(tmp_path), HOME="/", PYTHONPATH=os.pathsep.join(sys.path))
-    user = random.SystemRandom().randrange(100_000, 1_000_000_000)
-    argv = [sys.executable, script(LIMITED), str(most), str(user)]
+    environ = clean_environ(TMPDIR=str(tmp_path), HOME="/")
+    argv = [*alone(), sys.executable, "-c", LIMITED, str(most), "run", *job, "--no_python", "true"]
     done = subprocess.run(argv, cwd="/", env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 69 and said in done.stderr, done.stderr
     assert not stage.left() and not list(tmp_path.glob("bireme-*"))

@@ -154,6 +154,26 @@ def test_one_node_by_hand(stage, tmp_path, script):
     assert stage.left() == {}
 
 
+# What srun says: first of a node that is gone for a while, then of an allocation that is over.
+SRUN = """#!/bin/sh
+if mkdir asked; then echo "srun: error: Unable to create step for job 7: Requested nodes are busy" >&2
+else echo "srun: error: Slurm job 7 has expired" >&2
+fi
+exit 1
+"""
+
+
+def test_the_allocation_ends_while_its_nodes_are_sought(job, stage, tmp_path):
+    """There is nothing to wait for any more."""
+    (tmp_path / "srun").write_text(SRUN)
+    (tmp_path / "srun").chmod(0o755)
+    environ = clean_environ(PATH=f"{tmp_path}:{os.environ['PATH']}", SLURM_JOB_ID="7")
+    words = ("--launcher", "slurm", "--hosts", "node1:2", "--elastic_timeout", "30")
+    done = stage.run(*job(*words), cwd=tmp_path, env=environ)
+    assert done.returncode == 75, done.stderr
+    assert "the allocation is gone: " in done.stderr and "Slurm job 7 has expired" in done.stderr
+
+
 def bare_interpreter(folder: Path) -> Path:
     """A Python that has nothing but the standard library; return what ``--venv_script`` is given."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)

@@ -116,7 +116,7 @@ SMALL_DISK = """
 mount -t tmpfs -o size="$1k" none "$2" && cd "$2" && cp "$3" ds.json && shift 3
 "$@"; code=$?
 cp autotuning_results/journal journal.then
-mount -o remount,size=10m . && "$@" >/dev/null && cat autotuning_results/summary.txt
+mount -o remount,size=10m none . && "$@" >/dev/null && cat autotuning_results/summary.txt
 exit $code
 """
 

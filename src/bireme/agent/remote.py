@@ -22,7 +22,9 @@ from bireme.control.messages import (
     Eof,
     GuardianLost,
     Message,
+    Output,
     Over,
+    Piece,
     Ping,
     Pong,
     Probe,
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, Literal, TypeAlias
 
-    from bireme.control.messages import Output
+    from bireme.agent.tree_taker import TreeTaker
     from bireme.control.transport import Transport
     from bireme.job import JobSpec
     from bireme.loop import Timer
@@ -68,9 +70,9 @@ _FIRST_WAIT = 60.0
 """Seconds of silence after which a runner is lost that has not yet said what it regards as silence."""
 _SIGNALS = (*STOP_SIGNALS, *RELAYED_SIGNALS)
 _ALWAYS = frozenset({Ping, Release, Urge, SignalRanks, Suspend, Resume})
-MAY_HEAR: Mapping[State, frozenset[type[Message]]] = {
+MAY_HEAR: Mapping[State, frozenset[type[Message | Piece]]] = {
     "new": frozenset({Ask}),
-    "asked": _ALWAYS | {Probe, Start},
+    "asked": _ALWAYS | {Probe, Start, Piece},
     "started": _ALWAYS | {Stop, Credit},
 }
 """What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started."""
@@ -130,7 +132,7 @@ class RemoteAgent:
             early=early,
         )
         self._state: State = "new"
-        self._handlers: Mapping[type[Message], Callable[[Any], None]] = {
+        self._handlers: Mapping[type[Message | Piece], Callable[[Any], None]] = {
             Ask: self._on_ask,
             Probe: self._on_probe,
             Start: self._on_start,
@@ -142,6 +144,7 @@ class RemoteAgent:
             Credit: self._on_credit,
             Ping: self._on_ping,
             Release: self._on_release,
+            Piece: self._on_piece,
         }
         self._loop.on_signals(_SIGNALS, self._on_signal)
         self._spec: JobSpec | None = None
@@ -151,6 +154,7 @@ class RemoteAgent:
         self._pipes: Pipes | None = None
         self._files: RankFiles | None = None
         self._plan: NodePlan | None = None
+        self._tree: TreeTaker | None = None
         self._over = self._cut = False
         self._window = 0
         self._heartbeat = _FIRST_WAIT
@@ -163,9 +167,11 @@ class RemoteAgent:
         self._loop.run()
 
     def close(self) -> None:
-        """Close everything and remove the directory for error files."""
+        """Close everything; remove the directory for error files, and a tree that is not complete."""
         if self._node is not None:
             self._node.close()
+        if self._tree is not None:
+            self._tree.close()
         if self._files is not None:
             self._files.close()
         if self._plan is not None:
@@ -175,9 +181,9 @@ class RemoteAgent:
 
     # -- messages --------------------------------------------------------------------------------
 
-    def _on_frame(self, frame: Message | Output) -> None:
+    def _on_frame(self, frame: Message | Output | Piece) -> None:
         self._silence.broken(self._loop.now())
-        if not isinstance(frame, Message) or type(frame) not in MAY_HEAR[self._state]:
+        if isinstance(frame, Output) or type(frame) not in MAY_HEAR[self._state]:
             raise ProtocolError(f"it sent {type(frame).__name__} to an agent that is {self._state}")
         if isinstance(frame, (Ask, Start)):
             self._state = "asked" if isinstance(frame, Ask) else "started"
@@ -192,12 +198,36 @@ class RemoteAgent:
         self._cut_off()
 
     def _on_ask(self, ask: Ask) -> None:
-        """Run the preflight and answer with its result."""
-        spec = self._spec = ask.spec
+        """Get the copy of the tree, if the ranks run in one; run the preflight and answer with its result."""
         self._heartbeat = ask.heartbeat
+        if ask.tree is None:
+            self._examine(ask)
+            return
+        from bireme.agent.tree_taker import TreeTaker
+
+        self._tree = TreeTaker(self._loop, ask, self._environ, self._channel.send, self._on_tree)
+        self._watch_runner()
+        self._tree.start()
+
+    def _on_piece(self, piece: Piece) -> None:
+        if self._tree is None:
+            raise ProtocolError("it sent a piece of a tree to an agent that has asked for none")
+        self._tree.take(piece.data)
+
+    def _on_tree(self, ask: Ask, problem: str) -> None:
+        try:
+            self._examine(ask, problem)
+        except BiremeError as error:
+            self._channel.send(Unfit(problems=(str(error),)))
+
+    def _examine(self, ask: Ask, problem: str = "") -> None:
+        spec = self._spec = ask.spec
         kept = {name: value for name, value in self._environ.items() if not name.startswith(ask.unset)}
         preflight = self._machine.preflight(spec, self._environ, {**kept, **ask.exports})
-        preflight.examine(ask.cwd, ask.slots, ask.tasks)
+        if problem:
+            preflight.problems.append(problem)
+        else:
+            preflight.examine(ask.cwd, ask.slots, ask.tasks)
         self._environ_for_ranks = preflight.environ
         if ask.first:
             self._listener = preflight.listen()
@@ -217,10 +247,11 @@ class RemoteAgent:
         assert self._spec is not None
         if self._channel.is_ending:
             return  # this process was halted, and lost long ago: the job goes on without it, maybe on this node
-        plan = self._plan = start.node
+        plan = self._plan = start.node if self._tree is None else self._tree.moved_plan(start.node)
         self._window = start.window
         # First free the port: a fast rank of another node must find nothing there but the first rank.
         keep = self._listener.hand_over() if self._listener is not None else ()
+        keep = (*keep, *self._tree.keep) if self._tree is not None else keep
         self._pipes = Pipes(self._loop, self._chunk, self._rested, self._eof, self._maybe_over, rest=start.rest)
         if self._spec.rank_log_dir is not None:
             ranks = [worker.rank for worker in plan.workers]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,10 +14,7 @@ class Terminal:
 
     def __init__(self) -> None:
         self._modes: list[Any] | None = None
-        try:
-            self._is_terminal = stat.S_ISCHR(os.fstat(0).st_mode) and os.isatty(0)
-        except OSError:  # closed
-            self._is_terminal = False
+        self._is_terminal = os.isatty(0)
         if self._is_terminal and self._in_foreground():
             import termios
 
@@ -36,13 +32,7 @@ class Terminal:
         It is ``null`` if we are in the background of a terminal (``&``): a rank has a session of its own, so job
         control would not stop it, and it would steal the shell's input.
         """
-        if self._is_terminal and self._modes is None:
-            return null
-        try:
-            os.fstat(0)
-        except OSError:
-            return null
-        return 0
+        return null if self._is_terminal and self._modes is None else 0
 
     def leave(self) -> None:
         """Restore the terminal's mode, which a killed debugger may have changed (no echo, raw mode)."""

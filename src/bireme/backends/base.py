@@ -82,6 +82,8 @@ class Backend:
     FAILED: tuple[str, ...] = ()
     """Patterns of lines on stderr that report one node (group 1) as unreachable or ended, while the launcher process
     continues; empty if it prints no such lines, or is one process per node."""
+    ADVICE: tuple[tuple[str, str], ...] = ()
+    """Patterns of what it prints when it does not reach a host ("" is nothing), each with what to do about it."""
     CANCEL: tuple[str, ...] = ()
     """Command that cancels the allocation whose id follows; empty if the launcher makes no allocations."""
     OVER = ""
@@ -128,37 +130,91 @@ class Backend:
         what = f"{self.NAME} cannot add or lose single nodes"
         raise BadInputError(what, hint="use --launcher ssh or slurm for elastic training", where="--launcher")
 
-    def refuse(self, plan: LaunchPlan, *, users: bool = False) -> None:
-        """Refuse a plan with hosts that a launcher without support for ports per host and IPv6 addresses cannot reach.
+    def find_hosts(self, labels: str, extra: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Ask for the hosts that have these labels; returns their names in the order of their numbers.
+
+        Args:
+            labels: the selector, in the launcher's own language.
+            extra: the words of ``--launcher_args``.
+            environ: the environment.
+
+        Raises:
+            BadInputError: the selector is malformed, or no host has these labels.
+            UnfitError: nobody answers the question.
+        """
+        raise NotImplementedError
+
+    def refuse(self, plan: LaunchPlan, *, users: bool = False, ipv6: bool = True) -> None:
+        """Refuse a plan with hosts that a launcher without support for ports per host cannot reach.
 
         Args:
             plan: the launch plan.
             users: also refuse hosts with a user of their own.
+            ipv6: also refuse IPv6 addresses.
 
         Raises:
             BadInputError: the launcher cannot reach a host.
         """
         for host in plan.hosts:
-            if host.port is not None or ":" in host.name or (users and host.user):
+            if host.port is not None or (ipv6 and ":" in host.name) or (users and host.user):
                 what = "a port for each host" if host.port is not None else "IPv6 addresses"
                 what = "another user" if users and host.user else what
                 reason = f"{self.NAME} cannot reach {host.target}: it does not support {what}"
                 raise BadInputError(reason, hint="use --launcher ssh", where="--launcher")
 
-    def find_program(self, environ: Mapping[str, str]) -> str:
+    def find_program(self, environ: Mapping[str, str], extra: tuple[str, ...] = ()) -> str:
         """Find the path of the launcher's executable.
+
+        Args:
+            environ: the environment.
+            extra: the words of ``--launcher_args``.
 
         Raises:
             BadInputError: the executable is not on PATH.
         """
-        # Directories first, then names: the installation that `module load` has put in front wins.
-        for directory in environ.get("PATH", os.defpath).split(os.pathsep):
-            for program in self.PROGRAMS:
-                path = os.path.join(directory, program)
-                if os.path.isfile(path) and os.access(path, os.X_OK):
-                    return path
+        if path := on_path(self.PROGRAMS, environ):
+            return path
         names = " or ".join(self.PROGRAMS)
         raise BadInputError(f"launcher {self.NAME!r} is not installed: {names} not found on PATH", where="--launcher")
+
+
+class SessionBackend(Backend):
+    """A launcher with a process for each host, whose stdin and stdout are the channel to the host's agent."""
+
+    CHANNEL: Literal["stdio", "dial"] = "stdio"
+    TOKEN_VARIABLE = ""
+
+    def command(self, plan: LaunchPlan, host: HostLaunch) -> tuple[str, ...]:
+        """Make the command line that starts the agent of one host.
+
+        Raises:
+            BadInputError: the launcher cannot reach the host.
+        """
+        raise NotImplementedError
+
+    def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+        """Start each agent by a process of its own, and the agent of this machine directly."""
+        return tuple(plan.agent if host.local else self.command(plan, host) for host in plan.hosts)
+
+    one_by_one = commands
+
+
+def on_path(programs: tuple[str, ...], environ: Mapping[str, str]) -> str:
+    """The path of the first of these programs on PATH; "" if there is none."""
+    # Directories first, then names: the installation that `module load` has put in front wins.
+    for directory in environ.get("PATH", os.defpath).split(os.pathsep):
+        for program in programs:
+            path = os.path.join(directory, program)
+            if os.path.isfile(path) and os.access(path, os.X_OK):
+                return path
+    return ""
+
+
+def shell_command(agent: tuple[str, ...]) -> str:
+    """What a shell of a node is told, in one word, to start the agent in its place."""
+    import shlex
+
+    return f"exec {shlex.join(agent)}"
 
 
 def ssh_options(plan: LaunchPlan) -> tuple[str, ...]:

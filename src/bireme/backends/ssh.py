@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-import shlex
-
-from bireme.backends.base import Backend
+from bireme.backends.base import SessionBackend, shell_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Literal
-
-    from bireme.backends.base import LaunchPlan
+    from bireme.backends.base import HostLaunch, LaunchPlan
 
 
-class Ssh(Backend):
+class Ssh(SessionBackend):
     """ssh."""
 
     NAME = "ssh"
     PROGRAMS = ("ssh",)
-    CHANNEL: Literal["stdio", "dial"] = "stdio"
-    TOKEN_VARIABLE = ""
 
-    def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-        """Start each agent by an ``ssh`` of its own, and the agent of this machine directly."""
-        lines = []
-        for host in plan.hosts:
-            if host.local:
-                lines.append(plan.agent)
-                continue
-            port = host.port or plan.ssh_port
-            lines.append(
-                (
-                    "ssh",
-                    *options(plan),
-                    *(("-p", str(port)) if port else ()),
-                    *plan.extra,
-                    "--",
-                    host.target,
-                    f"exec {shlex.join(plan.agent)}",
-                )
-            )
-        return tuple(lines)
-
-    one_by_one = commands
+    def command(self, plan: LaunchPlan, host: HostLaunch) -> tuple[str, ...]:
+        """An ``ssh`` to the host."""
+        port = host.port or plan.ssh_port
+        to = ("-p", str(port)) if port else ()
+        return ("ssh", *options(plan), *to, *plan.extra, "--", host.target, shell_command(plan.agent))
 
 
 BACKEND = Ssh()

@@ -38,7 +38,7 @@ def _options(command: str) -> list[Option]:
 def _names(command: str, *, with_value: bool = False) -> str:
     """The names of a command's options, separated by spaces; ``with_value``: only of those that take one."""
     return " ".join(
-        name for option in _options(command) for name in option.names if not with_value or option.kind != "flag"
+        name for option in _options(command) for name in option.names if not with_value or option.takes_next
     )
 
 
@@ -131,7 +131,7 @@ def _fish() -> str:
     for command in COMMANDS:
         for option in _options(command):
             names = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
-            value = "" if option.kind == "flag" else f" -x -a '{' '.join(option.choices)}'" if option.choices else " -r"
+            value = "" if not option.takes_next else f" -x -a '{' '.join(option.choices)}'" if option.choices else " -r"
             text = option.help.replace("\\", "\\\\").replace("'", "\\'")
             where = f"-n '__fish_seen_subcommand_from {command}'"
             lines.append(f"complete -c bireme {where} {names}{value} -d '{text}'")

@@ -35,7 +35,7 @@ def refuse(spec: JobSpec, environ: Mapping[str, str]) -> None:
 
 
 def _only_here(spec: JobSpec) -> bool:
-    if not spec.hosts:
+    if not spec.hosts or spec.has_own_names:
         return False
     from bireme.resources.hostfile import parse_hosts
     from bireme.resources.locality import is_this_machine

@@ -116,7 +116,7 @@ def _page(head: str, groups: Groups, short: str = "") -> str:
 def _entry(option: Option, width: int) -> list[str]:
     short = [name for name in option.names if not name.startswith("--")]
     long = [name for name in option.names if name.startswith("--")]
-    left = "  " + ", ".join([*short, *long]) + (f" {option.placeholder}" if option.placeholder else "")
+    left = "  " + ", ".join([*short, *long]) + option.usage
     text = option.help
     if option.kind == "choice" and "prefix" not in option.choices:
         text += f": {', '.join(option.choices)}"

@@ -9,7 +9,7 @@ import sys
 
 import bireme
 from bireme.errors import BAD_INPUT, INTERNAL, OK, READER_GONE, BadInputError, BiremeError
-from bireme.logs.console import complain, show
+from bireme.logs.console import complain, open_closed_streams, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def command() -> NoReturn:
 
 def guarded(carry_out: Callable[[list[str]], int], argv: list[str]) -> NoReturn:
     """Run a command and exit with its code, skipping the interpreter's shutdown, which takes 3 ms."""
-    _open_standard_descriptors()
+    _prepare_streams()
     code = main(argv, carry_out)
     try:
         sys.stdout.flush()
@@ -50,13 +50,9 @@ def guarded(carry_out: Callable[[list[str]], int], argv: list[str]) -> NoReturn:
     os._exit(code)
 
 
-def _open_standard_descriptors() -> None:
-    """Open /dev/null for each closed standard descriptor, so that no file that we open later gets its number."""
-    for fd, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, mode)  # takes the lowest free number, which is ``fd``
+def _prepare_streams() -> None:
+    """Let all standard streams be open, and able to write any character."""
+    open_closed_streams()
     sys.stdout = sys.stdout or open(1, "w", closefd=False)
     if isinstance(sys.stdout, io.TextIOWrapper):
         codecs.register_error("bireme", _any_character)

@@ -54,11 +54,10 @@ def _body(head: str) -> Iterator[str]:
 
 
 def _entry(option: Option) -> Iterator[str]:
-    value = f" {option.placeholder}" if option.placeholder else ""
     commands = ", ".join(command for command in option.commands if command != "agent")
     choices = f" One of {', '.join(option.choices)}." if option.choices else ""
     yield ".TP"
-    yield ".B " + _text(", ".join(option.names) + value)
+    yield ".B " + _text(", ".join(option.names) + option.usage)
     yield _text(f"{option.help[0].upper()}{option.help[1:]}.{choices} ({commands})")
 
 

@@ -54,7 +54,9 @@ def parse(groups: Groups, argv: Sequence[str], defaults: Mapping[str, Any] | Non
                 raise BadInputError(f"{name} takes no value", where=word)
             values[option.dest] = True
             continue
-        if not equals:
+        if not equals and option.bare:
+            value = option.bare
+        elif not equals:
             if not words:
                 raise BadInputError(f"{name} needs a value: {option.placeholder}")
             value = words.pop(0)
@@ -98,6 +100,8 @@ def _convert(option: Option, name: str, text: str) -> Any:
         return whole(first, name), whole(last, name)
     if option.kind == "seconds":
         return _bounded(option, name, _seconds(text, name))
+    if option.kind == "size":
+        return _size(text, name)
     if option.kind in ("count", "range") or (option.kind == "slots" and text not in ("cpu", "xpu")):
         return _bounded(option, name, whole(text, name))
     return text
@@ -132,6 +136,19 @@ def _seconds(text: str, where: str) -> float:
     if not 0 <= seconds < float("inf"):
         raise BadInputError(f"{text[:40]!r} is not a number of seconds", where=where)
     return seconds
+
+
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def _size(text: str, where: str) -> int:
+    """Read a number of bytes: ``500M``, ``2GiB``, ``1000000``."""
+    digits = text.upper().removesuffix("B").removesuffix("I")
+    factor = _UNITS.get(digits[-1:], 1)
+    digits = digits[:-1] if factor > 1 else digits
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 16 and int(digits)):
+        raise BadInputError(f"{text[:40]!r} is not a size", hint="expected e.g. 500M or 2G", where=where)
+    return int(digits) * factor
 
 
 def _bounded(option: Option, name: str, number: Any) -> Any:

@@ -184,7 +184,7 @@ def words_of(parsed: Parsed, *, without: Collection[str] = (), only: Collection[
     """
     words: list[str] = []
     for option in (option for group in select("run").values() for option in group):
-        if option.dest not in without and (only is None or option.dest in only):
+        if option.dest in parsed.options and option.dest not in without and (only is None or option.dest in only):
             words += _words(option, parsed.options[option.dest])
     return tuple(words)
 

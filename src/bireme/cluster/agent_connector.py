@@ -10,17 +10,17 @@ from bireme.cluster.agent_handle import allocation_of, find_agent
 from bireme.control.channel import Channel
 from bireme.control.frames import MAX_FROM_AGENT, encode_code
 from bireme.control.greeting import python_tag
-from bireme.control.messages import FROM_AGENT, Ask
+from bireme.control.messages import FROM_AGENT, Ask, TreeOffer
 from bireme.planning.masking import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
-    from bireme.control.messages import Message, Output
+    from bireme.control.messages import Message, Output, Piece
     from bireme.control.transport import Transport
     from bireme.job import JobSpec
 
@@ -46,7 +46,7 @@ class AgentConnector:
         cluster_job: ClusterJob,
         agents: Sequence[AgentHandle],
         *,
-        on_frame: Callable[[AgentHandle, Message | Output], None],
+        on_frame: Callable[[AgentHandle, Message | Output | Piece], None],
         on_end: Callable[[AgentHandle, str], None],
         on_violation: Callable[[AgentHandle, str], None],
     ) -> None:
@@ -80,7 +80,7 @@ class AgentConnector:
             self._session.loop,
             read_fd,
             write_fd,
-            FROM_AGENT,
+            self._vocabulary(),
             on_frame=lambda frame: self._on_frame(agent, frame),
             on_end=lambda reason: self._on_end(agent, reason),
             on_greeting=lambda tag: self._greeted(agent, channel, tag),
@@ -104,8 +104,25 @@ class AgentConnector:
                 tasks=agent.host.tasks,
                 exports=self._exports(agent, channel.readable),
                 unset=self._cluster_job.launch.backend.rank_variables,
+                tree=self._offer(agent),
             )
         )
+
+    def _vocabulary(self) -> Mapping[str, type[Message]]:
+        """The messages that an agent may send."""
+        if self._cluster_job.tree is None:
+            return FROM_AGENT
+        from bireme.control import ship_messages
+
+        return {**FROM_AGENT, **ship_messages.FROM_AGENT}
+
+    def _offer(self, agent: AgentHandle) -> TreeOffer | None:
+        tree = self._cluster_job.tree
+        if tree is None:
+            return None
+        agent.protocol.offer()
+        made, cache = tree.manifest, self._cluster_job.exports.get("XDG_CACHE_HOME", "")
+        return TreeOffer(digest=made.digest, length=len(made.text), roots=tree.roots, cache=cache)
 
     def _exports(self, agent: AgentHandle, readable: str) -> dict[str, str]:
         """The variables to export to the agent: without secrets if others can read the channel."""

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from bireme.agent.machine import Machine
     from bireme.agent.session import Session
     from bireme.cluster.cluster_job import ClusterJob
-    from bireme.control.messages import Message, Output
+    from bireme.control.messages import Message, Output, Piece
     from bireme.process.pid_file import PidFile
+    from bireme.resources.source_tree import SourceTree
     from bireme.result.outcome import Cause
 
 _NEWS = 0.25
@@ -59,13 +60,15 @@ class AgentCrew(Crew):
         self._admitted = self._started = self._leaving = False
         self._allocates = bool(job.launch.backend.CANCEL) and "SLURM_JOB_ID" not in job.launch.environ
         """Whether the launcher makes an allocation for this job."""
-        self._handlers: dict[type[Message | Output], Callable[[AgentHandle, Any], None]] = {
+        self._handlers: dict[type[Message | Output | Piece], Callable[[AgentHandle, Any], None]] = {
             Hello: self._on_hello,
             Say: self._on_say,
             Unfit: self._on_unfit,
             Signalled: self._on_signalled,
             Pong: lambda member, pong: member.clock(pong.sent, pong.now),
         }
+        if job.tree is not None:
+            self._prepare_shipment(session, job.tree)
         self._launcher_gone = False
         self._connector = AgentConnector(
             session,
@@ -146,7 +149,7 @@ class AgentCrew(Crew):
 
     # -- what agents send ------------------------------------------------------------------------
 
-    def _on_frame(self, member: AgentHandle, frame: Message | Output) -> None:
+    def _on_frame(self, member: AgentHandle, frame: Message | Output | Piece) -> None:
         member.silence.broken(self._session.loop.now())
         try:
             member.protocol.admit(frame)
@@ -165,6 +168,24 @@ class AgentCrew(Crew):
             return
         self._heartbeat.watch(member)
         self._bootstrap.hello(member, hello)
+
+    def _prepare_shipment(self, session: Session, tree: SourceTree) -> None:
+        from bireme.cluster.shipment import Shipment
+        from bireme.control.ship_messages import Need, Shipped, Taken
+
+        shipment = Shipment(session, tree)
+
+        def on_need(member: AgentHandle, need: Need) -> None:
+            if not need.spans:  # the first message: the manifest
+                self._heartbeat.watch(member)
+            shipment.send(member, need)
+
+        def on_shipped(member: AgentHandle, _: Shipped) -> None:
+            shipment.forget(member)
+            member.protocol.on("shipped")
+            self._bootstrap.await_answer(member)
+
+        self._handlers |= {Need: on_need, Taken: shipment.taken, Shipped: on_shipped}
 
     def _on_say(self, member: AgentHandle, say: Say) -> None:
         for line in say.text.splitlines():  # a line without the node's name could pass for one of ours
@@ -221,7 +242,7 @@ class AgentCrew(Crew):
         """A channel has ended. While connecting, the end of its launcher process tells more."""
         if self._leaving:
             return
-        if member.state in ("ready", "probed", "running"):
+        if member.state in ("shipping", "ready", "probed", "running"):
             reason = f"its channel was {reason}" if reason.startswith("closed") else reason
             self._lose(member, reason, self._last_heard(member))
         elif member.state == "connecting" and not reason.startswith("closed"):

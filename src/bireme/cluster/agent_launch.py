@@ -7,6 +7,7 @@ import os
 from bireme.backends import base
 from bireme.cluster import agent_code
 from bireme.cluster.agent_listener import AgentListener
+from bireme.job import BY_LABELS
 from bireme.planning.exports import exports
 from bireme.resources.locality import find_this_machine
 from bireme.value import Value
@@ -60,9 +61,11 @@ class LauncherCommands(Value):
 
 
 def launcher_name(spec: JobSpec, pool: DeclaredPool) -> str:
-    """The launcher to use, with ``auto`` resolved: slurm in a Slurm allocation, else ssh."""
+    """The launcher to use, with ``auto`` resolved: the one that finds the hosts, slurm in its allocation, else ssh."""
     if spec.launcher != "auto":
         return spec.launcher
+    if spec.hosts.startswith(BY_LABELS):
+        return BY_LABELS.removesuffix(":")
     return "slurm" if pool.scheduler == "slurm" else "ssh"
 
 
@@ -97,10 +100,10 @@ def prepare(
         UnfitError: no port is free for the agents to connect to.
     """
     backend = base.load(launcher)
-    hosts = _launches(nodes.entries, find_this_machine(nodes.names))
+    hosts = _launches(nodes.entries, _here(spec, nodes))
     connects = backend.CHANNEL == "dial"
     only_here = all(host.local for host in hosts)
-    executable = backend.find_program(environ) if connects or not only_here else ""
+    executable = backend.find_program(environ, spec.launcher_args) if connects or not only_here else ""
     listener = AgentListener(backend.TOKEN_VARIABLE, environ, only_here=only_here) if connects else None
     # The token goes first: hydra of MPICH 4.0 ignores the last variable of its environment.
     launcher_environ = {**(listener.environment() if listener is not None else {}), **environ}
@@ -128,7 +131,7 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
     Raises:
         BadInputError: the launcher cannot reach a node.
     """
-    here = find_this_machine(nodes.names)
+    here = _here(spec, nodes)
     backend = base.load(launcher)
     connects = backend.CHANNEL == "dial"
     place = ("<our addresses>", "<a free port>", backend.TOKEN_VARIABLE) if connects else ()
@@ -177,6 +180,11 @@ def _commands(
     commands = (backend.one_by_one if spec.elastic else backend.commands)(plan, environ)
     base.check_length(backend.NAME, commands, environ)
     return commands
+
+
+def _here(spec: JobSpec, nodes: Nodes) -> str | None:
+    """The node that is this machine; ``None``: none, or nobody can tell by its name."""
+    return None if spec.has_own_names else find_this_machine(nodes.names)
 
 
 def _launches(entries: Sequence[HostEntry], here: str | None) -> tuple[HostLaunch, ...]:

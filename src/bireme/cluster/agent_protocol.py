@@ -4,7 +4,9 @@
 state         it may send            it leaves the state by
 ============  =====================  ==================================================================
 waiting       nothing                ``begin``: its session is started → connecting
-connecting    `Hello`                ``fit`` → ready, ``fail`` → failed
+connecting    `Hello`                ``fit`` → ready, ``fail`` → failed, ``ship`` → shipping
+shipping      what it needs of a     ``shipped`` → connecting
+              tree (`ship_messages`)
 ready         `Probed`               ``probed`` → probed, ``start`` → running, ``idle`` → over
 probed        nothing of its own     ``start`` → running, ``idle`` → over
 running       about its ranks        ``over`` → over
@@ -24,6 +26,7 @@ from bireme.control.messages import (
     Eof,
     GuardianLost,
     Hello,
+    Message,
     Output,
     Over,
     Pong,
@@ -41,17 +44,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Literal, TypeAlias
 
-    from bireme.control.messages import Message
+    from bireme.control.messages import Piece
 
-    State: TypeAlias = Literal["waiting", "connecting", "ready", "probed", "running", "over", "failed", "lost"]
-    Event: TypeAlias = Literal["begin", "fit", "probed", "start", "idle", "over", "fail", "lose"]
+    State: TypeAlias = Literal[
+        "waiting", "connecting", "shipping", "ready", "probed", "running", "over", "failed", "lost"
+    ]
+    Event: TypeAlias = Literal["begin", "ship", "shipped", "fit", "probed", "start", "idle", "over", "fail", "lose"]
 
 _ALWAYS = frozenset({Say, Unfit, Signalled, Pong})
 _OF_RANKS = frozenset({Output, Up, Down, Rested, Eof, GuardianLost, Over})
 
-MAY_SAY: Mapping[State, frozenset[type[Message | Output]]] = {
+MAY_SAY: Mapping[State, frozenset[type[Message | Output | Piece]]] = {
     "waiting": frozenset(),
     "connecting": _ALWAYS | {Hello},
+    "shipping": _ALWAYS,
     "ready": _ALWAYS | {Probed},
     "probed": _ALWAYS,
     "running": _ALWAYS | _OF_RANKS,
@@ -63,7 +69,8 @@ MAY_SAY: Mapping[State, frozenset[type[Message | Output]]] = {
 
 NEXT: Mapping[State, Mapping[Event, State]] = {
     "waiting": {"begin": "connecting"},
-    "connecting": {"fit": "ready"},
+    "connecting": {"fit": "ready", "ship": "shipping"},
+    "shipping": {"shipped": "connecting"},
     "ready": {"probed": "probed", "start": "running", "idle": "over"},
     "probed": {"start": "running", "idle": "over"},
     "running": {"over": "over"},
@@ -93,7 +100,7 @@ class AgentProtocol:
         self._running: set[int] = set()
         self._unseen: set[int] = set()
         self._streams: set[tuple[int, int]] = set()
-        self._excused = self._stopped = False
+        self._excused = self._stopped = self._needs = False
         self._words = 0
 
     def on(self, event: Event) -> None:
@@ -109,6 +116,10 @@ class AgentProtocol:
         else:
             raise ValueError(f"event {event} is not allowed in state {self.state}")
 
+    def offer(self) -> None:
+        """Note that the agent is offered a tree: it may say what it needs of it, once."""
+        self._needs = True
+
     def start(self, ranks: Iterable[int]) -> None:
         """Enter the state running: the agent is told to start these ranks."""
         self.on("start")
@@ -121,14 +132,20 @@ class AgentProtocol:
         """Note that the agent is told to stop its ranks: from now on, it may report them as stopped."""
         self._stopped = True
 
-    def admit(self, message: Message | Output) -> None:
+    def admit(self, message: Message | Output | Piece) -> None:
         """Check that a message may come now, and update the state by it.
 
         Raises:
             ProtocolError: it may not come now; the text is a sentence about the agent ("it sent …").
         """
         name = type(message).__name__
-        if type(message) not in MAY_SAY[self.state]:
+        if isinstance(message, Message) and message.of_tree:
+            if self.state == "connecting" and self._needs:
+                self._needs = False
+                self.on("ship")
+            elif self.state != "shipping":
+                raise ProtocolError(f"it sent {name} while it was {self.state}")
+        elif type(message) not in MAY_SAY[self.state]:
             raise ProtocolError(f"it sent {name} while it was {self.state}")
         if isinstance(message, Say):
             self._words += 1 + len(message.text)

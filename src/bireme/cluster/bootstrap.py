@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from bireme.agent.session import Session
+    from bireme.backends.base import Backend
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
     from bireme.cluster.launcher_process import LauncherProcess
@@ -27,6 +28,7 @@ AT_ONCE = 64
 _ANSWER_WAIT = 30.0
 """Seconds from the start of a launcher process to the agent's hello."""
 _TICK = 0.001
+_UNANSWERED = ("waiting", "connecting", "shipping")
 _WORDS_WAIT = 1.0
 """Seconds to wait for more lines of a launcher process about a node that it could not reach."""
 _ADVICE = {
@@ -72,6 +74,10 @@ class Bootstrap:
     def begin(self, member: AgentHandle) -> None:
         """Wait for this node, whose launcher process was started: it has `_ANSWER_WAIT` seconds to answer."""
         member.protocol.on("begin")
+        self.await_answer(member)
+
+    def await_answer(self, member: AgentHandle) -> None:
+        """Wait for the hello of an agent that has been started, or has got the tree."""
         self._await_answer(member, Silence(self._session.loop.now()), _ANSWER_WAIT / BEATS)
 
     def _await_answer(self, member: AgentHandle, silence: Silence, seconds: float) -> None:
@@ -102,6 +108,8 @@ class Bootstrap:
 
     def hello(self, member: AgentHandle, hello: Hello) -> None:
         """Take an agent's answer: the facts about its node, and its problems."""
+        if self._cluster_job.spec.has_own_names:  # a container's hostname often says nothing
+            hello = hello.replace(hostname=member.name)
         member.hello = hello
         problems = list(hello.problems)
         kind = self._cluster_job.accelerator
@@ -122,7 +130,7 @@ class Bootstrap:
         self._maybe_ready()
 
     def _maybe_ready(self) -> None:
-        if not self._done and not any(member.state in ("waiting", "connecting") for member in self._members):
+        if not self._done and not any(member.state in _UNANSWERED for member in self._members):
             self._on_answers()
 
     def judge_by_filters(self) -> None:
@@ -152,18 +160,19 @@ class Bootstrap:
             index: of the launcher process.
             code: its exit code, reported if it printed nothing.
         """
+        backend = self._cluster_job.launch.backend
         said = self._launcher.stderr(index).splitlines()
         noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
         lines = [line.removeprefix(f"{member.name}: ") for line in (*said, *noise) if line.strip(" -=")]
         if lines:
-            return [*lines[-8:], *advice(lines)]
-        name = self._cluster_job.launch.backend.NAME
-        silent_shell = name == "ssh" and code not in (0, 255)  # 255: ssh itself has failed
+            return [*lines[-8:], *advice(lines, backend)]
+        silent_shell = backend.NAME == "ssh" and code not in (0, 255)  # 255: ssh itself has failed
         return [
-            f"{name} ended with exit code {code}",
+            f"{backend.NAME} ended with exit code {code}",
             *((f"the login shell there has printed nothing: try ssh {member.name} true",) if silent_shell else ()),
+            *advice((), backend),
         ]
 
     def on_launcher_line(self, index: int, line: str) -> None:
@@ -195,7 +204,8 @@ def complaint(bad: Sequence[AgentHandle], total: int) -> str:
     return "\n".join(lines)
 
 
-def advice(lines: Iterable[str]) -> list[str]:
+def advice(lines: Iterable[str], backend: Backend) -> list[str]:
     """What to do about the printed lines; nothing if they are not known, or say so themselves."""
     text = "\n".join(lines).lower()
-    return [what for sign, what in _ADVICE.items() if sign in text]
+    found = [what for sign, what in _ADVICE.items() if sign in text]
+    return found + [what for pattern, what in backend.ADVICE if re.search(pattern, text)]

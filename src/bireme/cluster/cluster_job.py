@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
     from bireme.resources.pool import Pool
+    from bireme.resources.source_tree import SourceTree
 
 
 class ClusterJob(Value):
@@ -25,6 +26,7 @@ class ClusterJob(Value):
         exports: the environment variables that are sent to other nodes.
         accelerator: the kind of device that every node must have; "": any.
         log_dir: where the ranks' log files are written; None: nowhere.
+        tree: the files that are sent to the nodes (``--ship``); None: they have them.
     """
 
     spec: JobSpec
@@ -33,6 +35,7 @@ class ClusterJob(Value):
     exports: Mapping[str, str]
     accelerator: str = ""
     log_dir: str | None = None
+    tree: SourceTree | None = None
 
     @property
     def one_by_one(self) -> bool:
@@ -47,6 +50,19 @@ class ClusterJob(Value):
         if not spec.hosts and spec.hostfile is None and not spec.elastic:
             yield "info", f"{number} node{'' if number == 1 else 's'}, from {pool.source}{pool.by_tasks()}"
         yield from exported.notes()
+
+    @staticmethod
+    def find_tree(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree | None:
+        """The files to send to the nodes; ``None``: the nodes have them.
+
+        Raises:
+            BadInputError: there is no such tree, or it is too large.
+        """
+        if spec.ship is None:
+            return None
+        from bireme.resources import source_tree
+
+        return source_tree.find(spec, environ)
 
     def active(self, known: Pool) -> Pool:
         """The active resources, once the slots of the nodes are known.

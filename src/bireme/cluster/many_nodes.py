@@ -70,10 +70,17 @@ def prepare(
     Raises:
         BadInputError, UnfitError: as :func:`run`.
     """
+    tree = ClusterJob.find_tree(spec, environ)
     launch = agent_launch.prepare(spec, environ, nodes, launcher)
     log_dir = rankfiles.prepare(spec.log_dir, "--log_dir") if spec.log_dir is not None else None
     return ClusterJob(
-        spec=spec, nodes=nodes, launch=launch, exports=exported.variables, accelerator=accelerator, log_dir=log_dir
+        spec=spec,
+        nodes=nodes,
+        launch=launch,
+        exports=exported.variables,
+        accelerator=accelerator,
+        log_dir=log_dir,
+        tree=tree,
     )
 
 

@@ -43,7 +43,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
     Raises:
         BadInputError: the launcher cannot start ranks, the slots are not declared, or an option needs an agent.
     """
-    executable = base.load(launcher).find_program(environ)
+    executable = base.load(launcher).find_program(environ, spec.launcher_args)
     found_exports = agent_launch.what_travels(spec, environ)
     exported = found_exports.variables
     argv = command(spec, environ, nodes, launcher, executable)

@@ -77,8 +77,11 @@ def preflight(
         UnfitError: no port is free for the agents to connect to.
     """
     exported = agent_launch.what_travels(spec, environ) if exported is None else exported
+    tree = ClusterJob.find_tree(spec, environ)
     launch = agent_launch.prepare(spec, environ, nodes, launcher, connect_timeout=connect_timeout)
-    job = ClusterJob(spec=spec, nodes=nodes, launch=launch, exports=exported.variables, accelerator=accelerator)
+    job = ClusterJob(
+        spec=spec, nodes=nodes, launch=launch, exports=exported.variables, accelerator=accelerator, tree=tree
+    )
     crews: list[AgentCrew] = []
 
     def crew(of_session: Session) -> AgentCrew:

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from bireme.control.messages import Message, Output
+    from bireme.control.messages import Message, Output, Piece
     from bireme.loop import Loop
 
 _READ = 256 * 1024
@@ -45,7 +45,7 @@ class Channel:
         write_fd: int,
         vocabulary: Mapping[str, type[Message]],
         *,
-        on_frame: Callable[[Message | Output], None],
+        on_frame: Callable[[Message | Output | Piece], None],
         on_end: Callable[[str], None],
         on_violation: Callable[[str], None],
         on_greeting: Callable[[str], None] | None = None,
@@ -59,6 +59,7 @@ class Channel:
         self._on_greeting = on_greeting
         self._decoder = Decoder(vocabulary, greeted=on_greeting is None, longest=longest)
         self._waiting: deque[bytes] = deque()
+        self._more: Callable[[], bytes] | None = None
         self._size = 0
         self.open = True
         for fd in (read_fd, write_fd):
@@ -105,6 +106,12 @@ class Channel:
         self._waiting.append(data)
         self._size += len(data)
 
+    def feed(self, more: Callable[[], bytes]) -> None:
+        """Send the frames that ``more`` returns, each when nothing else waits to be sent, until it returns nothing."""
+        if self.open:
+            self._more = more
+            self._loop.watch_write(self._write_fd, self._writable)
+
     def _try(self, data: bytes) -> int:
         try:
             return self._loop.write(self._write_fd, data)
@@ -117,6 +124,12 @@ class Channel:
             return len(data)
 
     def _writable(self) -> None:
+        if self._more is not None and not self._waiting:
+            data = self._more()
+            if data:
+                self.send_raw(data)
+            else:
+                self._more = None
         while self._waiting and self.open:
             data = self._waiting[0]
             written = self._try(data)
@@ -125,7 +138,7 @@ class Channel:
                 self._waiting[0] = data[written:]
                 return
             self._waiting.popleft()
-        if self.open:
+        if self.open and self._more is None:
             self._loop.unwatch_write(self._write_fd)
 
     def _drain(self, reason: str) -> None:

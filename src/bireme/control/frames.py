@@ -2,7 +2,7 @@
 
 A channel begins with the agent's greeting (:mod:`bireme.control.greeting`); whatever comes before it is noise. Then
 frames follow: a kind (one byte), the length of the rest (four bytes, big-endian), and the rest. Messages are JSON,
-output and the agent's code are raw bytes.
+output, trees and the agent's code are raw bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 
 from bireme.control.greeting import CODE, END, HEAD, LONGEST_TAG, STEM
-from bireme.control.messages import Output, from_json, to_json
+from bireme.control.messages import Output, Piece, from_json, to_json
 from bireme.errors import ProtocolError
 
 TYPE_CHECKING = False
@@ -50,6 +50,11 @@ def encode_code(code: bytes) -> bytes:
     return HEAD.pack(CODE, len(code)) + code
 
 
+def encode_piece(data: bytes) -> bytes:
+    """Encode a piece of a tree as a frame."""
+    return HEAD.pack(b"T", len(data)) + data
+
+
 class Decoder:
     """Decodes received bytes into frames.
 
@@ -69,7 +74,7 @@ class Decoder:
         self.tag = ""
         """The Python that runs the agent; "" before its greeting."""
 
-    def feed(self, data: bytes) -> Iterator[Message | Output]:
+    def feed(self, data: bytes) -> Iterator[Message | Output | Piece]:
         """Yield the frames that ``data`` completes.
 
         Raises:
@@ -82,7 +87,7 @@ class Decoder:
         try:
             while len(buffer) - start >= HEAD.size:
                 kind, length = HEAD.unpack_from(buffer, start)
-                if length > self._longest or kind not in (b"J", b"O"):
+                if length > self._longest or kind not in (b"J", b"O", b"T"):
                     raise ProtocolError("it sent bytes that are not a frame")
                 begin, end = start + HEAD.size, start + HEAD.size + length
                 if len(buffer) < end:
@@ -111,9 +116,11 @@ class Decoder:
         self._greeted = True
         return True
 
-    def _decode(self, kind: bytes, rest: bytes) -> Message | Output:
+    def _decode(self, kind: bytes, rest: bytes) -> Message | Output | Piece:
         if kind == b"J":
             return from_json(rest, self._vocabulary)
+        if kind == b"T":
+            return Piece(rest)
         if len(rest) < _OUTPUT.size:
             raise ProtocolError("it sent output without a rank")
         rank, number = _OUTPUT.unpack_from(rest)

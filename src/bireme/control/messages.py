@@ -32,6 +32,8 @@ _MOST_SLOTS = 1 << 14
 class Message(Value):
     """Base of all messages."""
 
+    of_tree = False  # a message of `ship_messages`: it needs a `TreeOffer`
+
     def check(self) -> str:
         """What is wrong with the values of the fields, beyond their types; "" if they are valid."""
         return ""
@@ -45,7 +47,29 @@ class Output(Value):
     data: bytes
 
 
+class Piece(Value):
+    """A piece of a tree's manifest or files (`TreeOffer`). It is sent as raw bytes, not as JSON."""
+
+    data: bytes
+
+
 # -- to the agent --------------------------------------------------------------------------------
+
+
+class TreeOffer(Value):
+    """A tree of files, of which the ranks run in a copy. An agent that has no copy asks for it (`ship_messages`).
+
+    Attributes:
+        digest: the SHA-256 of its manifest.
+        length: bytes of the manifest.
+        roots: the paths of its folder on the runner.
+        cache: the value of XDG_CACHE_HOME to use; "": that of the agent.
+    """
+
+    digest: str
+    length: int
+    roots: tuple[str, ...]
+    cache: str
 
 
 class Ask(Message):
@@ -61,6 +85,7 @@ class Ask(Message):
         tasks: where slots is None: their number if it shows no device; 0: its own default.
         exports: variables to add to the ranks' environment.
         unset: prefixes of variables to remove from it.
+        tree: of whose copy to run the ranks in; None: they run in the working directory as it is.
     """
 
     spec: JobSpec
@@ -72,9 +97,12 @@ class Ask(Message):
     tasks: int
     exports: Mapping[str, str]
     unset: tuple[str, ...]
+    tree: TreeOffer | None = None
 
     def check(self) -> str:
-        """Refuse a heartbeat that is not positive."""
+        """Refuse a heartbeat that is not positive, and a tree without a folder."""
+        if self.tree is not None and not self.tree.roots:
+            return "a tree without a folder"
         return "" if self.heartbeat > 0 else "a heartbeat that is not positive"
 
 

@@ -143,7 +143,7 @@ def spelled_out(groups: Groups, first: Collection[str], words: Sequence[str]) ->
         if name.startswith("--"):
             name = _full_name(f"--{name[2:].replace('-', '_')}", known, list(table))
         option = table.get(name)
-        takes_next = option is not None and option.kind != "flag" and not equals
+        takes_next = option is not None and option.takes_next and not equals
         if takes_next and rest:
             done += [name, rest.pop(0)]
         else:

@@ -133,7 +133,9 @@ def _is_only_here(spec: JobSpec, nodes: Nodes) -> bool:
     """Whether this machine is the only node left, so that it needs no agent."""
     from bireme.resources.locality import is_this_machine
 
-    return not spec.force_multi and len(nodes.entries) == 1 and is_this_machine(nodes.entries[0].name)
+    if spec.force_multi or spec.has_own_names or len(nodes.entries) != 1:
+        return False
+    return is_this_machine(nodes.entries[0].name)
 
 
 def _this_machine(nodes: Nodes) -> one_machine.Declared:

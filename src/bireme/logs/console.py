@@ -29,6 +29,21 @@ OUT, ERR = 1, 2
 """The streams, by the number of their descriptor."""
 
 
+def open_closed_streams() -> list[int]:
+    """Open /dev/null for each closed standard descriptor, so that no file that we open later gets its number.
+
+    Returns:
+        The descriptors that were opened.
+    """
+    opened = []
+    for fd, mode in ((0, os.O_RDONLY), (OUT, os.O_WRONLY), (ERR, os.O_WRONLY)):
+        try:
+            os.fstat(fd)
+        except OSError:
+            opened.append(os.open(os.devnull, mode))  # takes the lowest free number, which is ``fd``
+    return opened
+
+
 def printable(text: str) -> str:
     """Escape control characters, so that text quoted from launchers, nodes and ranks cannot control the terminal.
 

@@ -7,7 +7,7 @@ command line: ``--fold``, ``--output raw`` (if a rule is about one value of a ch
 from __future__ import annotations
 
 from bireme.errors import BadInputError
-from bireme.job import JobSpec
+from bireme.job import OWN_NAMES, JobSpec
 from bireme.options.table import GROUPS, fields
 from bireme.value import Value
 
@@ -70,6 +70,7 @@ EXCLUDES = (
     Excludes(ELASTIC_RANGE, ("--min_elastic_nodes", "--max_elastic_nodes")),
     Excludes("--autotuning", ("--elastic_training",), hint="tune first, without --elastic_training"),
     Excludes("--autotuning", ("--no_ssh", "--dry_run", "--json")),
+    Excludes("--ssh_port", tuple(f"--launcher {name}" for name in OWN_NAMES), hint="leave it out: ssh is not used"),
     *(
         Excludes(option, ("--native_ranks",), hint="leave out --native_ranks: the launcher cannot restart its ranks")
         for option in ("--elastic_training", "--restarts")
@@ -95,6 +96,11 @@ EXCLUDES = (
         )
     ),
     Excludes(
+        "--ship", ("--native_ranks",), why="no agent takes the files", hint="copy the files to the nodes yourself"
+    ),
+    Excludes("--ship", ("--no_ssh",), why="no agent takes the files", hint="copy the files to the nodes yourself"),
+    Excludes("--ship", ("--autotuning",), hint="tune first, in a folder that the nodes share"),
+    Excludes(
         option="--restarts",
         others=("--world_info",),
         why="one node cannot restart the whole job",
@@ -104,6 +110,7 @@ EXCLUDES = (
 )
 NEEDS = (
     Needs("--json", "--dry_run", "add --dry_run"),
+    Needs("--ship_limit", "--ship", "add --ship"),
     Needs("--wrap_ranks", "--wrap", "add --wrap CMD"),
     Needs("--redirects", "--log_dir", "add --log_dir DIR"),
     Needs("--min_elastic_nodes", "--elastic_training", "add --elastic_training"),

@@ -22,7 +22,7 @@ NODE_OPTIONS: Groups = {
         Option(
             names=("--hosts",),
             common=True,
-            help="list of nodes, instead of a hostfile: 'node[1-4]:8,other:2'",
+            help="list of nodes, instead of a hostfile: 'node[1-4]:8,other:2'; kubectl:LABELS selects pods",
             kind="word",
             metavar="HOSTS",
             commands=NODES,
@@ -49,7 +49,7 @@ NODE_OPTIONS: Groups = {
         ),
         Option(
             names=("--launcher_args",),
-            help="extra arguments for the launcher, quoted as one word",
+            help="extra arguments for the launcher, quoted as one word; for exec: 'COMMAND … {host} …'",
             kind="word",
             metavar="ARGS",
             default="",
@@ -107,6 +107,23 @@ NODE_OPTIONS: Groups = {
             metavar="WHAT",
             commands=NODES,
             field="exports",
+        ),
+        Option(
+            names=("--ship",),
+            common=True,
+            help="send the working tree to the nodes, and run there: what git does not ignore, or all of DIR",
+            kind="word",
+            metavar="DIR",
+            commands=("run",),
+            bare="git",
+        ),
+        Option(
+            names=("--ship_limit",),
+            help="send a tree of up to this size, e.g. 2G (default: 256M)",
+            kind="size",
+            metavar="SIZE",
+            commands=("run",),
+            default=job.DEFAULT_SHIP_LIMIT,
         ),
         Option(
             names=("--heartbeat",),

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Literal, TypeAlias
 
-    Kind: TypeAlias = Literal["flag", "word", "count", "range", "slots", "seconds", "choice", "list"]
+    Kind: TypeAlias = Literal["flag", "word", "count", "range", "slots", "seconds", "size", "choice", "list"]
     Groups: TypeAlias = dict[str, tuple["Option", ...]]
 
 RANKS = ("run", "tune", "agent")
@@ -25,14 +25,15 @@ class Option(Value):
         names: all spellings; the first long one is the key of the value. ``_`` and ``-`` mean the same in a name.
         help: the text on the help page.
         kind: ``flag`` takes no value; ``word`` any text; ``count`` an integer; ``range`` an integer, or a tuple of two
-            from ``MIN:MAX``; ``slots`` an integer, or ``cpu``; ``seconds`` a number of at least 0; ``choice`` one of
-            ``choices``; ``list`` a word, and may be given several times.
+            from ``MIN:MAX``; ``slots`` an integer, or ``cpu``; ``seconds`` a number of at least 0; ``size`` a number of
+            bytes such as 500M; ``choice`` one of ``choices``; ``list`` a word, and may be given several times.
         metavar: what the help page calls the value; "": ``SECONDS`` for a number of seconds, and nothing for a flag.
         default: the value if the option is not given. For a flag it is ``False``, for a list ``()``.
         choices: the possible values of a ``choice``.
         commands: the commands that have the option.
         field: the field of `JobSpec` that gets the value, if it has another name than the option.
         sets: the value of that field if this flag is given.
+        bare: the value if the option is given without one; then a value can only follow ``=``. "": it needs one.
         unset: values that mean the same as leaving the option out, mostly because they are DeepSpeed's defaults.
         least, most: bounds of a number; ``None``: none.
         zero: why a number of seconds cannot be 0; "": it can.
@@ -51,6 +52,7 @@ class Option(Value):
     commands: tuple[str, ...] = ("run", "tune")
     field: str = ""
     sets: Any = True
+    bare: str = ""
     unset: tuple[Any, ...] = ()
     least: float | None = None
     most: float | None = None
@@ -74,6 +76,16 @@ class Option(Value):
     def placeholder(self) -> str:
         """What the help page calls the value."""
         return self.metavar or ("SECONDS" if self.kind == "seconds" else "")
+
+    @property
+    def usage(self) -> str:
+        """What follows the option's name on the help page; "": nothing."""
+        return f"[={self.placeholder}]" if self.bare else f" {self.placeholder}" if self.placeholder else ""
+
+    @property
+    def takes_next(self) -> bool:
+        """Whether the next word of a command line is the option's value, if none is attached."""
+        return self.kind != "flag" and not self.bare
 
     @property
     def may_be_empty(self) -> bool:

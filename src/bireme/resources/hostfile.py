@@ -117,7 +117,7 @@ def parse_hosts(text: str) -> tuple[HostEntry, ...]:
     entries: list[HostEntry] = []
     where = "--hosts"
     for piece in split_outside_brackets(text):
-        host, slots = _and_slots(piece.strip(), where)
+        host, slots = and_slots(piece.strip(), where)
         user, names = _hosts(host, where, "hosts are separated by commas, as in node[1-4]:8,other:2")
         entries += (HostEntry(name=name, user=user, port=None, slots=slots) for name in names)
         if len(entries) > MOST_HOSTS:
@@ -201,7 +201,7 @@ def _on_line(words: list[str], line: int, where: str) -> Iterable[HostEntry]:
     ]
 
 
-def _and_slots(piece: str, where: str) -> tuple[str, int | None]:
+def and_slots(piece: str, where: str) -> tuple[str, int | None]:
     """``node[1-4]:8`` → ``node[1-4]``, 8; colons of an IPv6 address or a group source are not split."""
     host, colon, number = piece.rpartition(":")
     if not colon or "]" in number:

@@ -28,10 +28,12 @@ class ResourcePool(Value):
         slots: host → slot ids.
         numbered: whether this machine has no declared slots and no devices, so that a run is told only how many ranks
             it has, not which slots.
+        own_names: whether its hosts have names that only their launcher knows.
     """
 
     slots: Pool
     numbered: bool = False
+    own_names: bool = False
 
     def words(self, reservation: SlotReservation) -> tuple[str, ...]:
         """The options that restrict a run to its slots."""
@@ -41,6 +43,8 @@ class ResourcePool(Value):
 
     def only_here(self, reservation: SlotReservation) -> bool:
         """Whether all its slots are on this machine."""
+        if self.own_names:
+            return False
         return all(host == one_machine.HOST or is_this_machine(host) for host, _ in reservation.places)
 
 
@@ -66,8 +70,9 @@ def resource_pool(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) 
     assert isinstance(place, (placement.Agents, placement.NativeRanks)), "the tuner has no such options"
     nodes = place.nodes
     if None not in nodes.slots.values():
-        return ResourcePool({name: nodes.slots[name] or () for name in nodes.names})
-    return ResourcePool(nodes.active(spec, _asked(spec, environ, nodes, place.launcher)))
+        return ResourcePool({name: nodes.slots[name] or () for name in nodes.names}, own_names=spec.has_own_names)
+    active = nodes.active(spec, _asked(spec, environ, nodes, place.launcher))
+    return ResourcePool(active, own_names=spec.has_own_names)
 
 
 def _here(

@@ -1,0 +1,29 @@
+"""``docker exec``: one session per container; containers are hosts by their names."""
+
+from __future__ import annotations
+
+from bireme.backends.base import SessionBackend
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bireme.backends.base import HostLaunch, LaunchPlan
+
+
+class Docker(SessionBackend):
+    """docker."""
+
+    NAME = "docker"
+    PROGRAMS: tuple[str, ...] = ("docker",)
+
+    def command(self, plan: LaunchPlan, host: HostLaunch) -> tuple[str, ...]:
+        """A ``docker exec`` in the container.
+
+        Raises:
+            BadInputError: the host has a port, or is an IPv6 address.
+        """
+        self.refuse(plan)
+        user = ("--user", host.user) if host.user else ()
+        return (plan.program or self.NAME, "exec", "-i", *user, *plan.extra, host.name, *plan.agent)
+
+
+BACKEND = Docker()

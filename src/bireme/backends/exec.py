@@ -1,0 +1,93 @@
+"""``exec``: a command of the user's own that runs a program on a host, with its stdin and stdout."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from bireme.backends.base import SessionBackend, on_path, shell_command
+from bireme.errors import BadInputError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bireme.backends.base import HostLaunch, LaunchPlan
+
+_WHERE = "--launcher_args"
+_HINT = "for example: --launcher_args 'docker exec -i {host}'"
+_PLACEHOLDERS = ("{host}", "{command}", "{argv}")
+_LIKE_ONE = re.compile(r"(?<![${])\{[A-Za-z_]+\}")
+
+
+class Exec(SessionBackend):
+    """exec."""
+
+    NAME = "exec"
+    PROGRAMS = ()
+    ADVICE = (
+        (
+            r"\bexec \S*python\S* [^\n]*(no such file|not found)",
+            "what was run is not a shell: write {argv} instead of {command}",
+        ),
+        (
+            r"syntax ?error|unexpected eof",
+            "if a shell reads the words there, write {command} in place of {argv}",
+        ),
+        (r"^$", "it has printed nothing: does it pass on stdin and stdout? (docker exec needs -i)"),
+    )
+
+    def command(self, plan: LaunchPlan, host: HostLaunch) -> tuple[str, ...]:
+        """The user's command, with the host and the agent in the places of the placeholders.
+
+        Raises:
+            BadInputError: a placeholder is missing, unknown, or not in its place; or the host has a port.
+        """
+        first, *words = template(plan.extra)
+        self.refuse(plan, ipv6=False)
+        line = [plan.program or first]
+        for word in words:
+            if word == "{argv}":
+                line += plan.agent
+            else:
+                line.append(word.replace("{host}", host.target).replace("{command}", shell_command(plan.agent)))
+        return tuple(line)
+
+    def find_program(self, environ: Mapping[str, str], extra: tuple[str, ...] = ()) -> str:
+        """Find the path of the command's executable.
+
+        Raises:
+            BadInputError: as :meth:`command`, or it is not there.
+        """
+        program = template(extra)[0]
+        path = program if os.sep in program and os.access(program, os.X_OK) else on_path((program,), environ)
+        if not path:
+            raise BadInputError(f"{program!r} not found{'' if os.sep in program else ' on PATH'}", where=_WHERE)
+        return path
+
+
+BACKEND = Exec()
+
+
+def template(extra: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of the user's command, which ends with the agent's if it does not say where these go.
+
+    Raises:
+        BadInputError: a placeholder is missing, unknown, or not in its place.
+    """
+    if not extra:
+        raise BadInputError("exec needs a command that reaches a host", hint=_HINT, where="--launcher")
+    for word in extra:
+        for name in _LIKE_ONE.findall(word):
+            if name not in _PLACEHOLDERS:
+                hint = "the placeholders are {host}, {command} (one word for a shell) and {argv} (separate words)"
+                raise BadInputError(f"unknown placeholder: {name}", hint=hint, where=_WHERE)
+            if name == "{argv}" and word != name:
+                hint = "write {command}, which is one word for a shell, or {argv} as a word of its own"
+                raise BadInputError(f"{{argv}} is several words, and {word!r} is one", hint=hint, where=_WHERE)
+    if not any("{host}" in word for word in extra[1:]):
+        raise BadInputError("{host} does not occur in the command", hint=_HINT, where=_WHERE)
+    given = [name for word in extra for name in ("{command}", "{argv}") if name in word]
+    if len(given) > 1:
+        raise BadInputError(f"{' and '.join(given)}: the agent is started once", hint="leave one out", where=_WHERE)
+    return extra if given else (*extra, "{argv}")

@@ -1,0 +1,108 @@
+"""The manifest of a tree of files: what it holds, as bytes whose SHA-256 names the tree. Pure.
+
+`--ship` sends a tree from the runner to the nodes. Both sides have the same manifest, so they name its files by their
+places in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from bireme.errors import BiremeError
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Literal, TypeAlias
+
+    Kind: TypeAlias = Literal["file", "link", "folder"]
+
+
+class ManifestError(BiremeError):
+    """A manifest is malformed."""
+
+
+class Entry(Value):
+    """One file, symbolic link or empty folder.
+
+    Attributes:
+        kind: which of them.
+        path: relative to the tree, with ``/``.
+        mode: the permissions of a file.
+        size: bytes of a file.
+        content: the SHA-256 of a file, or the target of a link.
+    """
+
+    kind: Kind
+    path: str
+    mode: int = 0
+    size: int = 0
+    content: str = ""
+
+
+class Manifest(Value):
+    """A tree.
+
+    Attributes:
+        name: of its root folder, which its copies have too.
+        entries: what it holds, by path.
+        text: its encoded form.
+        digest: the SHA-256 of that.
+    """
+
+    name: str
+    entries: tuple[Entry, ...]
+    text: bytes
+    digest: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.size for entry in self.entries)
+
+
+def make(name: str, entries: Iterable[Entry]) -> Manifest:
+    """The manifest of these entries."""
+    ordered = tuple(sorted(entries, key=lambda entry: entry.path))
+    rows = [[entry.kind, entry.path, entry.mode, entry.size, entry.content] for entry in ordered]
+    text = json.dumps({"name": name, "entries": rows}, separators=(",", ":")).encode()
+    return Manifest(name, ordered, text, hashlib.sha256(text).hexdigest())
+
+
+def read(text: bytes) -> Manifest:
+    """Read an encoded manifest.
+
+    Raises:
+        ManifestError: it is malformed, or names a path outside of the tree.
+    """
+    try:
+        plain = json.loads(text)
+        name, rows = plain["name"], plain["entries"]
+        entries = tuple(
+            Entry(kind=kind, path=path, mode=mode, size=size, content=content)
+            for kind, path, mode, size, content in rows
+        )
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ManifestError("it is not a manifest") from None
+    if not isinstance(name, str) or "/" in name or not _is_inside(name):
+        raise ManifestError("it names no folder")
+    for entry in entries:
+        if not _is_valid(entry):
+            raise ManifestError(f"it has an invalid entry: {entry.path!r:.80}")
+    if len({entry.path for entry in entries}) < len(entries):
+        raise ManifestError("it has one path twice")
+    return Manifest(name, entries, text, hashlib.sha256(text).hexdigest())
+
+
+def _is_valid(entry: Entry) -> bool:
+    numbers = (entry.mode, entry.size)
+    if not all(type(number) is int and number >= 0 for number in numbers) or entry.mode > 0o777:
+        return False
+    texts = all(isinstance(text, str) and "\0" not in text for text in (entry.path, entry.content))
+    return texts and entry.kind in ("file", "link", "folder") and _is_inside(entry.path)
+
+
+def _is_inside(path: str) -> bool:
+    return all(part not in ("", ".", "..") for part in path.split("/"))

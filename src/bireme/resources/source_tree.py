@@ -1,0 +1,302 @@
+"""The tree that ``--ship`` sends: finds its files, makes its manifest, and reads their contents.
+
+A file that has not changed since the last time is not read for the manifest: its digest is kept in the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import subprocess
+import time
+
+from bireme import drafts
+from bireme.errors import BadInputError, BiremeError
+from bireme.resources import manifest
+from bireme.resources.manifest import Entry, Manifest
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import NoReturn
+
+    from bireme.job import JobSpec
+
+WHERE = "--ship"
+GIT = "git"
+"""The value of the option for what git knows of the working tree, instead of a folder."""
+_BLOCK = 1 << 20
+_SETTLED = 1_000_000_000
+"""Nanoseconds after its last change from which on a file's time stamp would show another change."""
+_FORGET = 30 * 86400
+"""Seconds after which the digests of a tree that was not sent again are removed."""
+
+
+class ChangedError(BiremeError):
+    """A file is not what the manifest says any more."""
+
+
+class SourceTree(Value):
+    """A tree on this machine.
+
+    Attributes:
+        roots: the path of its folder, and others of the same folder that the user may have typed.
+        manifest: what it holds.
+    """
+
+    roots: tuple[str, ...]
+    manifest: Manifest
+
+    def contents(self, spans: Sequence[int], most: int) -> Iterator[bytes]:
+        """Yield the contents of files, one after the other, in pieces.
+
+        Args:
+            spans: the first place in the manifest, and the last one plus 1, of each span of files.
+            most: bytes of the longest piece.
+
+        Raises:
+            ChangedError: a file was changed since the manifest was made.
+        """
+        small = bytearray()  # many files in one piece
+        for first, end in zip(spans[::2], spans[1::2], strict=True):
+            for entry in self.manifest.entries[first:end]:
+                for data in self._content(entry, most) if entry.kind == "file" else ():
+                    alone = len(data) * 2 > most
+                    if small and (alone or len(small) + len(data) > most):
+                        yield bytes(small)
+                        small.clear()
+                    if alone:
+                        yield data
+                    else:
+                        small += data
+        if small:
+            yield bytes(small)
+
+    def _content(self, entry: Entry, most: int) -> Iterator[bytes]:
+        path, left = os.path.join(self.roots[0], entry.path), entry.size
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise ChangedError(f"{path} was changed while it was sent: {error.strerror}") from None
+        try:
+            while left and (data := os.read(fd, min(left, most))):
+                left -= len(data)
+                yield data
+            if left or os.fstat(fd).st_size != entry.size:
+                raise ChangedError(f"{path} was changed while it was sent", hint="start the job again")
+        finally:
+            os.close(fd)
+
+
+def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
+    """Find the tree of a job, and what it holds.
+
+    Raises:
+        BadInputError: there is none, it is too large, or it cannot be read.
+    """
+    assert spec.ship is not None
+    cwd = os.getcwd()
+    root = _top_of_git(environ) if spec.ship == GIT else os.path.realpath(spec.ship)
+    if not os.path.isdir(root):
+        raise BadInputError(f"not a folder: {spec.ship}", where=WHERE)
+    if root != "/" and cwd != root and not cwd.startswith(f"{root}/"):
+        hint = f"cd {root}, or name a folder that holds the working directory"
+        raise BadInputError(f"the working directory {cwd} is not inside {root}", hint=hint, where=WHERE)
+    paths = _paths_of_git(root, environ) if spec.ship == GIT else _paths_below(root)
+    found = _lstat_all(root, paths)
+    _refuse_large(root, found, spec.ship_limit)
+    made = manifest.make(os.path.basename(root) or "root", _entries(root, found, environ))
+    return SourceTree(_names_of(root, cwd, environ.get("PWD", "")), made)
+
+
+def _names_of(root: str, cwd: str, typed: str) -> tuple[str, ...]:
+    """The path of the tree, and the one that the shell shows where it came through a symbolic link."""
+    below = cwd[len(root.rstrip("/")) :]
+    if typed != cwd and typed.endswith(below) and os.path.isabs(typed):
+        alias = typed[: len(typed) - len(below)]
+        if alias and os.path.realpath(alias) == root:
+            return root, alias
+    return (root,)
+
+
+# -- its files -----------------------------------------------------------------------------------
+
+
+def _top_of_git(environ: Mapping[str, str]) -> str:
+    said = _git(["rev-parse", "--show-toplevel"], None, environ)
+    return os.path.realpath(os.fsdecode(said.rstrip(b"\n")))
+
+
+def _git(words: Sequence[str], folder: str | None, environ: Mapping[str, str]) -> bytes:
+    hint = "type --ship=. to send the working directory as it is"
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=folder, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+    except OSError as error:
+        raise BadInputError(f"cannot run git: {error.strerror}", hint=hint, where=WHERE) from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+        if "not a git repository" in said[0]:
+            raise BadInputError("the working directory is not in a git repository", hint=hint, where=WHERE)
+        raise BadInputError(f"git {words[0]}: {said[0]}", hint=hint, where=WHERE)
+    return done.stdout
+
+
+def _paths_of_git(root: str, environ: Mapping[str, str]) -> Iterator[str]:
+    """What git tracks below a folder, and what it neither tracks nor ignores; also in repositories inside it."""
+    own = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
+    said = _git(["ls-files", "-z", "--cached", "--others", "--exclude-standard"], root, own)
+    for path in dict.fromkeys(os.fsdecode(name) for name in said.split(b"\0") if name):
+        inner = os.path.join(root, path)
+        if os.path.isdir(inner) and not os.path.islink(inner):
+            path = path.rstrip("/")
+            yield path
+            if os.path.exists(os.path.join(inner, ".git")):
+                yield from (f"{path}/{below}" for below in _paths_of_git(inner, own))
+        else:
+            yield path
+
+
+def _paths_below(root: str) -> Iterator[str]:
+    """Everything in a folder but the data of git."""
+    for folder, folders, files in os.walk(root, onerror=_refuse_unreadable):
+        below = "" if folder == root else f"{os.path.relpath(folder, root)}/"
+        folders[:] = [name for name in folders if name != ".git"]
+        yield from (f"{below}{name}" for name in (*folders, *files) if name != ".git")
+
+
+def _refuse_unreadable(error: OSError) -> NoReturn:
+    raise BadInputError(f"cannot read {error.filename}: {error.strerror}", where=WHERE)
+
+
+def _lstat_all(root: str, paths: Iterator[str]) -> dict[str, os.stat_result]:
+    """The files, links and folders that exist; git also names those that were removed."""
+    found = {}
+    for path in paths:
+        try:
+            there = os.lstat(f"{root}/{path}")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            _refuse_unreadable(error)
+        if stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode) or stat.S_ISDIR(there.st_mode):
+            found[path] = there
+    return found
+
+
+def _refuse_large(root: str, found: Mapping[str, os.stat_result], limit: int) -> None:
+    total = sum(there.st_size for there in found.values() if stat.S_ISREG(there.st_mode))
+    if total <= limit:
+        return
+    parts: dict[str, int] = {}
+    for path, there in found.items():
+        top = path.partition("/")[0]
+        parts[top] = parts.get(top, 0) + there.st_size
+    largest = max(parts, key=lambda name: parts[name])
+    what = f"{root} holds {as_text(total)} in {len(found):,} files, more than the limit of {as_text(limit)}"
+    hint = f"the largest part is {largest} ({as_text(parts[largest])}); to send all, add --ship_limit {_enough(total)}"
+    raise BadInputError(what, hint=hint, where=WHERE)
+
+
+def as_text(size: int) -> str:
+    """A number of bytes for people."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:.4g} {unit}"
+    return f"{size} bytes"
+
+
+def _enough(size: int) -> str:
+    """A round limit that allows this size."""
+    mebibytes = -(-size >> 20) if size % (1 << 20) == 0 else (size >> 20) + 1
+    return f"{mebibytes}M" if mebibytes < 1024 else f"{-(-mebibytes // 1024)}G"
+
+
+# -- digests -------------------------------------------------------------------------------------
+
+
+def _entries(root: str, found: Mapping[str, os.stat_result], environ: Mapping[str, str]) -> Iterator[Entry]:
+    """The entries of the manifest; digests come from the cache where the file is as it was."""
+    store = os.path.join(cache_folder(environ), "digests", f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json")
+    known = _load(store)
+    kept: dict[str, list[object]] = {}
+    fresh, now = 0, time.time_ns()
+    parents = {path.rpartition("/")[0] for path in found}
+    for path, there in found.items():
+        if stat.S_ISDIR(there.st_mode):
+            if path not in parents:
+                yield Entry(kind="folder", path=path)
+            continue
+        if stat.S_ISLNK(there.st_mode):
+            yield Entry(kind="link", path=path, content=_target(f"{root}/{path}"))
+            continue
+        stamp = [there.st_size, there.st_mtime_ns, there.st_ctime_ns, there.st_ino]
+        old = known.get(path)
+        if old is not None and old[:4] == stamp:
+            digest = str(old[4])
+        else:
+            digest, fresh = _hashed(f"{root}/{path}", there.st_size), fresh + 1
+        if max(there.st_mtime_ns, there.st_ctime_ns) < now - _SETTLED:
+            kept[path] = [*stamp, digest]
+        yield Entry(kind="file", path=path, mode=there.st_mode & 0o777, size=there.st_size, content=digest)
+    if fresh or len(kept) != len(known):
+        _save(store, kept)
+
+
+def _target(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError as error:
+        raise BadInputError(f"cannot read {path}: {error.strerror}", where=WHERE) from None
+
+
+def _hashed(path: str, size: int) -> str:
+    """The SHA-256 of a file."""
+    digest, block = hashlib.sha256(), memoryview(bytearray(min(size + 1, _BLOCK)))
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while got := file.readinto(block):
+                digest.update(block[:got])
+    except OSError as error:
+        raise BadInputError(f"cannot read {path}: {error.strerror}", where=WHERE) from None
+    return digest.hexdigest()
+
+
+def cache_folder(environ: Mapping[str, str], home: str = "") -> str:
+    """Bireme's folder in the user's cache.
+
+    Args:
+        environ: the environment.
+        home: the value of ``XDG_CACHE_HOME`` to use instead of that in the environment; "": none.
+    """
+    cache = home or environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(cache):
+        cache = os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "bireme")
+
+
+def _load(store: str) -> dict[str, list[object]]:
+    try:
+        with open(store, "rb") as file:
+            known = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    well = isinstance(known, dict) and all(isinstance(row, list) and len(row) == 5 for row in known.values())
+    return known if well else {}
+
+
+def _save(store: str, kept: Mapping[str, list[object]]) -> None:
+    """Keep digests for the next time; without a cache they are computed again."""
+    folder = os.path.dirname(store)
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        drafts.write(store, json.dumps(kept, separators=(",", ":")).encode(), mode=0o600)
+        for name in os.listdir(folder):
+            if os.stat(f"{folder}/{name}").st_mtime < time.time() - _FORGET:
+                drafts.remove(f"{folder}/{name}")
+    except OSError:
+        pass

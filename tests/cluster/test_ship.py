@@ -1,0 +1,176 @@
+"""``--ship``: code that only the login host has runs on the nodes, in a copy that is complete or absent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.basics import wait_until
+from tests.cluster.host import Host
+from tests.cluster.test_world import Jobs, backends
+from tests.conftest import TIMES
+
+CACHE = "/tmp/cache"  # of each host alone, as its whole /tmp
+PROJECT = "/tmp/project"
+LOOK = """
+import json, os, sys
+sys.path.insert(0, ".")
+import settings.here
+found = {"cwd": os.getcwd(), "argv": sys.argv, "value": settings.here.VALUE, "data": open("../data.txt").read(),
+         "files": sorted(os.path.join(at, name) for at, _, names in os.walk("..") for name in names if name[-1] != "c")}
+if "spoil" in sys.argv:
+    open("../data.txt", "a").write("spoilt")
+    open("../more.txt", "w").write("kept")
+print("found", json.dumps(found), flush=True)
+"""
+
+
+def seen_by(host: Host, path: str) -> Path:
+    """A path of a host as a path of ours."""
+    return Path(f"/proc/{host.pid}/root{path}")
+
+
+class Project:
+    """A project on login, in a folder that no other host has."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self.jobs = jobs
+        self.login = jobs.login
+        self.login.run(["git", "init", "-q", PROJECT])
+        self.write("sub/look.py", LOOK)
+        self.write("sub/settings/here.py", "VALUE = 1")
+        self.write("data.txt", "some data")
+        self.write(".gitignore", "*.tmp\n")
+        self.write("sub/ignored.tmp", "not sent")
+        self.write("tool", "#!/bin/sh\nreadlink link\n")
+        self.login.run(["sh", "-c", "chmod 755 tool && ln -s data.txt link && git add data.txt"], cwd=PROJECT)
+
+    def write(self, name: str, text: str | bytes) -> None:
+        path = seen_by(self.login, f"{PROJECT}/{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    def command(self, *words: str, hosts: str = "node[1-2]:1") -> list[str]:
+        where = ("--export", f"XDG_CACHE_HOME={CACHE}", "--log_level", "debug", "--accelerator", "cpu")
+        return self.jobs.command("--ship", *where, *words, hosts=hosts)
+
+    def start(self, *words: str, hosts: str = "node[1-2]:1", cwd: str = f"{PROJECT}/sub") -> subprocess.Popen[bytes]:
+        pipe, env = subprocess.PIPE, {"XDG_CACHE_HOME": CACHE}
+        return self.login.popen(self.command(*words, hosts=hosts), cwd=cwd, env=env, stdout=pipe, stderr=pipe)
+
+    def run(self, *words: str, **kwargs: str) -> tuple[list[dict[str, object]], str]:
+        """What the ranks found, and what the command said."""
+        process = self.start(*words, **kwargs)
+        out, err = (data.decode() for data in process.communicate(timeout=60))
+        assert process.returncode == 0, err
+        return [json.loads(line.partition("found ")[2]) for line in out.splitlines() if "found " in line], err
+
+
+def copies(host: Host) -> list[Path]:
+    return sorted(seen_by(host, f"{CACHE}/bireme/trees").glob("[!.]*"))
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest) -> Project:
+    jobs = Jobs.on(request, getattr(request, "param", "ssh"))
+    for host in jobs.testbed.hosts.values():
+        host.run(["rm", "-rf", CACHE, PROJECT])
+    return Project(jobs)
+
+
+def sent(err: str) -> list[str]:
+    return [line.partition("sending ")[2] for line in err.splitlines() if "sending " in line]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("project", backends("ssh", "openmpi"), indirect=True)
+def test_ranks_run_in_a_copy(project: Project) -> None:
+    """With its files, links, permissions and places; sent once, and again only what has changed."""
+    node = project.jobs.testbed["node1"]
+    data = f"{PROJECT}/data.txt"
+    found, err = project.run("look.py", data, f"--in={data}", "/tmp/project-2", f"{PROJECT}/new")
+    (copy,) = copies(node)
+    place = f"{CACHE}/bireme/trees/{copy.name}/project"
+    assert len(found) == 2 and len(sent(err)) == 1
+    mine = next(each for each in found if each["cwd"] == f"{place}/sub")
+    assert mine["argv"] == [
+        "look.py",
+        f"{place}/data.txt",
+        f"--in={place}/data.txt",
+        "/tmp/project-2",
+        f"{PROJECT}/new",
+    ]
+    assert mine["value"] == 1 and mine["data"] == "some data"
+    there = {"../.gitignore", "../data.txt", "../link", "../tool", "../sub/look.py", "../sub/settings/here.py"}
+    assert set(mine["files"]) == there
+    assert os.readlink(copy / "project/link") == "data.txt" and os.access(copy / "project/tool", os.X_OK)
+
+    _, err = project.run("look.py", "spoil")
+    assert not sent(err) and len(copies(node)) == 1
+
+    found, err = project.run("look.py")  # in another copy: a rank has written to the first
+    assert {each["data"] for each in found} == {"some data"} and len(copies(node)) == 2
+    assert [line.split()[:2] for line in sent(err)] == [["9", "bytes"]]
+    assert (copy / "project/more.txt").read_text() == "kept"
+
+    project.write("sub/settings/here.py", "VALUE = 22")
+    found, err = project.run("look.py")
+    assert {each["value"] for each in found} == {22}
+    assert [line.split()[:2] for line in sent(err)] == [["10", "bytes"]]
+    assert node.agents() == set() and not [copy for copy in copies(node) if copy.name.endswith(".tmp")]
+
+
+def whole(copy: Path) -> bool:
+    """Whether a copy holds all that its manifest says."""
+    manifest = json.loads((copy / ".manifest").read_bytes())
+    files = [(copy / manifest["name"] / path, digest) for kind, path, _, _, digest in manifest["entries"] if digest]
+    return all(
+        hashlib.sha256(path.read_bytes()).hexdigest() == digest for path, digest in files if not path.is_symlink()
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["kill", "cut", "agent"])
+def test_half_a_tree_is_never_used(project: Project, fault: str) -> None:
+    """The command is killed, a cable is cut, or an agent is killed, at random moments of sending."""
+    node = project.jobs.testbed["node1"]
+    node.rate(100)
+    half = 0
+    for moment in range(max(1, TIMES // 2)):
+        project.write("large", b"%d" % moment + random.randbytes(8 << 20))
+        process = project.start("--heartbeat", "2", "look.py")
+        wait_until("a copy in the making", lambda: temporary(node), 30)
+        time.sleep(random.random() * 0.8)
+        half += bool(temporary(node))
+        if fault == "kill":
+            project.login.kill(process, signal.SIGKILL)
+        elif fault == "cut":
+            node.cut()
+        else:
+            for pid in node.agents():
+                os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        if fault == "cut":
+            wait_until("the agent to end", lambda: not node.agents() and not temporary(node), 10)
+            node.heal()
+        left = project.jobs.testbed.strays(30)
+        assert not left, left
+        assert all(whole(copy) for copy in copies(node) if not copy.name.endswith(".tmp"))
+        if fault == "agent":
+            project.run("look.py", hosts="node1:1")  # whose agent finds what the killed one has left
+        wait_until("what is half to go", lambda: not temporary(node), 10)
+    assert half, "no moment was in the middle of sending"
+    found, _ = project.run("look.py")
+    assert len(found) == 2
+
+
+def temporary(host: Host) -> list[Path]:
+    return [copy for copy in copies(host) if copy.name.endswith(".tmp")]

@@ -1,0 +1,183 @@
+"""The tree of ``--ship``: what belongs to it, its manifest, and its contents."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bireme.errors import BadInputError
+from bireme.job import JobSpec, Program
+from bireme.resources import manifest, source_tree
+from bireme.resources.manifest import Entry, ManifestError
+from bireme.resources.source_tree import ChangedError, SourceTree
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory; the user's cache is beside it."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
+
+
+def find(ship: str = "git", limit: int = 1 << 20) -> SourceTree:
+    spec = JobSpec(program=Program("x.py"), ship=ship, ship_limit=limit)
+    return source_tree.find(spec, os.environ)
+
+
+def paths(tree: SourceTree) -> list[str]:
+    return [entry.path for entry in tree.manifest.entries]
+
+
+def git(*words: str, cwd: Path | None = None) -> None:
+    me = ("-c", "user.name=x", "-c", "user.email=x@x", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", *me, *words], cwd=cwd, check=True, capture_output=True)
+
+
+def test_what_git_does_not_ignore(place: Path) -> None:
+    git("init")
+    (place / ".gitignore").write_text("ignored\n*.log\n")
+    for name in ("tracked", "removed", "new", "ignored", "x.log", "sub/räume und\nzeilen"):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(name)
+    (place / os.fsdecode(b"\xff")).write_text("no text")
+    git("add", "tracked", "removed")
+    (place / "removed").unlink()
+    (place / "tool").symlink_to("tracked")
+    os.mkfifo(place / "pipe")
+    other = place / "other"
+    git("init", str(other))  # a repository inside, which git shows as one name
+    (other / "inner").write_text("x")
+    os.chdir(place / "sub")
+    tree = find()
+    assert paths(tree) == sorted(
+        [".gitignore", "new", "other/inner", "sub/räume und\nzeilen", "tool", "tracked", os.fsdecode(b"\xff")]
+    )
+    assert tree.roots == (str(place),) and tree.manifest.name == "project"
+    assert Entry("link", "tool", content="tracked") in tree.manifest.entries
+    assert manifest.read(tree.manifest.text) == tree.manifest
+
+
+def test_a_folder_as_it_is(place: Path) -> None:
+    git("init")
+    (place / ".gitignore").write_text("ignored\n")
+    (place / "ignored").write_text("x")
+    (place / "empty/inner").mkdir(parents=True)
+    (place / "tool").write_text("x")
+    (place / "tool").chmod(0o755)
+    tree = find(".")
+    assert paths(tree) == [".gitignore", "empty/inner", "ignored", "tool"]
+    assert {entry.path: entry.mode & 0o111 for entry in tree.manifest.entries}["tool"]
+
+
+def test_the_name_that_was_typed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell's working directory may have come through a link."""
+    (place / "sub").mkdir()
+    (place.parent / "link").symlink_to(place)
+    monkeypatch.chdir(place / "sub")
+    monkeypatch.setenv("PWD", str(place.parent / "link/sub"))
+    assert find(str(place)).roots == (str(place), str(place.parent / "link"))
+
+
+@pytest.mark.parametrize(
+    ("ship", "limit", "said"),
+    [
+        ("git", 1 << 20, "not in a git repository\n  type --ship=. to send the working directory as it is"),
+        ("nowhere", 1 << 20, "not a folder: nowhere"),
+        ("sub", 1 << 20, "is not inside .*project/sub\n  cd "),
+        (
+            ".",
+            3000,
+            "holds 3.906 KiB in 2 files, more than the limit of 2.93 KiB\n  the largest part is sub .*limit 1M$",
+        ),
+    ],
+    ids=["no git", "no folder", "elsewhere", "too large"],
+)
+def test_refused(place: Path, ship: str, limit: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(place.parent))
+    (place / "sub").mkdir()
+    (place / "sub/large").write_bytes(bytes(4000))
+    with pytest.raises(BadInputError, match=said):
+        find(ship, limit)
+
+
+def test_unchanged_files_are_not_read_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the cache says of them counts. (These files are older than the test.)"""
+    monkeypatch.chdir(Path(__file__).parents[1] / "programs")
+    before = find(".", 1 << 30)
+    (cache,) = (place.parent / "cache/bireme/digests").iterdir()
+    known = json.loads(cache.read_bytes())
+    name = next(iter(known))
+    other = next(entry.path for entry in before.manifest.entries if entry.path in known and entry.path != name)
+    known[name][4], known[other][0] = "as cached", -1
+    cache.write_text(json.dumps(known))
+    after = find(".", 1 << 30).manifest.entries
+    digests = {entry.path: entry.content for entry in after}
+    assert digests[name] == "as cached"
+    assert digests == {**{entry.path: entry.content for entry in before.manifest.entries}, name: "as cached"}
+
+
+def test_a_fresh_file_is_read_again(place: Path) -> None:
+    """Its time stamp might not show the next change."""
+    (place / "fresh").write_text("1")
+    first = find(".").manifest.digest
+    there = os.stat(place / "fresh")
+    (place / "fresh").write_text("2")
+    os.utime(place / "fresh", ns=(there.st_atime_ns, there.st_mtime_ns))
+    assert find(".").manifest.digest != first
+
+
+@given(sizes=st.lists(st.integers(0, 50), max_size=12), most=st.integers(1, 40), data=st.data())
+def test_contents(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], most: int, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("tree")
+    entries, wanted = [], b""
+    for number, size in enumerate(sizes):
+        content = bytes([number]) * size
+        (folder / f"{number:02}").write_bytes(content)
+        entries.append(Entry("file", f"{number:02}", 0o644, size, "0" * 64))
+        wanted += content
+    end = data.draw(st.integers(0, len(sizes)))
+    wanted = wanted[: sum(sizes[:end])]
+    pieces = list(SourceTree((str(folder),), manifest.make("x", entries)).contents((0, end) if end else (), most))
+    assert b"".join(pieces) == wanted and all(0 < len(piece) <= most for piece in pieces)
+
+
+@pytest.mark.parametrize("change", ["shorter", "longer", "gone"])
+def test_a_file_that_changes_while_it_is_sent(place: Path, change: str) -> None:
+    (place / "x").write_bytes(bytes(10))
+    tree = find(".")
+    (place / "x").write_bytes(bytes({"shorter": 5, "longer": 15, "gone": 0}[change]))
+    if change == "gone":
+        (place / "x").unlink()
+    with pytest.raises(ChangedError, match="was changed while it was sent"):
+        list(tree.contents((0, 1), 100))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b'{"name": "x"}',
+        b'{"name": "..", "entries": []}',
+        b'{"name": "x", "entries": [["file", "../x", 420, 1, ""]]}',
+        b'{"name": "x", "entries": [["file", "/x", 420, 1, ""]]}',
+        b'{"name": "x", "entries": [["file", "a//x", 420, 1, ""]]}',
+        b'{"name": "x", "entries": [["file", "x", -1, 1, ""]]}',
+        b'{"name": "x", "entries": [["file", "x", 2559, 1, ""]]}',
+        b'{"name": "x", "entries": [["file", "x", 420, 1.5, ""]]}',
+        b'{"name": "x", "entries": [["fifo", "x", 420, 1, ""]]}',
+        b'{"name": "x", "entries": [["file", "x", 420, 1, ""], ["link", "x", 0, 0, "y"]]}',
+    ],
+)
+def test_malformed_manifest(text: bytes) -> None:
+    with pytest.raises(ManifestError):
+        manifest.read(text)
