@@ -62,13 +62,14 @@ def test_the_limits_are_the_kernels():
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_whatever_a_backend_makes_can_be_executed_or_is_refused(name):
     backend = base.load(name)
-    plan = LaunchPlan(tuple(map(HostLaunch, NAMES)), AGENT)
+    extra = ("reach", "{host}") if name == "exec" else ()
+    plan = LaunchPlan(tuple(map(HostLaunch, NAMES)), AGENT, extra=extra)
     made = list(backend.commands(plan, SLURM))
     if backend.starts_ranks:
         made.append(backend.native(plan, (1,) * len(NAMES), ()))
     for command in made[-2:]:
         assert allowed(command[1:], {}) == starts(command[1:], {})
-        assert allowed(command[1:], {}) == (name in ("ssh", "pdsh", "slurm", "mvapich"))
+        assert allowed(command[1:], {}) == (backend.CHANNEL == "stdio" or name in ("pdsh", "slurm", "mvapich"))
 
 
 @needs.programs("pdsh")

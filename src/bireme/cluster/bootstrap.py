@@ -33,6 +33,7 @@ _WORDS_WAIT = 1.0
 """Seconds to wait for more lines of a launcher process about a node that it could not reach."""
 _ADVICE = {
     "account is currently not available": "that user's login shell runs no commands: name another user, as USER@NODE",
+    r"python[^\n]*: (command )?not found|python[^\n]*no such file": "name a Python that is there with --node_python",
 }
 """What to do about messages of launchers and login shells (this one: nologin) that do not say so themselves."""
 
@@ -165,7 +166,11 @@ class Bootstrap:
         noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
-        lines = [line.removeprefix(f"{member.name}: ") for line in (*said, *noise) if line.strip(" -=")]
+        lines = [
+            line.removeprefix(f"{member.name}: ").removeprefix("bireme: ")
+            for line in (*said, *noise)
+            if line.strip(" -=")
+        ]
         if lines:
             return [*lines[-8:], *advice(lines, backend)]
         silent_shell = backend.NAME == "ssh" and code not in (0, 255)  # 255: ssh itself has failed
@@ -207,5 +212,5 @@ def complaint(bad: Sequence[AgentHandle], total: int) -> str:
 def advice(lines: Iterable[str], backend: Backend) -> list[str]:
     """What to do about the printed lines; nothing if they are not known, or say so themselves."""
     text = "\n".join(lines).lower()
-    found = [what for sign, what in _ADVICE.items() if sign in text]
-    return found + [what for pattern, what in backend.ADVICE if re.search(pattern, text)]
+    known = (*_ADVICE.items(), *backend.ADVICE)
+    return [what for pattern, what in known if re.search(pattern, text)]
