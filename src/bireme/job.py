@@ -22,7 +22,10 @@ CHOICES = {
 LAUNCHERS = ("ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm", "exec", "kubectl", "docker", "podman")
 """The values of ``launcher`` besides ``auto``: each is a module of `bireme.backends`."""
 
-OWN_NAMES = ("exec", "kubectl", "docker", "podman")
+CONTAINERS = ("kubectl", "docker", "podman")
+"""Launchers whose hosts are containers, with files of their own."""
+
+OWN_NAMES = ("exec", *CONTAINERS)
 """Launchers that find a host by a name of their own, such as a container's: nothing else resolves it."""
 
 BY_LABELS = "kubectl:"
@@ -187,3 +190,8 @@ class JobSpec(Value):
     def has_own_names(self) -> bool:
         """Whether the hosts have names that only their launcher knows."""
         return self.launcher in OWN_NAMES or self.hosts.startswith(BY_LABELS)
+
+    @property
+    def in_containers(self) -> bool:
+        """Whether the hosts are containers."""
+        return self.launcher in CONTAINERS or self.hosts.startswith(BY_LABELS)

@@ -75,7 +75,8 @@ def what_travels(spec: JobSpec, environ: Mapping[str, str]) -> Exports:
     Raises:
         BadInputError: a file that names additional variables cannot be read.
     """
-    return exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd())
+    home, cwd = os.path.expanduser("~"), os.getcwd()
+    return exports(environ, spec.exports, home, cwd, same_files=not spec.in_containers)
 
 
 def prepare(

@@ -31,6 +31,8 @@ _TICK = 0.001
 _UNANSWERED = ("waiting", "connecting", "shipping")
 _WORDS_WAIT = 1.0
 """Seconds to wait for more lines of a launcher process about a node that it could not reach."""
+_SHOWN = 150
+"""Characters shown of each end of a long line."""
 _ADVICE = {
     "account is currently not available": "that user's login shell runs no commands: name another user, as USER@NODE",
     r"python[^\n]*: (command )?not found|python[^\n]*no such file": "name a Python that is there with --node_python",
@@ -172,7 +174,7 @@ class Bootstrap:
             if line.strip(" -=")
         ]
         if lines:
-            return [*lines[-8:], *advice(lines, backend)]
+            return [*map(_shortened, lines[-8:]), *advice(lines, backend)]
         silent_shell = backend.NAME == "ssh" and code not in (0, 255)  # 255: ssh itself has failed
         return [
             f"{backend.NAME} ended with exit code {code}",
@@ -207,6 +209,11 @@ def complaint(bad: Sequence[AgentHandle], total: int) -> str:
         for place, problem in enumerate(line for text in said for line in text.splitlines()):
             lines.append(f"  {member.name if not place else '':{width}}  {problem.strip()}")
     return "\n".join(lines)
+
+
+def _shortened(line: str) -> str:
+    """A line without its middle if it is long: some programs print the whole command that they could not start."""
+    return line if len(line) <= 2 * _SHOWN else f"{line[:_SHOWN]} … {line[-_SHOWN:]}"
 
 
 def advice(lines: Iterable[str], backend: Backend) -> list[str]:
