@@ -41,7 +41,7 @@ class Exec(SessionBackend):
             BadInputError: a placeholder is missing, unknown, or not in its place; or the host has a port.
         """
         first, *words = template(plan.extra)
-        self.refuse(plan, ipv6=False)
+        self.refuse((host,), ipv6=False)
         line = [plan.program or first]
         for word in words:
             if word == "{argv}":
