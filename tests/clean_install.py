@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 from tests.conftest import clean_environ
@@ -18,39 +20,57 @@ ROOT = Path(__file__).parent.parent
 PIP = Path(str(find_spec("pip").origin)).parent  # type: ignore[union-attr]
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the tree's wheel; the network is not used."""
-    words = ["pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "-w", folder, ROOT]
-    subprocess.run([sys.executable, "-m", *words], check=True, env=clean_environ())
-    (wheel,) = folder.glob("bireme-*.whl")
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that all workers of a run share. The first that asks for it makes what is in it."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            make(folder)
+    return folder
+
+
+def build_wheel(factory: pytest.TempPathFactory) -> Path:
+    """The tree's wheel; the network is not used."""
+    words = ["pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", ROOT, "-w"]
+
+    def build(folder: Path) -> None:
+        subprocess.run([sys.executable, "-m", *words, folder], check=True, env=clean_environ())
+
+    (wheel,) = once(factory, "wheel", build).glob("bireme-*.whl")
     return wheel
 
 
 class CleanInstall:
-    """A virtual environment with Bireme's wheel in it.
+    """A virtual environment in a folder, in which Bireme's wheel is or will be installed."""
 
-    The packages that the wheel requires are links to those of this environment, so that nothing is downloaded.
-
-    Args:
-        folder: where it is made.
-        wheel: what is installed.
-        extras: of the wheel, as in ``pip install 'bireme[tune]'``.
-        also: further packages.
-    """
-
-    def __init__(self, folder: Path, wheel: Path, extras: Iterable[str] = (), also: Iterable[str] = ()) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         # pip leaves some variables of its own behind, and PYTHONPATH would bring packages in.
         self.environ = {name: value for name, value in clean_environ().items() if name != "PYTHONPATH"}
         self.environ["PYTHONNOUSERSITE"] = "1"
         self.python, self.command = folder / "bin" / "python", folder / "bin" / "bireme"
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, env=self.environ)
+
+    def install(self, wheel: Path, extras: Iterable[str] = (), also: Iterable[str] = ()) -> CleanInstall:
+        """Make it.
+
+        The packages that the wheel requires are links to those of this environment, so that nothing is downloaded.
+
+        Args:
+            wheel: what is installed.
+            extras: of the wheel, as in ``pip install 'bireme[tune]'``.
+            also: further packages.
+        """
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.folder], check=True, env=self.environ)
         # Our pip, run by the new interpreter. It sees the tree's own installation too, and is to leave it alone.
-        words = ["install", "--quiet", "--no-index", "--no-deps", "--ignore-installed", wheel]
+        words = ["install", "--quiet", "--no-index", "--no-deps", "--ignore-installed", "--no-compile", wheel]
         subprocess.run([self.python, PIP, *words], check=True, env=self.environ)
-        (site,) = folder.glob("lib/python*/site-packages")
+        (site,) = self.folder.glob("lib/python*/site-packages")
         (own,) = metadata.distributions(name="bireme", path=[str(site)])
         for name in closure([*required(own, extras), *also]):
             link(metadata.distribution(name), site)
+        return self
 
     def run(self, *words: str | Path, **kwargs: object) -> subprocess.CompletedProcess[str]:
         """Run ``bireme WORDS``, by its console script, in the environment of a shell in which this one is active."""

@@ -14,8 +14,10 @@ RANK = "import os, sys\nprint('rank', os.environ['RANK'], sys.executable)\n"
 
 
 @pytest.mark.slow
-def test_a_check_and_a_job_on_a_set_of_nodes(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    base = CleanInstall(shared_dir / "venv", build_wheel(shared_dir))
+def test_a_check_and_a_job_on_a_set_of_nodes(
+    ssh_cluster: Testbed, shared_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    base = CleanInstall(shared_dir / "venv").install(build_wheel(tmp_path_factory))
     (shared_dir / "nodes").write_text("node[1-3] slots=2\n")
     (shared_dir / "rank.py").write_text(RANK)
 

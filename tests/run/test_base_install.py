@@ -11,7 +11,7 @@ import pytest
 
 from bireme.tune.requirements import PACKAGES
 from tests import needs
-from tests.clean_install import CleanInstall, build_wheel
+from tests.clean_install import CleanInstall, build_wheel, once
 from tests.conftest import PROGRAMS
 from tests.run.test_examples import EXAMPLES, accuracy
 
@@ -26,13 +26,13 @@ MISSING = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
+    return build_wheel(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> CleanInstall:
     """What ``pip install bireme`` brings."""
-    return CleanInstall(tmp_path_factory.mktemp("base") / "venv", wheel)
+    return CleanInstall(once(tmp_path_factory, "base", lambda folder: CleanInstall(folder).install(wheel)))
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_an_experiment_in_hjson_names_the_one_package(base: CleanInstall, here: 
 
 def test_the_extra_is_all_that_a_study_needs(wheel: Path, here: Path) -> None:
     """``pip install 'bireme[tune]'``: the model, with its packages, on a configuration in HJSON."""
-    tuner = CleanInstall(here / "venv", wheel, extras=["tune"])
+    tuner = CleanInstall(here / "venv").install(wheel, extras=["tune"])
     (here / "ds.hjson").write_text(
         "{\n# choices\ntrain_micro_batch_size_per_gpu: [1, 2, 4, 8]\nzero_optimization: {stage: [0, 1]}\n"
         "autotuning: {\nenabled: true\ntuner_type: model_based\ntuner_num_trials: 6\ntuner_early_stopping: 6\n}\n}\n"
@@ -130,7 +130,7 @@ def test_the_extra_is_all_that_a_study_needs(wheel: Path, here: Path) -> None:
 @needs.modules("torch", "sklearn")
 def test_the_demo(wheel: Path, here: Path) -> None:
     """What ``make demo`` runs, beside PyTorch and scikit-learn: a real training of two ranks."""
-    demo = CleanInstall(here / "venv", wheel, also=["torch", "scikit-learn"])
+    demo = CleanInstall(here / "venv").install(wheel, also=["torch", "scikit-learn"])
     done = demo.run("run", "--accelerator", "cpu", "--num_gpus", "2", EXAMPLES / "digits_ddp.py", cwd=here)
     # Not the exit code: once in a while PyTorch aborts a rank that has done its work ("terminate called without an
     # active exception"), under torchrun too.
