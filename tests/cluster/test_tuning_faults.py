@@ -181,9 +181,8 @@ def test_a_tuner_that_is_killed_leaves_nothing_on_any_node_and_goes_on(desk: Des
     assert not any(desk.testbed.strays(30).values())
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_stubborn_ranks_are_gone_before_their_slots_are_given_again(desk: Desk, killed: bool) -> None:
-    """With grandchildren in sessions of their own, on another machine; also if the tuner was killed meanwhile."""
+def test_stubborn_ranks_are_gone_before_their_slots_are_given_again(desk: Desk) -> None:
+    """With grandchildren in sessions of their own, on another machine: when the tuner is killed, and at a time limit."""
     desk.configure([4, 8], [0])
     (desk.folder / "alone.py").write_text(ALONE.replace("CONTRACT", repr(str(CONTRACT))))
     words = ["--hosts", "node1:2", "--num_gpus", "2", "--grace", "0.5", "--experiment_limit", "25", "alone.py"]
@@ -193,12 +192,10 @@ def test_stubborn_ranks_are_gone_before_their_slots_are_given_again(desk: Desk, 
         return desk.login.popen(command, cwd=str(desk.folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     process = start()
-    if killed:
-        wait_until("stubborn ranks", lambda: len(list(desk.folder.glob("stubborn.*"))) == 2, 30)
-        desk.login.kill(process, signal.SIGKILL)
-        process.communicate(timeout=30)
-        process = start()
-    desk.end(process)
+    wait_until("stubborn ranks", lambda: len(list(desk.folder.glob("stubborn.*"))) == 2, 30)
+    desk.login.kill(process, signal.SIGKILL)
+    process.communicate(timeout=30)
+    desk.end(start())
     assert desk.ends() == {"z0_gas2_tmbspg4": "timed out", "z0_gas1_tmbspg8": "ok"}
 
 

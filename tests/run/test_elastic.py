@@ -106,7 +106,7 @@ time.sleep(60)
 def test_ended_while_an_epoch_is_being_stopped(script, stage, tmp_path, signum):
     """There is no other epoch then."""
     process = stage.start(
-        "run", "--elastic_training", "--num_gpus", "2", "--grace", "20", script(STUBBORN), cwd=tmp_path
+        "run", "--elastic_training", "--num_gpus", "2", "--grace", "8", script(STUBBORN), cwd=tmp_path
     )
     read_lines(process, 2, "here")
     assert drain("localhost", str(process.pid))[0] == 0

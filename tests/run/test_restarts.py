@@ -118,8 +118,8 @@ def test_a_hostfile_that_is_gone_meanwhile(script, tmp_path, stage):
 
 
 def test_the_time_limit_is_that_of_all_attempts(job, tmp_path, stage):
-    done = stage.run(*job("--restarts", 5, "--time_limit", 20, until=1, args=("wait",)), cwd=tmp_path)
-    assert done.returncode == 124 and "stopped after the time limit of 20 s" in done.stderr
+    done = stage.run(*job("--restarts", 5, "--time_limit", 10, until=1, args=("wait",)), cwd=tmp_path)
+    assert done.returncode == 124 and "stopped after the time limit of 10 s" in done.stderr
     assert attempts(tmp_path) == ["0 5", "1 5"]
 
 
