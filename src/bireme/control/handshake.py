@@ -233,4 +233,4 @@ class Agent:
         return b""
 
     def _prove(self) -> bytes:
-        return self.transport.encode(f"{_mac(self._token, 'agent', *self._said)}\n".encode())
+        return bytes(self.transport.encode(f"{_mac(self._token, 'agent', *self._said)}\n".encode()))
