@@ -120,7 +120,7 @@ class Channel:
             self._loop.watch_write(self._write_fd, self._writable)
 
     def widen(self) -> None:
-        """Let the kernel hold more of what is sent. A pipe that is filled and emptied in turns costs much of the CPU."""
+        """Let the kernel hold more of what is sent: a pipe that is filled and emptied in turns costs much CPU time."""
         import fcntl
 
         try:
