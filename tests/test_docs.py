@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bireme import errors, isolated
+from bireme import errors
 from bireme.backends import base
 from bireme.cli.parser import parse
+from bireme.cluster import agent_code
 from bireme.control import ship_messages
 from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.errors import BadInputError
@@ -149,10 +150,8 @@ AGENT_WORDS = ("AGENT",)
 def test_what_starts_an_agent():
     block = re.search(r"```\n(.*?)```", section(page("backends.md"), "The command lines"), flags=re.DOTALL)
     assert block is not None
-    python, *words = shlex.split(block[1])
-    assert python == "/home/me/.venv/bin/python"
-    words[words.index("/home/me/.venv/lib/python3.12/site-packages")] = isolated.ROOT
-    assert tuple(words) == isolated.command("bireme.agent")[1:]
+    python, *words = shlex.split(block[1].replace("/home/me/.venv/bin/python", sys.executable))
+    assert (python, *words) == agent_code.command("channel", short=True)[:-1]
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)

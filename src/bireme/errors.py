@@ -4,7 +4,8 @@
 
     BiremeError                 125  Bireme itself failed
     ├── BadInputError             2  the user's mistake: one or two lines, nothing was started
-    └── UnfitError               69  a host cannot be reached or is not fit
+    ├── UnfitError               69  a host cannot be reached or is not fit
+    └── ProtocolError                the other side of a control channel broke its protocol: reported as its node's loss
 
 A job that fails exits with the code of its first failed rank: the program's exit code, or 128 + n for signal n. The
 codes below are Bireme's own; ``docs/exit-codes.md`` explains them to users.
@@ -58,3 +59,7 @@ class UnfitError(BiremeError):
     """A host cannot be reached, or cannot run its part of the job."""
 
     code = UNFIT
+
+
+class ProtocolError(BiremeError):
+    """The other side of a control channel broke the protocol."""

@@ -12,12 +12,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-"""The folder that contains this package."""
-
 _BEGIN = "import sys; sys.path.append(sys.argv.pop(1)); from bireme.isolated import begin; begin()"
 """Isolated Python ignores PYTHONPATH and the user's site-packages, but this package may be installed there. So its
 folder is passed as an argument, and searched last."""
+
+
+def root() -> str:
+    """The folder that contains this package."""
+    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def command(module: str, *words: str) -> tuple[str, ...]:
@@ -27,12 +29,12 @@ def command(module: str, *words: str) -> tuple[str, ...]:
         module: the module whose ``command()`` is called; for a package, that of its ``__main__``.
         words: the arguments of the process.
     """
-    return (sys.executable, "-I", "-c", _BEGIN, ROOT, module, *words)
+    return (sys.executable, "-I", "-c", _BEGIN, root(), module, *words)
 
 
 def begin() -> "NoReturn":
     """The entry point of a process that was started with `command`; it ends the process."""
-    _keep_the_locale()
+    keep_the_locale()
     protect_path()
     name = sys.argv.pop(1)
     module = __import__(name, fromlist=["command"])
@@ -60,7 +62,7 @@ def protect_path() -> None:
         sys.path += [place for place in places if place != here]
 
 
-def _keep_the_locale() -> None:
+def keep_the_locale() -> None:
     """Restore the original ``LC_CTYPE`` for the ranks: isolated Python sets it, ignoring PYTHONCOERCECLOCALE=0."""
     if os.environ.get("PYTHONCOERCECLOCALE") != "0":
         return

@@ -22,7 +22,10 @@ CHOICES = {
 LAUNCHERS = ("ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm", "exec", "kubectl", "docker", "podman")
 """The values of ``launcher`` besides ``auto``: each is a module of `bireme.backends`."""
 
-OWN_NAMES = ("exec", "kubectl", "docker", "podman")
+CONTAINERS = ("kubectl", "docker", "podman")
+"""Launchers whose hosts are containers, with files of their own."""
+
+OWN_NAMES = ("exec", *CONTAINERS)
 """Launchers that find a host by a name of their own, such as a container's: nothing else resolves it."""
 
 BY_LABELS = "kubectl:"
@@ -90,6 +93,8 @@ class JobSpec(Value):
         bind_cores, bind_core_list: bind ranks to cores, of the list if it is given.
         venv_script: a file to source first.
         python: the Python that runs the ranks; ``None``: the one that ``venv_script`` selects, else that of Bireme.
+            ``{host}`` is replaced by the node's name.
+        node_python: the Python that runs the agents; "": that of Bireme where it exists, else python3.
         grace: seconds between SIGTERM and SIGKILL.
         time_limit: seconds after which the job is stopped; ``None``: never.
         output, timestamps, fold: how the output of ranks is shown.
@@ -140,6 +145,7 @@ class JobSpec(Value):
     bind_core_list: str | None = None
     venv_script: str | None = None
     python: str | None = None
+    node_python: str = ""
     grace: float = DEFAULT_GRACE
     time_limit: float | None = None
     output: OutputMode = "auto"
@@ -184,3 +190,8 @@ class JobSpec(Value):
     def has_own_names(self) -> bool:
         """Whether the hosts have names that only their launcher knows."""
         return self.launcher in OWN_NAMES or self.hosts.startswith(BY_LABELS)
+
+    @property
+    def in_containers(self) -> bool:
+        """Whether the hosts are containers."""
+        return self.launcher in CONTAINERS or self.hosts.startswith(BY_LABELS)

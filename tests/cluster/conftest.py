@@ -6,14 +6,17 @@ Every worker of xdist has its own: tests that wait do not hold up others then, a
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import bireme
 from tests import needs
 from tests.cluster.basics import PATH, signal_all
 from tests.cluster.testbed import Testbed, unavailable
@@ -26,7 +29,8 @@ GRACE = 30.0  # seconds that a command's last processes have to be gone after it
 def start(base: Path, **kwargs: object) -> Iterator[Testbed]:
     state = tempfile.mkdtemp(prefix="testbed-")
     share = [str(REPOSITORY), sys.prefix, str(base)]
-    with Testbed(NODES, state=state, share=share, **kwargs) as testbed:  # type: ignore[arg-type]
+    hide = [os.path.dirname(bireme.__file__)]  # agents need nothing of us there
+    with Testbed(NODES, state=state, share=share, hide=hide, **kwargs) as testbed:  # type: ignore[arg-type]
         yield testbed
 
 
@@ -57,19 +61,35 @@ def ended(testbed: Testbed) -> None:
     assert not jobs, f"left in the queue: {jobs}"
 
 
+@contextmanager
+def prepared(request: pytest.FixtureRequest, testbed: Testbed) -> Iterator[Testbed]:
+    """The cluster for one test. Nodes have nothing of Bireme, but for a test that types commands there."""
+    if request.node.get_closest_marker("installed") is None:
+        yield testbed
+    else:
+        for host in testbed.nodes:
+            host.run(["umount", *testbed.hide], root=True)
+        try:
+            yield testbed
+        finally:
+            for host in testbed.nodes:
+                host.run("".join(f"mount -t tmpfs tmpfs {shlex.quote(path)}\n" for path in testbed.hide), root=True)
+    ended(testbed)
+
+
 @pytest.fixture
-def ssh_cluster(_ssh_cluster: Testbed) -> Iterator[Testbed]:
+def ssh_cluster(request: pytest.FixtureRequest, _ssh_cluster: Testbed) -> Iterator[Testbed]:
     """login and node1 to node4, reachable by ssh."""
-    yield _ssh_cluster
-    ended(_ssh_cluster)
+    with prepared(request, _ssh_cluster) as testbed:
+        yield testbed
 
 
 @pytest.fixture
-def slurm_cluster(_slurm_cluster: Testbed) -> Iterator[Testbed]:
+def slurm_cluster(request: pytest.FixtureRequest, _slurm_cluster: Testbed) -> Iterator[Testbed]:
     """The same with Slurm, all nodes idle, which pins a one-task step to one core."""
     _slurm_cluster.slurm_ready()
-    yield _slurm_cluster
-    ended(_slurm_cluster)
+    with prepared(request, _slurm_cluster) as testbed:
+        yield testbed
 
 
 @pytest.fixture

@@ -215,7 +215,8 @@ class Host(Faults):
 
     def start_kubelet(self) -> None:
         """Start what the stand-in for ``kubectl exec`` speaks to, unless it runs."""
-        if not read(f"/proc/{self.pid}/root/run/kubelet"):
+        root = f"/proc/{self.pid}/root"
+        if not os.path.exists(f"{root}/proc/{read(f'{root}/run/kubelet') or 'none'}"):
             self.run(["bash", "-c", f"exec -a testbed-kubelet python3 -IS {shlex.quote(str(FAKE / 'kubelet'))}"])
 
     def mend(self) -> None:

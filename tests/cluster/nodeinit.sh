@@ -38,6 +38,9 @@ for i in "${!share[@]}"; do
     mount --move "/mnt/$i" "${share[i]}"
 done
 umount /mnt
+if [ "$name" != login ]; then # what is installed on login only
+    while read -r path; do mount -t tmpfs tmpfs "$path"; done <"$STATE/hide"
+fi
 mount -t proc proc /proc
 mount -t devpts -o newinstance,ptmxmode=0666 devpts /dev/pts && mount --bind /dev/pts/ptmx /dev/ptmx
 mount --bind "$STATE/etc/hosts" /etc/hosts

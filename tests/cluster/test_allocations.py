@@ -15,6 +15,8 @@ from tests.cluster.test_world import LOOK, Jobs, Looks, gpus, rows, table
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme
 
+pytestmark = pytest.mark.installed
+
 
 def in_allocation(jobs: Jobs, options: list[str], *words: object, after: str = ":") -> Looks:
     """``salloc OPTIONS bireme run WORDS look.py``, and what a shell in the allocation does after that."""

@@ -13,6 +13,8 @@ from tests.cluster.test_world import GOLDEN, LOOK, UNEVEN, Jobs, rows, table
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme, read_lines
 
+pytestmark = pytest.mark.installed
+
 NODES = ("node1", "node2", "node3")
 
 

@@ -450,6 +450,7 @@ def test_another_launcher(ssh_cluster: Testbed, shared_dir: Path) -> None:
     assert done.returncode == 2 and "--launcher ssh or slurm" in done.stderr
 
 
+@pytest.mark.installed
 def test_by_hand(ssh_cluster: Testbed, shared_dir: Path) -> None:
     """``--no_ssh`` on each node: PyTorch's own elastic agent, which has neither runner nor heartbeat."""
     (shared_dir / "hosts").write_text("node1 slots=2\nnode2 slots=1\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bireme.backends import base
 from bireme.cluster.bootstrap import advice
 from tests.cluster.test_world import Jobs
 from tests.cluster.testbed import Testbed
@@ -18,7 +19,7 @@ NOLOGIN = shutil.which("nologin", path="/usr/sbin:/sbin")
 @pytest.mark.skipif(NOLOGIN is None, reason="no nologin here")
 def test_a_shell_that_runs_no_commands():
     said = subprocess.run([NOLOGIN], capture_output=True, text=True, check=False)
-    (what,) = advice((said.stdout + said.stderr).splitlines())
+    (what,) = advice((said.stdout + said.stderr).splitlines(), base.load("ssh"))
     assert "USER@NODE" in what
 
 
@@ -48,4 +49,4 @@ def test_a_node_whose_login_shell_runs_nothing(ssh_cluster: Testbed, shared_dir:
 
 
 def test_other_words_speak_for_themselves():
-    assert advice(["ssh: connect to host n port 22: Connection refused"]) == []
+    assert advice(["ssh: connect to host n port 22: Connection refused"], base.load("ssh")) == []

@@ -142,6 +142,7 @@ def test_a_popen_ends_its_command(ssh_cluster: Testbed) -> None:
     assert not ssh_cluster["node1"].strays(30)
 
 
+@pytest.mark.installed
 @pytest.mark.parametrize("host", ["login", *HOSTS])
 def test_our_command(ssh_cluster: Testbed, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")

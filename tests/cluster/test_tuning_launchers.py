@@ -126,6 +126,7 @@ def test_a_node_that_cannot_be_asked(ssh_cluster: Testbed, shared_dir: Path) -> 
     assert not (shared_dir / "autotuning_results").exists()
 
 
+@pytest.mark.installed
 def test_on_the_only_node_of_an_allocation(slurm_cluster: Testbed, shared_dir: Path) -> None:
     """By a batch script, whose machine it is: nothing is to be reached."""
     jobs = Jobs(slurm_cluster, "slurm", shared_dir)

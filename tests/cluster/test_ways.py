@@ -17,7 +17,7 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.basics import PATH
-from tests.cluster.test_losses import end, found
+from tests.cluster.test_losses import end, found, start
 from tests.cluster.test_unfit import table_of
 from tests.cluster.test_world import Jobs
 from tests.cluster.testbed import Testbed
@@ -60,6 +60,24 @@ def test_what_is_wrong_with_pods(request: pytest.FixtureRequest) -> None:
     }
 
 
+ADVICE = {
+    "kubectl exec {host} -- {argv}": "it has printed nothing: does it pass stdin and stdout on?",
+    "kubectl exec -i {host} -- {command}": "write {argv} instead of {command}",
+    "ssh {host} {argv}": "write {command} instead of {argv}",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", ADVICE)
+def test_a_command_that_does_not_fit(request: pytest.FixtureRequest, template: str) -> None:
+    jobs = Jobs.on(request, "kubectl")
+    command = bireme("check", "--launcher", "exec", "--launcher_args", template, "--hosts", "node1:1")
+    done = jobs.login.run(command, env={"PATH": f"{ways.FAKE}:{PATH}"}, check=False)
+    said = table_of(done.stderr)["node1"]
+    assert done.returncode == 1 and ADVICE[template] in said[-1]
+    assert all(len(line) < 400 for line in said)
+
+
 @pytest.mark.slow
 def test_client_is_killed_and_nobody_tells_the_agent(request: pytest.FixtureRequest) -> None:
     """Its stdin stays open: it hears nothing for as long as the heartbeat, and then ends its ranks."""
@@ -73,6 +91,17 @@ def test_client_is_killed_and_nobody_tells_the_agent(request: pytest.FixtureRequ
     (client,) = found(jobs.login, "train-2")
     os.kill(client, signal.SIGKILL)
     assert "agent lost on train-2" in end(jobs, process, 75)
+
+
+@pytest.mark.slow
+def test_stream_is_dropped(request: pytest.FixtureRequest) -> None:
+    """What carries it on the node is gone, without the exit code of what it has started."""
+    jobs = Jobs.on(request, "exec")
+    process = start(jobs)
+    for pid, there in jobs.testbed["node2"].ps().items():
+        if there.argv[0] == "testbed-kubelet":
+            os.kill(pid, signal.SIGKILL)
+    assert "agent lost on node2" in end(jobs, process, 75)
 
 
 @pytest.mark.slow

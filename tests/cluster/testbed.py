@@ -61,6 +61,7 @@ class Testbed:
         nodes: int,
         state: str = "",
         share: Iterable[str] = (),
+        hide: Iterable[str] = (),
         slurm: bool = False,
         gpus: int = 4,
         cpus: int = 8,
@@ -70,12 +71,14 @@ class Testbed:
         """Describe a cluster of so many nodes; ``up`` starts it.
 
         ``state`` is a directory of its own, ``share`` are directories that all hosts see although they lie in one
-        that each host has for itself, such as /tmp. An owned cluster ends with this process, even by SIGKILL.
+        that each host has for itself, such as /tmp. ``hide`` are directories that are empty on all nodes. An
+        owned cluster ends with this process, even by SIGKILL.
         ``gpus``, ``cpus`` and ``task`` (its TaskPlugin) are what Slurm is told of the nodes.
         """
         self.count = nodes
         self.state = state or tempfile.mkdtemp(prefix="testbed-")
         self.share = [path for path in (self.state, HERE, *share) if path.startswith(tuple(f"{p}/" for p in PRIVATE))]
+        self.hide = tuple(hide)
         self.slurm, self.gpus, self.cpus, self.task, self.owned = slurm, gpus, cpus, task, owned
         self.userns = os.getuid() != 0
         self.user = pwd.getpwuid(os.getuid()).pw_name
@@ -162,6 +165,7 @@ class Testbed:
         }
         put(f"{state}/site.env", configs.SITE_ENV.format(**env))
         put(f"{state}/share", "".join(f"{path}\n" for path in self.share))
+        put(f"{state}/hide", "".join(f"{path}\n" for path in self.hide))
         put(f"{state}/testbed.json", json.dumps({"nodes": self.count, "slurm": self.slurm, "gpus": self.gpus}))
 
     def _write_etc(self) -> None:

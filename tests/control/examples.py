@@ -37,7 +37,6 @@ SPEC = JobSpec(program=Program(target="train.py", args=("--lr", "0.1")), time_li
 HELLO = Hello(
     problems=(),
     hostname="node1",
-    version="0",
     python="3.11.7",
     addresses=("10.0.0.1", "fd00::1"),
     interpreter="/usr/bin/python3",
@@ -88,7 +87,7 @@ TO_AGENT: tuple[Message, ...] = (
 )
 FROM_AGENT: tuple[Message, ...] = (
     HELLO,
-    Hello(problems=("no such directory",), hostname="node1", version="0", python="3.11.7", addresses=()),
+    Hello(problems=("no such directory",), hostname="node1", addresses=()),
     Probed(reachable=("10.0.0.1",)),
     Up(rank=0, pid=4711, when=12.5),
     Down(end=end(0, 3), when=13.5),

@@ -16,7 +16,6 @@ from bireme.control.messages import (
     Message,
     Output,
     Over,
-    ProtocolError,
     Rested,
     Signalled,
     Unfit,
@@ -25,6 +24,7 @@ from bireme.control.messages import (
     to_json,
 )
 from bireme.control.ship_messages import Need, Shipped, Taken
+from bireme.errors import ProtocolError
 from tests.control import examples
 
 TO_RUNNING = ("begin", "fit")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from bireme.control.channel import Channel
-from bireme.control.frames import GREETING, encode_output
+from bireme.control.frames import encode_output
+from bireme.control.greeting import greeting
 from bireme.control.messages import FROM_AGENT, TO_AGENT, Message, Output, Over, Ping, Release, Urge
 from bireme.loop import Loop
 from tests.control import examples
@@ -30,6 +31,7 @@ class Side:
         self.violations: list[str] = []
         self.until: Callable[[], bool] = lambda: False
         self.loop = loop
+        self.tags: list[str] = []
         self.channel = Channel(
             loop,
             read_fd,
@@ -38,10 +40,15 @@ class Side:
             on_frame=self.on_frame,
             on_end=self.on_end,
             on_violation=self.on_violation,
-            greet=agent,
-            greeted=agent,
+            on_greeting=None if agent else self.on_greeting,
             **kwargs,
         )
+        if agent:
+            self.channel.send_raw(greeting("a-python"))
+
+    def on_greeting(self, tag: str) -> None:
+        self.tags.append(tag)
+        self.check()
 
     def on_frame(self, frame: Message | Output) -> None:
         self.frames.append(frame)
@@ -97,8 +104,11 @@ def ends(request: pytest.FixtureRequest) -> Iterator[list[tuple[int, int]]]:
 @pytest.fixture(params=["plain", "mac", "tls"])
 def both(request: pytest.FixtureRequest, loop: Loop, ends: list[tuple[int, int]]) -> tuple[Side, Side]:
     """The runner's end and the agent's."""
-    runner, agent = {"plain": lambda: (None, None), "mac": mac_pair, "tls": tls_pair}[request.param]()
-    return Side(loop, *ends[0], transport=runner), Side(loop, *ends[1], agent=True, transport=agent)
+    ours, theirs = {"plain": lambda: (None, None), "mac": mac_pair, "tls": tls_pair}[request.param]()
+    runner, agent = Side(loop, *ends[0], transport=ours), Side(loop, *ends[1], agent=True, transport=theirs)
+    runner.channel.send(examples.ASK)  # before the greeting: it is dropped
+    runner.wait(lambda: bool(runner.tags))
+    return runner, agent
 
 
 def test_both_ways(both: tuple[Side, Side]) -> None:
@@ -165,7 +175,7 @@ def test_the_other_side_goes_while_much_waits(both: tuple[Side, Side]) -> None:
 
 def test_nonsense_ends_it(loop: Loop, ends: list[tuple[int, int]]) -> None:
     runner = Side(loop, *ends[0])
-    os.write(ends[1][1], GREETING + b"garbage that is none of ours")
+    os.write(ends[1][1], greeting("x") + b"garbage that is none of ours")
     runner.wait(lambda: bool(runner.violations))
     assert runner.violations == ["it sent bytes that are not a frame"] and not runner.ends
     assert not runner.channel.open
@@ -207,7 +217,6 @@ def test_closed_in_the_middle_of_what_has_come(loop: Loop, ends: list[tuple[int,
         on_frame=lambda frame: (heard.append(frame), channel.close(), loop.stop()),
         on_end=heard.append,
         on_violation=heard.append,
-        greeted=True,
     )
     data = b"".join(encode_output(rank, 1, b"x") for rank in range(3))
     os.write(ends[1][1], data)

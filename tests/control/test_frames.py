@@ -10,19 +10,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bireme.control.frames import (
-    GREETING,
     MAX_FRAME,
     MAX_FROM_AGENT,
-    VERSION,
     Decoder,
-    NotOursError,
+    encode_code,
     encode_message,
     encode_output,
 )
-from bireme.control.messages import FROM_AGENT, Message, Output, Over, ProtocolError, Say
+from bireme.control.greeting import greeting, receive_code
+from bireme.control.messages import FROM_AGENT, Message, Output, Over, Say
+from bireme.errors import ProtocolError
 from tests.control import examples
 
 OVER = Over(killed=0, stuck=())
+GREETING = greeting("a-python")
 messages = st.builds(Say, level=st.just("info"), text=st.text()) | st.sampled_from(examples.FROM_AGENT)
 outputs = st.builds(Output, st.integers(0, 2**32 - 1), st.integers(0, 255), st.binary(max_size=300))
 frames = st.lists(messages | outputs, max_size=6)
@@ -45,7 +46,7 @@ def fed(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Message | Output
 
 cuts = st.lists(st.integers(0, 10**6), max_size=12)
 # What cannot be taken for the beginning of a greeting, whatever follows it.
-noise = st.binary(max_size=400).filter(lambda data: b"\x01bireme-channel " not in data)
+noise = st.binary(max_size=400).filter(lambda data: b"\x01bireme-agent " not in data)
 
 
 @given(frames, cuts)
@@ -85,10 +86,9 @@ def test_much_noise(size: int, piece: int) -> None:
 
 
 def test_a_greeting_has_an_end() -> None:
-    """What goes on for ever after its beginning is of another version, and is not kept."""
-    decoder = Decoder(FROM_AGENT)
-    with pytest.raises(NotOursError, match=rf"versions of the channel protocol: {VERSION}x{{19}} there"):
-        fed(decoder, GREETING[:-2] + b"x" * 100, list(range(130)))
+    """What goes on for ever after its beginning is not kept."""
+    with pytest.raises(ProtocolError, match="its greeting has no end"):
+        fed(Decoder(FROM_AGENT), GREETING[:-2] + b"x" * 100, list(range(130)))
 
 
 def test_a_frame_of_an_agent_is_shorter() -> None:
@@ -107,12 +107,26 @@ def test_noise_without_a_greeting_is_bounded() -> None:
     assert len(decoder._buffer) <= 2 * 65536
 
 
-@pytest.mark.parametrize("version", ["0", str(VERSION + 1), "77", "x"])
-@given(cuts=cuts)
-def test_another_version_is_named(version: str, cuts: list[int]) -> None:
-    data = GREETING.replace(b" %d" % VERSION, b" " + version.encode()) + encode_message(OVER)
-    with pytest.raises(NotOursError, match=f"{version} there, {VERSION} here"):
-        fed(Decoder(FROM_AGENT), data, cuts)
+@given(st.from_regex(r"[a-z0-9-]{1,64}", fullmatch=True), cuts)
+def test_the_python_of_the_agent(tag: str, cuts: list[int]) -> None:
+    decoder = Decoder(FROM_AGENT)
+    assert fed(decoder, b"hello\n" + greeting(tag) + encode_message(OVER), cuts) == [OVER]
+    assert decoder.tag == tag
+
+
+@given(st.binary(), st.binary(), st.integers(1, 9))
+def test_the_code_and_what_follows_it(code: bytes, rest: bytes, size: int) -> None:
+    data = encode_code(code) + rest
+    pieces = iter([data[at : at + size] for at in range(0, len(data), size)])
+    found, early = receive_code(lambda: next(pieces))
+    assert found == code and early + b"".join(pieces) == rest
+
+
+@pytest.mark.parametrize("data", [b"", b"C\0\0", b"J\0\0\0\1x", encode_code(b"abc")[:-1]])
+def test_no_code_comes(data: bytes) -> None:
+    pieces = iter([data, b""])
+    with pytest.raises(EOFError):
+        receive_code(lambda: next(pieces))
 
 
 @given(st.binary(min_size=5, max_size=60), cuts)

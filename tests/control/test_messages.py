@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bireme.control.messages import FROM_AGENT, TO_AGENT, Message, ProtocolError, from_json, to_json
+from bireme.control.messages import FROM_AGENT, TO_AGENT, Message, from_json, to_json
+from bireme.errors import ProtocolError
 from tests.control import examples
 
 EXAMPLES = [(message, TO_AGENT) for message in examples.TO_AGENT]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from bireme.cluster.certificate import CertificateMaker
 from bireme.control.mac import MacTransport
-from bireme.control.messages import ProtocolError
 from bireme.control.tls import TlsTransport, client_context
 from bireme.control.transport import Transport
+from bireme.errors import ProtocolError
 
 SECURE = CertificateMaker(os.environ).finish()
 KEYS = (b"a" * 32, b"b" * 32)

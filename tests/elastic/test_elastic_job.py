@@ -43,7 +43,7 @@ def test_only_a_job_that_met_its_limit_says_so(cause: str, limit: float, note: s
 def test_the_file_that_declares_the_nodes_is_watched(tmp_path: Path) -> None:
     hostfile = tmp_path / "hostfile"
     hostfile.write_text("a slots=1\nb slots=1\n")
-    for hosts, watched in ((None, True), ("a:1,b:1", False)):
+    for hosts, watched in (("", True), ("a:1,b:1", False)):
         spec = JobSpec(program=Program("train.py"), hosts=hosts, hostfile=str(hostfile), elastic=True)
         job = ElasticJob(spec, {}, lambda *_: None, MACHINE)
         assert (job._monitor._file.next_look is not None) == watched

@@ -82,6 +82,12 @@ def test_the_working_directory_goes_first_on_the_module_path() -> None:
     assert python_path("/www", "/w") == "/w:/www"
 
 
+def test_search_paths_mean_nothing_in_a_container() -> None:
+    environ = {"PATH": "/here", "LD_LIBRARY_PATH": "/here", "PYTHONPATH": "/here", "NCCL_DEBUG": "INFO"}
+    found = exports(environ, ("LD_LIBRARY_PATH",), "", "/w", same_files=False).variables
+    assert found == {"LD_LIBRARY_PATH": "/here", "PYTHONPATH": "/w", "NCCL_DEBUG": "INFO"}
+
+
 def test_network_cards_that_the_site_sets_on_every_node() -> None:
     environ = {"NCCL_IB_HCA": "mlx5_0", "UCX_NET_DEVICES": "mlx5_0:1", "NCCL_DEBUG": "INFO"}
     assert gathered(environ) == environ

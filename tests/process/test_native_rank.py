@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from bireme.cluster import agent_code
 from tests.conftest import clean_environ
 
 PLAN = {"world": [["here", ["0"]]], "variables": [], "addr": "here", "port": 1}
 
 
 def shim(place: int, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "bireme.agent", "--native", json.dumps({**PLAN, "place": place}), *words]
+    argv = agent_code.command("native", json.dumps({**PLAN, "place": place}), *words)
     environ = clean_environ(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_LOCAL_RANK="0")
     return subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
 

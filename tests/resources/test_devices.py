@@ -174,6 +174,33 @@ def test_nvml_is_believed_when_it_knows_of_no_gpu(nvml: Path, tmp_path: Path) ->
     assert with_nvml(nvml, "", make(tmp_path, "dev/nvidia0")).accelerator == "cpu"
 
 
+SMI = """\
+GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-aa)
+  MIG 3g.20gb     Device  0: (UUID: MIG-bb)
+  MIG 1g.5gb      Device  1: (UUID: MIG-cc)
+GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-dd)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "ids"), [(SMI, ("MIG-bb", "MIG-cc", "GPU-dd")), (SMI.splitlines()[3].replace("1:", "0:"), ("0",))]
+)
+def test_nvidia_smi_is_asked_without_pynvml(tmp_path: Path, lines: str, ids: tuple[str, ...]) -> None:
+    """As in an agent on a Python without packages. This nvidia-smi is a stand-in with the lines of its manual."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\n[ "$1" = -L ] && cat <<END\n{lines}\nEND\n')
+    program.chmod(0o755)
+    code = (
+        "import os; from bireme.resources.devices import discover;"
+        f"print(discover('auto', os.environ, {make(tmp_path, 'dev/nvidia0')!r}).ids)"
+    )
+    argv = [sys.executable, "-S", "-c", code]  # without the packages of site
+    home = os.path.dirname(os.path.dirname(bireme.__file__))
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": home}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{ids}\n"
+
+
 def test_device_nodes_are_counted_when_nvml_fails(nvml: Path, tmp_path: Path) -> None:
     # A container's nodes keep their numbers; CUDA counts them from 0.
     root = make(tmp_path, "dev/nvidiactl", "dev/nvidia3", "dev/nvidia5", "dev/nvidia-modeset")

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import needs
 
-from bireme.resources.locality import TIMEOUT, find_this_machine, is_this_machine, own_addresses
+from bireme.resources.locality import TIMEOUT, find_this_machine, is_this_machine
+from bireme.resources.own_addresses import own_addresses
 
 DOCS = Path(__file__).parents[2] / "docs"
 NODE = os.uname().nodename
@@ -49,7 +50,8 @@ def in_network(tmp_path: Path, setup: str, code: str) -> object:
     )
     if able.returncode:
         needs.missing(f"no network of our own: {able.stderr.decode()}")
-    program = f"from bireme.resources.locality import *\nprint(repr({code}))"
+    imports = "from bireme.resources.locality import *\nfrom bireme.resources.own_addresses import own_addresses"
+    program = f"{imports}\nprint(repr({code}))"
     files = [str(tmp_path / name) for name in ("resolv", "hosts", "nsswitch")]
     argv = [unshare, "-rnm", "sh", "-c", f'{setup}\nexec "{sys.executable}" -c "$4"', "sh", *files, program]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

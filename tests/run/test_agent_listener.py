@@ -9,11 +9,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from bireme.agent.connect import Connection, connect
+from bireme.agent.connect import connect
 from bireme.cluster import agent_listener
 from bireme.cluster.agent_listener import AgentListener
 from bireme.control.channel import Channel
@@ -21,11 +21,17 @@ from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.control.transport import Transport
 from bireme.errors import UnfitError
 from bireme.loop import Loop
-from bireme.resources.locality import own_addresses
+from bireme.resources.own_addresses import own_addresses
 from tests.control import examples
 
 VARIABLE = "BIREME_TOKEN"
 LONG = 30.0
+
+
+class Connection(NamedTuple):
+    fd: int
+    transport: Transport
+    early: bytes
 
 
 class Door:
@@ -34,7 +40,7 @@ class Door:
     def __init__(self, environ: Any = os.environ, *, only_here: bool = True) -> None:
         self.loop = Loop()
         self.listener = AgentListener(VARIABLE, environ, only_here=only_here)
-        _, addresses, port, _ = self.listener.arguments()
+        addresses, port, _ = self.listener.arguments()
         self.addresses, self.port = addresses.split(","), int(port)
         self.agents: list[tuple[dict[str, str], int, Transport]] = []
         self.made: list[Connection | UnfitError] = []
@@ -55,7 +61,7 @@ class Door:
 
         def work() -> None:
             try:
-                self.made.append(connect(variable=VARIABLE, name=name, **words))
+                self.made.append(Connection(*connect(variable=VARIABLE, name=name, **words)))
             except UnfitError as error:
                 self.made.append(error)
 
@@ -121,10 +127,8 @@ def test_an_agent_gets_in(door: Door) -> None:
     heard: list[Any] = []
     end = heard.append
     events = {"on_frame": end, "on_end": end, "on_violation": end}
-    runner = Channel(door.loop, fd, fd, FROM_AGENT, **events, greeted=True, transport=transport)
-    agent = Channel(
-        door.loop, made.fd, made.fd, TO_AGENT, **events, transport=made.transport, early=made.early, greeted=True
-    )
+    runner = Channel(door.loop, fd, fd, FROM_AGENT, **events, transport=transport)
+    agent = Channel(door.loop, made.fd, made.fd, TO_AGENT, **events, transport=made.transport, early=made.early)
     agent.send(examples.HELLO)
     door.wait(lambda: heard)
     assert heard == [examples.HELLO]
@@ -134,7 +138,7 @@ def test_an_agent_gets_in(door: Door) -> None:
 
 def test_without_openssl() -> None:
     """There is a way all the same, and it says why it is not encrypted."""
-    from bireme.control.handshake import Security
+    from bireme.control.runner_handshake import Security
 
     door = Door()
     door.listener._security = Security(why_not="there is none")

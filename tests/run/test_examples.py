@@ -25,7 +25,7 @@ def accuracy(done: subprocess.CompletedProcess[str]) -> float:
 @pytest.mark.timeout(900)
 @needs.modules("torch", "sklearn", "deepspeed")
 def test_deepspeed_zero1(stage):
-    words = ["--deepspeed_config", EXAMPLES / "ds_config.json", "--epochs", "2"]
+    words = ["--deepspeed_config", EXAMPLES / "ds_config.json", "--epochs", "1"]
     command = ["run", "--accelerator", "cpu", "--num_gpus", "2", EXAMPLES / "deepspeed_zero1.py", *words]
     done = stage.run(*command, timeout=800)
     assert done.returncode == 0, done.stderr

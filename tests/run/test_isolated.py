@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bireme import isolated
+from bireme.cluster import agent_code
 from bireme.cluster.node_selection import DeclaredPool
 from bireme.elastic import node_probe
 from bireme.job import JobSpec, Program
@@ -114,10 +115,10 @@ def test_looking_for_a_node(traps: Traps, tmp_path: Path) -> None:
 
 def test_the_shim_of_native_ranks(traps: Traps) -> None:
     plan = {"world": [["here", ["0"]]], "variables": [], "addr": "here", "port": 1, "place": -1}
-    words = ("--native", json.dumps(plan), sys.executable, "-u", "rank.py")
+    words = (json.dumps(plan), sys.executable, "-u", "rank.py")
     done = run(
         traps,
-        isolated.command("bireme.agent", *words),
+        agent_code.command("native", *words),
         OMPI_COMM_WORLD_RANK="0",
         OMPI_COMM_WORLD_LOCAL_RANK="0",
     )

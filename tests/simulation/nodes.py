@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import bireme
 from bireme.agent.machine import Machine
 from bireme.agent.remote import RemoteAgent
+from bireme.control.greeting import HEAD, greeting, python_tag
 from bireme.control.messages import Hello
 from bireme.process.worker import WorkerStart
 from tests.simulation.descriptors import End, Pipe, SimulatedLoop, SimulatedProcess
@@ -168,6 +168,8 @@ class Ssh(Worker):
         self._agent: AgentProcess | None = None
         self._agent_ends: list[End] = []
         self._boot = 0
+        self._code: bytes | None = b""
+        """The agent's code, as far as it has arrived; ``None``: it is complete."""
 
     def begin(self) -> None:
         delay = self.world.random.uniform(0.02, 0.3) + 3 * self.node.latency
@@ -206,7 +208,12 @@ class Ssh(Worker):
         for data, last in self._pieces(self._stdin.take()):
             self._send(lambda data=data, last=last: self._to_agent(lambda: self._tell(data, last)))  # type: ignore[misc]
         if not self._stdin.writers:
-            self._send(lambda: self._to_agent(lambda: self._agent_ends[0].close()))
+            self._send(lambda: self._to_agent(self._end_of_input))
+
+    def _end_of_input(self) -> None:
+        if self._code is not None and self._agent is not None:
+            self._agent.die()
+        self._agent_ends[0].close()
 
     def _pieces(self, data: bytes) -> list[tuple[bytes, bool]]:
         """The packets in which these bytes travel, and whether they complete a message."""
@@ -220,7 +227,20 @@ class Ssh(Worker):
         if last:
             self._agent.before_news(self._agent)
             self._agent.told = max(self._agent.told, self.world.now)
+        if self._code is not None:
+            data = self._take_code(data)
         self._agent_ends[0].pipe.put(data)
+
+    def _take_code(self, data: bytes) -> bytes:
+        """Wait for the agent's code as `bireme.agent.stub` does, then begin the agent; return what follows the code."""
+        assert self._code is not None and self._agent is not None
+        self._code += data
+        length = HEAD.size + HEAD.unpack_from(self._code)[1] if len(self._code) >= HEAD.size else HEAD.size
+        if len(self._code) < length:
+            return b""
+        rest, self._code = self._code[length:], None
+        self.node.host.after(self.world.random.uniform(0.001, 0.02), self._agent.begin)
+        return rest
 
     def _to_agent(self, call: Callable[[], None]) -> None:
         """Do something with the pipes of the agent, once it was started."""
@@ -236,6 +256,7 @@ class Ssh(Worker):
         self._agent, self._agent_ends = process, [End(incoming, reads=False), End(outgoing, reads=True)]
         outgoing.on_ready = self._pump_back
         process.start(*(process.add(end) for end in ends))
+        outgoing.put(greeting(python_tag()))
         for call in self._pending:
             call()
         self._pending.clear()
@@ -262,6 +283,8 @@ class Ssh(Worker):
     def _hang_up(self) -> None:
         """On the node: sshd has seen the end of the connection."""
         self._hung_up = True
+        if self._code is not None and self._agent is not None:
+            self._agent.die()
         for end in self._agent_ends:
             end.close()
 
@@ -364,6 +387,7 @@ class AgentProcess(SimulatedProcess):
         before_news: called before another one does.
     """
 
+    remote: RemoteAgent | None = None
     before_news: Callable[[AgentProcess], None] = staticmethod(lambda _: None)
 
     def __init__(self, node: Node) -> None:
@@ -383,15 +407,20 @@ class AgentProcess(SimulatedProcess):
 
     def start(self, read_fd: int, write_fd: int) -> None:
         self.world.note(f"{self.name} starts")
-        self.remote = RemoteAgent(AgentMachine(self), read_fd, write_fd, {"HOME": "/"})
+        self._channel = read_fd, write_fd
+
+    def begin(self) -> None:
+        """Its code has arrived."""
+        if not self.alive:
+            return
+        self.remote = RemoteAgent(AgentMachine(self), *self._channel, {"HOME": "/"})
         assert self.loop is not None
         self.loop.begin()
         self.turn()
 
     def turn(self) -> None:
         loop = self.loop
-        assert loop is not None
-        if not self.runs:
+        if loop is None or not self.runs:
             return
         wait = loop.turn()
         self.spend(1e-5)
@@ -404,6 +433,7 @@ class AgentProcess(SimulatedProcess):
             if left:
                 raise Violation(f"{self.name} exits before {len(left)} of its ranks: they are not asked to end")
             self.exit_code = 0
+            assert self.remote is not None
             self.remote.close()
             self.do(self.exit)
             return
@@ -452,7 +482,6 @@ class SimulatedPreflight:
         node = process.node
         self.found: dict[str, Any] = {
             "hostname": node.name,
-            "version": bireme.__version__,
             "python": "3.11.0",
             "addresses": (node.name,),
             "interpreter": "/usr/bin/python3",

@@ -279,7 +279,7 @@ class Run:
             if agent is None or not agent.runs:
                 continue
             remote = agent.remote
-            if remote._cut or remote._state == "new" or remote.suspended:  # type: ignore[attr-defined]
+            if remote is None or remote._cut or remote._state == "new" or remote.suspended:  # type: ignore[attr-defined]
                 continue
             awake, halts = agent.awake(agent.told, self.world.now), agent.halts(agent.told, self.world.now)
             if awake > self.heartbeat * (1 + (1 + halts) / 16) + _SLACK:
@@ -386,7 +386,9 @@ class ObservedAgent(remote.RemoteAgent):
 
 def _hears(process: AgentProcess) -> None:
     agent = process.remote
-    if Run.current is not None and process.alive and agent._watchdog is not None and not (agent._cut or agent._over):
+    if Run.current is None or agent is None or not process.alive or agent._watchdog is None:
+        return
+    if not (agent._cut or agent._over):
         Run.current.hears(process)
 
 

@@ -1,4 +1,4 @@
-"""``python -m bireme.agent``: an agent started by a launcher, the shim of a native rank, or a node started by hand."""
+"""``python -m bireme.agent``: one node of a job, started by hand. The agents of a runner begin with `stub` instead."""
 
 # Nothing is imported here: `command` must first handle Ctrl+C, and protect the module search path.
 TYPE_CHECKING = False
@@ -14,31 +14,9 @@ def command() -> "NoReturn":
     from bireme.isolated import protect_path
 
     protect_path()
-    import os
-    import sys
+    from bireme.cli import agent
 
-    if sys.argv[1:2] == ["--channel"]:
-        from bireme.agent import remote
-
-        os._exit(remote.over_stdio(os.environ))
-    elif sys.argv[1:2] == ["--dial"]:
-        from bireme.agent import remote
-
-        os._exit(remote.over_dial(sys.argv[2:], os.environ))
-    elif sys.argv[1:2] == ["--native"]:
-        from bireme.agent import native_rank
-        from bireme.errors import BiremeError
-
-        try:
-            os._exit(native_rank.main(sys.argv[2:], os.environ))
-        except BiremeError as error:
-            sys.stderr.write(f"bireme: {error}\n")
-            sys.stderr.flush()
-            os._exit(error.code)
-    else:
-        from bireme.cli import agent
-
-        agent.command()
+    agent.command()
 
 
 if __name__ == "__main__":

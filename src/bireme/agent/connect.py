@@ -9,8 +9,7 @@ import time
 
 from bireme.control.handshake import Agent
 from bireme.errors import UnfitError
-from bireme.resources.locality import own_addresses
-from bireme.value import Value
+from bireme.resources.own_addresses import own_addresses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,20 +29,6 @@ _PAUSE = 0.4
 _RANK_VARIABLES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
 
 
-class Connection(Value):
-    """A connection to the runner.
-
-    Attributes:
-        fd: the descriptor of the socket.
-        transport: protects the channel.
-        early: bytes of the channel that were received already, decoded.
-    """
-
-    fd: int
-    transport: Transport
-    early: bytes
-
-
 def close_what_leaked(environ: Mapping[str, str]) -> None:
     """Close descriptors that hydra leaks into its children, which would keep ``mpiexec`` from ending.
 
@@ -59,7 +44,7 @@ def close_what_leaked(environ: Mapping[str, str]) -> None:
 
 def connect(
     addresses: list[str], port: int, variable: str, environ: MutableMapping[str, str], name: str = ""
-) -> Connection:
+) -> tuple[int, Transport, bytes]:
     """Connect to the first of the runner's addresses at which the runner proves itself.
 
     Args:
@@ -68,6 +53,9 @@ def connect(
         variable: the variable in ``environ`` that holds the token; it is removed.
         environ: this process's environment.
         name: this node's name in the pool; "": the launcher could not pass it.
+
+    Returns:
+        The socket's descriptor; what protects the channel; and bytes of it that were received already, decoded.
 
     Raises:
         UnfitError: there is no token, or the runner cannot be reached.
@@ -101,7 +89,7 @@ def connect(
             try:
                 if _prove(connection, handshake):
                     connection.settimeout(None)
-                    return Connection(connection.detach(), handshake.transport, handshake.early)
+                    return connection.detach(), handshake.transport, handshake.early
                 why[address] = "what answers is not the runner of this job"
                 left.remove(address)
             except OSError as error:

@@ -11,6 +11,7 @@ import os
 import sys
 
 from bireme.errors import BadInputError
+from bireme.isolated import keep_the_locale
 from bireme.planning.environment import native_environment
 
 TYPE_CHECKING = False
@@ -25,6 +26,17 @@ _VARIABLES = (
     ("PMIX_RANK", "SLURM_LOCALID"),
     ("SLURM_PROCID", "SLURM_LOCALID"),
 )
+
+
+def command(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
+    """As :func:`main`, but its errors are shown."""
+    keep_the_locale()
+    try:
+        return main(arguments, environ)
+    except BadInputError as error:
+        sys.stderr.write(f"bireme: {error}\n")
+        sys.stderr.flush()
+        return error.code
 
 
 def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 
-import bireme
 from bireme.agent.facts import node_facts, short_hostname
 from bireme.control.messages import Hello
 from bireme.errors import BiremeError
 from bireme.logs.rankfiles import prepare
 from bireme.process import activation
-from bireme.resources import allocation, devices, locality, program, rendezvous_port
+from bireme.resources import allocation, devices, own_addresses, program, rendezvous_port
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,9 +41,7 @@ class NodePreflight:
         self.problems: list[str] = []
         self.found: dict[str, Any] = {
             "hostname": short_hostname(),
-            "version": bireme.__version__,
-            "python": sys.version.split()[0],
-            "addresses": tuple(locality.own_addresses()),
+            "addresses": tuple(own_addresses.own_addresses()),
         }
 
     def examine(self, cwd: str, slots: Sequence[str] | None, tasks: int) -> None:
@@ -78,7 +74,8 @@ class NodePreflight:
                 prepare(spec.rank_log_dir)
         except BiremeError as error:
             self.problems.append(str(error))
-        self.found.update(interpreter=self.interpreter, local_rank_flag=flag)
+        version = activation.version_of(self.interpreter)
+        self.found.update(interpreter=self.interpreter, python=version, local_rank_flag=flag)
 
     def _devices(self, slots: Sequence[str] | None, tasks: int) -> None:
         spec = self._spec

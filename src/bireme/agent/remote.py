@@ -29,7 +29,6 @@ from bireme.control.messages import (
     Pong,
     Probe,
     Probed,
-    ProtocolError,
     Release,
     Rested,
     Resume,
@@ -44,7 +43,8 @@ from bireme.control.messages import (
     Urge,
 )
 from bireme.control.silence import LOOKS, Silence
-from bireme.errors import BiremeError
+from bireme.errors import BiremeError, ProtocolError
+from bireme.isolated import keep_the_locale
 from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 from bireme.planning.environment import ELASTIC_MARK, elastic_mark
@@ -53,7 +53,7 @@ from bireme.resources import extension_locks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, MutableMapping, Sequence
+    from collections.abc import Callable, Mapping
     from typing import Any, Literal, TypeAlias
 
     from bireme.agent.tree_taker import TreeTaker
@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 
     State: TypeAlias = Literal["new", "asked", "started"]
 
+_FIRST_WAIT = 60.0
+"""Seconds of silence after which a runner is lost that has not yet said what it regards as silence."""
 _SIGNALS = (*STOP_SIGNALS, *RELAYED_SIGNALS)
 _ALWAYS = frozenset({Ping, Release, Urge, SignalRanks, Suspend, Resume})
 MAY_HEAR: Mapping[State, frozenset[type[Message | Piece]]] = {
@@ -76,32 +78,18 @@ MAY_HEAR: Mapping[State, frozenset[type[Message | Piece]]] = {
 """What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started."""
 
 
-def over_stdio(environ: Mapping[str, str]) -> int:
-    """Serve a runner over stdin and stdout, which nothing else uses from now on."""
-    read_fd, write_fd = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(2, 1)
-    os.close(null)
-    return _serve(RemoteAgent(Machine(), read_fd, write_fd, environ))
+def serve(read_fd: int, write_fd: int, environ: Mapping[str, str], transport: Transport, early: bytes) -> int:
+    """Serve the runner until it releases the agent; return 0, as exit codes of ranks are sent over the channel.
 
-
-def over_dial(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """Connect to the runner that the arguments ``ADDRESSES PORT VARIABLE [NAME]`` describe, and serve it."""
-    from bireme.agent.connect import close_what_leaked, connect
-
-    close_what_leaked(environ)
-    addresses, port, variable, *name = arguments
-    try:
-        made = connect(addresses.split(","), int(port), variable, environ, "".join(name))
-    except BiremeError as error:
-        sys.stderr.write(f"bireme: {error}\n")
-        return error.code
-    return _serve(RemoteAgent(Machine(), made.fd, made.fd, environ, made.transport, made.early))
-
-
-def _serve(agent: RemoteAgent) -> int:
-    """Serve the runner until it releases the agent; return 0, as exit codes of ranks are sent over the channel."""
+    Args:
+        read_fd: the channel's descriptor to read from.
+        write_fd: the one to write to.
+        environ: this process's environment.
+        transport: protects the channel.
+        early: bytes of the channel that were received already, decoded.
+    """
+    keep_the_locale()
+    agent = RemoteAgent(Machine(), read_fd, write_fd, environ, transport, early)
     try:
         agent.run()
     finally:
@@ -140,8 +128,6 @@ class RemoteAgent:
             on_frame=self._on_frame,
             on_end=lambda _: self._cut_off(),
             on_violation=self._on_violation,
-            greet=True,
-            greeted=True,
             transport=transport,
             early=early,
         )
@@ -171,9 +157,10 @@ class RemoteAgent:
         self._tree: TreeTaker | None = None
         self._over = self._cut = False
         self._window = 0
-        self._heartbeat = 0.0
+        self._heartbeat = _FIRST_WAIT
         self._silence = Silence(self._loop.now())
         self._watchdog: Timer | None = None
+        self._watch_runner()
 
     def run(self) -> None:
         """Run until the runner releases the agent, or is lost and all ranks have ended."""

@@ -11,9 +11,8 @@ import os
 from collections import deque
 
 from bireme.agent.tree_store import NEWEST, HeldTree, NewTree, TreeStore, write_all
-from bireme.control.messages import ProtocolError
 from bireme.control.ship_messages import Need, Shipped, Taken
-from bireme.errors import BiremeError
+from bireme.errors import BiremeError, ProtocolError
 from bireme.resources import manifest
 from bireme.resources.source_tree import cache_folder
 

@@ -144,18 +144,18 @@ class Backend:
         """
         raise NotImplementedError
 
-    def refuse(self, plan: LaunchPlan, *, users: bool = False, ipv6: bool = True) -> None:
-        """Refuse a plan with hosts that a launcher without support for ports per host cannot reach.
+    def refuse(self, hosts: Iterable[HostLaunch], *, users: bool = False, ipv6: bool = True) -> None:
+        """Refuse hosts that a launcher without support for ports per host cannot reach.
 
         Args:
-            plan: the launch plan.
+            hosts: the hosts of the launch plan.
             users: also refuse hosts with a user of their own.
             ipv6: also refuse IPv6 addresses.
 
         Raises:
             BadInputError: the launcher cannot reach a host.
         """
-        for host in plan.hosts:
+        for host in hosts:
             if host.port is not None or (ipv6 and ":" in host.name) or (users and host.user):
                 what = "a port for each host" if host.port is not None else "IPv6 addresses"
                 what = "another user" if users and host.user else what

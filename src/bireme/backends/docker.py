@@ -21,7 +21,7 @@ class Docker(SessionBackend):
         Raises:
             BadInputError: the host has a port, or is an IPv6 address.
         """
-        self.refuse(plan)
+        self.refuse((host,))
         user = ("--user", host.user) if host.user else ()
         return (plan.program or self.NAME, "exec", "-i", *user, *plan.extra, host.name, *plan.agent)
 

@@ -27,14 +27,11 @@ class Exec(SessionBackend):
     PROGRAMS = ()
     ADVICE = (
         (
-            r"\bexec \S*python\S* [^\n]*(no such file|not found)",
-            "what was run is not a shell: write {argv} instead of {command}",
+            r"bireme\.agent --channel.*(no such file|not found|name too long)",
+            "no shell reads the command there: write {argv} instead of {command}",
         ),
-        (
-            r"syntax ?error|unexpected eof",
-            "if a shell reads the words there, write {command} in place of {argv}",
-        ),
-        (r"^$", "it has printed nothing: does it pass on stdin and stdout? (docker exec needs -i)"),
+        (r"syntax ?error", "if a shell reads the command there, write {command} instead of {argv}"),
+        (r"^$", "it has printed nothing: does it pass stdin and stdout on? (docker exec needs -i)"),
     )
 
     def command(self, plan: LaunchPlan, host: HostLaunch) -> tuple[str, ...]:
@@ -44,7 +41,7 @@ class Exec(SessionBackend):
             BadInputError: a placeholder is missing, unknown, or not in its place; or the host has a port.
         """
         first, *words = template(plan.extra)
-        self.refuse(plan, ipv6=False)
+        self.refuse((host,), ipv6=False)
         line = [plan.program or first]
         for word in words:
             if word == "{argv}":

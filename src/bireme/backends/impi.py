@@ -49,7 +49,7 @@ class IntelMpi(Backend):
         Raises:
             BadInputError: a host has its own port, or is an IPv6 address.
         """
-        self.refuse(plan)
+        self.refuse(plan.hosts)
         # Each host once per rank: Intel's hydra ignores the number in node1:2.
         hosts = ",".join(host.target for host, count in zip(plan.hosts, ranks, strict=True) for _ in range(count))
         return (*_head(plan, {}), "-hosts", hosts, "-ppn", "1", *plan.extra, "-n", str(sum(ranks)), *plan.agent)
@@ -60,7 +60,7 @@ class IntelMpi(Backend):
         Raises:
             BadInputError: a host has its own port, or is an IPv6 address: hydra's list of hosts supports neither.
         """
-        self.refuse(plan)
+        self.refuse(plan.hosts)
         hosts = ",".join(host.target for host in plan.hosts)
         # Global options come first: hydra applies those after -n to one executable only.
         # We set the number of processes per node, not the scheduler.

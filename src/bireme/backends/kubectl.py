@@ -35,7 +35,7 @@ class Kubectl(SessionBackend):
         Raises:
             BadInputError: the host has a user or a port, or is an IPv6 address.
         """
-        self.refuse(plan, users=True)
+        self.refuse((host,), users=True)
         return (plan.program or self.NAME, "exec", "-i", *plan.extra, host.name, "--", *plan.agent)
 
     def find_hosts(self, labels: str, extra: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, ...]:

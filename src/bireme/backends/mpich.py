@@ -38,7 +38,7 @@ class Mpich(Backend):
         Raises:
             BadInputError: a host has its own port, or is an IPv6 address.
         """
-        self.refuse(plan)
+        self.refuse(plan.hosts)
         hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
         # No -genvlist: hydra 4.0 loses variables of a longer list. Without it, hydra exports its whole environment.
         return (*_head(plan, {}), "-hosts", hosts, *plan.extra, "-n", str(sum(ranks)), *plan.agent)
@@ -49,7 +49,7 @@ class Mpich(Backend):
         Raises:
             BadInputError: a host has its own port, or is an IPv6 address.
         """
-        self.refuse(plan)
+        self.refuse(plan.hosts)
         hosts = ",".join(host.target for host in plan.hosts)
         # Global options come first: hydra ignores them after -n.
         # Agents change the directory themselves and report a missing one; hydra would only fail.

@@ -80,7 +80,7 @@ class Mvapich(Backend):
         return (("env", *unset, *_head(plan, len(hosts)), *hosts, *plan.agent),)
 
     def _hosts(self, plan: LaunchPlan) -> tuple[str, ...]:
-        self.refuse(plan)
+        self.refuse(plan.hosts)
         if plan.ssh_port:
             hint = "add a Port line to ~/.ssh/config, or use --launcher ssh"
             raise BadInputError("mpirun_rsh has no option for the port of sshd", hint=hint, where="--launcher")

@@ -26,7 +26,7 @@ class OpenMpi(Backend):
             ranks: the number of ranks of each host.
             names: the names of the exported variables.
         """
-        self.refuse(plan)
+        self.refuse(plan.hosts)
         hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
         exported = tuple(word for name in names for word in ("-x", name))
         root = ("--allow-run-as-root",) if plan.root else ()
@@ -35,7 +35,7 @@ class OpenMpi(Backend):
 
     def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
         """Start the agents by one ``mpirun``, without binding: all ranks of a node would share the agent's core."""
-        self.refuse(plan)
+        self.refuse(plan.hosts)
         hosts = ",".join(f"{host.target}:1" for host in plan.hosts)
         return (
             (

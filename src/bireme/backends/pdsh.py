@@ -29,7 +29,7 @@ class Pdsh(Backend):
         Raises:
             BadInputError: a host has its own port, or is an IPv6 address: pdsh supports neither.
         """
-        self.refuse(plan)
+        self.refuse(plan.hosts)
         port = ("-p", str(plan.ssh_port)) if plan.ssh_port else ()
         ssh_words = (*ssh.options(plan), *port, "-o", f"SendEnv={self.TOKEN_VARIABLE}")
         appended = " ".join((environ.get("PDSH_SSH_ARGS_APPEND", ""), shlex.join(ssh_words))).strip()

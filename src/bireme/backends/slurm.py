@@ -59,7 +59,7 @@ class Slurm(Backend):
             BadInputError: the nodes have different numbers of ranks. ``--distribution=arbitrary`` would allow that, but
                 under Slurm 22.05 MPICH then hangs in ``MPI_Finalize``.
         """
-        self.refuse(plan, users=True)
+        self.refuse(plan.hosts, users=True)
         if len(set(ranks)) > 1:
             what = "srun starts the same number of ranks on every node"
             raise BadInputError(what, hint="use --num_gpus N or filters to make them equal", where="--native_ranks")
@@ -75,7 +75,7 @@ class Slurm(Backend):
         "exactly the CPUs of its tasks", and a task of one CPU is pinned to it whatever ``--cpu-bind`` says. Without
         it, a step has all resources of the allocation.
         """
-        self.refuse(plan, users=True)
+        self.refuse(plan.hosts, users=True)
         where = _where(plan.hosts)
         step = _step(plan, plan.hosts)
         if "SLURM_JOB_ID" in environ:
@@ -88,7 +88,7 @@ class Slurm(Backend):
         Raises:
             BadInputError: this process does not run in an allocation.
         """
-        self.refuse(plan, users=True)
+        self.refuse(plan.hosts, users=True)
         if "SLURM_JOB_ID" not in environ:
             hint = "use salloc --no-kill --nodes=N bireme run …, or the same with sbatch"
             raise BadInputError(

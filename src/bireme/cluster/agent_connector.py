@@ -1,12 +1,15 @@
-"""Connects agents to their crew: opens a channel to each, and sends it the job with the variables that it may see."""
+"""Connects agents to their crew: opens a channel to each, and sends it its code and the job with its variables."""
 
 from __future__ import annotations
 
 import os
+import sys
 
+from bireme.cluster import agent_code
 from bireme.cluster.agent_handle import allocation_of, find_agent
 from bireme.control.channel import Channel
-from bireme.control.frames import MAX_FROM_AGENT
+from bireme.control.frames import MAX_FROM_AGENT, encode_code
+from bireme.control.greeting import python_tag
 from bireme.control.messages import FROM_AGENT, Ask, TreeOffer
 from bireme.planning.masking import is_secret
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from bireme.cluster.cluster_job import ClusterJob
     from bireme.control.messages import Message, Output, Piece
     from bireme.control.transport import Transport
+    from bireme.job import JobSpec
 
 
 class AgentConnector:
@@ -63,6 +67,7 @@ class AgentConnector:
             self._attach(agent, read_fd, write_fd)
         if self._listener is not None:
             self._listener.listen(self._session.loop, self._connected)
+        self._session.loop.after(0, _pack)
 
     def stop(self) -> None:
         """Accept no more connections."""
@@ -71,27 +76,33 @@ class AgentConnector:
             self._listener = None
 
     def _attach(self, agent: AgentHandle, read_fd: int, write_fd: int, transport: Transport | None = None) -> None:
-        agent.channel = Channel(
+        agent.channel = channel = Channel(
             self._session.loop,
             read_fd,
             write_fd,
             self._vocabulary(),
             on_frame=lambda frame: self._on_frame(agent, frame),
             on_end=lambda reason: self._on_end(agent, reason),
+            on_greeting=lambda tag: self._greeted(agent, channel, tag),
             transport=transport,
             on_violation=lambda what: self._on_violation(agent, what),
             longest=MAX_FROM_AGENT,
         )
-        agent.send(
+
+    def _greeted(self, agent: AgentHandle, channel: Channel, tag: str) -> None:
+        """An agent was started: send its code, and what it is to examine."""
+        channel.send_raw(encode_code(agent_code.pack(tag)))
+        spec = self._cluster_job.spec
+        channel.send(
             Ask(
-                spec=self._cluster_job.spec,
+                spec=spec.replace(python=_ranks_python(spec, agent.name)),
                 cwd=os.getcwd(),
-                heartbeat=self._cluster_job.spec.heartbeat,
-                first=agent.index == 0 or self._cluster_job.spec.elastic,
+                heartbeat=spec.heartbeat,
+                first=agent.index == 0 or spec.elastic,
                 name=agent.name,
                 slots=agent.slots,
                 tasks=agent.host.tasks,
-                exports=self._exports(agent, agent.channel.readable),
+                exports=self._exports(agent, channel.readable),
                 unset=self._cluster_job.launch.backend.rank_variables,
                 tree=self._offer(agent),
             )
@@ -137,3 +148,15 @@ class AgentConnector:
         else:
             self.allocation = allocation_of(who)
             self._attach(agent, fd, fd, transport)
+
+
+def _ranks_python(spec: JobSpec, host: str) -> str | None:
+    """The Python of the ranks on a node; ``None``: the one that ``--venv_script`` selects there."""
+    if spec.python is not None:
+        return spec.python.replace("{host}", host)
+    return sys.executable if spec.venv_script is None else None
+
+
+def _pack() -> None:
+    """Pack the agent's code while the launcher connects; most agents run on a Python like ours."""
+    agent_code.pack(python_tag())

@@ -11,8 +11,9 @@ from bireme.cluster.bootstrap import AT_ONCE, Bootstrap, complaint
 from bireme.cluster.fault_attribution import attribute_losses
 from bireme.cluster.heartbeat import Heartbeat
 from bireme.cluster.launcher_process import LauncherProcess
-from bireme.control.messages import Hello, Pong, ProtocolError, Release, Resume, Say, Signalled, Suspend, Unfit
+from bireme.control.messages import Hello, Pong, Release, Resume, Say, Signalled, Suspend, Unfit
 from bireme.control.silence import BEATS
+from bireme.errors import ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

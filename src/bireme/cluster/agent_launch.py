@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from bireme import isolated
 from bireme.backends import base
+from bireme.cluster import agent_code
 from bireme.cluster.agent_listener import AgentListener
 from bireme.job import BY_LABELS
 from bireme.planning.exports import exports
@@ -75,7 +75,8 @@ def what_travels(spec: JobSpec, environ: Mapping[str, str]) -> Exports:
     Raises:
         BadInputError: a file that names additional variables cannot be read.
     """
-    return exports(environ, spec.exports, os.path.expanduser("~"), os.getcwd())
+    home, cwd = os.path.expanduser("~"), os.getcwd()
+    return exports(environ, spec.exports, home, cwd, same_files=not spec.in_containers)
 
 
 def prepare(
@@ -107,8 +108,7 @@ def prepare(
     listener = AgentListener(backend.TOKEN_VARIABLE, environ, only_here=only_here) if connects else None
     # The token goes first: hydra of MPICH 4.0 ignores the last variable of its environment.
     launcher_environ = {**(listener.environment() if listener is not None else {}), **environ}
-    arguments = ("--channel",) if listener is None else listener.arguments()
-    agent = isolated.command("bireme.agent", *arguments)
+    agent = _agent(spec, backend, listener.arguments() if listener is not None else ())
     plan = _plan(spec, hosts, agent, executable=executable, connect_timeout=connect_timeout)
     return AgentLaunch(
         backend=backend,
@@ -134,16 +134,21 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
     """
     here = _here(spec, nodes)
     backend = base.load(launcher)
-    arguments: tuple[str, ...] = ("--channel",)
-    if backend.CHANNEL == "dial":
-        arguments = ("--dial", "<our addresses>", "<a free port>", backend.TOKEN_VARIABLE)
-    agent = isolated.command("bireme.agent", *arguments)
+    connects = backend.CHANNEL == "dial"
+    place = ("<our addresses>", "<a free port>", backend.TOKEN_VARIABLE) if connects else ()
+    agent = _agent(spec, backend, place, short=True)
 
     def part(first: int, end: int) -> tuple[tuple[str, ...], ...]:
         return _commands(spec, backend, _plan(spec, _launches(nodes.entries[first:end], here), agent), environ)
 
     number = len(nodes.entries)
     return LauncherCommands(number, part) if _is_one_by_one(spec, backend) else LauncherCommands.of(part(0, number))
+
+
+def _agent(spec: JobSpec, backend: Backend, place: tuple[str, ...], *, short: bool = False) -> tuple[str, ...]:
+    """The agent's command line; ``place``: where it finds the runner, if it connects to it."""
+    kind: agent_code.Kind = "dial" if backend.CHANNEL == "dial" else "channel"
+    return agent_code.command(kind, *place, node_python=spec.node_python, short=short)
 
 
 def _is_one_by_one(spec: JobSpec, backend: Backend) -> bool:

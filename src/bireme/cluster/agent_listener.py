@@ -18,16 +18,17 @@ import time
 from functools import partial
 
 from bireme.cluster.certificate import CertificateMaker
-from bireme.control.handshake import MOST_BYTES, Runner
+from bireme.control.handshake import MOST_BYTES
+from bireme.control.runner_handshake import Runner
 from bireme.errors import UnfitError
-from bireme.resources.locality import own_addresses
+from bireme.resources.own_addresses import own_addresses
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from bireme.control.handshake import Security
+    from bireme.control.runner_handshake import Security
     from bireme.control.transport import Transport
     from bireme.loop import Loop, Timer
 
@@ -88,9 +89,9 @@ class AgentListener:
         return {self._variable: self._token}
 
     def arguments(self) -> tuple[str, ...]:
-        """The agent's command-line arguments: where to connect, and the *name* of the token's variable."""
+        """The agent's arguments: where to connect, and the *name* of the token's variable."""
         places = [listening.getsockname() for listening in self._sockets]
-        return "--dial", ",".join(place[0] for place in places), str(places[0][1]), self._variable
+        return ",".join(place[0] for place in places), str(places[0][1]), self._variable
 
     def listen(self, loop: Loop, on_agent: OnAgent) -> None:
         """Accept agents from now on.

@@ -31,13 +31,13 @@ from bireme.control.messages import (
     Over,
     Pong,
     Probed,
-    ProtocolError,
     Rested,
     Say,
     Signalled,
     Unfit,
     Up,
 )
+from bireme.errors import ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from functools import partial
 
-import bireme
 from bireme.control.silence import BEATS, Silence
 from bireme.errors import BadInputError
 
@@ -32,8 +31,11 @@ _TICK = 0.001
 _UNANSWERED = ("waiting", "connecting", "shipping")
 _WORDS_WAIT = 1.0
 """Seconds to wait for more lines of a launcher process about a node that it could not reach."""
+_SHOWN = 150
+"""Characters shown of each end of a long line."""
 _ADVICE = {
     "account is currently not available": "that user's login shell runs no commands: name another user, as USER@NODE",
+    r"python[^\n]*: (command )?not found|python[^\n]*no such file": "name a Python that is there with --node_python",
 }
 """What to do about messages of launchers and login shells (this one: nologin) that do not say so themselves."""
 
@@ -113,8 +115,6 @@ class Bootstrap:
             hello = hello.replace(hostname=member.name)
         member.hello = hello
         problems = list(hello.problems)
-        if hello.version != bireme.__version__:
-            problems.append(f"Bireme {hello.version} is installed there, {bireme.__version__} here")
         kind = self._cluster_job.accelerator
         if kind and hello.accelerator not in ("", kind):  # its driver may not be loaded yet
             problems.append(f"the job runs on {kind}, but the node now has {hello.accelerator}")
@@ -168,9 +168,13 @@ class Bootstrap:
         noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
-        lines = [line.removeprefix(f"{member.name}: ") for line in (*said, *noise) if line.strip(" -=")]
+        lines = [
+            line.removeprefix(f"{member.name}: ").removeprefix("bireme: ")
+            for line in (*said, *noise)
+            if line.strip(" -=")
+        ]
         if lines:
-            return [*lines[-8:], *advice(lines, backend)]
+            return [*map(_shortened, lines[-8:]), *advice(lines, backend)]
         silent_shell = backend.NAME == "ssh" and code not in (0, 255)  # 255: ssh itself has failed
         return [
             f"{backend.NAME} ended with exit code {code}",
@@ -207,8 +211,13 @@ def complaint(bad: Sequence[AgentHandle], total: int) -> str:
     return "\n".join(lines)
 
 
+def _shortened(line: str) -> str:
+    """A line without its middle if it is long: some programs print the whole command that they could not start."""
+    return line if len(line) <= 2 * _SHOWN else f"{line[:_SHOWN]} … {line[-_SHOWN:]}"
+
+
 def advice(lines: Iterable[str], backend: Backend) -> list[str]:
     """What to do about the printed lines; nothing if they are not known, or say so themselves."""
     text = "\n".join(lines).lower()
-    found = [what for sign, what in _ADVICE.items() if sign in text]
-    return found + [what for pattern, what in backend.ADVICE if re.search(pattern, text)]
+    known = (*_ADVICE.items(), *backend.ADVICE)
+    return [what for pattern, what in known if re.search(pattern, text)]

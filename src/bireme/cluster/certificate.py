@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from subprocess import DEVNULL, PIPE, Popen, SubprocessError
 
-from bireme.control.handshake import Security
+from bireme.control.runner_handshake import Security
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 
-from bireme import isolated
 from bireme.agent import session
 from bireme.agent.crew import LocalCrew
 from bireme.agent.facts import temporary_directory
 from bireme.backends import base
-from bireme.cluster import agent_launch
+from bireme.cluster import agent_code, agent_launch
 from bireme.errors import BadInputError
 from bireme.job import DEFAULT_PORT
 from bireme.planning.rank_command import worker_argv
@@ -137,4 +136,4 @@ def rank_command(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tupl
         "port": spec.master_port or DEFAULT_PORT,
         "place": argv.index(f"{flag}={{local_rank}}") if flag else -1,
     }
-    return isolated.command("bireme.agent", "--native", json.dumps(plan, separators=(",", ":")), *argv)
+    return agent_code.command("native", json.dumps(plan, separators=(",", ":")), *argv, node_python=spec.node_python)

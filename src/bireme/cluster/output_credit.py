@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bireme.control.messages import Credit, ProtocolError
+from bireme.control.messages import Credit
+from bireme.errors import ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

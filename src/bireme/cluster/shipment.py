@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bireme.control.frames import PIECE_HEAD, put_piece_head
-from bireme.control.messages import ProtocolError
 from bireme.control.ship_messages import WINDOW
+from bireme.errors import ProtocolError
 from bireme.resources.source_tree import ChangedError, Contents, as_text
 
 TYPE_CHECKING = False

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from bireme.control.frames import GREETING, MAX_FRAME, Decoder, NotOursError, encode_message
-from bireme.control.messages import ProtocolError
+from bireme.control.frames import MAX_FRAME, Decoder, encode_message
 from bireme.control.transport import Transport
+from bireme.errors import ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,10 +28,9 @@ class Channel:
         write_fd: the descriptor to write to, likewise; for a socket the same as ``read_fd``.
         vocabulary: the messages that are accepted, by name.
         on_frame: called with each frame.
-        on_end: called once with the reason when the other side is gone or is not Bireme.
+        on_end: called once with the reason when the other side is gone.
         on_violation: called once instead, with what it did, when the other side breaks the protocol.
-        greet: whether to send the greeting first (the agent does).
-        greeted: whether to expect no greeting.
+        on_greeting: called with the tag of the agent's Python in its greeting; ``None``: there comes none.
         transport: protects what is sent; ``None``: the descriptors are protected already.
         longest: the longest frame that is accepted, in bytes.
         early: bytes of the channel that were received already, decoded.
@@ -50,8 +49,7 @@ class Channel:
         on_frame: Callable[[Message | Output | Piece], None],
         on_end: Callable[[str], None],
         on_violation: Callable[[str], None],
-        greet: bool = False,
-        greeted: bool = False,
+        on_greeting: Callable[[str], None] | None = None,
         transport: Transport | None = None,
         early: bytes = b"",
         longest: int = MAX_FRAME,
@@ -59,7 +57,8 @@ class Channel:
         self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
         self._transport = transport if transport is not None else Transport()
         self._on_frame, self._on_end, self._on_violation = on_frame, on_end, on_violation
-        self._decoder = Decoder(vocabulary, greeted=greeted, longest=longest)
+        self._on_greeting = on_greeting
+        self._decoder = Decoder(vocabulary, greeted=on_greeting is None, longest=longest)
         self._waiting: deque[bytes | memoryview] = deque()
         self._more: Callable[[], bytes | memoryview] | None = None
         self._size = 0
@@ -67,8 +66,6 @@ class Channel:
         for fd in (read_fd, write_fd):
             loop.set_blocking(fd, False)
         loop.watch(read_fd, self._readable)
-        if greet:
-            self.send_raw(GREETING)
         if early:
             loop.after(0, lambda: self._take(early))
 
@@ -93,8 +90,8 @@ class Channel:
         return not self.open or self._loop.hung_up(self._read_fd)
 
     def send(self, message: Message) -> None:
-        """Send a message; does nothing on a channel that has ended."""
-        if self.open:
+        """Send a message; does nothing on a channel that has ended, or on which a greeting is still expected."""
+        if self.open and self._on_greeting is None:
             self.send_raw(encode_message(message))
 
     def send_raw(self, data: bytes | memoryview) -> None:
@@ -192,8 +189,9 @@ class Channel:
             for frame in self._decoder.feed(data):
                 if self.open:
                     self._on_frame(frame)
-        except NotOursError as error:
-            self._end(str(error))
+            if self._on_greeting is not None and self._decoder.tag:
+                greeted, self._on_greeting = self._on_greeting, None
+                greeted(self._decoder.tag)
         except ProtocolError as error:
             if self.open:
                 self.close()

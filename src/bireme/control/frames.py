@@ -1,15 +1,17 @@
 """Frames: encodes and decodes the messages between runner and agent as bytes. Pure.
 
-A channel begins with a line that no shell start-up file prints (:data:`GREETING`); whatever comes before it is noise.
-Then frames follow: a kind (one byte), the length of the rest (four bytes, big-endian), and the rest. Messages are JSON,
-output and trees are raw bytes.
+A channel begins with the agent's greeting (:mod:`bireme.control.greeting`); whatever comes before it is noise. Then
+frames follow: a kind (one byte), the length of the rest (four bytes, big-endian), and the rest. Messages are JSON,
+output, trees and the agent's code are raw bytes.
 """
 
 from __future__ import annotations
 
 import struct
 
-from bireme.control.messages import Output, Piece, ProtocolError, from_json, to_json
+from bireme.control.greeting import CODE, END, HEAD, LONGEST_TAG, STEM
+from bireme.control.messages import Output, Piece, from_json, to_json
+from bireme.errors import ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,33 +19,19 @@ if TYPE_CHECKING:
 
     from bireme.control.messages import Message
 
-VERSION = 4
-"""The version of this protocol, which must be equal on both sides. It changes whenever a message does."""
-
-GREETING = b"\n\x01bireme-channel %d\x01\n" % VERSION
-_GREETING_STEM = GREETING[: GREETING.index(b" ") + 1]
-
 MAX_FRAME = 64 * 1024 * 1024
 """Bytes of the longest frame; a longer one can only be noise."""
 
 MAX_FROM_AGENT = 16 * 1024 * 1024
 """The same from an agent. What is the longest that it has to say, a rank's error file, is a quarter less as JSON."""
 
-_LONGEST_VERSION = 20
-"""Digits of a version in a greeting."""
-
-_HEAD = struct.Struct("!cI")
 _OUTPUT = struct.Struct("!IB")
-
-
-class NotOursError(ProtocolError):
-    """The other side is not an agent, or has another version."""
 
 
 def encode_message(message: Message) -> bytes:
     """Encode a message as a frame."""
     text = to_json(message)
-    return _HEAD.pack(b"J", len(text)) + text
+    return HEAD.pack(b"J", len(text)) + text
 
 
 def encode_output(rank: int, number: int, data: bytes) -> bytes:
@@ -54,16 +42,21 @@ def encode_output(rank: int, number: int, data: bytes) -> bytes:
         number: 1 for stdout, 2 for stderr.
         data: the bytes.
     """
-    return b"".join((_HEAD.pack(b"O", _OUTPUT.size + len(data)), _OUTPUT.pack(rank, number), data))
+    return b"".join((HEAD.pack(b"O", _OUTPUT.size + len(data)), _OUTPUT.pack(rank, number), data))
 
 
-PIECE_HEAD = _HEAD.size
+def encode_code(code: bytes) -> bytes:
+    """Encode the agent's code as a frame."""
+    return HEAD.pack(CODE, len(code)) + code
+
+
+PIECE_HEAD = HEAD.size
 """Bytes before a piece of a tree in its frame."""
 
 
 def put_piece_head(frame: bytearray, size: int) -> None:
     """Write the head of a piece of this size into its frame."""
-    _HEAD.pack_into(frame, 0, b"T", size)
+    HEAD.pack_into(frame, 0, b"T", size)
 
 
 class Decoder:
@@ -83,12 +76,13 @@ class Decoder:
         self._inside = 0  # bytes of a piece that are still to come
         self.noise = b""
         """What came before the greeting, at most its last 4 KiB: it may explain why there is no greeting."""
+        self.tag = ""
+        """The Python that runs the agent; "" before its greeting."""
 
     def feed(self, data: bytes) -> Iterator[Message | Output | Piece]:
         """Yield the frames that ``data`` completes. The piece of a tree is not gathered, but yielded as it comes.
 
         Raises:
-            NotOursError: the greeting has another version.
             ProtocolError: the data is not a valid frame.
         """
         if self._inside:
@@ -100,11 +94,11 @@ class Decoder:
             return
         start, buffer = 0, self._buffer
         try:
-            while len(buffer) - start >= _HEAD.size:
-                kind, length = _HEAD.unpack_from(buffer, start)
+            while len(buffer) - start >= HEAD.size:
+                kind, length = HEAD.unpack_from(buffer, start)
                 if length > self._longest or kind not in (b"J", b"O", b"T"):
                     raise ProtocolError("it sent bytes that are not a frame")
-                begin, end = start + _HEAD.size, start + _HEAD.size + length
+                begin, end = start + HEAD.size, start + HEAD.size + length
                 if kind == b"T" and len(buffer) < end:
                     self._inside, end = end - len(buffer), len(buffer)
                 elif len(buffer) < end:
@@ -115,21 +109,21 @@ class Decoder:
             del buffer[:start]
 
     def _find_greeting(self) -> bool:
-        place = self._buffer.find(_GREETING_STEM)
+        place = self._buffer.find(STEM)
         if place < 0:
             self.noise = bytes(self._buffer[-4096:])
             del self._buffer[:-65536]  # what is kept may be the beginning of the greeting
             return False
-        begin = place + len(_GREETING_STEM)
-        end = self._buffer.find(b"\x01\n", begin, begin + _LONGEST_VERSION + 2)
-        if end < 0 and len(self._buffer) < begin + _LONGEST_VERSION + 2:
+        begin = place + len(STEM)
+        end = self._buffer.find(END, begin, begin + LONGEST_TAG + len(END))
+        if end < 0 and len(self._buffer) < begin + LONGEST_TAG + len(END):
             return False
+        tag = bytes(self._buffer[begin:end])
+        if end < 0 or not tag.isascii():
+            raise ProtocolError("its greeting has no end")
         self.noise = bytes(self._buffer[:place])[-4096:]
-        version = bytes(self._buffer[begin : end if end >= 0 else begin + _LONGEST_VERSION])
-        if version != b"%d" % VERSION:
-            other = version.decode(errors="replace")
-            raise NotOursError(f"incompatible versions of the channel protocol: {other} there, {VERSION} here")
-        del self._buffer[: end + 2]
+        self.tag = tag.decode()
+        del self._buffer[: end + len(END)]
         self._greeted = True
         return True
 

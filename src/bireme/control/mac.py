@@ -5,8 +5,8 @@ from __future__ import annotations
 import hmac
 import struct
 
-from bireme.control.messages import ProtocolError
 from bireme.control.transport import ALTERED, Transport
+from bireme.errors import ProtocolError
 
 _HEAD = struct.Struct("!I32s")
 _NUMBERED = struct.Struct("!QI")

@@ -11,7 +11,7 @@ import _socket
 import json
 
 from bireme import signal_numbers as signal
-from bireme.errors import BiremeError
+from bireme.errors import ProtocolError
 from bireme.job import ACCELERATORS, JobSpec
 from bireme.planning.start import NodePlan
 from bireme.result.outcome import RankEnd
@@ -27,10 +27,6 @@ _LONGEST_NAME = 255
 """Characters of a node's name, or a device's."""
 _MOST_SLOTS = 1 << 14
 """The most slots that one node may report."""
-
-
-class ProtocolError(BiremeError):
-    """The other side broke the protocol."""
 
 
 class Message(Value):
@@ -200,10 +196,9 @@ class Hello(Message):
     Attributes:
         problems: messages; if there are none, all other fields are known.
         hostname: its own short name.
-        version: of Bireme there.
-        python: the version of the agent's Python.
         addresses: those at which other nodes may reach it.
         interpreter: the Python that runs the ranks.
+        python: its version; "": not known.
         local_rank_flag: the option by which the script expects its local rank; "": it expects none.
         accelerator: the kind of its devices.
         slots: its devices.
@@ -217,10 +212,9 @@ class Hello(Message):
 
     problems: tuple[str, ...]
     hostname: str
-    version: str
-    python: str
     addresses: tuple[str, ...]
     interpreter: str = ""
+    python: str = ""
     local_rank_flag: str = ""
     accelerator: str = ""
     slots: tuple[str, ...] = ()

@@ -14,8 +14,8 @@ import ssl
 import sys
 from contextlib import contextmanager
 
-from bireme.control.messages import ProtocolError
 from bireme.control.transport import ALTERED, Transport
+from bireme.errors import ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -56,6 +56,14 @@ NODE_OPTIONS: Groups = {
             commands=NODES,
         ),
         Option(
+            names=("--node_python",),
+            help="Python of the agents on the nodes, 3.10 or later (default: this one where it exists, else python3)",
+            kind="word",
+            metavar="PATH",
+            default="",
+            commands=NODES,
+        ),
+        Option(
             names=("--ssh_port",),
             help="port of sshd on the nodes",
             kind="count",

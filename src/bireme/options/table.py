@@ -78,7 +78,8 @@ GROUPS: Groups = {
         ),
         Option(
             names=("--python",),
-            help="Python that runs the ranks, or the folder of its environment (default: the active environment)",
+            help="Python that runs the ranks, or the folder of its environment (default: the active one); {host} is"
+            " replaced",
             kind="word",
             metavar="PATH",
             commands=EVERYWHERE,

@@ -56,13 +56,16 @@ PREFIXES = (
 )
 """Variables whose names begin with one of these are exported."""
 
-NAMES = frozenset(
+OF_FILES = frozenset(
     {
         *("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH"),  # the first two are of DeepSpeed's accelerators
-        *("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "HYDRA_FULL_ERROR"),
+        *("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"),
     }
 )
-"""Further variables that are exported."""
+"""Variables that are exported to nodes with the files of this machine, but not to containers, which set their own."""
+
+NAMES = OF_FILES | {"HYDRA_FULL_ERROR"}
+"""Variables that are exported besides those with a prefix."""
 
 _OURS = frozenset(
     {
@@ -148,7 +151,9 @@ class Exports(Value):
         return f"Exports({names})"
 
 
-def exports(environ: Mapping[str, str], requests: Sequence[str], home: str, cwd: str) -> Exports:
+def exports(
+    environ: Mapping[str, str], requests: Sequence[str], home: str, cwd: str, *, same_files: bool = True
+) -> Exports:
     """Collect the variables from all sources.
 
     Args:
@@ -156,13 +161,16 @@ def exports(environ: Mapping[str, str], requests: Sequence[str], home: str, cwd:
         requests: the values of ``--export``.
         home: the home directory; "" if there is none.
         cwd: the working directory.
+        same_files: whether the nodes have the files of this machine, so that its search paths mean something there.
 
     Raises:
         BadInputError: a request or a line of a file is malformed; a requested variable is not set, or is set by Bireme
             itself; a file cannot be read.
     """
-    here = {**environ, "PYTHONPATH": python_path(environ.get("PYTHONPATH", ""), cwd)}
+    here = {**environ, "PYTHONPATH": python_path(environ.get("PYTHONPATH", "") if same_files else "", cwd)}
     kept_here = {name for key, names in SET_BY_SITE.items() if key in environ for name in names}
+    if not same_files:
+        kept_here |= OF_FILES
     variables = {name: value for name, value in here.items() if _by_default(name) and name not in kept_here}
     origins = dict.fromkeys(variables, _INHERITED)
     passed_over: list[str] = []

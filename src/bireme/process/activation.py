@@ -49,6 +49,14 @@ def own_interpreter(spec: JobSpec) -> bool:
     return spec.venv_script is None and spec.python in (None, sys.executable)
 
 
+def version_of(python: str) -> str:
+    """The version of a Python, as far as it can be told without starting it: "3.11.7", "3.11" or ""."""
+    if python == sys.executable:
+        return sys.version.split()[0]
+    name = os.path.basename(os.path.realpath(python)).removeprefix("python")
+    return name if name.replace(".", "").isdecimal() and "." in name else ""
+
+
 def _named(python: str, environ: Mapping[str, str]) -> str:
     """The path of the Python of ``--python``, which may be a name on ``PATH``, or the folder of an environment."""
     path = "" if os.sep in python else find_executable(python, environ)
@@ -59,7 +67,7 @@ def _named(python: str, environ: Mapping[str, str]) -> str:
         path = python_of(path) or path
     if not os.path.isfile(path):
         what = f"not found: {python}" if not os.path.isdir(path) else f"no Python in {python}"
-        hint = "expected the path of a Python, its name on PATH, or the folder of an environment"
+        hint = "give --python the path of a Python, its name on PATH, or the folder of an environment"
         raise BadInputError(what, hint=hint, where="--python")
     if not os.access(path, os.X_OK):
         raise BadInputError(f"cannot be executed: {path}", where="--python")

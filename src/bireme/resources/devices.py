@@ -266,7 +266,7 @@ def _words(value: str) -> tuple[str, ...]:
 
 def _find(kind: str, environ: Mapping[str, str], asked: bool, root: str) -> _Found:
     if kind == "cuda":
-        return _find_cuda(root)
+        return _find_cuda(root, environ)
     if kind == "rocm":
         return _find_rocm(root)
     if kind == "xpu":
@@ -274,7 +274,7 @@ def _find(kind: str, environ: Mapping[str, str], asked: bool, root: str) -> _Fou
     return _Found(_numbered(len(_indexed(os.path.join(root, "dev"), "davinci"))))
 
 
-def _find_cuda(root: str) -> _Found:
+def _find_cuda(root: str, environ: Mapping[str, str]) -> _Found:
     dev = os.path.join(root, "dev")
     nodes = _indexed(dev, "nvidia")
     hints = ("dev/nvidiactl", "dev/dxg")  # without a numbered node: old containers, and WSL
@@ -284,40 +284,13 @@ def _find_cuda(root: str) -> _Found:
         or listing(os.path.join(root, "proc/driver/nvidia/gpus"))
     ):
         return _Found()
-    try:
-        return _ask_nvml()
-    except Exception:  # pynvml is missing or too old, or does not match the driver
+    from bireme.resources import nvidia
+
+    found = nvidia.gpus(environ)
+    if found is None:
         return _Found(_numbered(len(nodes)))
-
-
-def _ask_nvml() -> _Found:
-    import pynvml as nvml
-
-    nvml.nvmlInit()
-    try:
-        found: list[tuple[str, str, str]] = []
-        any_mig = False
-        for index in range(nvml.nvmlDeviceGetCount()):
-            gpu = nvml.nvmlDeviceGetHandleByIndex(index)
-            try:
-                mig = nvml.nvmlDeviceGetMigMode(gpu)[0] == nvml.NVML_DEVICE_MIG_ENABLE
-            except nvml.NVMLError:  # the GPU or the driver does not support MIG
-                mig = False
-            if not mig:
-                found.append((str(index), nvml.nvmlDeviceGetUUID(gpu), nvml.nvmlDeviceGetName(gpu)))
-                continue
-            any_mig = True
-            for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
-                try:
-                    part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
-                except nvml.NVMLError:  # no MIG device was created at this index
-                    continue
-                found.append(("", nvml.nvmlDeviceGetUUID(part), nvml.nvmlDeviceGetName(part)))
-    finally:
-        nvml.nvmlShutdown()
     uuids = tuple(uuid for _, uuid, _ in found)
-    ids = uuids if any_mig else tuple(index for index, _, _ in found)
-    return _Found(ids, tuple(name for *_, name in found), uuids)
+    return _Found(tuple(index or uuid for index, uuid, _ in found), tuple(name for *_, name in found), uuids)
 
 
 def _find_rocm(root: str) -> _Found:

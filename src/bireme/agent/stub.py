@@ -1,0 +1,81 @@
+"""The stub of an agent: starts on the node from the command line alone, connects to the runner, and receives the rest.
+
+The command line carries it with the few modules that it imports; :mod:`bireme.cluster.agent_code` names them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from bireme import signal_numbers as signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from bireme.agent.sent_modules import SentModules
+    from bireme.control.transport import Transport
+
+_PATIENCE = 60
+"""Seconds for the connection and the code. Nobody else would end the agent of a runner that is cut off here."""
+
+
+def command(modules: SentModules) -> NoReturn:
+    """Run the command line ``-c bireme.agent --channel | --dial ADDRESSES PORT VARIABLE [NAME] | --native PLAN …``."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    kind, *words = sys.argv[2:]
+    if kind == "--native":
+        from bireme.agent import native_rank
+
+        os._exit(native_rank.command(words, os.environ))
+    signal.alarm(_PATIENCE)
+    read_fd, write_fd, transport, early = _stdio() if kind == "--channel" else _dialled(words)
+    from bireme.control import greeting
+
+    def receive() -> bytes:
+        nonlocal early
+        data, early = early, b""
+        while not data and (received := os.read(read_fd, 65536)):
+            data = transport.decode(received)
+        return data
+
+    try:
+        os.write(write_fd, transport.encode(greeting.greeting(greeting.python_tag())))
+        code, early = greeting.receive_code(receive)
+    except (EOFError, OSError):
+        os._exit(0)  # the runner is gone
+    modules.add(code)
+    from bireme.agent import remote
+
+    signal.alarm(0)
+    os._exit(remote.serve(read_fd, write_fd, os.environ, transport, early))
+
+
+def _stdio() -> tuple[int, int, Transport, bytes]:
+    """Take stdin and stdout as the channel, which nothing else uses from now on."""
+    from bireme.control.transport import Transport
+
+    read_fd, write_fd = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    return read_fd, write_fd, Transport(), b""
+
+
+def _dialled(words: Sequence[str]) -> tuple[int, int, Transport, bytes]:
+    """Connect to the runner that the words ``ADDRESSES PORT VARIABLE [NAME]`` describe."""
+    from bireme.agent import connect
+    from bireme.errors import UnfitError
+
+    connect.close_what_leaked(os.environ)
+    addresses, port, variable, *name = words
+    try:
+        fd, transport, early = connect.connect(addresses.split(","), int(port), variable, os.environ, "".join(name))
+    except UnfitError as error:
+        sys.stderr.write(f"bireme: {error}\n")
+        sys.stderr.flush()
+        os._exit(error.code)
+    return fd, fd, transport, early

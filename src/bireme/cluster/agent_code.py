@@ -1,0 +1,187 @@
+"""The agent's code, which is sent to the nodes: only Python itself has to be there.
+
+A command line carries the stub (:mod:`bireme.agent.stub`) and what it needs to reach the runner. Once the agent has
+greeted, the runner sends the modules of `MODULES`: as bytecode if the agent runs on a Python of the same version as
+ours, otherwise as source. Nothing is written to the node's disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import marshal
+import os
+import re
+import sys
+import zlib
+from functools import cache
+from importlib.util import find_spec
+
+import bireme
+from bireme.control.greeting import python_tag
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal, TypeAlias
+
+    Kind: TypeAlias = Literal["channel", "dial", "native"]
+
+MODULES = (
+    "bireme.agent.facts",
+    "bireme.agent.machine",
+    "bireme.agent.node",
+    "bireme.agent.node_preflight",
+    "bireme.agent.pipes",
+    "bireme.agent.remote",
+    "bireme.agent.tree_store",
+    "bireme.agent.tree_taker",
+    "bireme.control.channel",
+    "bireme.control.frames",
+    "bireme.control.greeting",
+    "bireme.control.messages",
+    "bireme.control.ship_messages",
+    "bireme.control.silence",
+    "bireme.control.transport",
+    "bireme.drafts",
+    "bireme.errors",
+    "bireme.isolated",
+    "bireme.job",
+    "bireme.jsontext",
+    "bireme.logs.rankfiles",
+    "bireme.loop",
+    "bireme.planning.environment",
+    "bireme.planning.rank_command",
+    "bireme.planning.start",
+    "bireme.planning.start_facts",
+    "bireme.process.activation",
+    "bireme.process.cgroup",
+    "bireme.process.ends",
+    "bireme.process.guardian",
+    "bireme.process.helper",
+    "bireme.process.kernel",
+    "bireme.process.oom",
+    "bireme.process.open_files",
+    "bireme.process.process_tree",
+    "bireme.process.stop_ladder",
+    "bireme.process.watcher",
+    "bireme.process.worker",
+    "bireme.resources._files",
+    "bireme.resources.active_environment",
+    "bireme.resources.allocation",
+    "bireme.resources.cores",
+    "bireme.resources.devices",
+    "bireme.resources.extension_locks",
+    "bireme.resources.hostfile",
+    "bireme.resources.local_rank_option",
+    "bireme.resources.manifest",
+    "bireme.resources.nvidia",
+    "bireme.resources.own_addresses",
+    "bireme.resources.pool",
+    "bireme.resources.program",
+    "bireme.resources.reach",
+    "bireme.resources.rendezvous_port",
+    "bireme.resources.source_tree",
+    "bireme.resources.users",
+    "bireme.result.outcome",
+    "bireme.result.wait_status",
+    "bireme.signal_numbers",
+    "bireme.validate",
+    "bireme.value",
+)
+"""All modules that an agent may import, at any time."""
+
+AHEAD: dict[Kind, tuple[str, ...]] = {
+    "channel": ("bireme.agent.stub", "bireme.control.greeting", "bireme.control.transport", "bireme.signal_numbers"),
+    "dial": (
+        "bireme.agent.connect",
+        "bireme.agent.stub",
+        "bireme.control.greeting",
+        "bireme.control.handshake",
+        "bireme.control.mac",
+        "bireme.control.tls",
+        "bireme.control.transport",
+        "bireme.errors",
+        "bireme.resources.own_addresses",
+        "bireme.signal_numbers",
+    ),
+    "native": (
+        "bireme.agent.native_rank",
+        "bireme.agent.stub",
+        "bireme.errors",
+        "bireme.isolated",
+        "bireme.planning.environment",
+        "bireme.signal_numbers",
+    ),
+}
+"""The modules in the command line, by what the stub is to do."""
+
+# Without quotes and %, which launchers and shells replace.
+_LOADER = (
+    "import sys,zlib,base64,marshal;S=marshal.loads(zlib.decompress(base64.b64decode(sys.argv.pop(1))));exec(S[0])"
+)
+# Any Python from 2.7 on must be able to read this part, to say that it is too old.
+_BEGIN = """\
+import sys
+if sys.version_info < (3, 10):
+    version = sys.version.split()[0]
+    sys.stderr.write("bireme: Python 3.10 or later is needed; " + sys.executable + " is " + version + "\\n")
+    sys.stderr.write("  name another with --node_python\\n")
+    sys.exit(69)
+exec(compile(S[1], "sent:bireme.agent.sent_modules", "exec"))
+modules = SentModules(S[2])
+from bireme.agent import stub
+stub.command(modules)
+"""
+_FIND = 'p=$0;[ -x "$p" ]||p=python3;exec "$p" "$@"'
+_MARSHAL_FORMAT = 2
+"""Every version of Python reads it."""
+
+
+def command(kind: Kind, *words: str, node_python: str = "", short: bool = False) -> tuple[str, ...]:
+    """The command line that starts an agent, or the shim of a native rank, on a node.
+
+    Args:
+        kind: how it reaches the runner, or that it is a shim.
+        words: the arguments of the stub.
+        node_python: the Python there; "": ours if it exists there, otherwise the first python3 on PATH.
+        short: with a name instead of the stub, to be shown.
+    """
+    ahead = {name: _short(_source(name)) for name in AHEAD[kind]}
+    stub = marshal.dumps((_BEGIN, _short(_source("bireme.agent.sent_modules")), ahead), _MARSHAL_FORMAT)
+    packed = "<stub>" if short else base64.b64encode(zlib.compress(stub, 9)).decode()
+    line = ("-I", "-B", "-c", _LOADER, packed, "bireme.agent", f"--{kind}", *words)
+    if node_python:
+        return (node_python, *line)
+    return ("/bin/sh", "-c", _FIND, sys.executable, *line)
+
+
+@cache
+def pack(tag: str) -> bytes:
+    """Pack the modules of the agent.
+
+    Args:
+        tag: names the Python that runs it (`greeting.python_tag`).
+    """
+    modules = {name: _code(name) if tag == python_tag() else _source(name) for name in MODULES}
+    return zlib.compress(marshal.dumps(modules, _MARSHAL_FORMAT), 1)
+
+
+def _path(name: str) -> str:
+    return os.path.join(os.path.dirname(bireme.__file__), *name.split(".")[1:]) + ".py"
+
+
+def _source(name: str) -> str:
+    loader: Any = bireme.__loader__  # of a folder or of a zip file
+    return bytes(loader.get_data(_path(name))).decode()
+
+
+def _short(source: str) -> str:
+    """The source without docstrings and comments, which are half of it."""
+    source = re.sub(r'^( *)""".*?"""$', lambda found: f"{found[1]}..." if found[1] else "", source, flags=re.M | re.S)
+    return re.sub(r"^ *(#.*)?\n", "", source, flags=re.M)
+
+
+def _code(name: str) -> bytes:
+    spec = find_spec(name)
+    assert spec is not None
+    loader: Any = spec.loader
+    return marshal.dumps(loader.get_code(name))

@@ -1,0 +1,92 @@
+"""The agent's code as it is sent to nodes: it is complete, and any Python from 3.10 on runs it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bireme.cluster import agent_code
+from bireme.control.frames import encode_code
+from bireme.control.greeting import END, STEM, python_tag
+from tests import needs
+from tests.conftest import clean_environ
+from tests.test_layers import all_modules, imports
+
+REPOSITORY = Path(__file__).parent.parent
+PYTHONS = sorted(path.parents[1].name.removeprefix(".venv-") for path in REPOSITORY.glob(".venv-3.*/bin/python"))
+"""The other versions that `.ci/pythons` has found."""
+
+
+def needed(*modules: str) -> set[str]:
+    """These modules, and all that they import at any time, packages aside."""
+    paths = all_modules()
+    found: set[str] = set()
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.add(module)
+            waiting += imported(ast.parse(paths[module].read_text()), module, set(paths))
+    return {module for module in found if paths[module].name != "__init__.py"}
+
+
+def imported(tree: ast.Module, module: str, known: set[str]) -> Iterator[str]:
+    """What a module imports, but for the sake of types."""
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+            statement.body = []
+    for _, name in imports(tree, module, is_package=False):
+        yield from (part for part in (name, name.rpartition(".")[0]) if part in known)
+
+
+def test_all_that_an_agent_imports_is_sent() -> None:
+    assert needed("bireme.agent.remote") == set(agent_code.MODULES)
+
+
+@pytest.mark.parametrize("kind", agent_code.AHEAD)
+def test_all_that_the_stub_imports_is_in_its_command_line(kind: agent_code.Kind) -> None:
+    """It imports the agent only when that has come."""
+    first = {"channel": "bireme.control.greeting", "dial": "bireme.agent.connect", "native": "bireme.agent.native_rank"}
+    always = {"bireme.agent.stub", "bireme.signal_numbers"}
+    common = set() if kind == "native" else needed("bireme.control.greeting", "bireme.control.transport")
+    assert set(agent_code.AHEAD[kind]) == always | common | needed(first[kind])
+
+
+def interpreter(version: str) -> str:
+    if version == "no other":
+        needs.missing("no other Python: type make pythons")
+    return str(REPOSITORY / f".venv-{version}/bin/python") if version else sys.executable
+
+
+@pytest.mark.parametrize("version", ["", *(PYTHONS or ["no other"])])
+def test_every_module_is_imported_from_memory(version: str) -> None:
+    """From bytecode by the same Python, and by others from source; without a file of ours."""
+    python = interpreter(version)
+    names = ", ".join(name for name in agent_code.MODULES if name != "bireme.agent.stub")
+    finder = agent_code._source("bireme.agent.sent_modules")
+    program = f"import sys\nexec(compile({finder!r}, 'sent', 'exec'))"
+    program += f"\nmodules = SentModules({{}}); modules.add(sys.stdin.buffer.read())\nimport {names}\n"
+    program += (
+        "print({type(sys.modules[name].__loader__).__name__ for name in sys.modules if name.startswith('bireme')})"
+    )
+    packed = agent_code.pack(python_tag() if not version else "another")
+    done = subprocess.run([python, "-I", "-S", "-c", program], input=packed, capture_output=True, check=False)
+    assert done.stdout == b"{'SentModules'}\n", done.stderr.decode()
+
+
+@pytest.mark.parametrize("version", PYTHONS or ["no other"])
+def test_an_agent_on_another_python(version: str) -> None:
+    argv = agent_code.command("channel", node_python=interpreter(version))
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, env=clean_environ(), stdin=pipe, stdout=pipe, stderr=pipe) as agent:
+        assert agent.stdin is not None and agent.stdout is not None
+        line = agent.stdout.readline() + agent.stdout.readline()
+        tag = line.removeprefix(STEM).removesuffix(END).decode()
+        assert tag.startswith(f"cpython-{version.replace('.', '')}-")
+        _, errors = agent.communicate(encode_code(agent_code.pack(tag)), timeout=60)
+    assert (agent.returncode, errors) == (0, b"")
