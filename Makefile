@@ -35,7 +35,8 @@ DEB_PACKAGES := $(strip \
 	$(call lacks,mpirun.openmpi,openmpi-bin) $(call lacks,mpirun.mpich,mpich))
 # These contain services, which apt would start if systemd runs. Then they are only named, not installed.
 DEB_SERVICES := $(strip \
-	$(call lacks,sshd,openssh-server) $(call lacks,munged,munge) $(call lacks,srun,slurm-wlm))
+	$(call lacks,sshd,openssh-server) $(call lacks,munged,munge) $(call lacks,srun,slurm-wlm) \
+	$(call lacks,podman,podman) $(call lacks,runc,runc))
 
 # Two runs of pip in one environment would disturb each other under `make -j`.
 .NOTPARALLEL:

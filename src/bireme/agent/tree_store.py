@@ -25,11 +25,11 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator
 
     from bireme.resources.manifest import Entry, Manifest
 
-    Stamp = Sequence[int]
+    Stamp = tuple[int, ...]
 
 _LOCK, _MANIFEST, _STAMPS, _WRITTEN_TO = ".lock", ".manifest", ".stamps", ".written-to"
 _TEMPORARY = ".tmp"
@@ -82,7 +82,7 @@ def is_unchanged(path: str, entry: Entry, stamp: Stamp) -> bool:
     try:
         there = os.lstat(path)
         if entry.kind == "file":
-            return stat.S_ISREG(there.st_mode) and stamp_of(there) == tuple(stamp)
+            return stat.S_ISREG(there.st_mode) and stamp_of(there) == stamp
         if entry.kind == "link":
             return stat.S_ISLNK(there.st_mode) and os.readlink(path) == entry.content
         return stat.S_ISDIR(there.st_mode)
@@ -241,7 +241,7 @@ class TreeStore:
             with open(f"{self.folder}/{name}/{_MANIFEST}", "rb") as file:
                 made_from = manifest.read(file.read())
             with open(f"{self.folder}/{name}/{_STAMPS}", "rb") as file:
-                stamps = tuple(json.load(file))
+                stamps = tuple(map(tuple, json.load(file)))
             if made_from.digest.startswith(name.partition(".")[0]) and len(stamps) == len(made_from.entries):
                 return HeldTree(f"{self.folder}/{name}/{made_from.name}", made_from, stamps, lock)
         except (OSError, ValueError, TypeError, ManifestError):

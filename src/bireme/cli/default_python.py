@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 
+from bireme.job import BY_LABELS, CONTAINERS
 from bireme.logs.console import complain
 
 TYPE_CHECKING = False
@@ -23,6 +24,8 @@ def in_active_environment(parsed: Parsed, environ: Mapping[str, str]) -> Parsed:
         return parsed
     if named := environ.get("PYTHON_EXEC"):
         return parsed.replace(options={**options, "python": named})
+    if options.get("launcher") in CONTAINERS or str(options.get("hosts")).startswith(BY_LABELS):
+        return parsed  # an environment of this machine is in no container
     from bireme.resources.active_environment import active_prefix, other_python
 
     python = other_python(environ, sys.argv[0])

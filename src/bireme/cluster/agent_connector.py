@@ -151,10 +151,10 @@ class AgentConnector:
 
 
 def _ranks_python(spec: JobSpec, host: str) -> str | None:
-    """The Python of the ranks on a node; ``None``: the one that ``--venv_script`` selects there."""
+    """The Python of the ranks on a node; ``None``: the one that ``--venv_script`` selects there, or the agent's own."""
     if spec.python is not None:
         return spec.python.replace("{host}", host)
-    return sys.executable if spec.venv_script is None else None
+    return None if spec.venv_script is not None or spec.in_containers else sys.executable
 
 
 def _pack() -> None:

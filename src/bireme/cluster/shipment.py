@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from bireme.control.frames import encode_piece
+from bireme.control.frames import PIECE_HEAD, put_piece_head
 from bireme.control.ship_messages import WINDOW
 from bireme.errors import ProtocolError
-from bireme.resources.source_tree import ChangedError, as_text
+from bireme.resources.source_tree import ChangedError, Contents, as_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.control.ship_messages import Need, Taken
     from bireme.resources.source_tree import SourceTree
 
-_PIECE = 128 * 1024
+_PIECE = 256 * 1024
 """Bytes of the longest piece: what comes after it, such as a ping, waits no longer than it takes."""
 
 
@@ -43,12 +41,12 @@ class Shipment:
         if not need.spans:
             if member in self._streams:
                 raise ProtocolError("it asked twice for a manifest")
-            self._streams[member] = _Stream(self, member, self._manifest())
+            self._streams[member] = _Stream(self, member, _Text(self._tree.manifest.text))
             return
         before = self._streams.get(member)
         if before is None or before.is_last or need.spans[-1] > len(entries):
             raise ProtocolError("it asked for files that it does not lack")
-        before.change(self._tree.contents(need.spans, _PIECE))
+        before.change(Contents(self._tree, need.spans))
         if not self._announced:
             self._announced = True
             places = (range(*span) for span in zip(need.spans[::2], need.spans[1::2], strict=True))
@@ -73,28 +71,43 @@ class Shipment:
         if stream is not None:
             stream.end()
 
-    def fail(self, error: ChangedError) -> None:
-        """End the job: a file has changed, so that no copy can be what the manifest says."""
+    def fail(self, error: ChangedError | OSError) -> None:
+        """End the job: a file has changed, or cannot be read, so that no copy can be what the manifest says."""
         self._session.trouble("unfit", str(error), self._session.loop.now())
 
-    def _manifest(self) -> Iterator[bytes]:
-        text = self._tree.manifest.text
-        for begin in range(0, len(text), _PIECE):
-            yield text[begin : begin + _PIECE]
+
+class _Text:
+    """Bytes, read as the contents of files are."""
+
+    def __init__(self, text: bytes) -> None:
+        self._left = memoryview(text)
+
+    def read_into(self, buffer: memoryview) -> int:
+        """Fill a buffer with what comes next; return the number of bytes."""
+        part = self._left[: len(buffer)]
+        buffer[: len(part)] = part
+        self._left = self._left[len(part) :]
+        return len(part)
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class _Stream:
     """What is sent to one agent: the manifest, then files. ``window``: bytes that it may be sent now."""
 
-    def __init__(self, shipment: Shipment, member: AgentHandle, pieces: Iterator[bytes]) -> None:
-        self._shipment, self._member, self._pieces = shipment, member, pieces
+    def __init__(self, shipment: Shipment, member: AgentHandle, source: Contents | _Text) -> None:
+        self._shipment, self._member, self._source = shipment, member, source
+        if member.channel is not None:
+            member.channel.widen()
+        self._frame = bytearray(PIECE_HEAD + _PIECE)
         self.window = WINDOW
         self.is_last = False
         self._go()
 
-    def change(self, pieces: Iterator[bytes]) -> None:
-        """Send these pieces next, and no others after them."""
-        self._pieces, self.is_last = pieces, True
+    def change(self, source: Contents) -> None:
+        """Send this next, and nothing after it."""
+        self._source, self.is_last = source, True
         self._go()
 
     def grant(self, size: int) -> None:
@@ -104,20 +117,21 @@ class _Stream:
 
     def end(self) -> None:
         """Send nothing more."""
-        self._pieces = iter(())
+        self._source.close()
+        self._source = _Text(b"")
 
     def _go(self) -> None:
         if self._member.channel is not None:
             self._member.channel.feed(self._more)
 
-    def _more(self) -> bytes:
+    def _more(self) -> memoryview:
         """The next frame; nothing if there is none, or the agent has not taken enough."""
-        if self.window <= 0:
-            return b""
-        try:
-            piece = next(self._pieces, b"")
-        except ChangedError as error:
-            self._shipment.fail(error)
-            return b""
-        self.window -= len(piece)
-        return encode_piece(piece) if piece else b""
+        frame, size = memoryview(self._frame), 0
+        if self.window > 0:
+            try:
+                size = self._source.read_into(frame[PIECE_HEAD:])
+            except (ChangedError, OSError) as error:
+                self._shipment.fail(error)
+        self.window -= size
+        put_piece_head(self._frame, size)
+        return frame[: PIECE_HEAD + size if size else 0]

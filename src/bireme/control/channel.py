@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bireme.loop import Loop
 
 _READ = 256 * 1024
+_WIDE = 1024 * 1024
 
 
 class Channel:
@@ -58,8 +59,8 @@ class Channel:
         self._on_frame, self._on_end, self._on_violation = on_frame, on_end, on_violation
         self._on_greeting = on_greeting
         self._decoder = Decoder(vocabulary, greeted=on_greeting is None, longest=longest)
-        self._waiting: deque[bytes] = deque()
-        self._more: Callable[[], bytes] | None = None
+        self._waiting: deque[bytes | memoryview] = deque()
+        self._more: Callable[[], bytes | memoryview] | None = None
         self._size = 0
         self.open = True
         for fd in (read_fd, write_fd):
@@ -93,7 +94,7 @@ class Channel:
         if self.open and self._on_greeting is None:
             self.send_raw(encode_message(message))
 
-    def send_raw(self, data: bytes) -> None:
+    def send_raw(self, data: bytes | memoryview) -> None:
         """Send a frame that was encoded already."""
         if not self.open:
             return
@@ -106,13 +107,25 @@ class Channel:
         self._waiting.append(data)
         self._size += len(data)
 
-    def feed(self, more: Callable[[], bytes]) -> None:
-        """Send the frames that ``more`` returns, each when nothing else waits to be sent, until it returns nothing."""
+    def feed(self, more: Callable[[], bytes | memoryview]) -> None:
+        """Send the frames that ``more`` returns, until it returns nothing.
+
+        It is called when nothing else waits to be sent. So a frame may be in memory that it uses again.
+        """
         if self.open:
             self._more = more
             self._loop.watch_write(self._write_fd, self._writable)
 
-    def _try(self, data: bytes) -> int:
+    def widen(self) -> None:
+        """Let the kernel hold more of what is sent: a pipe that is filled and emptied in turns costs much CPU time."""
+        import fcntl
+
+        try:
+            fcntl.fcntl(self._write_fd, fcntl.F_SETPIPE_SZ, _WIDE)
+        except (OSError, AttributeError):  # a socket, or too many wide pipes already; macOS
+            pass
+
+    def _try(self, data: bytes | memoryview) -> int:
         try:
             return self._loop.write(self._write_fd, data)
         except BlockingIOError:

@@ -50,9 +50,13 @@ def encode_code(code: bytes) -> bytes:
     return HEAD.pack(CODE, len(code)) + code
 
 
-def encode_piece(data: bytes) -> bytes:
-    """Encode a piece of a tree as a frame."""
-    return HEAD.pack(b"T", len(data)) + data
+PIECE_HEAD = HEAD.size
+"""Bytes before a piece of a tree in its frame."""
+
+
+def put_piece_head(frame: bytearray, size: int) -> None:
+    """Write the head of a piece of this size into its frame."""
+    HEAD.pack_into(frame, 0, b"T", size)
 
 
 class Decoder:
@@ -69,17 +73,22 @@ class Decoder:
     ) -> None:
         self._buffer = bytearray()
         self._vocabulary, self._greeted, self._longest = vocabulary, greeted, longest
+        self._inside = 0  # bytes of a piece that are still to come
         self.noise = b""
         """What came before the greeting, at most its last 4 KiB: it may explain why there is no greeting."""
         self.tag = ""
         """The Python that runs the agent; "" before its greeting."""
 
     def feed(self, data: bytes) -> Iterator[Message | Output | Piece]:
-        """Yield the frames that ``data`` completes.
+        """Yield the frames that ``data`` completes. The piece of a tree is not gathered, but yielded as it comes.
 
         Raises:
             ProtocolError: the data is not a valid frame.
         """
+        if self._inside:
+            part, data = data[: self._inside], data[self._inside :]
+            self._inside -= len(part)
+            yield Piece(part)
         self._buffer += data
         if not self._greeted and not self._find_greeting():
             return
@@ -90,7 +99,9 @@ class Decoder:
                 if length > self._longest or kind not in (b"J", b"O", b"T"):
                     raise ProtocolError("it sent bytes that are not a frame")
                 begin, end = start + HEAD.size, start + HEAD.size + length
-                if len(buffer) < end:
+                if kind == b"T" and len(buffer) < end:
+                    self._inside, end = end - len(buffer), len(buffer)
+                elif len(buffer) < end:
                     break
                 start = end
                 yield self._decode(kind, bytes(memoryview(buffer)[begin:end]))

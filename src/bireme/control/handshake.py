@@ -141,4 +141,4 @@ class Agent:
         return b""
 
     def _prove(self) -> bytes:
-        return self.transport.encode(f"{mac_of(self._token, 'agent', *self._said)}\n".encode())
+        return bytes(self.transport.encode(f"{mac_of(self._token, 'agent', *self._said)}\n".encode()))

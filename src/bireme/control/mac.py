@@ -31,9 +31,9 @@ class MacTransport(Transport):
         self._sent = self._received = 0
         self._buffer = bytearray()
 
-    def encode(self, data: bytes) -> bytes:
+    def encode(self, data: bytes | memoryview) -> bytes:
         """Wrap the bytes in records."""
-        records: list[bytes] = []
+        records: list[bytes | memoryview] = []
         for start in range(0, len(data), _LONGEST):
             piece = data[start : start + _LONGEST]
             records += (_HEAD.pack(len(piece), _tag(self._send_key, self._sent, piece)), piece)
@@ -66,5 +66,5 @@ class MacTransport(Transport):
         return b"".join(pieces)
 
 
-def _tag(key: bytes, number: int, piece: bytes) -> bytes:
+def _tag(key: bytes, number: int, piece: bytes | memoryview) -> bytes:
     return hmac.digest(key, _NUMBERED.pack(number, len(piece)) + piece, "sha256")

@@ -35,7 +35,7 @@ class TlsTransport(Transport):
         """Whether the TLS handshake is complete; before that, nothing can be encoded."""
         self._advance()
 
-    def encode(self, data: bytes) -> bytes:
+    def encode(self, data: bytes | memoryview) -> bytes:
         """Encrypt the bytes."""
         left = memoryview(data)
         while left:

@@ -15,7 +15,7 @@ class Transport:
     readable = ""
     """Why others on the network can read what is sent; "": they cannot."""
 
-    def encode(self, data: bytes) -> bytes:
+    def encode(self, data: bytes | memoryview) -> bytes | memoryview:
         """Protect bytes; return what to send."""
         return data
 

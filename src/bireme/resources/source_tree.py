@@ -11,6 +11,7 @@ import os
 import stat
 import subprocess
 import time
+from itertools import chain
 
 from bireme import drafts
 from bireme.errors import BadInputError, BiremeError
@@ -50,45 +51,57 @@ class SourceTree(Value):
     roots: tuple[str, ...]
     manifest: Manifest
 
-    def contents(self, spans: Sequence[int], most: int) -> Iterator[bytes]:
-        """Yield the contents of files, one after the other, in pieces.
 
-        Args:
-            spans: the first place in the manifest, and the last one plus 1, of each span of files.
-            most: bytes of the longest piece.
+class Contents:
+    """The contents of files of a tree, one after the other.
+
+    Args:
+        tree: the tree.
+        spans: the first place in its manifest, and the last one plus 1, of each span of files.
+    """
+
+    def __init__(self, tree: SourceTree, spans: Sequence[int]) -> None:
+        self._root = tree.roots[0]
+        places = chain.from_iterable(map(range, spans[::2], spans[1::2]))
+        self._entries = (entry for entry in map(tree.manifest.entries.__getitem__, places) if entry.size)
+        self._fd, self._entry, self._left = -1, Entry(kind="file", path=""), 0
+
+    def read_into(self, buffer: memoryview) -> int:
+        """Fill a buffer with what comes next; return the number of bytes, fewer than it holds only at the end.
 
         Raises:
             ChangedError: a file was changed since the manifest was made.
         """
-        small = bytearray()  # many files in one piece
-        for first, end in zip(spans[::2], spans[1::2], strict=True):
-            for entry in self.manifest.entries[first:end]:
-                for data in self._content(entry, most) if entry.kind == "file" else ():
-                    alone = len(data) * 2 > most
-                    if small and (alone or len(small) + len(data) > most):
-                        yield bytes(small)
-                        small.clear()
-                    if alone:
-                        yield data
-                    else:
-                        small += data
-        if small:
-            yield bytes(small)
+        filled = 0
+        while filled < len(buffer) and (self._left or self._open_next()):
+            read = os.readv(self._fd, [buffer[filled : filled + self._left]])
+            filled, self._left = filled + read, self._left - read
+            if not read or (not self._left and os.fstat(self._fd).st_size != self._entry.size):
+                raise ChangedError(f"{self._path} was changed while it was sent", hint="start the job again")
+        return filled
 
-    def _content(self, entry: Entry, most: int) -> Iterator[bytes]:
-        path, left = os.path.join(self.roots[0], entry.path), entry.size
+    @property
+    def _path(self) -> str:
+        return os.path.join(self._root, self._entry.path)
+
+    def _open_next(self) -> bool:
+        self.close()
+        entry = next(self._entries, None)
+        if entry is None:
+            return False
+        self._entry = entry
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
-            raise ChangedError(f"{path} was changed while it was sent: {error.strerror}") from None
-        try:
-            while left and (data := os.read(fd, min(left, most))):
-                left -= len(data)
-                yield data
-            if left or os.fstat(fd).st_size != entry.size:
-                raise ChangedError(f"{path} was changed while it was sent", hint="start the job again")
-        finally:
-            os.close(fd)
+            raise ChangedError(f"{self._path} was changed while it was sent: {error.strerror}") from None
+        self._left = entry.size
+        return True
+
+    def close(self) -> None:
+        """Close the file that was read last."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
