@@ -182,7 +182,7 @@ def test_a_tuner_that_is_killed_leaves_nothing_on_any_node_and_goes_on(desk: Des
 
 
 def test_stubborn_ranks_are_gone_before_their_slots_are_given_again(desk: Desk) -> None:
-    """With grandchildren in sessions of their own, on another machine: when the tuner is killed, and at a time limit."""
+    """On another machine, in sessions of their own: when the tuner is killed, and at a time limit."""
     desk.configure([4, 8], [0])
     (desk.folder / "alone.py").write_text(ALONE.replace("CONTRACT", repr(str(CONTRACT))))
     words = ["--hosts", "node1:2", "--num_gpus", "2", "--grace", "0.5", "--experiment_limit", "25", "alone.py"]

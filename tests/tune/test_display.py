@@ -176,7 +176,7 @@ def test_a_terminal_that_goes_away_stops_it_in_order(terminal, stage, tmp_path):
 
 
 def test_ctrl_c_while_it_waits_for_what_another_has_left(terminal, stage, tmp_path):
-    first = terminal("--do", "0/4=stubborn", grace=15)
+    first = terminal("--do", "0/4=stubborn", grace=8)
     while not (tmp_path / "stubborn.0").exists():
         time.sleep(0.01)
     first.process.kill()
