@@ -45,7 +45,7 @@ def imported(tree: ast.Module, module: str, known: set[str]) -> Iterator[str]:
 
 
 def test_all_that_an_agent_imports_is_sent() -> None:
-    assert needed("bireme.agent.remote") == set(agent_code.MODULES)
+    assert needed("bireme.agent.remote") == {*agent_code.MODULES, *agent_code.FOR_A_TREE}
 
 
 @pytest.mark.parametrize("kind", agent_code.AHEAD)

@@ -7,16 +7,15 @@ ours, otherwise as source. Nothing is written to the node's disk.
 
 from __future__ import annotations
 
-import base64
+import binascii
 import marshal
 import os
 import re
 import sys
 import zlib
 from functools import cache
-from importlib.util import find_spec
 
-import bireme
+from bireme import isolated
 from bireme.control.greeting import python_tag
 
 TYPE_CHECKING = False
@@ -32,16 +31,12 @@ MODULES = (
     "bireme.agent.node_preflight",
     "bireme.agent.pipes",
     "bireme.agent.remote",
-    "bireme.agent.tree_store",
-    "bireme.agent.tree_taker",
     "bireme.control.channel",
     "bireme.control.frames",
     "bireme.control.greeting",
     "bireme.control.messages",
-    "bireme.control.ship_messages",
     "bireme.control.silence",
     "bireme.control.transport",
-    "bireme.drafts",
     "bireme.errors",
     "bireme.isolated",
     "bireme.job",
@@ -72,14 +67,12 @@ MODULES = (
     "bireme.resources.extension_locks",
     "bireme.resources.hostfile",
     "bireme.resources.local_rank_option",
-    "bireme.resources.manifest",
     "bireme.resources.nvidia",
     "bireme.resources.own_addresses",
     "bireme.resources.pool",
     "bireme.resources.program",
     "bireme.resources.reach",
     "bireme.resources.rendezvous_port",
-    "bireme.resources.source_tree",
     "bireme.resources.users",
     "bireme.result.outcome",
     "bireme.result.wait_status",
@@ -88,6 +81,15 @@ MODULES = (
     "bireme.value",
 )
 """All modules that an agent may import, at any time."""
+
+FOR_A_TREE = (
+    "bireme.agent.tree_store",
+    "bireme.agent.tree_taker",
+    "bireme.control.ship_messages",
+    "bireme.resources.cache",
+    "bireme.resources.manifest",
+)
+"""What else it may import if it is to take a tree (``--ship``)."""
 
 AHEAD: dict[Kind, tuple[str, ...]] = {
     "channel": ("bireme.agent.stub", "bireme.control.greeting", "bireme.control.transport", "bireme.signal_numbers"),
@@ -116,7 +118,7 @@ AHEAD: dict[Kind, tuple[str, ...]] = {
 
 # Without quotes and %, which launchers and shells replace.
 _LOADER = (
-    "import sys,zlib,base64,marshal;S=marshal.loads(zlib.decompress(base64.b64decode(sys.argv.pop(1))));exec(S[0])"
+    "import sys,zlib,binascii,marshal;S=marshal.loads(zlib.decompress(binascii.a2b_base64(sys.argv.pop(1))));exec(S[0])"
 )
 # Any Python from 2.7 on must be able to read this part, to say that it is too old.
 _BEGIN = """\
@@ -147,7 +149,7 @@ def command(kind: Kind, *words: str, node_python: str = "", short: bool = False)
     """
     ahead = {name: _short(_source(name)) for name in AHEAD[kind]}
     stub = marshal.dumps((_BEGIN, _short(_source("bireme.agent.sent_modules")), ahead), _MARSHAL_FORMAT)
-    packed = "<stub>" if short else base64.b64encode(zlib.compress(stub, 9)).decode()
+    packed = "<stub>" if short else binascii.b2a_base64(zlib.compress(stub, 9), newline=False).decode()
     line = ("-I", "-B", "-c", _LOADER, packed, "bireme.agent", f"--{kind}", *words)
     if node_python:
         return (node_python, *line)
@@ -155,22 +157,24 @@ def command(kind: Kind, *words: str, node_python: str = "", short: bool = False)
 
 
 @cache
-def pack(tag: str) -> bytes:
+def pack(tag: str, *, tree: bool = False) -> bytes:
     """Pack the modules of the agent.
 
     Args:
         tag: names the Python that runs it (`greeting.python_tag`).
+        tree: whether it is to take a tree.
     """
-    modules = {name: _code(name) if tag == python_tag() else _source(name) for name in MODULES}
+    names = MODULES + FOR_A_TREE if tree else MODULES
+    modules = {name: _code(name) if tag == python_tag() else _source(name) for name in names}
     return zlib.compress(marshal.dumps(modules, _MARSHAL_FORMAT), 1)
 
 
 def _path(name: str) -> str:
-    return os.path.join(os.path.dirname(bireme.__file__), *name.split(".")[1:]) + ".py"
+    return os.path.join(isolated.root(), *name.split(".")) + ".py"
 
 
 def _source(name: str) -> str:
-    loader: Any = bireme.__loader__  # of a folder or of a zip file
+    loader: Any = isolated.__loader__  # of a folder or of a zip file
     return bytes(loader.get_data(_path(name))).decode()
 
 
@@ -181,6 +185,8 @@ def _short(source: str) -> str:
 
 
 def _code(name: str) -> bytes:
+    from importlib.util import find_spec  # only now: the launcher is connecting meanwhile
+
     spec = find_spec(name)
     assert spec is not None
     loader: Any = spec.loader
