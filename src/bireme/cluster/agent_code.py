@@ -12,11 +12,14 @@ import marshal
 import os
 import re
 import sys
+import time
 import zlib
 from functools import cache
 
-from bireme import isolated
+from bireme import drafts, isolated
 from bireme.control.greeting import python_tag
+from bireme.planning.trust import reason_to_pass_over
+from bireme.resources.cache import cache_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,6 +139,8 @@ stub.command(modules)
 _FIND = 'p=$0;[ -x "$p" ]||p=python3;exec "$p" "$@"'
 _MARSHAL_FORMAT = 2
 """Every version of Python reads it."""
+_KEPT = 30 * 86400
+"""Seconds for which the cache keeps the code of other versions of Bireme."""
 
 
 def command(kind: Kind, *words: str, node_python: str = "", short: bool = False) -> tuple[str, ...]:
@@ -150,7 +155,7 @@ def command(kind: Kind, *words: str, node_python: str = "", short: bool = False)
     ahead = {name: _short(_source(name)) for name in AHEAD[kind]}
     stub = marshal.dumps((_BEGIN, _short(_source("bireme.agent.sent_modules")), ahead), _MARSHAL_FORMAT)
     packed = "<stub>" if short else binascii.b2a_base64(zlib.compress(stub, 9), newline=False).decode()
-    line = ("-I", "-B", "-c", _LOADER, packed, "bireme.agent", f"--{kind}", *words)
+    line = ("-I", "-S", "-B", "-c", _LOADER, packed, "bireme.agent", f"--{kind}", *words)
     if node_python:
         return (node_python, *line)
     return ("/bin/sh", "-c", _FIND, sys.executable, *line)
@@ -158,15 +163,55 @@ def command(kind: Kind, *words: str, node_python: str = "", short: bool = False)
 
 @cache
 def pack(tag: str, *, tree: bool = False) -> bytes:
-    """Pack the modules of the agent.
+    """Pack the modules of the agent, or take what was packed before from the user's cache.
 
     Args:
         tag: names the Python that runs it (`greeting.python_tag`).
         tree: whether it is to take a tree.
     """
     names = MODULES + FOR_A_TREE if tree else MODULES
-    modules = {name: _code(name) if tag == python_tag() else _source(name) for name in names}
-    return zlib.compress(marshal.dumps(modules, _MARSHAL_FORMAT), 1)
+    state = _state(tag, names)
+    place = os.path.join(cache_folder(os.environ), "agents", f"{zlib.crc32(state):08x}")
+    packed = _cached(place, state) if state else b""
+    if not packed:
+        modules = {name: _code(name) if tag == python_tag() else _source(name) for name in names}
+        packed = zlib.compress(marshal.dumps(modules, _MARSHAL_FORMAT))
+        if state:
+            _keep(place, state + packed)
+    return packed
+
+
+def _state(tag: str, names: tuple[str, ...]) -> bytes:
+    """The times and sizes of these modules, as a line; empty if they are in no folder, as in a zip file."""
+    try:
+        found = [os.stat(_path(name)) for name in names]
+    except OSError:
+        return b""
+    return f"{isolated.root()!a} {tag} {[(it.st_mtime_ns, it.st_size) for it in found]}\n".encode()
+
+
+def _cached(place: str, state: bytes) -> bytes:
+    """What the cache has there for this state of the modules; nothing if another user could have written it."""
+    try:
+        with open(place, "rb") as file:
+            kept = b"" if reason_to_pass_over(place, file.fileno()) else file.read()
+    except OSError:
+        return b""
+    return kept[len(state) :] if kept.startswith(state) else b""
+
+
+def _keep(place: str, data: bytes) -> None:
+    """Put it into the cache, if that can be written, and remove what nobody has put there for long."""
+    folder = os.path.dirname(place)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            if os.stat(path).st_mtime < time.time() - _KEPT:
+                os.unlink(path)
+        drafts.write(place, data, mode=0o600)
+    except OSError:
+        pass  # it is packed again next time
 
 
 def _path(name: str) -> str:
