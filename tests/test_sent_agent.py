@@ -102,9 +102,8 @@ def test_what_was_packed_is_kept_until_a_module_changes(tmp_path: Path) -> None:
     environ = clean_environ(PYTHONPATH=str(copy.parent), XDG_CACHE_HOME=str(tmp_path / "cache"))
 
     def packed() -> str:
-        return subprocess.run(
-            [sys.executable, "-c", code], env=environ, check=True, capture_output=True, text=True
-        ).stdout
+        argv = [sys.executable, "-c", code]
+        return subprocess.run(argv, env=environ, check=True, capture_output=True, text=True).stdout.strip()
 
     first = packed()
     (kept,) = (tmp_path / "cache/bireme/agents").iterdir()
