@@ -144,7 +144,6 @@ ANSWERS = {
     "--verbose": "use --log_level debug",
     "-v": "use --log_level debug",
     "--version": "bireme --version prints it",
-    "--ship": "only bireme run sends files: copy them to the nodes, or use a folder that these share",
 }
 """Option → what to type. Names are written with ``_``; a ``*`` at the end matches anything."""
 
