@@ -138,7 +138,18 @@ class TreeTaker:
         if self._held is not None:
             self._end()
         else:
-            self._want("manifest", Need())
+            self._want("manifest", Need(cache=store.identity()))
+
+    def look_again(self) -> None:
+        """Look again: another node that shares the folder has made a copy, or could not.
+
+        Raises:
+            ProtocolError: the manifest has come already.
+        """
+        if self._expects != "manifest" or self._text:
+            raise ProtocolError("it told an agent that takes a tree to look again")
+        self._expects = "nothing"
+        self._go(self._look())
 
     def _want(self, what: Literal["manifest", "files"], need: Need) -> None:
         self._asked, self._expects = True, what

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from bireme.control.frames import PIECE_HEAD, put_piece_head
+from bireme.control.messages import LookAgain
 from bireme.control.ship_messages import WINDOW
 from bireme.errors import ProtocolError
 from bireme.resources.source_tree import ChangedError, Contents, as_text
@@ -30,6 +33,12 @@ class Shipment:
         self._session, self._tree = session, tree
         self._streams: dict[AgentHandle, _Stream] = {}
         self._announced = False
+        self._first: dict[str, AgentHandle] = {}
+        """The agent that gets the tree for each cache."""
+        self._waiting: dict[AgentHandle, str] = {}
+        """Agents that wait until another has filled the cache that they share."""
+        self._tired: set[AgentHandle] = set()
+        """Agents that have waited once, and still find no copy."""
 
     def send(self, member: AgentHandle, need: Need) -> None:
         """Begin to send an agent what it needs.
@@ -37,20 +46,26 @@ class Shipment:
         Raises:
             ProtocolError: there is no such thing in the tree, or it was sent already.
         """
-        entries = self._tree.manifest.entries
-        if not need.spans:
-            if member in self._streams:
-                raise ProtocolError("it asked twice for a manifest")
+        if need.spans:
+            self._send_files(member, need.spans)
+        elif member in self._streams or member in self._waiting:
+            raise ProtocolError("it asked twice for a manifest")
+        elif need.cache in self._first and member not in self._tired:
+            self._waiting[member] = need.cache
+        else:
+            if need.cache:
+                self._first.setdefault(need.cache, member)
             self._streams[member] = _Stream(self, member, _Text(self._tree.manifest.text))
-            return
-        before = self._streams.get(member)
-        if before is None or before.is_last or need.spans[-1] > len(entries):
+
+    def _send_files(self, member: AgentHandle, spans: tuple[int, ...]) -> None:
+        entries, stream = self._tree.manifest.entries, self._streams.get(member)
+        if stream is None or stream.is_last or spans[-1] > len(entries):
             raise ProtocolError("it asked for files that it does not lack")
-        before.change(Contents(self._tree, need.spans))
+        stream.change(Contents(self._tree, spans))
         if not self._announced:
             self._announced = True
-            places = (range(*span) for span in zip(need.spans[::2], need.spans[1::2], strict=True))
-            size = sum(entries[place].size for span in places for place in span)
+            places = chain.from_iterable(map(range, spans[::2], spans[1::2]))
+            size = sum(entries[place].size for place in places)
             note = f"sending {as_text(size)} of {self._tree.roots[0]} to {member.name} (and maybe other nodes)"
             self._session.console.say("info" if size > WINDOW else "debug", note)
 
@@ -65,11 +80,24 @@ class Shipment:
             raise ProtocolError("it has taken more of the tree than was sent")
         stream.grant(taken.size)
 
-    def forget(self, member: AgentHandle) -> None:
-        """Send nothing more: the agent needs nothing, or its copy has failed."""
+    def forget(self, member: AgentHandle, *, done: bool) -> None:
+        """Send an agent nothing more. Those that share its cache look again.
+
+        Args:
+            member: the agent.
+            done: it needs nothing more; else it is lost.
+        """
+        self._waiting.pop(member, None)
         stream = self._streams.pop(member, None)
         if stream is not None:
             stream.end()
+        for cache in [cache for cache, first in self._first.items() if first is member]:
+            del self._first[cache]
+            for other in [other for other, waited in self._waiting.items() if waited == cache]:
+                del self._waiting[other]
+                if done:
+                    self._tired.add(other)
+                other.send(LookAgain())
 
     def fail(self, error: ChangedError | OSError) -> None:
         """End the job: a file has changed, or cannot be read, so that no copy can be what the manifest says."""
