@@ -36,6 +36,7 @@ _SHOWN = 150
 _ADVICE = {
     "account is currently not available": "that user's login shell runs no commands: name another user, as USER@NODE",
     r"python[^\n]*: (command )?not found|python[^\n]*no such file": "name a Python that is there with --node_python",
+    r"unknown option: -i\nusage: [^\n]*python": "Python 3.10 or later is needed there: name one with --node_python",
 }
 """What to do about messages of launchers and login shells (this one: nologin) that do not say so themselves."""
 
