@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,7 +47,7 @@ def imported(tree: ast.Module, module: str, known: set[str]) -> Iterator[str]:
 
 
 def test_all_that_an_agent_imports_is_sent() -> None:
-    assert needed("bireme.agent.remote") == set(agent_code.MODULES)
+    assert needed("bireme.agent.remote") == {*agent_code.MODULES, *agent_code.FOR_A_TREE}
 
 
 @pytest.mark.parametrize("kind", agent_code.AHEAD)
@@ -90,3 +92,27 @@ def test_an_agent_on_another_python(version: str) -> None:
         assert tag.startswith(f"cpython-{version.replace('.', '')}-")
         _, errors = agent.communicate(encode_code(agent_code.pack(tag)), timeout=60)
     assert (agent.returncode, errors) == (0, b"")
+
+
+def test_what_was_packed_is_kept_until_a_module_changes(tmp_path: Path) -> None:
+    """In the user's cache; a file there that others can write, or that is cut off, is not used."""
+    copy = tmp_path / "src/bireme"
+    shutil.copytree(Path(agent_code.isolated.root()) / "bireme", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    code = "from bireme.cluster.agent_code import pack; print(__import__('zlib').crc32(pack('x')))"
+    environ = clean_environ(PYTHONPATH=str(copy.parent), XDG_CACHE_HOME=str(tmp_path / "cache"))
+
+    def packed() -> str:
+        argv = [sys.executable, "-c", code]
+        return subprocess.run(argv, env=environ, check=True, capture_output=True, text=True).stdout.strip()
+
+    first = packed()
+    (kept,) = (tmp_path / "cache/bireme/agents").iterdir()
+    whole = kept.read_bytes()
+    other = whole.partition(b"\n")[0] + b"\nother"
+    cases = ((other, 0o600, str(zlib.crc32(b"other"))), (other, 0o666, first), (whole[:60], 0o600, first))
+    for content, mode, found in cases:
+        kept.write_bytes(content)
+        kept.chmod(mode)
+        assert packed() == found
+    (copy / "agent/remote.py").write_text((copy / "agent/remote.py").read_text() + "\n")
+    assert packed() != first

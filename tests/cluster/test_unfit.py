@@ -314,10 +314,10 @@ def test_python_is_missing_on_one_node(
 
 TOO_OLD = """\
 #!/bin/sh
-# A stand-in for an old Python, as far as an agent's command line shows it: -I -B -c CODE STUB WORDS...
+# A stand-in for an old Python, as far as an agent's command line shows it: -I -S -B -c CODE STUB WORDS...
 exec {python} -c "import sys
 sys.version_info, sys.version, sys.executable = (3, 6, 8), '3.6.8 (default)', '$0'
-code, sys.argv[1:] = sys.argv[4], sys.argv[5:]
+code, sys.argv[1:] = sys.argv[5], sys.argv[6:]
 exec(code)" "$@"
 """
 

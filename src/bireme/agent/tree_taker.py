@@ -14,7 +14,7 @@ from bireme.agent.tree_store import NEWEST, HeldTree, NewTree, TreeStore, write_
 from bireme.control.ship_messages import Need, Shipped, Taken
 from bireme.errors import BiremeError, ProtocolError
 from bireme.resources import manifest
-from bireme.resources.source_tree import cache_folder
+from bireme.resources.cache import cache_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from itertools import chain
 from bireme import drafts
 from bireme.errors import BadInputError, BiremeError
 from bireme.resources import manifest
+from bireme.resources.cache import cache_folder
 from bireme.resources.manifest import Entry, Manifest
 from bireme.value import Value
 
@@ -277,19 +278,6 @@ def _hashed(path: str, size: int) -> str:
     except OSError as error:
         raise BadInputError(f"cannot read {path}: {error.strerror}", where=WHERE) from None
     return digest.hexdigest()
-
-
-def cache_folder(environ: Mapping[str, str], home: str = "") -> str:
-    """Bireme's folder in the user's cache.
-
-    Args:
-        environ: the environment.
-        home: the value of ``XDG_CACHE_HOME`` to use instead of that in the environment; "": none.
-    """
-    cache = home or environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(cache):
-        cache = os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(cache, "bireme")
 
 
 def _load(store: str) -> dict[str, list[object]]:
