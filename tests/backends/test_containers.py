@@ -122,6 +122,14 @@ def test_killed(containers: Containers, what: str) -> None:
     wait_until("the containers to be empty", lambda: not containers.left(), 30)
 
 
+def test_code_that_is_in_no_container(containers: Containers, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os; print('read', os.environ['RANK'], open('data').read())\n")
+    (tmp_path / "data").write_text("all")
+    command = bireme("run", "--ship=.", "--launcher", "podman", "--hosts", "trainer1:1,trainer2:1", "train.py")
+    done = subprocess.run(command, cwd=tmp_path, env=containers.environ, capture_output=True, text=True, timeout=60)
+    assert sorted(done.stdout.splitlines()) == ["[trainer1:0] read 0 all", "[trainer2:1] read 1 all"], done.stderr
+
+
 def test_unfit(containers: Containers) -> None:
     done = subprocess.run(
         bireme("check", "--launcher", "podman", "--hosts", "trainer1:1,bare:1,nobody:1"),

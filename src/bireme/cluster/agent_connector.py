@@ -11,7 +11,6 @@ from bireme.control.channel import Channel
 from bireme.control.frames import MAX_FROM_AGENT, encode_code
 from bireme.control.greeting import python_tag
 from bireme.control.messages import FROM_AGENT, Ask, TreeOffer
-from bireme.planning.masking import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,6 +131,8 @@ class AgentConnector:
         """The variables to export to the agent: without secrets if others can read the channel."""
         if not readable:
             return dict(self._cluster_job.exports)
+        from bireme.planning.masking import is_secret
+
         withheld = sorted(name for name in self._cluster_job.exports if is_secret(name))
         if readable not in self._warned:  # not once for each of a thousand nodes
             self._warned.add(readable)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-
+from bireme import signal_numbers as signal
 from bireme.agent.crew_interface import Crew
 from bireme.cluster.agent_connector import AgentConnector
 from bireme.cluster.agent_handle import AgentHandle
