@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import subprocess
 import sys
@@ -19,9 +20,21 @@ from tests import needs
 from tests.conftest import clean_environ
 from tests.test_layers import all_modules, imports
 
-REPOSITORY = Path(__file__).parent.parent
-PYTHONS = sorted(path.parents[1].name.removeprefix(".venv-") for path in REPOSITORY.glob(".venv-3.*/bin/python"))
-"""The other versions that `.ci/pythons` has found."""
+
+def others() -> dict[str, str]:
+    """The interpreters of other versions that are here, by version."""
+    folder = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = {}
+    for minor in range(10, 20):
+        version = f"3.{minor}"
+        places = [shutil.which(f"python{version}"), *map(str, folder.glob(f"{version}.*/bin/python{version}"))]
+        for path in filter(None, places):
+            if minor != sys.version_info.minor and "/shims/" not in path:  # pyenv's shims may lead nowhere
+                found[version] = path
+    return found
+
+
+PYTHONS = others()
 
 
 def needed(*modules: str) -> set[str]:
@@ -61,8 +74,8 @@ def test_all_that_the_stub_imports_is_in_its_command_line(kind: agent_code.Kind)
 
 def interpreter(version: str) -> str:
     if version == "no other":
-        needs.missing("no other Python: type make pythons")
-    return str(REPOSITORY / f".venv-{version}/bin/python") if version else sys.executable
+        needs.missing("no other Python from 3.10 on is installed")
+    return PYTHONS[version] if version else sys.executable
 
 
 @pytest.mark.parametrize("version", ["", *(PYTHONS or ["no other"])])

@@ -158,9 +158,9 @@ def holders(hosts: Sequence[Host], path: Path) -> list[int]:
 @pytest.mark.slow
 def test_a_slow_line(project: Project) -> None:
     """Which takes longer for what is on the way than a silence may last."""
-    project.jobs.testbed["node1"].rate(3)
-    project.write("large", random.randbytes(1 << 20))
-    found, _ = project.run("--heartbeat", "0.5", "look.py", hosts="node1:1")
+    project.jobs.testbed["node1"].rate(8)
+    project.write("large", random.randbytes(3 << 20))
+    found, _ = project.run("--heartbeat", "0.8", "look.py", hosts="node1:1")
     assert len(found) == 1
 
 

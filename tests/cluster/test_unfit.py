@@ -14,10 +14,10 @@ import pytest
 
 import bireme
 from tests import needs
-from tests.cluster.conftest import REPOSITORY
 from tests.cluster.host import Host
 from tests.cluster.test_world import Jobs, backends, rows, table, without_ssh
 from tests.cluster.testbed import Testbed
+from tests.test_sent_agent import PYTHONS
 
 STARTED = "import os\nopen(f'started-{os.environ[\"RANK\"]}', 'w').close()\n"
 CONNECT = 10.0  # seconds that ssh may take to connect
@@ -358,9 +358,9 @@ def test_another_python_on_each_node(
     """One job with agents of all versions that are here."""
     jobs = Jobs.on(request, backend)
     own_python(jobs.testbed)
-    others = sorted(str(path) for path in REPOSITORY.glob(".venv-3.*/bin/python"))
-    if not others:
-        needs.missing("no other Python: type make pythons")
+    if not PYTHONS:
+        needs.missing("no other Python from 3.10 on is installed")
+    others = list(PYTHONS.values())
     for number, python in enumerate((sys.executable, others[0], others[-1])):
         path = other_python(jobs, f"node{number + 1}", f'#!/bin/sh\nexec {python} "$@"\n')
     done = jobs.run("--node_python", path, jobs.write("started.py", STARTED))

@@ -89,6 +89,7 @@ FOR_A_TREE = (
     "bireme.agent.tree_store",
     "bireme.agent.tree_taker",
     "bireme.control.ship_messages",
+    "bireme.drafts",
     "bireme.resources.cache",
     "bireme.resources.manifest",
 )

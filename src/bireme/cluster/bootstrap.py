@@ -38,6 +38,7 @@ _ADVICE = {
     # Not what prints the agent's whole command line: it took that for the name of a program.
     r"(?m)^(?!.*bireme\.agent --).*(python.*: (command )?not found|python.*no such file"
     r"|executable file.* not found|exec: .*: stat .*no such file)": "name a Python that is there with --node_python",
+    r"unknown option: -i\nusage: [^\n]*python": "Python 3.10 or later is needed there: name one with --node_python",
 }
 """What to do about messages of launchers and login shells (this one: nologin) that do not say so themselves."""
 
