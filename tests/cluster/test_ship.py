@@ -236,7 +236,7 @@ def test_half_a_tree_is_never_used(project: Project, fault: str) -> None:
     node = project.jobs.testbed["node1"]
     node.rate(60)
     half = 0
-    for moment in range(max(1, TIMES // 2)):
+    for moment in range(max(1, TIMES // 4)):
         project.write("large", b"%d" % moment + random.randbytes(8 << 20))
         process = project.start("--heartbeat", "2", "look.py")
         wait_until("a copy in the making", lambda: temporary(node), 30)
