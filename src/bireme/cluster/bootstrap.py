@@ -31,6 +31,9 @@ _TICK = 0.001
 _UNANSWERED = ("waiting", "connecting", "shipping")
 _WORDS_WAIT = 1.0
 """Seconds to wait for more lines of a launcher process about a node that it could not reach."""
+_NOISE = r"YOU CAN IGNORE|\((pm|tools|ui)/\S+:\d+\): "
+"""Lines of hydra about itself, which follow what it has to say."""
+_GONE = "its agent ended before it had answered"
 _SHOWN = 150
 """Characters shown of each end of a long line."""
 _ADVICE = {
@@ -165,9 +168,12 @@ class Bootstrap:
         """
         backend = self._cluster_job.launch.backend
         said = self._launcher.stderr(index).splitlines()
+        if member.hint:
+            return [member.hint, *map(_shortened, said[-3:])]
         noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
+            said = [line for line in said if not re.search(_NOISE, line)] or said
         lines = [
             line.removeprefix(f"{member.name}: ").removeprefix("bireme: ")
             for line in (*said, *noise)
@@ -189,6 +195,15 @@ class Bootstrap:
             for member in self._members if found is not None else ():
                 if found is not None and found.group(1) == member.name:
                     self._session.loop.after(_WORDS_WAIT, partial(self._unreachable, member, index))
+
+    def agent_gone(self, member: AgentHandle) -> None:
+        """An agent had connected, and is gone before its answer: one process for all nodes may keep running, or end."""
+        if any(other.hint for other in self._members):
+            member.hint = _GONE
+            self.fail(member, [])  # the launcher has ended it after another
+        else:
+            member.hint = _GONE
+            self._session.loop.after(_WORDS_WAIT, partial(self._unreachable, member, 0))
 
     def _unreachable(self, member: AgentHandle, index: int) -> None:
         if member.state == "connecting":
