@@ -186,7 +186,7 @@ def test_anything_dies_while_the_code_is_sent(request: pytest.FixtureRequest, ba
         case = f"{number}: {victim} after {moment:.3f} of {whole:.3f} s: {process.returncode}: {out} {err}"
         print(f"{time.monotonic() - begin:7.1f} s", case, flush=True)
         assert process.returncode == (-signal.SIGKILL) if victim == "command" else process.returncode in (69, 75), case
-        assert victim == "command" or re.search(r"bireme: .*(node2|the launcher)", err), case
+        assert victim == "command" or re.search(r"bireme: .*(node[12]|the launcher)", err), case
         assert "Traceback" not in err and len(err.splitlines()) < 14, case
         if victim == "cable":
             wait_until("the node to get rid of it", lambda: not jobs.testbed["node2"].agents(), 30)

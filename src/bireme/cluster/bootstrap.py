@@ -31,7 +31,7 @@ _TICK = 0.001
 _UNANSWERED = ("waiting", "connecting", "shipping")
 _WORDS_WAIT = 1.0
 """Seconds to wait for more lines of a launcher process about a node that it could not reach."""
-_NOISE = r"YOU CAN IGNORE|\((pm|tools|ui)/\S+:\d+\): "
+_NOISE = r"CLEANING UP REMAINING|YOU CAN IGNORE|\((pm|tools|ui)/\S+:\d+\): "
 """Lines of hydra about itself, which follow what it has to say."""
 _GONE = "its agent ended before it had answered"
 _SHOWN = 150
