@@ -17,6 +17,7 @@ from random import Random
 
 import pytest
 
+from tests import needs
 from tests.cluster.basics import PATH, outermost, put, read, signal_all, wait_until
 from tests.cluster.host import Host
 from tests.cluster.test_losses import command_of, engine_of
@@ -68,6 +69,31 @@ def test_login_shells(request: pytest.FixtureRequest, home: Path, backend: str) 
             stack.enter_context(login(jobs.testbed[name], shell or "/bin/bash"))
         looks = jobs.look(hosts="node[1-4]:1")
     assert [look["host"] for look in looks] == list(shells)
+
+
+def test_open_mpi_and_the_c_shell(request: pytest.FixtureRequest) -> None:
+    """It writes for the shell of the command's machine, unless it is told to ask."""
+    jobs = Jobs.on(request, "openmpi")
+    shell = shutil.which("tcsh", path=PATH)
+    if shell is None:
+        needs.missing("tcsh is not installed")
+    with login(jobs.testbed["node1"], shell), login(jobs.testbed["node2"], shell):
+        found = refused(jobs, hosts="node[1-2]:1")
+        option = found["node1"][-1].partition(": ")[2].replace("'", "")
+        looks = jobs.look(option, hosts="node[1-2]:1")
+    assert [look["host"] for look in looks] == ["node1", "node2"]
+
+
+@pytest.mark.slow
+def test_start_up_file_that_waits_for_input(request: pytest.FixtureRequest, home: Path) -> None:
+    """It would get what the command sends, but that sends nothing before the agent has greeted."""
+    jobs = Jobs.on(request, "ssh")
+    (home / ".bashrc").write_text('[ "$(hostname)" != node2 ] || { echo "go on?"; read answer; }\n')
+    assert refused(jobs, hosts="node[1-2]:1", within=60)["node2"] == [
+        "no answer within 30 s",
+        "go on?",
+        "does a start-up file of the shell there wait for input? try ssh node2 true",
+    ]
 
 
 TRAP = "import os\nopen({path!r}, 'a').write(os.environ.get('RANK', 'agent') + '\\n')\n"
