@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 SRC = Path(__file__).parent.parent / "src"
 
 # From top to bottom. A module imports from its own package and from lower layers: not from higher ones, and not from
@@ -243,14 +245,25 @@ def test_the_package_itself_imports_nothing() -> None:
     assert not imported
 
 
-def test_the_way_to_the_first_worker_stays_cheap() -> None:
+# Messages are JSON, whose module imports re, and this functools, enum and collections.
+BY_SSH = HEAVY - {"collections", "enum", "functools", "json", "re"} | {"hashlib", "hmac"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("bireme.cli.run, bireme.api", HEAVY),
+        ("bireme.cli.run, bireme.api, bireme.cluster.many_nodes, bireme.backends.ssh", BY_SSH),
+    ],
+)
+def test_the_way_to_the_first_worker_stays_cheap(modules: str, heavy: set[str]) -> None:
     # -S: what the installed environment imports on its own account (.pth files) is not our doing.
-    code = "import sys, bireme.cli.run, bireme.api; print(*sys.modules)"
+    code = f"import sys, {modules}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    loaded = HEAVY & set(done.stdout.split())
+    loaded = heavy & set(done.stdout.split())
     assert not loaded, f"imported: {', '.join(sorted(loaded))}; `python -X importtime -S -c '{code}'` shows by whom"
 
 

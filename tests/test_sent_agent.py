@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +21,21 @@ from tests import needs
 from tests.conftest import clean_environ
 from tests.test_layers import all_modules, imports
 
-REPOSITORY = Path(__file__).parent.parent
-PYTHONS = sorted(path.parents[1].name.removeprefix(".venv-") for path in REPOSITORY.glob(".venv-3.*/bin/python"))
-"""The other versions that `.ci/pythons` has found."""
+
+def others() -> dict[str, str]:
+    """The interpreters of other versions that are here, by version."""
+    folder = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = {}
+    for minor in range(10, 20):
+        version = f"3.{minor}"
+        places = [shutil.which(f"python{version}"), *map(str, folder.glob(f"{version}.*/bin/python{version}"))]
+        for path in filter(None, places):
+            if minor != sys.version_info.minor and "/shims/" not in path:  # pyenv's shims may lead nowhere
+                found[version] = path
+    return found
+
+
+PYTHONS = others()
 
 
 def needed(*modules: str) -> set[str]:
@@ -46,7 +61,7 @@ def imported(tree: ast.Module, module: str, known: set[str]) -> Iterator[str]:
 
 
 def test_all_that_an_agent_imports_is_sent() -> None:
-    assert needed("bireme.agent.remote") == set(agent_code.MODULES)
+    assert needed("bireme.agent.remote") == {*agent_code.MODULES, *agent_code.FOR_A_TREE}
 
 
 @pytest.mark.parametrize("kind", agent_code.AHEAD)
@@ -60,8 +75,8 @@ def test_all_that_the_stub_imports_is_in_its_command_line(kind: agent_code.Kind)
 
 def interpreter(version: str) -> str:
     if version == "no other":
-        needs.missing("no other Python: type make pythons")
-    return str(REPOSITORY / f".venv-{version}/bin/python") if version else sys.executable
+        needs.missing("no other Python from 3.10 on is installed")
+    return PYTHONS[version] if version else sys.executable
 
 
 @pytest.mark.parametrize("version", ["", *(PYTHONS or ["no other"])])
@@ -104,3 +119,27 @@ def test_a_runner_that_says_nothing_more(code: bool) -> None:
         if code:
             agent.stdin.write(encode_code(agent_code.pack(python_tag())))
         assert agent.wait(30) == (0 if code else -signal.SIGALRM)
+
+
+def test_what_was_packed_is_kept_until_a_module_changes(tmp_path: Path) -> None:
+    """In the user's cache; a file there that others can write, or that is cut off, is not used."""
+    copy = tmp_path / "src/bireme"
+    shutil.copytree(Path(agent_code.isolated.root()) / "bireme", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    code = "from bireme.cluster.agent_code import pack; print(__import__('zlib').crc32(pack('x')))"
+    environ = clean_environ(PYTHONPATH=str(copy.parent), XDG_CACHE_HOME=str(tmp_path / "cache"))
+
+    def packed() -> str:
+        argv = [sys.executable, "-c", code]
+        return subprocess.run(argv, env=environ, check=True, capture_output=True, text=True).stdout.strip()
+
+    first = packed()
+    (kept,) = (tmp_path / "cache/bireme/agents").iterdir()
+    whole = kept.read_bytes()
+    other = whole.partition(b"\n")[0] + b"\nother"
+    cases = ((other, 0o600, str(zlib.crc32(b"other"))), (other, 0o666, first), (whole[:60], 0o600, first))
+    for content, mode, found in cases:
+        kept.write_bytes(content)
+        kept.chmod(mode)
+        assert packed() == found
+    (copy / "agent/remote.py").write_text((copy / "agent/remote.py").read_text() + "\n")
+    assert packed() != first

@@ -62,6 +62,14 @@ def protect_path() -> None:
         sys.path += [place for place in places if place != here]
 
 
+def find_packages() -> None:
+    """Search the folders of packages too, in an agent, which was started without them because that takes a while."""
+    if sys.flags.no_site and "site" not in sys.modules:
+        import site
+
+        site.main()
+
+
 def keep_the_locale() -> None:
     """Restore the original ``LC_CTYPE`` for the ranks: isolated Python sets it, ignoring PYTHONCOERCECLOCALE=0."""
     if os.environ.get("PYTHONCOERCECLOCALE") != "0":

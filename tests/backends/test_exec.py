@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from bireme.backends.base import HostLaunch, LaunchPlan, load
-from bireme.backends.kubectl import query
+from bireme.cluster import labelled_hosts
 from bireme.errors import BadInputError
+from bireme.job import JobSpec, Program
+from tests.cluster.basics import reap, wait_until
 from tests.conftest import bireme, clean_environ
 
 FAKE = Path(__file__).parent / "fake"
@@ -64,7 +66,15 @@ def test_refused_template(template: str) -> None:
 
 def test_options_of_exec_alone_are_not_passed_to_get() -> None:
     given = ("-n", "ns", "-c", "main", "--container=x", "-cx", "-q", "--pod-running-timeout", "5s", "--context=dev")
-    assert query("app=x", given) == ("get", "pods", "--selector=app=x", "--output=json", "-n", "ns", "--context=dev")
+    assert load("kubectl").query("app=x", given) == (
+        "get",
+        "pods",
+        "--selector=app=x",
+        "--output=json",
+        "-n",
+        "ns",
+        "--context=dev",
+    )
 
 
 PODS = [{"name": name, "labels": {"app": "train"}} for name in ("train-10", "train-9", "train-0-x7b2")]
@@ -83,14 +93,17 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def test_pods_in_the_order_of_their_numbers(environ: dict[str, str]) -> None:
-    found = load("kubectl").find_hosts("app=train", (), environ)
-    assert found == ("train-0-x7b2", "train-9", "train-10")
-    assert load("kubectl").find_hosts("app", ("-n", "ns", "-c", "main"), environ) == ("train-3",)
+    def found(labels: str, *extra: str) -> list[str]:
+        spec = JobSpec(Program("train.py"), hosts=f"kubectl:{labels}", launcher_args=extra)
+        return [entry.name for entry in labelled_hosts.find(spec, environ)]
+
+    assert found("app=train") == ["train-0-x7b2", "train-9", "train-10"]
+    assert found("app", "-n", "ns", "-c", "main") == ["train-3"]
 
 
 EXIT_CODES = {
     ("--hosts", "kubectl:"): (2, "no labels"),
-    ("--hosts", "kubectl:app=nothing"): (2, "no pod that has not ended has the labels app=nothing"),
+    ("--hosts", "kubectl:app=nothing"): (2, "nothing that runs has the labels app=nothing"),
     ("--hosts", "kubectl:app=train:x"): (2, "'x' is not a number"),
     ("--hosts", "kubectl:app=train", "--launcher", "ssh"): (2, "is for --launcher kubectl"),
     ("--hosts", "kubectl:app=train,=x"): (69, "unable to parse requirement"),
@@ -110,6 +123,23 @@ def test_refused_command(options: tuple[str, ...], environ: dict[str, str], tmp_
     assert done.returncode == code and what in done.stderr, done
     assert len(done.stderr.splitlines()) <= 2 and not done.stdout
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_question_ends_with_the_command(tmp_path: Path) -> None:
+    (tmp_path / "kubectl").write_text("#!/bin/sh\necho $$ > asked.tmp; mv asked.tmp asked; exec sleep 1000\n")
+    (tmp_path / "kubectl").chmod(0o755)
+    command = bireme("check", "--hosts", "kubectl:app=train")
+    process = subprocess.Popen(command, cwd=tmp_path, env=clean_environ(PATH=f"{tmp_path}:/usr/bin:/bin"))
+    wait_until("the question", (tmp_path / "asked").exists, 30)
+    process.terminate()
+    process.wait(30)
+    asked = int((tmp_path / "asked").read_text())
+
+    def ended() -> bool:
+        reap([asked])  # it may be ours by now
+        return not Path(f"/proc/{asked}").exists()
+
+    wait_until("its end", ended, 30)
 
 
 def test_nobody_else_resolves_the_names(environ: dict[str, str], tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ def test_none_is_no_log_directory():
     [
         (["--num_gpu", "2", "s.py"], ["unknown option: --num_gpu", "did you mean --num_gpus?"]),
         (["--no-pyton", "s.py"], ["unknown option: --no-pyton", "did you mean --no_python?"]),
+        (["--back", "s.py"], ["unknown option: --back", "it is an option of bireme drain"]),
         (["-x", "s.py"], ["unknown option: -x"]),
         (["--xyzzy=3", "s.py"], ["unknown option: --xyzzy"]),
         (["--num_gpus"], ["--num_gpus needs a value"]),

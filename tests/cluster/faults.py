@@ -37,6 +37,7 @@ class Faults:
 
     def __init__(self) -> None:
         self.hurt = False  # is there anything to undo?
+        self.has_pods = False  # does the stand-in for kubectl reach it?
         self.relay: subprocess.Popen[bytes] | None = None
 
     if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Faults:
         def pid(self) -> int | None: ...
         def pids(self) -> list[int]: ...
         def ps(self) -> dict[int, Process]: ...
+        def start_kubelet(self) -> None: ...
 
     # The line
 
@@ -216,3 +218,5 @@ class Faults:
         self.testbed.site_run(["sh", "-c", f"ip link del {self.port} 2>/dev/null; :"])
         self.testbed.start([self.name])
         self.testbed.wait_ready([self.name], timeout)
+        if self.has_pods:
+            self.start_kubelet()

@@ -215,7 +215,7 @@ class Host(Faults):
 
     def start_kubelet(self) -> None:
         """Start what the stand-in for ``kubectl exec`` speaks to, unless it runs."""
-        root = f"/proc/{self.pid}/root"
+        root, self.has_pods = f"/proc/{self.pid}/root", True
         if not os.path.exists(f"{root}/proc/{read(f'{root}/run/kubelet') or 'none'}"):
             self.run(["bash", "-c", f"exec -a testbed-kubelet python3 -IS {shlex.quote(str(FAKE / 'kubelet'))}"])
 

@@ -48,5 +48,21 @@ def test_a_node_whose_login_shell_runs_nothing(ssh_cluster: Testbed, shared_dir:
     assert says in done.stderr, done.stderr
 
 
+SAID = {
+    'runc: exec failed: unable to start process: exec: "python3": executable file not found in $PATH': "Python",
+    'OCI runtime exec failed: exec failed: exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown': "Python",
+    "Error: crun: executable file `python3` not found in $PATH: No such file or directory": "Python",
+    "exec: \"exec /bin/sh -c 'python3' bireme.agent --channel\": stat: no such file": "{argv}",
+    "nsenter: failed to execute exec /bin/sh -c python3 bireme.agent --channel: File name too long": "{argv}",
+    "bash: -c: line 1: syntax error near unexpected token `('": "{command}",
+}
+
+
+@pytest.mark.parametrize("line", SAID)
+def test_containers_without_what_is_started(line: str) -> None:
+    (what,) = advice([line], base.load("exec"))
+    assert SAID[line] in what
+
+
 def test_other_words_speak_for_themselves():
     assert advice(["ssh: connect to host n port 22: Connection refused"], base.load("ssh")) == []

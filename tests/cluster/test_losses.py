@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import ways
 from tests.cluster.basics import children, outermost, wait_until
 from tests.cluster.host import Host
 from tests.cluster.test_manners import halted
@@ -127,7 +128,7 @@ def test_guardian_of_the_engine_is_killed(request: pytest.FixtureRequest, backen
     jobs = Jobs.on(request, backend)
     process = start(jobs)
     os.kill(guards(command_of(process))[which], signal.SIGKILL)
-    assert f"the guardian of the launcher {backend} (pid " in end(jobs, process, 75)
+    assert f"the guardian of the launcher {ways.instead_of(backend)} (pid " in end(jobs, process, 75)
 
 
 @pytest.mark.slow
@@ -151,7 +152,8 @@ def test_engine_is_lost_while_it_connects(request: pytest.FixtureRequest, backen
     wait_until("somebody", lambda: any(jobs.testbed[name].strays() for name in ("node1", "node3")), 30)
     engine = wait_until("the engine", lambda: engine_of(jobs), 30)
     os.kill(engine if which == "engine" else guards(command_of(process))[which], signal.SIGKILL)
-    what = f"the launcher {backend}" if which == "engine" else f"the guardian of the launcher {backend} (pid "
+    launcher = f"the launcher {ways.instead_of(backend)}"
+    what = launcher if which == "engine" else f"the guardian of {launcher} (pid "
     _, err = process.communicate(timeout=20)  # no answer would be said after 30 s
     assert process.returncode == 75, err
     assert what.encode() in err and b"was killed" in err

@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from tests.cluster.basics import wait_until
 from tests.cluster.host import Host
 from tests.cluster.test_world import Jobs, backends
-from tests.conftest import TIMES
+from tests.conftest import TIMES, read_lines
 
 CACHE = "/tmp/cache"  # of each host alone, as its whole /tmp
 PROJECT = "/tmp/project"
@@ -126,6 +127,97 @@ def test_ranks_run_in_a_copy(project: Project) -> None:
     assert {each["value"] for each in found} == {22}
     assert [line.split()[:2] for line in sent(err)] == [["10", "bytes"]]
     assert node.agents() == set() and not [copy for copy in copies(node) if copy.name.endswith(".tmp")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["well", "killed"])
+def test_nodes_share_a_cache(project: Project, end: str) -> None:
+    """As over NFS: one of them gets the tree, and the others use its copy; if it is killed, another gets it."""
+    nodes, shared = [project.jobs.testbed[name] for name in ("node1", "node2", "node3")], project.jobs.shared / "cache"
+    project.write("large", random.randbytes(4 << 20))
+    for node in nodes:
+        node.rate(20)
+    words = ("--export", f"XDG_CACHE_HOME={shared}", "--heartbeat", "2", "--elastic_training", "look.py")
+    process = project.start(*words, hosts="node[1-3]:1")
+    if end == "killed":
+        (half,) = wait_until("a copy in the making", lambda: list(shared.glob("bireme/trees/*.tmp/project/large")), 30)
+        (pid,) = wait_until("who makes it", lambda: holders(nodes, half), 10)
+        os.kill(pid, signal.SIGKILL)
+    out, err = (data.decode() for data in process.communicate(timeout=60))
+    assert process.returncode == 0, err
+    assert out.count("found ") == (3 if end == "well" else 2)
+    assert [whole(copy) for copy in shared.glob("bireme/trees/[!.]*")] == [True]
+
+
+def holders(hosts: Sequence[Host], path: Path) -> list[int]:
+    """The processes that have a file open."""
+    pids = [pid for host in hosts for pid in host.agents()]
+    return [pid for pid in pids if any(fd.resolve() == path for fd in Path(f"/proc/{pid}/fd").iterdir())]
+
+
+@pytest.mark.slow
+def test_a_slow_line(project: Project) -> None:
+    """Which takes longer for what is on the way than a silence may last."""
+    project.jobs.testbed["node1"].rate(8)
+    project.write("large", random.randbytes(3 << 20))
+    found, _ = project.run("--heartbeat", "0.8", "look.py", hosts="node1:1")
+    assert len(found) == 1
+
+
+@pytest.mark.slow
+def test_a_file_that_is_changed_meanwhile(project: Project) -> None:
+    node = project.jobs.testbed["node1"]
+    node.rate(20)
+    project.write("large", random.randbytes(4 << 20))
+    process = project.start("look.py", hosts="node1:1")
+    wait_until("a copy in the making", lambda: temporary(node), 30)
+    project.write("large", random.randbytes(2 << 20))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 69 and b"large was changed while it was sent" in err, err
+    wait_until("what is half to go", lambda: not copies(node), 10)
+
+
+@pytest.mark.slow
+def test_no_room_for_a_copy(project: Project) -> None:
+    """Each node says so, in the table of the preflight."""
+    for name in ("node1", "node2"):
+        project.jobs.testbed[name].run(["sh", "-c", f"mkdir {CACHE} && mount -t tmpfs -o size=1m tmpfs {CACHE}"])
+    project.write("large", random.randbytes(4 << 20))
+    process = project.start("look.py")
+    _, err = process.communicate(timeout=60)
+    for name in ("node1", "node2"):
+        project.jobs.testbed[name].run(["umount", CACHE])
+    said = f"cannot make a copy of the tree in {CACHE}/bireme: No space left on device"
+    assert process.returncode == 69 and err.decode().count(said) == 2, err
+
+
+WAIT = """
+import os, sys, time
+sys.path.insert(0, ".")
+import settings.here
+print("here", os.environ["WORLD_SIZE"], settings.here.VALUE, flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.slow
+def test_a_node_that_returns(project: Project) -> None:
+    """It has lost its copy, and gets the tree as it is now before it takes part."""
+    node, go = project.jobs.testbed["node2"], project.jobs.shared / "go"
+    project.write("sub/wait.py", WAIT)
+    project.write("large", random.randbytes(1 << 20))
+    process = project.start("--elastic_training", "--elastic_interval", "1", "--heartbeat", "2", "wait.py", str(go))
+    read_lines(process, 2, "here 2 1")
+    node.panic()
+    read_lines(process, 1, "here 1 1")
+    project.write("sub/settings/here.py", "VALUE = 2")
+    node.boot()
+    read_lines(process, 2, "here 2 2")
+    go.touch()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert [whole(copy) for copy in copies(node)] == [True]
 
 
 def whole(copy: Path) -> bool:

@@ -14,10 +14,10 @@ import pytest
 
 import bireme
 from tests import needs
-from tests.cluster.conftest import REPOSITORY
 from tests.cluster.host import Host
 from tests.cluster.test_world import Jobs, backends, rows, table, without_ssh
 from tests.cluster.testbed import Testbed
+from tests.test_sent_agent import PYTHONS
 
 STARTED = "import os\nopen(f'started-{os.environ[\"RANK\"]}', 'w').close()\n"
 CONNECT = 10.0  # seconds that ssh may take to connect
@@ -304,10 +304,10 @@ def test_python_is_missing_on_one_node(
 
 TOO_OLD = """\
 #!/bin/sh
-# A stand-in for an old Python, as far as an agent's command line shows it: -I -B -c CODE STUB WORDS...
+# A stand-in for an old Python, as far as an agent's command line shows it: -I -S -B -c CODE STUB WORDS...
 exec {python} -c "import sys
 sys.version_info, sys.version, sys.executable = (3, 6, 8), '3.6.8 (default)', '$0'
-code, sys.argv[1:] = sys.argv[4], sys.argv[5:]
+code, sys.argv[1:] = sys.argv[5], sys.argv[6:]
 exec(code)" "$@"
 """
 
@@ -348,9 +348,9 @@ def test_another_python_on_each_node(
     """One job with agents of all versions that are here."""
     jobs = Jobs.on(request, backend)
     own_python(jobs.testbed)
-    others = sorted(str(path) for path in REPOSITORY.glob(".venv-3.*/bin/python"))
-    if not others:
-        needs.missing("no other Python: type make pythons")
+    if not PYTHONS:
+        needs.missing("no other Python from 3.10 on is installed")
+    others = list(PYTHONS.values())
     for number, python in enumerate((sys.executable, others[0], others[-1])):
         path = other_python(jobs, f"node{number + 1}", f'#!/bin/sh\nexec {python} "$@"\n')
     done = jobs.run("--node_python", path, jobs.write("started.py", STARTED))

@@ -98,15 +98,14 @@ class Jobs:
     """Starts jobs on a cluster, from its login host, in a directory that all hosts share."""
 
     def __init__(self, testbed: Testbed, backend: str, shared: Path) -> None:
-        self.testbed, self.backend, self.shared = testbed, backend, shared
+        self.testbed, self.backend, self.shared = ways.prepared(testbed, backend), backend, shared
         self.login = testbed["login"]
 
     @classmethod
     def on(cls, request: pytest.FixtureRequest, backend: str) -> Jobs:
         """On the cluster of this backend; skips where its program is missing."""
         request.getfixturevalue("tool")((PROGRAM_OF | ways.PROGRAM_OF)[backend])
-        testbed = ways.prepared(request.getfixturevalue(cluster_of(backend)), backend)
-        return cls(testbed, backend, request.getfixturevalue("shared_dir"))
+        return cls(request.getfixturevalue(cluster_of(backend)), backend, request.getfixturevalue("shared_dir"))
 
     def write(self, name: str, text: str) -> Path:
         """A file in the working directory."""

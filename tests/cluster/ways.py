@@ -21,9 +21,14 @@ PROGRAM_OF = {"exec": "sh", "kubectl": "sh"}
 _OVER = os.environ.get("BIREME_TEST_OVER", "ssh")
 
 
+def instead_of(backend: str) -> str:
+    """The launcher that the tests use for this one."""
+    return _OVER if backend == "ssh" else backend
+
+
 def launcher(backend: str) -> list[str]:
     """The options that choose a launcher."""
-    backend = _OVER if backend == "ssh" else backend
+    backend = instead_of(backend)
     if backend != "exec":
         return ["--launcher", backend]
     return ["--launcher", "exec", "--launcher_args", f"{shlex.quote(str(KUBECTL))} exec -i {{host}} --"]
@@ -31,7 +36,7 @@ def launcher(backend: str) -> list[str]:
 
 def prepared(testbed: Testbed, backend: str) -> Testbed:
     """The cluster, whose hosts run what this launcher speaks to."""
-    if (_OVER if backend == "ssh" else backend) in PROGRAM_OF:
+    if instead_of(backend) in PROGRAM_OF:
         for host in testbed.hosts.values():
             host.start_kubelet()
     return testbed

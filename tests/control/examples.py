@@ -9,6 +9,7 @@ from bireme.control.messages import (
     Eof,
     GuardianLost,
     Hello,
+    LookAgain,
     Message,
     Over,
     Ping,
@@ -82,6 +83,7 @@ TO_AGENT: tuple[Message, ...] = (
     Suspend(),
     Resume(),
     Credit(size=131072),
+    LookAgain(),
     Ping(sent=1.25),
     Release(),
 )

@@ -21,6 +21,7 @@ from bireme.control.messages import (
     Down,
     Eof,
     GuardianLost,
+    LookAgain,
     Message,
     Output,
     Over,
@@ -70,7 +71,7 @@ _SIGNALS = (*STOP_SIGNALS, *RELAYED_SIGNALS)
 _ALWAYS = frozenset({Ping, Release, Urge, SignalRanks, Suspend, Resume})
 MAY_HEAR: Mapping[State, frozenset[type[Message | Piece]]] = {
     "new": frozenset({Ask}),
-    "asked": _ALWAYS | {Probe, Start, Piece},
+    "asked": _ALWAYS | {Probe, Start, Piece, LookAgain},
     "started": _ALWAYS | {Stop, Credit},
 }
 """What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started."""
@@ -147,7 +148,8 @@ class RemoteAgent:
             Credit: self._on_credit,
             Ping: self._on_ping,
             Release: self._on_release,
-            Piece: self._on_piece,
+            Piece: lambda piece: self._of_tree().take(piece.data),
+            LookAgain: lambda _: self._of_tree().look_again(),
         }
         self._loop.on_signals(_SIGNALS, self._on_signal)
         self._spec: JobSpec | None = None
@@ -212,10 +214,10 @@ class RemoteAgent:
         self._watch_runner()
         self._tree.start()
 
-    def _on_piece(self, piece: Piece) -> None:
+    def _of_tree(self) -> TreeTaker:
         if self._tree is None:
-            raise ProtocolError("it sent a piece of a tree to an agent that has asked for none")
-        self._tree.take(piece.data)
+            raise ProtocolError("it spoke of a tree that it has not offered")
+        return self._tree
 
     def _on_tree(self, ask: Ask, problem: str) -> None:
         try:

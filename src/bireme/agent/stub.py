@@ -46,6 +46,9 @@ def command(modules: SentModules, patience: float) -> NoReturn:
 
     try:
         os.write(write_fd, transport.encode(greeting.greeting(greeting.python_tag())))
+        import ctypes  # noqa: F401  (the agent needs it, and its code is still on the way)
+        import json  # noqa: F401
+
         code, early = greeting.receive_code(receive)
     except (EOFError, OSError):
         os._exit(0)  # the runner is gone

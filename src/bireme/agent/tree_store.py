@@ -19,6 +19,7 @@ import os
 import stat
 import time
 
+from bireme import drafts
 from bireme.resources import manifest
 from bireme.resources.manifest import ManifestError
 from bireme.value import Value
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _LOCK, _MANIFEST, _STAMPS, _WRITTEN_TO = ".lock", ".manifest", ".stamps", ".written-to"
 _TEMPORARY = ".tmp"
+_IDENTITY = ".identity"
 NEWEST = 4
 """Copies that are kept however many there are."""
 _KEPT = 30 * 86400.0
@@ -221,9 +223,29 @@ class TreeStore:
         self.folder = os.path.join(cache, "trees")
         os.makedirs(self.folder, 0o700, exist_ok=True)
 
+    def identity(self) -> str:
+        """A name of this folder, the same on every node that has it; "" where it cannot be kept."""
+        path = f"{self.folder}/{_IDENTITY}"
+        try:
+            if not os.path.exists(path):
+                fd, draft = drafts.create(path, 0o600)
+                try:
+                    write_all(fd, os.urandom(16).hex().encode())
+                    os.link(draft, path)  # unlike a rename, it does not replace what another node has just written
+                except FileExistsError:
+                    pass
+                finally:
+                    os.close(fd)
+                    drafts.remove(draft)
+            with open(path, encoding="ascii") as file:
+                return file.read(32)
+        except (OSError, ValueError):
+            return ""
+
     def names(self) -> list[str]:
         """The complete copies, the last used first."""
-        used = {name: self._used(name) for name in os.listdir(self.folder) if not name.endswith(_TEMPORARY)}
+        names = (name for name in os.listdir(self.folder) if name != _IDENTITY and not name.endswith(_TEMPORARY))
+        used = {name: self._used(name) for name in names}
         return sorted(used, key=lambda name: used[name], reverse=True)
 
     def _used(self, name: str) -> float:

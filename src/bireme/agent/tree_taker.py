@@ -14,7 +14,7 @@ from bireme.agent.tree_store import NEWEST, HeldTree, NewTree, TreeStore, write_
 from bireme.control.ship_messages import Need, Shipped, Taken
 from bireme.errors import BiremeError, ProtocolError
 from bireme.resources import manifest
-from bireme.resources.source_tree import cache_folder
+from bireme.resources.cache import cache_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,7 +138,18 @@ class TreeTaker:
         if self._held is not None:
             self._end()
         else:
-            self._want("manifest", Need())
+            self._want("manifest", Need(cache=store.identity()))
+
+    def look_again(self) -> None:
+        """Look again: another node that shares the folder has made a copy, or could not.
+
+        Raises:
+            ProtocolError: the manifest has come already.
+        """
+        if self._expects != "manifest" or self._text:
+            raise ProtocolError("it told an agent that takes a tree to look again")
+        self._expects = "nothing"
+        self._go(self._look())
 
     def _want(self, what: Literal["manifest", "files"], need: Need) -> None:
         self._asked, self._expects = True, what

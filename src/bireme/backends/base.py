@@ -10,7 +10,7 @@ import os
 import sys
 
 from bireme.errors import BadInputError
-from bireme.job import LAUNCHERS
+from bireme.job import LAUNCHERS, OWN_NAMES
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -84,6 +84,8 @@ class Backend:
     continues; empty if it prints no such lines, or is one process per node."""
     ADVICE: tuple[tuple[str, str], ...] = ()
     """Patterns of what it prints when it does not reach a host ("" is nothing), each with what to do about it."""
+    NO_LABELS = ""
+    """What to do if no host has the labels that were asked for."""
     CANCEL: tuple[str, ...] = ()
     """Command that cancels the allocation whose id follows; empty if the launcher makes no allocations."""
     OVER = ""
@@ -130,17 +132,20 @@ class Backend:
         what = f"{self.NAME} cannot add or lose single nodes"
         raise BadInputError(what, hint="use --launcher ssh or slurm for elastic training", where="--launcher")
 
-    def find_hosts(self, labels: str, extra: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, ...]:
-        """Ask for the hosts that have these labels; returns their names in the order of their numbers.
+    def query(self, labels: str, extra: tuple[str, ...]) -> tuple[str, ...]:
+        """Make the arguments with which the launcher's program lists the hosts that have these labels.
 
         Args:
             labels: the selector, in the launcher's own language.
             extra: the words of ``--launcher_args``.
-            environ: the environment.
+        """
+        raise NotImplementedError
+
+    def found(self, answer: bytes) -> tuple[str, ...]:
+        """Read the names of the hosts in the answer to :meth:`query`, in the order of their numbers.
 
         Raises:
-            BadInputError: the selector is malformed, or no host has these labels.
-            UnfitError: nobody answers the question.
+            ValueError: this is no such answer.
         """
         raise NotImplementedError
 
@@ -160,7 +165,8 @@ class Backend:
                 what = "a port for each host" if host.port is not None else "IPv6 addresses"
                 what = "another user" if users and host.user else what
                 reason = f"{self.NAME} cannot reach {host.target}: it does not support {what}"
-                raise BadInputError(reason, hint="use --launcher ssh", where="--launcher")
+                hint = "leave it out" if self.NAME in OWN_NAMES else "use --launcher ssh"
+                raise BadInputError(reason, hint=hint, where="--launcher")
 
     def find_program(self, environ: Mapping[str, str], extra: tuple[str, ...] = ()) -> str:
         """Find the path of the launcher's executable.

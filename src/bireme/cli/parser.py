@@ -167,7 +167,12 @@ def _instead(name: str, table: dict[str, Option]) -> str:
     from difflib import get_close_matches
 
     from bireme.options.switching import answer
+    from bireme.options.table import COMMANDS, OPTIONS
 
+    for option in OPTIONS:
+        others = [command for command in COMMANDS if command in option.commands and name in option.names]
+        if others:
+            return f"it is an option of bireme {', '.join(others)}"
     if known := answer(name):
         return known
     near = get_close_matches(name, list(table), n=1, cutoff=0.8)

@@ -7,17 +7,19 @@ ours, otherwise as source. Nothing is written to the node's disk.
 
 from __future__ import annotations
 
-import base64
+import binascii
 import marshal
 import os
 import re
 import sys
+import time
 import zlib
 from functools import cache
-from importlib.util import find_spec
 
-import bireme
+from bireme import drafts, isolated
 from bireme.control.greeting import python_tag
+from bireme.planning.trust import reason_to_pass_over
+from bireme.resources.cache import cache_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,16 +34,12 @@ MODULES = (
     "bireme.agent.node_preflight",
     "bireme.agent.pipes",
     "bireme.agent.remote",
-    "bireme.agent.tree_store",
-    "bireme.agent.tree_taker",
     "bireme.control.channel",
     "bireme.control.frames",
     "bireme.control.greeting",
     "bireme.control.messages",
-    "bireme.control.ship_messages",
     "bireme.control.silence",
     "bireme.control.transport",
-    "bireme.drafts",
     "bireme.errors",
     "bireme.isolated",
     "bireme.job",
@@ -72,14 +70,12 @@ MODULES = (
     "bireme.resources.extension_locks",
     "bireme.resources.hostfile",
     "bireme.resources.local_rank_option",
-    "bireme.resources.manifest",
     "bireme.resources.nvidia",
     "bireme.resources.own_addresses",
     "bireme.resources.pool",
     "bireme.resources.program",
     "bireme.resources.reach",
     "bireme.resources.rendezvous_port",
-    "bireme.resources.source_tree",
     "bireme.resources.users",
     "bireme.result.outcome",
     "bireme.result.wait_status",
@@ -88,6 +84,16 @@ MODULES = (
     "bireme.value",
 )
 """All modules that an agent may import, at any time."""
+
+FOR_A_TREE = (
+    "bireme.agent.tree_store",
+    "bireme.agent.tree_taker",
+    "bireme.control.ship_messages",
+    "bireme.drafts",
+    "bireme.resources.cache",
+    "bireme.resources.manifest",
+)
+"""What else it may import if it is to take a tree (``--ship``)."""
 
 AHEAD: dict[Kind, tuple[str, ...]] = {
     "channel": ("bireme.agent.stub", "bireme.control.greeting", "bireme.control.transport", "bireme.signal_numbers"),
@@ -116,7 +122,7 @@ AHEAD: dict[Kind, tuple[str, ...]] = {
 
 # Without quotes and %, which launchers and shells replace.
 _LOADER = (
-    "import sys,zlib,base64,marshal;S=marshal.loads(zlib.decompress(base64.b64decode(sys.argv.pop(1))));exec(S[0])"
+    "import sys,zlib,binascii,marshal;S=marshal.loads(zlib.decompress(binascii.a2b_base64(sys.argv.pop(1))));exec(S[0])"
 )
 # Any Python from 2.7 on must be able to read this part, to say that it is too old.
 _BEGIN = """\
@@ -135,6 +141,8 @@ _FIND = 'p=$0;[ -x "$p" ]||p=python3;exec "$p" "$@"'
 _PATIENCE = 60.0
 _MARSHAL_FORMAT = 2
 """Every version of Python reads it."""
+_KEPT = 30 * 86400
+"""Seconds for which the cache keeps the code of other versions of Bireme."""
 
 
 def command(
@@ -150,33 +158,75 @@ def command(
         patience: seconds for which the agent waits for its code, and then for the job.
     """
     ahead = {name: _short(_source(name)) for name in AHEAD[kind]}
-    stub = marshal.dumps(
-        (_BEGIN, _short(_source("bireme.agent.sent_modules")), ahead, float(patience)), _MARSHAL_FORMAT
-    )
-    packed = "<stub>" if short else base64.b64encode(zlib.compress(stub, 9)).decode()
-    line = ("-I", "-B", "-c", _LOADER, packed, "bireme.agent", f"--{kind}", *words)
+    parts = (_BEGIN, _short(_source("bireme.agent.sent_modules")), ahead, float(patience))
+    packed = "<stub>"
+    if not short:
+        packed = binascii.b2a_base64(zlib.compress(marshal.dumps(parts, _MARSHAL_FORMAT), 9), newline=False).decode()
+    line = ("-I", "-S", "-B", "-c", _LOADER, packed, "bireme.agent", f"--{kind}", *words)
     if node_python:
         return (node_python, *line)
     return ("/bin/sh", "-c", _FIND, sys.executable, *line)
 
 
 @cache
-def pack(tag: str) -> bytes:
-    """Pack the modules of the agent.
+def pack(tag: str, *, tree: bool = False) -> bytes:
+    """Pack the modules of the agent, or take what was packed before from the user's cache.
 
     Args:
         tag: names the Python that runs it (`greeting.python_tag`).
+        tree: whether it is to take a tree.
     """
-    modules = {name: _code(name) if tag == python_tag() else _source(name) for name in MODULES}
-    return zlib.compress(marshal.dumps(modules, _MARSHAL_FORMAT), 1)
+    names = MODULES + FOR_A_TREE if tree else MODULES
+    state = _state(tag, names)
+    place = os.path.join(cache_folder(os.environ), "agents", f"{zlib.crc32(state):08x}")
+    packed = _cached(place, state) if state else b""
+    if not packed:
+        modules = {name: _code(name) if tag == python_tag() else _source(name) for name in names}
+        packed = zlib.compress(marshal.dumps(modules, _MARSHAL_FORMAT))
+        if state:
+            _keep(place, state + packed)
+    return packed
+
+
+def _state(tag: str, names: tuple[str, ...]) -> bytes:
+    """The times and sizes of these modules, as a line; empty if they are in no folder, as in a zip file."""
+    try:
+        found = [os.stat(_path(name)) for name in names]
+    except OSError:
+        return b""
+    return f"{isolated.root()!a} {tag} {[(it.st_mtime_ns, it.st_size) for it in found]}\n".encode()
+
+
+def _cached(place: str, state: bytes) -> bytes:
+    """What the cache has there for this state of the modules; nothing if another user could have written it."""
+    try:
+        with open(place, "rb") as file:
+            kept = b"" if reason_to_pass_over(place, file.fileno()) else file.read()
+    except OSError:
+        return b""
+    return kept[len(state) :] if kept.startswith(state) else b""
+
+
+def _keep(place: str, data: bytes) -> None:
+    """Put it into the cache, if that can be written, and remove what nobody has put there for long."""
+    folder = os.path.dirname(place)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            if os.stat(path).st_mtime < time.time() - _KEPT:
+                os.unlink(path)
+        drafts.write(place, data, mode=0o600)
+    except OSError:
+        pass  # it is packed again next time
 
 
 def _path(name: str) -> str:
-    return os.path.join(os.path.dirname(bireme.__file__), *name.split(".")[1:]) + ".py"
+    return os.path.join(isolated.root(), *name.split(".")) + ".py"
 
 
 def _source(name: str) -> str:
-    loader: Any = bireme.__loader__  # of a folder or of a zip file
+    loader: Any = isolated.__loader__  # of a folder or of a zip file
     return bytes(loader.get_data(_path(name))).decode()
 
 
@@ -187,6 +237,8 @@ def _short(source: str) -> str:
 
 
 def _code(name: str) -> bytes:
+    from importlib.util import find_spec  # only now: the launcher is connecting meanwhile
+
     spec = find_spec(name)
     assert spec is not None
     loader: Any = spec.loader

@@ -11,7 +11,6 @@ from bireme.control.channel import Channel
 from bireme.control.frames import MAX_FROM_AGENT, encode_code
 from bireme.control.greeting import python_tag
 from bireme.control.messages import FROM_AGENT, Ask, TreeOffer
-from bireme.planning.masking import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +66,11 @@ class AgentConnector:
             self._attach(agent, read_fd, write_fd)
         if self._listener is not None:
             self._listener.listen(self._session.loop, self._connected)
-        self._session.loop.after(0, _pack)
+        self._session.loop.after(0, self._pack)
+
+    def _pack(self) -> None:
+        """Pack the agent's code while the launcher connects; most agents run on a Python like ours."""
+        agent_code.pack(python_tag(), tree=self._cluster_job.tree is not None)
 
     def stop(self) -> None:
         """Accept no more connections."""
@@ -91,7 +94,7 @@ class AgentConnector:
 
     def _greeted(self, agent: AgentHandle, channel: Channel, tag: str) -> None:
         """An agent was started: send its code, and what it is to examine."""
-        channel.send_raw(encode_code(agent_code.pack(tag)))
+        channel.send_raw(encode_code(agent_code.pack(tag, tree=self._cluster_job.tree is not None)))
         spec = self._cluster_job.spec
         channel.send(
             Ask(
@@ -128,6 +131,8 @@ class AgentConnector:
         """The variables to export to the agent: without secrets if others can read the channel."""
         if not readable:
             return dict(self._cluster_job.exports)
+        from bireme.planning.masking import is_secret
+
         withheld = sorted(name for name in self._cluster_job.exports if is_secret(name))
         if readable not in self._warned:  # not once for each of a thousand nodes
             self._warned.add(readable)
@@ -155,8 +160,3 @@ def _ranks_python(spec: JobSpec, host: str) -> str | None:
     if spec.python is not None:
         return spec.python.replace("{host}", host)
     return None if spec.venv_script is not None or spec.in_containers else sys.executable
-
-
-def _pack() -> None:
-    """Pack the agent's code while the launcher connects; most agents run on a Python like ours."""
-    agent_code.pack(python_tag())

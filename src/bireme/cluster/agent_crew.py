@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-
+from bireme import signal_numbers as signal
 from bireme.agent.crew_interface import Crew
 from bireme.cluster.agent_connector import AgentConnector
 from bireme.cluster.agent_handle import AgentHandle
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from bireme.agent.machine import Machine
     from bireme.agent.session import Session
     from bireme.cluster.cluster_job import ClusterJob
+    from bireme.cluster.shipment import Shipment
     from bireme.control.messages import Message, Output, Piece
     from bireme.process.pid_file import PidFile
     from bireme.resources.source_tree import SourceTree
@@ -67,8 +67,9 @@ class AgentCrew(Crew):
             Signalled: self._on_signalled,
             Pong: lambda member, pong: member.clock(pong.sent, pong.now),
         }
+        self._shipment: Shipment | None = None
         if job.tree is not None:
-            self._prepare_shipment(session, job.tree)
+            self._prepare_shipment(job.tree)
         self._launcher_gone = False
         self._connector = AgentConnector(
             session,
@@ -169,11 +170,11 @@ class AgentCrew(Crew):
         self._heartbeat.watch(member)
         self._bootstrap.hello(member, hello)
 
-    def _prepare_shipment(self, session: Session, tree: SourceTree) -> None:
+    def _prepare_shipment(self, tree: SourceTree) -> None:
         from bireme.cluster.shipment import Shipment
         from bireme.control.ship_messages import Need, Shipped, Taken
 
-        shipment = Shipment(session, tree)
+        self._shipment = shipment = Shipment(self._session, tree)
 
         def on_need(member: AgentHandle, need: Need) -> None:
             if not need.spans:  # the first message: the manifest
@@ -181,7 +182,7 @@ class AgentCrew(Crew):
             shipment.send(member, need)
 
         def on_shipped(member: AgentHandle, _: Shipped) -> None:
-            shipment.forget(member)
+            shipment.forget(member, done=True)
             member.protocol.on("shipped")
             self._bootstrap.await_answer(member)
 
@@ -215,8 +216,7 @@ class AgentCrew(Crew):
 
     def _lose(self, member: AgentHandle, reason: str, when: float) -> None:
         """A node was lost at ``when`` (our clock): date it before the failures that this causes on other nodes."""
-        if member.channel is not None:
-            member.channel.close()
+        self._close(member)
         if self._one_by_one:
             # Later: if its launcher process was killed from outside, that is about to be reported.
             self._session.loop.after(_NEWS, lambda: self._launcher.end(member.index))
@@ -227,6 +227,13 @@ class AgentCrew(Crew):
             return
         self._declare_lost(member, reason, when)
 
+    def _close(self, member: AgentHandle) -> None:
+        """Neither hear nor tell an agent anything more."""
+        if member.channel is not None:
+            member.channel.close()
+        if self._shipment is not None:
+            self._shipment.forget(member, done=False)
+
     def _declare_lost(self, member: AgentHandle, reason: str, when: float) -> None:
         member.protocol.on("lose")
         self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", when, (member.name,))
@@ -234,8 +241,7 @@ class AgentCrew(Crew):
 
     def _on_violation(self, member: AgentHandle, what: str) -> None:
         """An agent broke the protocol: nothing else it sends can be trusted, so its node counts as lost."""
-        if member.channel is not None:
-            member.channel.close()
+        self._close(member)
         if self._one_by_one:
             self._launcher.end(member.index)
         if member.alive and not self._leaving:

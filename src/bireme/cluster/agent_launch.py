@@ -6,7 +6,6 @@ import os
 
 from bireme.backends import base
 from bireme.cluster import agent_code
-from bireme.cluster.agent_listener import AgentListener
 from bireme.job import BY_LABELS
 from bireme.planning.exports import exports
 from bireme.resources.locality import find_this_machine
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from bireme.backends.base import Backend, HostLaunch
+    from bireme.cluster.agent_listener import AgentListener
     from bireme.cluster.node_selection import DeclaredPool, Nodes
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
@@ -108,7 +108,11 @@ def prepare(
     connects = backend.CHANNEL == "dial"
     only_here = all(host.local for host in hosts)
     executable = backend.find_program(environ, spec.launcher_args) if connects or not only_here else ""
-    listener = AgentListener(backend.TOKEN_VARIABLE, environ, only_here=only_here) if connects else None
+    listener = None
+    if connects:
+        from bireme.cluster.agent_listener import AgentListener  # with hmac and TLS, which ssh does not need
+
+        listener = AgentListener(backend.TOKEN_VARIABLE, environ, only_here=only_here)
     # The token goes first: hydra of MPICH 4.0 ignores the last variable of its environment.
     launcher_environ = {**(listener.environment() if listener is not None else {}), **environ}
     agent = _agent(spec, backend, listener.arguments() if listener is not None else ())

@@ -38,7 +38,10 @@ _SHOWN = 150
 """Characters shown of each end of a long line."""
 _ADVICE = {
     "account is currently not available": "that user's login shell runs no commands: name another user, as USER@NODE",
-    r"python[^\n]*: (command )?not found|python[^\n]*no such file": "name a Python that is there with --node_python",
+    # Not what prints the agent's whole command line: it took that for the name of a program.
+    r"(?m)^(?!.*bireme\.agent --).*(python.*: (command )?not found|python.*no such file"
+    r"|executable file.* not found|exec: .*: stat .*no such file)": "name a Python that is there with --node_python",
+    r"unknown option: -i\nusage: [^\n]*python": "Python 3.10 or later is needed there: name one with --node_python",
 }
 """What to do about messages of launchers and login shells (this one: nologin) that do not say so themselves."""
 

@@ -7,7 +7,6 @@ have been stopped in order, and they must not outlive the command.
 from __future__ import annotations
 
 import os
-from subprocess import DEVNULL, Popen, TimeoutExpired
 
 from bireme import signal_numbers as signal
 from bireme.process import open_files
@@ -17,6 +16,7 @@ from bireme.result.wait_status import exit_code
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from subprocess import Popen
 
     from bireme.loop import Loop
     from bireme.process.guardian import Handle
@@ -176,6 +176,8 @@ class LauncherProcess:
 
     def run_aside(self, argv: tuple[str, ...]) -> None:
         """Run a short command beside the launcher; :meth:`close` waits for it."""
+        from subprocess import DEVNULL, Popen
+
         try:
             # its own session, so that another Ctrl+C does not reach it
             self._aside.append(
@@ -245,6 +247,8 @@ class LauncherProcess:
             self._loop.close_fd(fd)
         self._errs.clear()
         for process in self._aside:
+            from subprocess import TimeoutExpired
+
             try:
                 process.wait(self._term_wait)
             except TimeoutExpired:

@@ -100,7 +100,9 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | None:
         BadInputError: a named file is missing, or the declaration cannot be read.
     """
     if spec.hosts.startswith(job.BY_LABELS):
-        return _labelled(spec, environ)
+        from bireme.cluster import labelled_hosts
+
+        return DeclaredPool(labelled_hosts.find(spec, environ), f"--hosts {spec.hosts}")
     if spec.hosts:
         return DeclaredPool(hostfile.parse_hosts(spec.hosts), "--hosts")
     if spec.hostfile is not None:
@@ -112,19 +114,6 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | None:
         return DeclaredPool(allocated.entries, f"the {allocated.scheduler} allocation", allocated.scheduler)
     entries = hostfile.read_hostfile(None)
     return None if entries is None else DeclaredPool(entries, hostfile.DEFAULT_HOSTFILE)
-
-
-def _labelled(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool:
-    """The hosts that have the labels of ``LAUNCHER:LABELS[:SLOTS]``."""
-    from bireme.backends import base
-
-    launcher, _, asked = spec.hosts.partition(":")
-    if spec.launcher not in ("auto", launcher):
-        hint = f"leave out --launcher {spec.launcher}"
-        raise BadInputError(f"{spec.hosts!r} is for --launcher {launcher}", hint=hint, where="--hosts")
-    labels, slots = hostfile.and_slots(asked, "--hosts")
-    names = base.load(launcher).find_hosts(labels, spec.launcher_args, environ)
-    return DeclaredPool(tuple(hostfile.HostEntry(name=name, slots=slots) for name in names), f"--hosts {spec.hosts}")
 
 
 def select(spec: JobSpec, pool: DeclaredPool) -> Nodes:

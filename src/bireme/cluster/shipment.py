@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
+from bireme.control.channel import FilePart
 from bireme.control.frames import PIECE_HEAD, put_piece_head
+from bireme.control.messages import LookAgain
 from bireme.control.ship_messages import WINDOW
 from bireme.errors import ProtocolError
 from bireme.resources.source_tree import ChangedError, Contents, as_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
+    from bireme.control.channel import Channel
     from bireme.control.ship_messages import Need, Taken
     from bireme.resources.source_tree import SourceTree
 
@@ -30,6 +37,12 @@ class Shipment:
         self._session, self._tree = session, tree
         self._streams: dict[AgentHandle, _Stream] = {}
         self._announced = False
+        self._first: dict[str, AgentHandle] = {}
+        """The agent that gets the tree for each cache."""
+        self._waiting: dict[AgentHandle, str] = {}
+        """Agents that wait until another has filled the cache that they share."""
+        self._tired: set[AgentHandle] = set()
+        """Agents that have waited once, and still find no copy."""
 
     def send(self, member: AgentHandle, need: Need) -> None:
         """Begin to send an agent what it needs.
@@ -37,20 +50,27 @@ class Shipment:
         Raises:
             ProtocolError: there is no such thing in the tree, or it was sent already.
         """
-        entries = self._tree.manifest.entries
-        if not need.spans:
-            if member in self._streams:
-                raise ProtocolError("it asked twice for a manifest")
-            self._streams[member] = _Stream(self, member, _Text(self._tree.manifest.text))
-            return
-        before = self._streams.get(member)
-        if before is None or before.is_last or need.spans[-1] > len(entries):
+        if need.spans:
+            self._send_files(member, need.spans)
+        elif member in self._streams or member in self._waiting:
+            raise ProtocolError("it asked twice for a manifest")
+        elif need.cache in self._first and member not in self._tired:
+            self._waiting[member] = need.cache
+        else:
+            if need.cache:
+                self._first.setdefault(need.cache, member)
+            assert member.channel is not None
+            self._streams[member] = _Stream(self, member.channel, self._tree.manifest.text)
+
+    def _send_files(self, member: AgentHandle, spans: tuple[int, ...]) -> None:
+        entries, stream = self._tree.manifest.entries, self._streams.get(member)
+        if stream is None or stream.is_last or spans[-1] > len(entries):
             raise ProtocolError("it asked for files that it does not lack")
-        before.change(Contents(self._tree, need.spans))
+        stream.change(Contents(self._tree, spans))
         if not self._announced:
             self._announced = True
-            places = (range(*span) for span in zip(need.spans[::2], need.spans[1::2], strict=True))
-            size = sum(entries[place].size for span in places for place in span)
+            places = chain.from_iterable(map(range, spans[::2], spans[1::2]))
+            size = sum(entries[place].size for place in places)
             note = f"sending {as_text(size)} of {self._tree.roots[0]} to {member.name} (and maybe other nodes)"
             self._session.console.say("info" if size > WINDOW else "debug", note)
 
@@ -65,11 +85,24 @@ class Shipment:
             raise ProtocolError("it has taken more of the tree than was sent")
         stream.grant(taken.size)
 
-    def forget(self, member: AgentHandle) -> None:
-        """Send nothing more: the agent needs nothing, or its copy has failed."""
+    def forget(self, member: AgentHandle, *, done: bool) -> None:
+        """Send an agent nothing more. Those that share its cache look again.
+
+        Args:
+            member: the agent.
+            done: it needs nothing more; else it is lost.
+        """
+        self._waiting.pop(member, None)
         stream = self._streams.pop(member, None)
         if stream is not None:
             stream.end()
+        for cache in [cache for cache, first in self._first.items() if first is member]:
+            del self._first[cache]
+            for other in [other for other, waited in self._waiting.items() if waited == cache]:
+                del self._waiting[other]
+                if done:
+                    self._tired.add(other)
+                other.send(LookAgain())
 
     def fail(self, error: ChangedError | OSError) -> None:
         """End the job: a file has changed, or cannot be read, so that no copy can be what the manifest says."""
@@ -82,12 +115,20 @@ class _Text:
     def __init__(self, text: bytes) -> None:
         self._left = memoryview(text)
 
+    def direct(self, _: int) -> tuple[int, int]:
+        """Nothing: there is no file."""
+        return -1, 0
+
     def read_into(self, buffer: memoryview) -> int:
         """Fill a buffer with what comes next; return the number of bytes."""
         part = self._left[: len(buffer)]
         buffer[: len(part)] = part
         self._left = self._left[len(part) :]
         return len(part)
+
+    def changed(self) -> ChangedError:
+        """Not called: bytes do not change."""
+        return ChangedError("")
 
     def close(self) -> None:
         """Do nothing."""
@@ -96,42 +137,53 @@ class _Text:
 class _Stream:
     """What is sent to one agent: the manifest, then files. ``window``: bytes that it may be sent now."""
 
-    def __init__(self, shipment: Shipment, member: AgentHandle, source: Contents | _Text) -> None:
-        self._shipment, self._member, self._source = shipment, member, source
-        if member.channel is not None:
-            member.channel.widen()
+    def __init__(self, shipment: Shipment, channel: Channel, text: bytes) -> None:
+        self._shipment, self._channel = shipment, channel
+        self._source: Contents | _Text = _Text(text)
         self._frame = bytearray(PIECE_HEAD + _PIECE)
+        self._takes_files = channel.takes_files
         self.window = WINDOW
-        self.is_last = False
-        self._go()
+        self.is_last = self._ended = False
+        channel.widen()
+        channel.feed(self._more)
 
     def change(self, source: Contents) -> None:
         """Send this next, and nothing after it."""
         self._source, self.is_last = source, True
-        self._go()
+        self._channel.feed(self._more)
 
     def grant(self, size: int) -> None:
         """Let so much more be sent."""
         self.window += size
-        self._go()
+        self._channel.feed(self._more)
 
     def end(self) -> None:
-        """Send nothing more."""
-        self._source.close()
-        self._source = _Text(b"")
+        """Send nothing more, once what has been begun is sent."""
+        self._ended = True
+        if self._channel.open:
+            self._channel.feed(self._more)
+        else:
+            self._source.close()
 
-    def _go(self) -> None:
-        if self._member.channel is not None:
-            self._member.channel.feed(self._more)
-
-    def _more(self) -> memoryview:
-        """The next frame; nothing if there is none, or the agent has not taken enough."""
-        frame, size = memoryview(self._frame), 0
-        if self.window > 0:
-            try:
-                size = self._source.read_into(frame[PIECE_HEAD:])
-            except (ChangedError, OSError) as error:
-                self._shipment.fail(error)
-        self.window -= size
+    def _more(self) -> Sequence[memoryview | FilePart]:
+        """The parts of the next frame; nothing if there is none, or the agent has not taken enough."""
+        if self._ended:
+            self._source.close()
+        if self._ended or self.window <= 0:
+            return ()
+        frame = memoryview(self._frame)
+        try:
+            fd, size = self._source.direct(_PIECE) if self._takes_files else (-1, 0)
+            put_piece_head(self._frame, size)
+            if size:
+                part = FilePart(fd, size, lambda: self._shipment.fail(self._source.changed()))
+                self.window -= size
+                return frame[:PIECE_HEAD], part
+            size = self._source.read_into(frame[PIECE_HEAD:])
+        except (ChangedError, OSError) as error:
+            self._shipment.fail(error)
+            self._ended = True
+            return ()
         put_piece_head(self._frame, size)
-        return frame[: PIECE_HEAD + size if size else 0]
+        self.window -= size
+        return (frame[: PIECE_HEAD + size],) if size else ()

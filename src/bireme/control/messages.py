@@ -183,6 +183,10 @@ class Ping(Message):
     sent: float
 
 
+class LookAgain(Message):
+    """Look again for a copy of the tree: an agent with the same cache needs nothing more."""
+
+
 class Release(Message):
     """Exit: the job is over."""
 
@@ -373,7 +377,7 @@ def _by_name(*classes: type[Message]) -> Mapping[str, type[Message]]:
     return {cls.__name__: cls for cls in classes}
 
 
-TO_AGENT = _by_name(Ask, Probe, Start, Stop, Urge, SignalRanks, Suspend, Resume, Credit, Ping, Release)
+TO_AGENT = _by_name(Ask, Probe, Start, Stop, Urge, SignalRanks, Suspend, Resume, Credit, Ping, LookAgain, Release)
 """The messages that an agent accepts, by name."""
 FROM_AGENT = _by_name(Hello, Probed, Up, Down, Rested, Eof, Say, Unfit, GuardianLost, Signalled, Over, Pong)
 """The messages that a runner accepts, by name."""

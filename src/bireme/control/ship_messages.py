@@ -8,6 +8,9 @@ The conversation follows an `Ask` with a `TreeOffer`, and precedes the agent's `
     runner → agent   the contents, one after the other, in pieces
     agent → runner   Shipped()            the copy is complete, or cannot be made, which the `Hello` will say
 
+Nodes may share a cache, as over NFS. Only one of their agents gets the tree; the runner answers the first `Need` of
+each other one with `LookAgain`, once the first agent has finished.
+
 With `Taken`, the agent grants the runner to send as many bytes again.
 """
 
@@ -24,9 +27,11 @@ class Need(Message):
 
     Attributes:
         spans: the first place in the manifest, and the last one plus 1, of each span of files; empty: the manifest.
+        cache: names the cache, which nodes may share; "": unknown.
     """
 
     spans: tuple[int, ...] = ()
+    cache: str = ""
     of_tree = True
 
     def check(self) -> str:

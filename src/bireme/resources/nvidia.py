@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bireme.isolated import find_packages
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +31,7 @@ def gpus(environ: Mapping[str, str]) -> list[Gpu] | None:
 
 
 def _by_nvml() -> list[Gpu]:
+    find_packages()
     import pynvml as nvml
 
     nvml.nvmlInit()

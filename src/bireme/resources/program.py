@@ -6,6 +6,7 @@ import os
 import sys
 
 from bireme.errors import BadInputError
+from bireme.isolated import find_packages
 from bireme.resources import local_rank_option
 
 TYPE_CHECKING = False
@@ -110,6 +111,7 @@ def _read_module(program: Program, environ: Mapping[str, str]) -> bytes:
     """The source of the module, if it can be found without importing its parent packages; else empty."""
     from importlib.machinery import PathFinder
 
+    find_packages()
     if program.target.endswith(".py") and os.path.isfile(program.target):
         hint = f"leave out -m to run the script {program.target}"
         raise BadInputError(f"-m takes the name of a module, not of a file: {program.target}", hint=hint)

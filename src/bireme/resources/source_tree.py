@@ -16,6 +16,7 @@ from itertools import chain
 from bireme import drafts
 from bireme.errors import BadInputError, BiremeError
 from bireme.resources import manifest
+from bireme.resources.cache import cache_folder
 from bireme.resources.manifest import Entry, Manifest
 from bireme.value import Value
 
@@ -30,6 +31,8 @@ WHERE = "--ship"
 GIT = "git"
 """The value of the option for what git knows of the working tree, instead of a folder."""
 _BLOCK = 1 << 20
+_DIRECT = 1 << 16
+"""Bytes from which on the kernel is to send a file without this process reading it."""
 _SETTLED = 1_000_000_000
 """Nanoseconds after its last change from which on a file's time stamp would show another change."""
 _FORGET = 30 * 86400
@@ -66,6 +69,18 @@ class Contents:
         self._entries = (entry for entry in map(tree.manifest.entries.__getitem__, places) if entry.size)
         self._fd, self._entry, self._left = -1, Entry(kind="file", path=""), 0
 
+    def direct(self, most: int) -> tuple[int, int]:
+        """What comes next as a descriptor and a number of bytes; 0 bytes for small files, which are read better.
+
+        Raises:
+            ChangedError: a file was changed since the manifest was made.
+        """
+        if not self._left and not self._open_next():
+            return -1, 0
+        size = min(self._left, most) if self._left >= _DIRECT else 0
+        self._left -= size
+        return self._fd, size
+
     def read_into(self, buffer: memoryview) -> int:
         """Fill a buffer with what comes next; return the number of bytes, fewer than it holds only at the end.
 
@@ -76,15 +91,21 @@ class Contents:
         while filled < len(buffer) and (self._left or self._open_next()):
             read = os.readv(self._fd, [buffer[filled : filled + self._left]])
             filled, self._left = filled + read, self._left - read
-            if not read or (not self._left and os.fstat(self._fd).st_size != self._entry.size):
-                raise ChangedError(f"{self._path} was changed while it was sent", hint="start the job again")
+            if not read:
+                raise self.changed()
         return filled
+
+    def changed(self) -> ChangedError:
+        """The error that the file that was read last has changed."""
+        return ChangedError(f"{self._path} was changed while it was sent", hint="start the job again")
 
     @property
     def _path(self) -> str:
         return os.path.join(self._root, self._entry.path)
 
     def _open_next(self) -> bool:
+        if self._fd >= 0 and os.fstat(self._fd).st_size != self._entry.size:
+            raise self.changed()
         self.close()
         entry = next(self._entries, None)
         if entry is None:
@@ -277,19 +298,6 @@ def _hashed(path: str, size: int) -> str:
     except OSError as error:
         raise BadInputError(f"cannot read {path}: {error.strerror}", where=WHERE) from None
     return digest.hexdigest()
-
-
-def cache_folder(environ: Mapping[str, str], home: str = "") -> str:
-    """Bireme's folder in the user's cache.
-
-    Args:
-        environ: the environment.
-        home: the value of ``XDG_CACHE_HOME`` to use instead of that in the environment; "": none.
-    """
-    cache = home or environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(cache):
-        cache = os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(cache, "bireme")
 
 
 def _load(store: str) -> dict[str, list[object]]:
