@@ -111,7 +111,7 @@ def test_an_agent_on_another_python(version: str) -> None:
 @pytest.mark.parametrize("code", [False, True], ids=["no code", "no job"])
 def test_a_runner_that_says_nothing_more(code: bool) -> None:
     """Nobody else would end an agent that is cut off before it knows the heartbeat."""
-    argv = agent_code.command("channel", patience=0.2)
+    argv = agent_code.command("channel", patience=2 if code else 0.2)
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, env=clean_environ(), stdin=pipe, stdout=pipe, bufsize=0) as agent:
         assert agent.stdin is not None and agent.stdout is not None
