@@ -67,8 +67,6 @@ if TYPE_CHECKING:
 
     State: TypeAlias = Literal["new", "asked", "started"]
 
-_FIRST_WAIT = 60.0
-"""Seconds of silence after which a runner is lost that has not yet said what it regards as silence."""
 _SIGNALS = (*STOP_SIGNALS, *RELAYED_SIGNALS)
 _ALWAYS = frozenset({Ping, Release, Urge, SignalRanks, Suspend, Resume})
 MAY_HEAR: Mapping[State, frozenset[type[Message | Piece]]] = {
@@ -79,7 +77,9 @@ MAY_HEAR: Mapping[State, frozenset[type[Message | Piece]]] = {
 """What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started."""
 
 
-def serve(read_fd: int, write_fd: int, environ: Mapping[str, str], transport: Transport, early: bytes) -> int:
+def serve(
+    read_fd: int, write_fd: int, environ: Mapping[str, str], transport: Transport, early: bytes, patience: float
+) -> int:
     """Serve the runner until it releases the agent; return 0, as exit codes of ranks are sent over the channel.
 
     Args:
@@ -88,9 +88,10 @@ def serve(read_fd: int, write_fd: int, environ: Mapping[str, str], transport: Tr
         environ: this process's environment.
         transport: protects the channel.
         early: bytes of the channel that were received already, decoded.
+        patience: seconds of silence after which a runner is lost that has not yet said what it regards as silence.
     """
     keep_the_locale()
-    agent = RemoteAgent(Machine(), read_fd, write_fd, environ, transport, early)
+    agent = RemoteAgent(Machine(), read_fd, write_fd, environ, transport, early, patience)
     try:
         agent.run()
     finally:
@@ -108,6 +109,7 @@ class RemoteAgent:
         environ: this process's environment.
         transport: protects the channel; ``None``: the descriptors are protected already.
         early: bytes of the channel that were received already, decoded.
+        patience: as of :func:`serve`.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class RemoteAgent:
         environ: Mapping[str, str],
         transport: Transport | None = None,
         early: bytes = b"",
+        patience: float = 60.0,
     ) -> None:
         self._machine, self._environ = machine, environ
         self._loop = machine.loop()
@@ -159,7 +162,7 @@ class RemoteAgent:
         self._tree: TreeTaker | None = None
         self._over = self._cut = False
         self._window = 0
-        self._heartbeat = _FIRST_WAIT
+        self._heartbeat = patience
         self._silence = Silence(self._loop.now())
         self._watchdog: Timer | None = None
         self._watch_runner()

@@ -195,6 +195,9 @@ class AgentCrew(Crew):
     def _on_unfit(self, member: AgentHandle, unfit: Unfit) -> None:
         if self._session.verdict.stopping:
             return
+        if member.state == "connecting":
+            self._bootstrap.fail(member, list(unfit.problems))
+            return
         member.problems += unfit.problems
         self._complain([member], len(self.members))
 
@@ -251,8 +254,10 @@ class AgentCrew(Crew):
         if member.state in ("shipping", "ready", "probed", "running"):
             reason = f"its channel was {reason}" if reason.startswith("closed") else reason
             self._lose(member, reason, self._last_heard(member))
+        elif member.state == "connecting" and not self._one_by_one:
+            self._bootstrap.agent_gone(member)
         elif member.state == "connecting" and not reason.startswith("closed"):
-            self._bootstrap.fail(member, [reason])
+            self._bootstrap.fail(member, [f"its channel {reason}"])
 
     def _last_heard(self, member: AgentHandle) -> float:
         """When an agent was lost whose channel has ended: at its last sign of life if it has missed a ping since."""

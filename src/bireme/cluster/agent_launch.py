@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from bireme.planning.exports import Exports
     from bireme.resources.hostfile import HostEntry
 
+_PATIENCE = 6
+"""Heartbeats for which an agent waits for its code, and then for the job: the runner may be busy with many nodes."""
+
 
 class AgentLaunch(Value):
     """How the agents are started.
@@ -152,7 +155,8 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
 def _agent(spec: JobSpec, backend: Backend, place: tuple[str, ...], *, short: bool = False) -> tuple[str, ...]:
     """The agent's command line; ``place``: where it finds the runner, if it connects to it."""
     kind: agent_code.Kind = "dial" if backend.CHANNEL == "dial" else "channel"
-    return agent_code.command(kind, *place, node_python=spec.node_python, short=short)
+    patience = _PATIENCE * spec.heartbeat
+    return agent_code.command(kind, *place, node_python=spec.node_python, short=short, patience=patience)
 
 
 def _is_one_by_one(spec: JobSpec, backend: Backend) -> bool:

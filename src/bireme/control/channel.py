@@ -105,6 +105,11 @@ class Channel:
         return self._transport.readable
 
     @property
+    def is_greeted(self) -> bool:
+        """Whether the other side's greeting has come, or none is expected."""
+        return self._on_greeting is None
+
+    @property
     def noise(self) -> bytes:
         """What the other side printed before its greeting."""
         return self._decoder.noise
