@@ -46,9 +46,7 @@ def command(modules: SentModules, patience: float) -> NoReturn:
 
     try:
         os.write(write_fd, transport.encode(greeting.greeting(greeting.python_tag())))
-        import ctypes  # noqa: F401  (the agent needs it, and its code is still on the way)
-        import json  # noqa: F401
-
+        _import_ahead()
         code, early = greeting.receive_code(receive)
     except (EOFError, OSError):
         os._exit(0)  # the runner is gone
@@ -65,6 +63,15 @@ def command(modules: SentModules, patience: float) -> NoReturn:
 
     signal.setitimer(signal.ITIMER_REAL, 0)
     os._exit(remote.serve(read_fd, write_fd, os.environ, transport, early, patience))
+
+
+def _import_ahead() -> None:
+    """Import what the agent needs while its code is on the way. What is missing is reported when that has come."""
+    try:
+        import ctypes  # noqa: F401
+        import json  # noqa: F401
+    except ImportError:
+        pass
 
 
 def _stdio() -> tuple[int, int, Transport, bytes]:
