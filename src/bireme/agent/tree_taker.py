@@ -32,7 +32,7 @@ _STEP = 0.01
 _PAUSE = 0.0005
 _CLEAN_AFTER = 1.0
 """Seconds after which old copies are removed, when the ranks have started."""
-_GRANT = 256 * 1024
+_GRANT = 512 * 1024
 """Bytes that are taken before the runner is granted as many."""
 
 
