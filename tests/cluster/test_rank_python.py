@@ -77,6 +77,8 @@ def test_bireme_is_on_the_commands_machine_only(
             for path in (ROOT / "src").rglob("*.py"):
                 file.write(path, path.relative_to(ROOT / "src"))
         command, env["PYTHONPATH"] = [f"{training}/bin/python", "-m", "bireme"], str(own / "bireme.zip")
+        sets = jobs.login.run([*command, "check", "--hosts", "node[1-2]"], env=env, check=False)
+        assert "the package ClusterShell is not installed" in sets.stderr and sets.returncode == 2
     options = ["--hosts", "node1:1,node2:1", str(jobs.write("rank.py", RANK))]
     with ExitStack() as stack:
         for name in ("node1", "node2"):
