@@ -6,6 +6,7 @@ import os
 
 from bireme.backends import base
 from bireme.cluster import agent_code
+from bireme.errors import BadInputError
 from bireme.job import BY_LABELS
 from bireme.planning.exports import exports
 from bireme.resources.locality import find_this_machine
@@ -103,7 +104,7 @@ def prepare(
         BadInputError: the launcher is not installed, or cannot reach a node.
         UnfitError: no port is free for the agents to connect to.
     """
-    backend = base.load(launcher)
+    backend = _backend(spec, launcher)
     hosts = _launches(nodes.entries, _here(spec, nodes))
     connects = backend.CHANNEL == "dial"
     only_here = all(host.local for host in hosts)
@@ -140,7 +141,7 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
         BadInputError: the launcher cannot reach a node.
     """
     here = _here(spec, nodes)
-    backend = base.load(launcher)
+    backend = _backend(spec, launcher)
     connects = backend.CHANNEL == "dial"
     place = ("<our addresses>", "<a free port>", backend.TOKEN_VARIABLE) if connects else ()
     agent = _agent(spec, backend, place, short=True)
@@ -189,6 +190,14 @@ def _commands(
     commands = (backend.one_by_one if spec.elastic else backend.commands)(plan, environ)
     base.check_length(backend.NAME, commands, environ)
     return commands
+
+
+def _backend(spec: JobSpec, launcher: str) -> Backend:
+    backend = base.load(launcher)
+    if not backend.TEMPLATE and any("{host}" in word for word in spec.launcher_args):
+        hint = "add --launcher exec, for a command that reaches a host"
+        raise BadInputError(f"{launcher} has no use for {{host}}", hint=hint, where="--launcher_args")
+    return backend
 
 
 def _here(spec: JobSpec, nodes: Nodes) -> str | None:
