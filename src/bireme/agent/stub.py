@@ -50,10 +50,23 @@ def command(modules: SentModules) -> NoReturn:
     except (EOFError, OSError):
         os._exit(0)  # the runner is gone
     modules.add(code)
-    from bireme.agent import remote
-
     signal.alarm(0)
-    os._exit(remote.serve(read_fd, write_fd, os.environ, transport, early))
+    _serve(read_fd, write_fd, transport, early)
+    os._exit(0)  # exit codes of ranks are sent over the channel
+
+
+def _serve(read_fd: int, write_fd: int, transport: Transport, early: bytes) -> None:
+    """Be the agent until the runner releases it, or is lost."""
+    from bireme.agent.machine import Machine
+    from bireme.agent.remote import RemoteAgent
+    from bireme.isolated import keep_the_locale
+
+    keep_the_locale()
+    agent = RemoteAgent(Machine(), read_fd, write_fd, os.environ, transport, early)
+    try:
+        agent.run()
+    finally:
+        agent.close()
 
 
 def _stdio() -> tuple[int, int, Transport, bytes]:
