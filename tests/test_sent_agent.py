@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import zlib
@@ -60,8 +61,7 @@ def imported(tree: ast.Module, module: str, known: set[str]) -> Iterator[str]:
 
 
 def test_all_that_an_agent_imports_is_sent() -> None:
-    agent = ("bireme.agent.remote", "bireme.agent.machine", "bireme.isolated")  # of the stub
-    assert needed(*agent) == {*agent_code.MODULES, *agent_code.FOR_A_TREE}
+    assert needed("bireme.agent.remote") == {*agent_code.MODULES, *agent_code.FOR_A_TREE}
 
 
 @pytest.mark.parametrize("kind", agent_code.AHEAD)
@@ -106,6 +106,19 @@ def test_an_agent_on_another_python(version: str) -> None:
         assert tag.startswith(f"cpython-{version.replace('.', '')}-")
         _, errors = agent.communicate(encode_code(agent_code.pack(tag)), timeout=60)
     assert (agent.returncode, errors) == (0, b"")
+
+
+@pytest.mark.parametrize("code", [False, True], ids=["no code", "no job"])
+def test_a_runner_that_says_nothing_more(code: bool) -> None:
+    """Nobody else would end an agent that is cut off before it knows the heartbeat."""
+    argv = agent_code.command("channel", patience=2 if code else 0.2)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, env=clean_environ(), stdin=pipe, stdout=pipe, bufsize=0) as agent:
+        assert agent.stdin is not None and agent.stdout is not None
+        agent.stdout.read(1)
+        if code:
+            agent.stdin.write(encode_code(agent_code.pack(python_tag())))
+        assert agent.wait(30) == (0 if code else -signal.SIGALRM)
 
 
 def test_what_was_packed_is_kept_until_a_module_changes(tmp_path: Path) -> None:

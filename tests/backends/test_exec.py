@@ -109,6 +109,7 @@ EXIT_CODES = {
     ("--hosts", "kubectl:app=train,=x"): (69, "unable to parse requirement"),
     ("--hosts", "kubectl:app=train", "--launcher_args=--nonsense"): (69, "unknown flag: --nonsense"),
     ("--hosts", "a:1,b:1", "--launcher", "exec", "--launcher_args", "reach {host}"): (2, "'reach' not found on PATH"),
+    ("--hosts", "localhost:1,b:1", "--launcher_args", "docker exec -i {host}"): (2, "add --launcher exec"),
     ("--hosts", "a:1,b:1", "--launcher", "docker", "--ssh_port", "22"): (2, "--ssh_port cannot be used with"),
     ("--hosts", "a:1,b:1", "--launcher", "exec", "--native_ranks", "--launcher_args", "sh {host}"): (2, "start ranks"),
 }

@@ -93,6 +93,16 @@ def slurm_cluster(request: pytest.FixtureRequest, _slurm_cluster: Testbed) -> It
 
 
 @pytest.fixture
+def home(ssh_cluster: Testbed) -> Iterator[Path]:
+    """The user's home on all hosts; what a test writes there is taken away again."""
+    path = Path(ssh_cluster.home)
+    before = set(path.rglob("*"))
+    yield path
+    for left in sorted(set(path.rglob("*")) - before, reverse=True):
+        left.rmdir() if left.is_dir() else left.unlink()
+
+
+@pytest.fixture
 def shared_dir(tmp_path: Path) -> Path:
     """A directory of this test's own that all hosts see at the same path, as over NFS."""
     shared = tmp_path / "shared"

@@ -44,7 +44,7 @@ OTHERS_TO_COMMAND = {
     "slurm": [signal.SIGTERM, signal.SIGKILL],
 }
 OTHERS_NODE_FAULTS = {
-    "exec": ["panic", "cut", "freeze"],
+    "exec": ["cut", "freeze"],
     "pdsh": ["panic", "freeze"],
     "openmpi": ["panic", "poweroff", "cut"],
     "mpich": ["panic", "poweroff"],

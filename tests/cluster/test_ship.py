@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.basics import wait_until
+from tests.cluster.basics import signal_all, wait_until
 from tests.cluster.host import Host
 from tests.cluster.test_world import Jobs, backends
 from tests.conftest import TIMES, read_lines
@@ -158,9 +158,9 @@ def holders(hosts: Sequence[Host], path: Path) -> list[int]:
 @pytest.mark.slow
 def test_a_slow_line(project: Project) -> None:
     """Which takes longer for what is on the way than a silence may last."""
-    project.jobs.testbed["node1"].rate(3)
-    project.write("large", random.randbytes(1 << 20))
-    found, _ = project.run("--heartbeat", "0.5", "look.py", hosts="node1:1")
+    project.jobs.testbed["node1"].rate(8)
+    project.write("large", random.randbytes(3 << 20))
+    found, _ = project.run("--heartbeat", "0.8", "look.py", hosts="node1:1")
     assert len(found) == 1
 
 
@@ -234,9 +234,9 @@ def whole(copy: Path) -> bool:
 def test_half_a_tree_is_never_used(project: Project, fault: str) -> None:
     """The command is killed, a cable is cut, or an agent is killed, at random moments of sending."""
     node = project.jobs.testbed["node1"]
-    node.rate(100)
+    node.rate(60)
     half = 0
-    for moment in range(max(1, TIMES // 2)):
+    for moment in range(max(1, TIMES // 4)):
         project.write("large", b"%d" % moment + random.randbytes(8 << 20))
         process = project.start("--heartbeat", "2", "look.py")
         wait_until("a copy in the making", lambda: temporary(node), 30)
@@ -247,8 +247,7 @@ def test_half_a_tree_is_never_used(project: Project, fault: str) -> None:
         elif fault == "cut":
             node.cut()
         else:
-            for pid in node.agents():
-                os.kill(pid, signal.SIGKILL)
+            signal_all(node.agents(), signal.SIGKILL)  # and its guardian, if it has come so far
         process.communicate(timeout=60)
         if fault == "cut":
             wait_until("the agent to end", lambda: not node.agents() and not temporary(node), 10)

@@ -119,16 +119,6 @@ def test_hostfile_with_all_that_is_allowed(ssh_cluster: Testbed, shared_dir: Pat
 # -- reaching the hosts ----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def home(ssh_cluster: Testbed) -> Iterator[Path]:
-    """The user's home on all hosts; what a test writes there is taken away again."""
-    path = Path(ssh_cluster.home)
-    before = set(path.rglob("*"))
-    yield path
-    for left in sorted(set(path.rglob("*")) - before, reverse=True):
-        left.rmdir() if left.is_dir() else left.unlink()
-
-
 def ssh_config(home: Path, text: str) -> None:
     (home / ".ssh").mkdir(exist_ok=True)
     (home / ".ssh/config").write_text(text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from bireme.agent.machine import Machine
 from bireme.agent.node import NodeEvents, NodeProcesses, remove_flat_directory
 from bireme.agent.pipes import Pipes
 from bireme.control.channel import Channel
@@ -44,6 +45,7 @@ from bireme.control.messages import (
 )
 from bireme.control.silence import LOOKS, Silence
 from bireme.errors import BiremeError, ProtocolError
+from bireme.isolated import keep_the_locale
 from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 from bireme.planning.environment import ELASTIC_MARK, elastic_mark
@@ -55,7 +57,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, Literal, TypeAlias
 
-    from bireme.agent.machine import Machine
     from bireme.agent.tree_taker import TreeTaker
     from bireme.control.transport import Transport
     from bireme.job import JobSpec
@@ -66,8 +67,6 @@ if TYPE_CHECKING:
 
     State: TypeAlias = Literal["new", "asked", "started"]
 
-_FIRST_WAIT = 60.0
-"""Seconds of silence after which a runner is lost that has not yet said what it regards as silence."""
 _SIGNALS = (*STOP_SIGNALS, *RELAYED_SIGNALS)
 _ALWAYS = frozenset({Ping, Release, Urge, SignalRanks, Suspend, Resume})
 MAY_HEAR: Mapping[State, frozenset[type[Message | Piece]]] = {
@@ -76,6 +75,28 @@ MAY_HEAR: Mapping[State, frozenset[type[Message | Piece]]] = {
     "started": _ALWAYS | {Stop, Credit},
 }
 """What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started."""
+
+
+def serve(
+    read_fd: int, write_fd: int, environ: Mapping[str, str], transport: Transport, early: bytes, patience: float
+) -> int:
+    """Serve the runner until it releases the agent; return 0, as exit codes of ranks are sent over the channel.
+
+    Args:
+        read_fd: the channel's descriptor to read from.
+        write_fd: the one to write to.
+        environ: this process's environment.
+        transport: protects the channel.
+        early: bytes of the channel that were received already, decoded.
+        patience: seconds of silence after which a runner is lost that has not yet said what it regards as silence.
+    """
+    keep_the_locale()
+    agent = RemoteAgent(Machine(), read_fd, write_fd, environ, transport, early, patience)
+    try:
+        agent.run()
+    finally:
+        agent.close()
+    return 0
 
 
 class RemoteAgent:
@@ -88,6 +109,7 @@ class RemoteAgent:
         environ: this process's environment.
         transport: protects the channel; ``None``: the descriptors are protected already.
         early: bytes of the channel that were received already, decoded.
+        patience: as of :func:`serve`.
     """
 
     def __init__(
@@ -98,6 +120,7 @@ class RemoteAgent:
         environ: Mapping[str, str],
         transport: Transport | None = None,
         early: bytes = b"",
+        patience: float = 60.0,
     ) -> None:
         self._machine, self._environ = machine, environ
         self._loop = machine.loop()
@@ -139,7 +162,7 @@ class RemoteAgent:
         self._tree: TreeTaker | None = None
         self._over = self._cut = False
         self._window = 0
-        self._heartbeat = _FIRST_WAIT
+        self._heartbeat = patience
         self._silence = Silence(self._loop.now())
         self._watchdog: Timer | None = None
         self._watch_runner()

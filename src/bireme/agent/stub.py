@@ -18,20 +18,23 @@ if TYPE_CHECKING:
     from bireme.agent.sent_modules import SentModules
     from bireme.control.transport import Transport
 
-_PATIENCE = 60
-"""Seconds for the connection and the code. Nobody else would end the agent of a runner that is cut off here."""
 
+def command(modules: SentModules, patience: float) -> NoReturn:
+    """Run the command line ``-c bireme.agent --channel | --dial ADDRESSES PORT VARIABLE [NAME] | --native PLAN …``.
 
-def command(modules: SentModules) -> NoReturn:
-    """Run the command line ``-c bireme.agent --channel | --dial ADDRESSES PORT VARIABLE [NAME] | --native PLAN …``."""
+    Args:
+        modules: imports the modules of the command line.
+        patience: seconds for the code, and then for the job. Nobody else would end the agent of a runner that is cut
+            off from it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     kind, *words = sys.argv[2:]
     if kind == "--native":
         from bireme.agent import native_rank
 
         os._exit(native_rank.command(words, os.environ))
-    signal.alarm(_PATIENCE)
     read_fd, write_fd, transport, early = _stdio() if kind == "--channel" else _dialled(words)
+    signal.setitimer(signal.ITIMER_REAL, patience)
     from bireme.control import greeting
 
     def receive() -> bytes:
@@ -43,30 +46,32 @@ def command(modules: SentModules) -> NoReturn:
 
     try:
         os.write(write_fd, transport.encode(greeting.greeting(greeting.python_tag())))
-        import ctypes  # noqa: F401  (the agent needs it, and its code is still on the way)
-        import json  # noqa: F401
-
+        _import_ahead()
         code, early = greeting.receive_code(receive)
     except (EOFError, OSError):
         os._exit(0)  # the runner is gone
     modules.add(code)
-    signal.alarm(0)
-    _serve(read_fd, write_fd, transport, early)
-    os._exit(0)  # exit codes of ranks are sent over the channel
-
-
-def _serve(read_fd: int, write_fd: int, transport: Transport, early: bytes) -> None:
-    """Be the agent until the runner releases it, or is lost."""
-    from bireme.agent.machine import Machine
-    from bireme.agent.remote import RemoteAgent
-    from bireme.isolated import keep_the_locale
-
-    keep_the_locale()
-    agent = RemoteAgent(Machine(), read_fd, write_fd, os.environ, transport, early)
     try:
-        agent.run()
-    finally:
-        agent.close()
+        from bireme.agent import remote
+    except ImportError as error:  # of ctypes, which a Python may have been built without
+        from bireme.control.frames import encode_message
+        from bireme.control.messages import Unfit
+
+        what = f"{sys.executable} is not complete: {error}\nname another with --node_python"
+        os.write(write_fd, transport.encode(encode_message(Unfit(problems=(what,)))))
+        os._exit(69)
+
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    os._exit(remote.serve(read_fd, write_fd, os.environ, transport, early, patience))
+
+
+def _import_ahead() -> None:
+    """Import what the agent needs while its code is on the way. What is missing is reported when that has come."""
+    try:
+        import ctypes  # noqa: F401
+        import json  # noqa: F401
+    except ImportError:
+        pass
 
 
 def _stdio() -> tuple[int, int, Transport, bytes]:

@@ -84,6 +84,8 @@ class Backend:
     continues; empty if it prints no such lines, or is one process per node."""
     ADVICE: tuple[tuple[str, str], ...] = ()
     """Patterns of what it prints when it does not reach a host ("" is nothing), each with what to do about it."""
+    TEMPLATE = False
+    """Whether ``--launcher_args`` is a command with placeholders, instead of more arguments."""
     NO_LABELS = ""
     """What to do if no host has the labels that were asked for."""
     CANCEL: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ class Exec(SessionBackend):
 
     NAME = "exec"
     PROGRAMS = ()
+    TEMPLATE = True
     ADVICE = (
         (
             r"bireme\.agent --channel.*(no such file|not found|name too long)",

@@ -23,6 +23,7 @@ class Mpich(Backend):
     FAILED = (
         r"ssh: (?:connect to host|Could not resolve hostname) ([^\s:]+)",
         r"^\[proxy:[^\s@]+@([^\s\]]+)\] .*execvp error",
+        r"PID \d+ RUNNING AT (\S+)",  # its agent was killed
     )
     PROGRAMS = ("mpiexec.mpich", "mpirun.mpich", "mpiexec.hydra", "mpirun")
     SETS = ("PMI_", "PMIX_", "MPIR_", "MPI_LOCAL", "HYDRA_", "HYDI_", "MPICH_INTERFACE", "GFORTRAN_")

@@ -16,6 +16,12 @@ class OpenMpi(Backend):
 
     NAME = "openmpi"
     PROGRAMS = ("mpirun.openmpi", "mpirun")
+    ADVICE = (
+        (
+            "does not know how to route a message",
+            "if the login shell there is csh: --launcher_args='--mca plm_rsh_assume_same_shell 0'",
+        ),
+    )
     SETS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "OPAL_")
 
     def native(self, plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:

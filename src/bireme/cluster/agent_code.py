@@ -135,16 +135,19 @@ if sys.version_info < (3, 10):
 exec(compile(S[1], "sent:bireme.agent.sent_modules", "exec"))
 modules = SentModules(S[2])
 from bireme.agent import stub
-stub.command(modules)
+stub.command(modules, S[3])
 """
 _FIND = 'p=$0;[ -x "$p" ]||p=python3;exec "$p" "$@"'
+_PATIENCE = 60.0
 _MARSHAL_FORMAT = 2
 """Every version of Python reads it."""
 _KEPT = 30 * 86400
 """Seconds for which the cache keeps the code of other versions of Bireme."""
 
 
-def command(kind: Kind, *words: str, node_python: str = "", short: bool = False) -> tuple[str, ...]:
+def command(
+    kind: Kind, *words: str, node_python: str = "", short: bool = False, patience: float = _PATIENCE
+) -> tuple[str, ...]:
     """The command line that starts an agent, or the shim of a native rank, on a node.
 
     Args:
@@ -152,10 +155,13 @@ def command(kind: Kind, *words: str, node_python: str = "", short: bool = False)
         words: the arguments of the stub.
         node_python: the Python there; "": ours if it exists there, otherwise the first python3 on PATH.
         short: with a name instead of the stub, to be shown.
+        patience: seconds for which the agent waits for its code, and then for the job.
     """
     ahead = {name: _short(_source(name)) for name in AHEAD[kind]}
-    stub = marshal.dumps((_BEGIN, _short(_source("bireme.agent.sent_modules")), ahead), _MARSHAL_FORMAT)
-    packed = "<stub>" if short else binascii.b2a_base64(zlib.compress(stub, 9), newline=False).decode()
+    parts = (_BEGIN, _short(_source("bireme.agent.sent_modules")), ahead, float(patience))
+    packed = "<stub>"
+    if not short:
+        packed = binascii.b2a_base64(zlib.compress(marshal.dumps(parts, _MARSHAL_FORMAT), 9), newline=False).decode()
     line = ("-I", "-S", "-B", "-c", _LOADER, packed, "bireme.agent", f"--{kind}", *words)
     if node_python:
         return (node_python, *line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bireme import signal_numbers as signal
 from bireme.agent.crew_interface import Crew
 from bireme.cluster.agent_connector import AgentConnector
 from bireme.cluster.agent_handle import AgentHandle
@@ -13,6 +12,7 @@ from bireme.cluster.launcher_process import LauncherProcess
 from bireme.control.messages import Hello, Pong, Release, Resume, Say, Signalled, Suspend, Unfit
 from bireme.control.silence import BEATS
 from bireme.errors import ProtocolError
+from bireme.result.wait_status import signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -195,13 +195,16 @@ class AgentCrew(Crew):
     def _on_unfit(self, member: AgentHandle, unfit: Unfit) -> None:
         if self._session.verdict.stopping:
             return
+        if member.state == "connecting":
+            self._bootstrap.fail(member, list(unfit.problems))
+            return
         member.problems += unfit.problems
         self._complain([member], len(self.members))
 
     def _on_signalled(self, member: AgentHandle, signalled: Signalled) -> None:
         if self._leaving or not member.alive:
             return  # ours: ending the launcher also signals an agent that runs here without ssh
-        reason = f"it was stopped by {signal.Signals(signalled.signum).name}"
+        reason = f"it was stopped by {signal_name(signalled.signum)}"
         if self._started:
             # A launcher that ends a node also signals its ranks, in any order: they are not at fault.
             note = f"agent lost on {member.name}: {reason}"
@@ -251,8 +254,10 @@ class AgentCrew(Crew):
         if member.state in ("shipping", "ready", "probed", "running"):
             reason = f"its channel was {reason}" if reason.startswith("closed") else reason
             self._lose(member, reason, self._last_heard(member))
+        elif member.state == "connecting" and not self._one_by_one:
+            self._bootstrap.agent_gone(member)
         elif member.state == "connecting" and not reason.startswith("closed"):
-            self._bootstrap.fail(member, [reason])
+            self._bootstrap.fail(member, [f"its channel {reason}"])
 
     def _last_heard(self, member: AgentHandle) -> float:
         """When an agent was lost whose channel has ended: at its last sign of life if it has missed a ping since."""
@@ -278,7 +283,7 @@ class AgentCrew(Crew):
         if signum and not self._started and not self._job.spec.elastic:
             hosts = tuple(member.name for member in affected) if self._one_by_one else ()
             whose = f" of {hosts[0]}" if hosts else ""
-            by = signal.Signals(signum).name
+            by = signal_name(signum)
             self._launcher_killed(f"the launcher {self._job.launch.backend.NAME}{whose} was killed by {by}", hosts)
             return
         for member in affected:

@@ -6,6 +6,7 @@ import os
 
 from bireme.backends import base
 from bireme.cluster import agent_code
+from bireme.errors import BadInputError
 from bireme.job import BY_LABELS
 from bireme.planning.exports import exports
 from bireme.resources.locality import find_this_machine
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
     from bireme.resources.hostfile import HostEntry
+
+_PATIENCE = 6
+"""Heartbeats for which an agent waits for its code, and then for the job: the runner may be busy with many nodes."""
 
 
 class AgentLaunch(Value):
@@ -100,7 +104,7 @@ def prepare(
         BadInputError: the launcher is not installed, or cannot reach a node.
         UnfitError: no port is free for the agents to connect to.
     """
-    backend = base.load(launcher)
+    backend = _backend(spec, launcher)
     hosts = _launches(nodes.entries, _here(spec, nodes))
     connects = backend.CHANNEL == "dial"
     only_here = all(host.local for host in hosts)
@@ -137,7 +141,7 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
         BadInputError: the launcher cannot reach a node.
     """
     here = _here(spec, nodes)
-    backend = base.load(launcher)
+    backend = _backend(spec, launcher)
     connects = backend.CHANNEL == "dial"
     place = ("<our addresses>", "<a free port>", backend.TOKEN_VARIABLE) if connects else ()
     agent = _agent(spec, backend, place, short=True)
@@ -152,7 +156,8 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
 def _agent(spec: JobSpec, backend: Backend, place: tuple[str, ...], *, short: bool = False) -> tuple[str, ...]:
     """The agent's command line; ``place``: where it finds the runner, if it connects to it."""
     kind: agent_code.Kind = "dial" if backend.CHANNEL == "dial" else "channel"
-    return agent_code.command(kind, *place, node_python=spec.node_python, short=short)
+    patience = _PATIENCE * spec.heartbeat
+    return agent_code.command(kind, *place, node_python=spec.node_python, short=short, patience=patience)
 
 
 def _is_one_by_one(spec: JobSpec, backend: Backend) -> bool:
@@ -185,6 +190,14 @@ def _commands(
     commands = (backend.one_by_one if spec.elastic else backend.commands)(plan, environ)
     base.check_length(backend.NAME, commands, environ)
     return commands
+
+
+def _backend(spec: JobSpec, launcher: str) -> Backend:
+    backend = base.load(launcher)
+    if not backend.TEMPLATE and any("{host}" in word for word in spec.launcher_args):
+        hint = "add --launcher exec, for a command that reaches a host"
+        raise BadInputError(f"{launcher} has no use for {{host}}", hint=hint, where="--launcher_args")
+    return backend
 
 
 def _here(spec: JobSpec, nodes: Nodes) -> str | None:

@@ -31,6 +31,9 @@ _TICK = 0.001
 _UNANSWERED = ("waiting", "connecting", "shipping")
 _WORDS_WAIT = 1.0
 """Seconds to wait for more lines of a launcher process about a node that it could not reach."""
+_NOISE = r"CLEANING UP REMAINING|YOU CAN IGNORE|\((pm|tools|ui)/\S+:\d+\): "
+"""Lines of hydra about itself, which follow what it has to say."""
+_GONE = "its agent ended before it had answered"
 _SHOWN = 150
 """Characters shown of each end of a long line."""
 _ADVICE = {
@@ -95,8 +98,16 @@ class Bootstrap:
         if member.state == "connecting" and left > _TICK:
             self._await_answer(member, silence, min(left, _ANSWER_WAIT / BEATS))
         elif member.state == "connecting":
-            said = self._launcher.stderr(member.index if self._one_by_one else 0)
-            self.fail(member, [f"no answer within {_ANSWER_WAIT:g} s", *said.splitlines()[-3:]])
+            self.fail(member, self._no_answer(member))
+
+    def _no_answer(self, member: AgentHandle) -> list[str]:
+        backend = self._cluster_job.launch.backend
+        said = self._launcher.stderr(member.index if self._one_by_one else 0).splitlines()
+        said += _noise(member)
+        advised = advice(said, backend) if said else []
+        if backend.NAME == "ssh" and member.channel is not None and not member.channel.is_greeted:
+            advised.append(f"does a start-up file of the shell there wait for input? try ssh {member.name} true")
+        return [f"no answer within {_ANSWER_WAIT:g} s", *map(_shortened, said[-3:]), *advised]
 
     def fail(self, member: AgentHandle, problems: list[str]) -> None:
         """Record that a node is unfit. The others are still asked, so that all problems are reported at once."""
@@ -168,22 +179,24 @@ class Bootstrap:
         """
         backend = self._cluster_job.launch.backend
         said = self._launcher.stderr(index).splitlines()
-        noise = member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel else []
+        if member.hint:
+            return [member.hint, *map(_shortened, said[-3:])]
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
+            said = [line for line in said if not re.search(_NOISE, line)] or said
         lines = [
             line.removeprefix(f"{member.name}: ").removeprefix("bireme: ")
-            for line in (*said, *noise)
+            for line in (*said, *_noise(member))
             if line.strip(" -=")
         ]
         if lines:
             return [*map(_shortened, lines[-8:]), *advice(lines, backend)]
-        silent_shell = backend.NAME == "ssh" and code not in (0, 255)  # 255: ssh itself has failed
-        return [
-            f"{backend.NAME} ended with exit code {code}",
-            *((f"the login shell there has printed nothing: try ssh {member.name} true",) if silent_shell else ()),
-            *advice((), backend),
-        ]
+        silent = [f"{backend.NAME} ended with exit code {code}", *advice((), backend)]
+        if backend.NAME == "ssh" and code == 255:  # ssh would have said why it failed
+            silent.append("it has printed nothing: maybe the agent there was killed")
+        elif backend.NAME == "ssh" and code:
+            silent.append(f"the login shell there has printed nothing: try ssh {member.name} true")
+        return silent
 
     def on_launcher_line(self, index: int, line: str) -> None:
         """Look for an unreachable node in a line of stderr: one process for all nodes may keep running without it."""
@@ -192,6 +205,15 @@ class Bootstrap:
             for member in self._members if found is not None else ():
                 if found is not None and found.group(1) == member.name:
                     self._session.loop.after(_WORDS_WAIT, partial(self._unreachable, member, index))
+
+    def agent_gone(self, member: AgentHandle) -> None:
+        """An agent had connected, and is gone before its answer: one process for all nodes may keep running, or end."""
+        if any(other.hint for other in self._members):
+            member.hint = _GONE
+            self.fail(member, [])  # the launcher has ended it after another
+        else:
+            member.hint = _GONE
+            self._session.loop.after(_WORDS_WAIT, partial(self._unreachable, member, 0))
 
     def _unreachable(self, member: AgentHandle, index: int) -> None:
         if member.state == "connecting":
@@ -212,6 +234,11 @@ def complaint(bad: Sequence[AgentHandle], total: int) -> str:
         for place, problem in enumerate(line for text in said for line in text.splitlines()):
             lines.append(f"  {member.name if not place else '':{width}}  {problem.strip()}")
     return "\n".join(lines)
+
+
+def _noise(member: AgentHandle) -> list[str]:
+    """What was printed on its channel before an agent's greeting."""
+    return member.channel.noise.decode(errors="replace").strip().splitlines() if member.channel is not None else []
 
 
 def _shortened(line: str) -> str:

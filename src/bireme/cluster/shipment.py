@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
+from bireme.control.channel import FilePart
 from bireme.control.frames import PIECE_HEAD, put_piece_head
 from bireme.control.messages import LookAgain
 from bireme.control.ship_messages import WINDOW
@@ -12,8 +13,11 @@ from bireme.resources.source_tree import ChangedError, Contents, as_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
+    from bireme.control.channel import Channel
     from bireme.control.ship_messages import Need, Taken
     from bireme.resources.source_tree import SourceTree
 
@@ -55,7 +59,8 @@ class Shipment:
         else:
             if need.cache:
                 self._first.setdefault(need.cache, member)
-            self._streams[member] = _Stream(self, member, _Text(self._tree.manifest.text))
+            assert member.channel is not None
+            self._streams[member] = _Stream(self, member.channel, self._tree.manifest.text)
 
     def _send_files(self, member: AgentHandle, spans: tuple[int, ...]) -> None:
         entries, stream = self._tree.manifest.entries, self._streams.get(member)
@@ -110,12 +115,20 @@ class _Text:
     def __init__(self, text: bytes) -> None:
         self._left = memoryview(text)
 
+    def direct(self, _: int) -> tuple[int, int]:
+        """Nothing: there is no file."""
+        return -1, 0
+
     def read_into(self, buffer: memoryview) -> int:
         """Fill a buffer with what comes next; return the number of bytes."""
         part = self._left[: len(buffer)]
         buffer[: len(part)] = part
         self._left = self._left[len(part) :]
         return len(part)
+
+    def changed(self) -> ChangedError:
+        """Not called: bytes do not change."""
+        return ChangedError("")
 
     def close(self) -> None:
         """Do nothing."""
@@ -124,42 +137,53 @@ class _Text:
 class _Stream:
     """What is sent to one agent: the manifest, then files. ``window``: bytes that it may be sent now."""
 
-    def __init__(self, shipment: Shipment, member: AgentHandle, source: Contents | _Text) -> None:
-        self._shipment, self._member, self._source = shipment, member, source
-        if member.channel is not None:
-            member.channel.widen()
+    def __init__(self, shipment: Shipment, channel: Channel, text: bytes) -> None:
+        self._shipment, self._channel = shipment, channel
+        self._source: Contents | _Text = _Text(text)
         self._frame = bytearray(PIECE_HEAD + _PIECE)
+        self._takes_files = channel.takes_files
         self.window = WINDOW
-        self.is_last = False
-        self._go()
+        self.is_last = self._ended = False
+        channel.widen()
+        channel.feed(self._more)
 
     def change(self, source: Contents) -> None:
         """Send this next, and nothing after it."""
         self._source, self.is_last = source, True
-        self._go()
+        self._channel.feed(self._more)
 
     def grant(self, size: int) -> None:
         """Let so much more be sent."""
         self.window += size
-        self._go()
+        self._channel.feed(self._more)
 
     def end(self) -> None:
-        """Send nothing more."""
-        self._source.close()
-        self._source = _Text(b"")
+        """Send nothing more, once what has been begun is sent."""
+        self._ended = True
+        if self._channel.open:
+            self._channel.feed(self._more)
+        else:
+            self._source.close()
 
-    def _go(self) -> None:
-        if self._member.channel is not None:
-            self._member.channel.feed(self._more)
-
-    def _more(self) -> memoryview:
-        """The next frame; nothing if there is none, or the agent has not taken enough."""
-        frame, size = memoryview(self._frame), 0
-        if self.window > 0:
-            try:
-                size = self._source.read_into(frame[PIECE_HEAD:])
-            except (ChangedError, OSError) as error:
-                self._shipment.fail(error)
-        self.window -= size
+    def _more(self) -> Sequence[memoryview | FilePart]:
+        """The parts of the next frame; nothing if there is none, or the agent has not taken enough."""
+        if self._ended:
+            self._source.close()
+        if self._ended or self.window <= 0:
+            return ()
+        frame = memoryview(self._frame)
+        try:
+            fd, size = self._source.direct(_PIECE) if self._takes_files else (-1, 0)
+            put_piece_head(self._frame, size)
+            if size:
+                part = FilePart(fd, size, lambda: self._shipment.fail(self._source.changed()))
+                self.window -= size
+                return frame[:PIECE_HEAD], part
+            size = self._source.read_into(frame[PIECE_HEAD:])
+        except (ChangedError, OSError) as error:
+            self._shipment.fail(error)
+            self._ended = True
+            return ()
         put_piece_head(self._frame, size)
-        return frame[: PIECE_HEAD + size if size else 0]
+        self.window -= size
+        return (frame[: PIECE_HEAD + size],) if size else ()

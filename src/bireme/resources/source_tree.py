@@ -31,6 +31,10 @@ WHERE = "--ship"
 GIT = "git"
 """The value of the option for what git knows of the working tree, instead of a folder."""
 _BLOCK = 1 << 20
+_MANY = 16 << 20
+"""Bytes from which on threads are worth their start."""
+_DIRECT = 1 << 16
+"""Bytes from which on the kernel is to send a file without this process reading it."""
 _SETTLED = 1_000_000_000
 """Nanoseconds after its last change from which on a file's time stamp would show another change."""
 _FORGET = 30 * 86400
@@ -67,6 +71,18 @@ class Contents:
         self._entries = (entry for entry in map(tree.manifest.entries.__getitem__, places) if entry.size)
         self._fd, self._entry, self._left = -1, Entry(kind="file", path=""), 0
 
+    def direct(self, most: int) -> tuple[int, int]:
+        """What comes next as a descriptor and a number of bytes; 0 bytes for small files, which are read better.
+
+        Raises:
+            ChangedError: a file was changed since the manifest was made.
+        """
+        if not self._left and not self._open_next():
+            return -1, 0
+        size = min(self._left, most) if self._left >= _DIRECT else 0
+        self._left -= size
+        return self._fd, size
+
     def read_into(self, buffer: memoryview) -> int:
         """Fill a buffer with what comes next; return the number of bytes, fewer than it holds only at the end.
 
@@ -77,15 +93,21 @@ class Contents:
         while filled < len(buffer) and (self._left or self._open_next()):
             read = os.readv(self._fd, [buffer[filled : filled + self._left]])
             filled, self._left = filled + read, self._left - read
-            if not read or (not self._left and os.fstat(self._fd).st_size != self._entry.size):
-                raise ChangedError(f"{self._path} was changed while it was sent", hint="start the job again")
+            if not read:
+                raise self.changed()
         return filled
+
+    def changed(self) -> ChangedError:
+        """The error that the file that was read last has changed."""
+        return ChangedError(f"{self._path} was changed while it was sent", hint="start the job again")
 
     @property
     def _path(self) -> str:
         return os.path.join(self._root, self._entry.path)
 
     def _open_next(self) -> bool:
+        if self._fd >= 0 and os.fstat(self._fd).st_size != self._entry.size:
+            raise self.changed()
         self.close()
         entry = next(self._entries, None)
         if entry is None:
@@ -236,29 +258,28 @@ def _enough(size: int) -> str:
 def _entries(root: str, found: Mapping[str, os.stat_result], environ: Mapping[str, str]) -> Iterator[Entry]:
     """The entries of the manifest; digests come from the cache where the file is as it was."""
     store = os.path.join(cache_folder(environ), "digests", f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json")
-    known = _load(store)
-    kept: dict[str, list[object]] = {}
-    fresh, now = 0, time.time_ns()
-    parents = {path.rpartition("/")[0] for path in found}
-    for path, there in found.items():
-        if stat.S_ISDIR(there.st_mode):
-            if path not in parents:
-                yield Entry(kind="folder", path=path)
-            continue
-        if stat.S_ISLNK(there.st_mode):
-            yield Entry(kind="link", path=path, content=_target(f"{root}/{path}"))
-            continue
-        stamp = [there.st_size, there.st_mtime_ns, there.st_ctime_ns, there.st_ino]
-        old = known.get(path)
-        if old is not None and old[:4] == stamp:
-            digest = str(old[4])
-        else:
-            digest, fresh = _hashed(f"{root}/{path}", there.st_size), fresh + 1
-        if max(there.st_mtime_ns, there.st_ctime_ns) < now - _SETTLED:
-            kept[path] = [*stamp, digest]
-        yield Entry(kind="file", path=path, mode=there.st_mode & 0o777, size=there.st_size, content=digest)
+    known, now = _load(store), time.time_ns()
+    files = {path: there for path, there in found.items() if stat.S_ISREG(there.st_mode)}
+    stamps = {path: [at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino] for path, at in files.items()}
+    digests = {path: str(known[path][4]) for path in files if path in known and known[path][:4] == stamps[path]}
+    fresh = {path: f"{root}/{path}" for path in files if path not in digests}
+    digests.update(zip(fresh, _hashed_all(tuple(fresh.values()), sum(stamps[path][0] for path in fresh)), strict=True))
+    kept = {
+        path: [*stamps[path], digests[path]]
+        for path, there in files.items()
+        if max(there.st_mtime_ns, there.st_ctime_ns) < now - _SETTLED
+    }
     if fresh or len(kept) != len(known):
         _save(store, kept)
+    parents = {path.rpartition("/")[0] for path in found}
+    for path, there in found.items():
+        if path in files:
+            mode = there.st_mode & 0o777
+            yield Entry(kind="file", path=path, mode=mode, size=there.st_size, content=digests[path])
+        elif stat.S_ISLNK(there.st_mode):
+            yield Entry(kind="link", path=path, content=_target(f"{root}/{path}"))
+        elif path not in parents:
+            yield Entry(kind="folder", path=path)
 
 
 def _target(path: str) -> str:
@@ -268,13 +289,23 @@ def _target(path: str) -> str:
         raise BadInputError(f"cannot read {path}: {error.strerror}", where=WHERE) from None
 
 
-def _hashed(path: str, size: int) -> str:
+def _hashed_all(paths: Sequence[str], size: int) -> list[str]:
+    """The SHA-256 of files of so many bytes together: of many bytes, by several threads."""
+    if size < _MANY:
+        return list(map(_hashed, paths))
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+        return list(threads.map(_hashed, paths))
+
+
+def _hashed(path: str) -> str:
     """The SHA-256 of a file."""
-    digest, block = hashlib.sha256(), memoryview(bytearray(min(size + 1, _BLOCK)))
+    digest = hashlib.sha256()
     try:
         with open(path, "rb", buffering=0) as file:
-            while got := file.readinto(block):
-                digest.update(block[:got])
+            while block := file.read(_BLOCK):
+                digest.update(block)
     except OSError as error:
         raise BadInputError(f"cannot read {path}: {error.strerror}", where=WHERE) from None
     return digest.hexdigest()
