@@ -163,6 +163,8 @@ class TreeTaker:
         Raises:
             ProtocolError: nothing was asked for.
         """
+        if self._failed:
+            return  # the runner has not heard of it yet
         self._taken += len(data)
         now = self._loop.now()
         if self._taken >= _GRANT or now - self._granted > self._ask.heartbeat / 16:  # which is also a sign of life
@@ -173,7 +175,7 @@ class TreeTaker:
                 self._take_manifest(data)
             elif self._expects == "files":
                 self._take_content(data)
-            elif not self._failed:  # then the runner has not heard of it yet
+            else:
                 raise ProtocolError("it sent a piece of a tree that was not asked for")
         except (OSError, manifest.ManifestError) as error:
             self._fail(error)
