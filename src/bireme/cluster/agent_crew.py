@@ -287,6 +287,8 @@ class AgentCrew(Crew):
             self._launcher_killed(f"the launcher {self._job.launch.backend.NAME}{whose} was killed by {by}", hosts)
             return
         for member in affected:
+            if member.state == "connecting" and member.channel is not None:
+                member.channel.look()  # a login shell may have said on stdout why it runs nothing
             if member.state in ("waiting", "connecting"):
                 self._bootstrap.fail(member, self._bootstrap.why(member, index, code))
 
