@@ -17,6 +17,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Workers, each with clusters of its own: many for few cores, because most tests wait for something most of the time.
 WORKERS ?= 8
+# TOOL=1: `make demo` with Bireme installed by `uv tool`, apart from the environment of the training.
+TOOL ?=
 # Further arguments for pytest, such as ARGS='-k layers', or for the benchmarks, such as ARGS='--rounds 3'.
 ARGS ?=
 
@@ -45,8 +47,13 @@ DEB_SERVICES := $(strip \
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.base $(VENV)/.torch ## train on two CPU processes: a first job
+ifneq ($(TOOL),)
+demo: $(VENV)/.torch $(VENV)-tool/.done ## train on two CPU processes: a first job
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)-tool/bin/bireme run --accelerator cpu --num_gpus 2 examples/digits_ddp.py
+else
+demo: $(VENV)/.base $(VENV)/.torch
 	$(BIN)/bireme run --accelerator cpu --num_gpus 2 examples/digits_ddp.py
+endif
 
 # With ARGS only those tests, by one Python. The run of all tests comes last, so that its closing line is the last one.
 test: lint deb-packages engines $(VENV)/.deepspeed ## run all checks and all tests
@@ -144,6 +151,12 @@ $(VENV)-%/.done: $(VENV)/.pip
 	@package=$*; [ $* != impi ] || package=impi-rt; echo "Installing $$package into $(@D)"; \
 	if $(PIP) install --ignore-installed --no-warn-script-location --prefix $(@D) "$$package"; then touch $@; \
 	else echo "$$package cannot be installed: its tests are skipped" >&2; fi
+
+$(VENV)-tool/.done: pyproject.toml $(VENV)/.pip
+	@echo "Installing Bireme as a tool into $(@D)"
+	@$(PIP) install --upgrade --target $(@D)/uv uv
+	@UV_TOOL_DIR=$(@D)/tools UV_TOOL_BIN_DIR=$(@D)/bin $(@D)/uv/bin/uv tool install --quiet --force .
+	@touch $@
 
 $(VENV)/.torch: $(VENV)/.pip
 	@echo "Installing PyTorch and scikit-learn into $(VENV) (this takes a while, once)"

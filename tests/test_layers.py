@@ -277,6 +277,17 @@ for found in pkgutil.walk_packages(bireme.__path__, "bireme."):
 """
 
 
+def test_the_module_of_signal_numbers_has_no_enums() -> None:
+    """For mypy it is the real one."""
+    wrong = []
+    for path in SRC.rglob("*.py"):
+        text = path.read_text()
+        if "signal_numbers as signal" in text:
+            used = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)]
+            wrong += [f"{path.stem}:{node.lineno}" for node in used if ast.unparse(node) == "signal.Signals"]
+    assert wrong == []
+
+
 def test_every_module_can_be_imported() -> None:
     """By any supported version of Python, and without a warning; the tuner's packages may be missing."""
     environ = {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -162,6 +162,15 @@ def test_python_without_its_extensions(request: pytest.FixtureRequest, backend: 
     assert found["node2"][1:] == ["name another with --node_python"]
 
 
+@pytest.mark.parametrize("backend", ["ssh", "mpich"])
+def test_nothing_is_left_on_the_disk(request: pytest.FixtureRequest, home: Path, backend: str) -> None:
+    jobs = Jobs.on(request, backend)
+    find = f"find /tmp /run /dev/shm -xdev ! -path '/run/user*' ! -name '*.log'; find {home}"
+    before = jobs.testbed["node1"].run(find).stdout
+    jobs.look(hosts="node[1-2]:1", env={"XDG_CACHE_HOME": str(jobs.shared)})  # of the command, in the shared home
+    assert jobs.testbed["node1"].run(find).stdout == before
+
+
 # -- faults while the code is being sent -----------------------------------------------------------
 
 MOMENTS = int(os.environ.get("BIREME_TEST_MOMENTS", "6"))

@@ -389,6 +389,8 @@ class Alone:
         return [found[rank] for rank in range(len(found))]
 
 
+pytestmark = pytest.mark.installed  # the classes make commands that start an agent by its name
+
 MPIRUN = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}
 
 

@@ -194,9 +194,10 @@ def test_nvidia_smi_is_asked_without_pynvml(tmp_path: Path, lines: str, ids: tup
         "import os; from bireme.resources.devices import discover;"
         f"print(discover('auto', os.environ, {make(tmp_path, 'dev/nvidia0')!r}).ids)"
     )
-    argv = [sys.executable, "-S", "-c", code]  # without the packages of site
+    (tmp_path / "pynvml.py").write_text("raise ImportError('not here')")
+    argv = [sys.executable, "-c", code]
     home = os.path.dirname(os.path.dirname(bireme.__file__))
-    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": home}
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": f"{tmp_path}:{home}"}
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)
     assert done.stdout == f"{ids}\n"
 

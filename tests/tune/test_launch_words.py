@@ -30,6 +30,7 @@ def values(option: Option) -> list[str]:
         "range": ["7", "2:4"],
         "slots": ["7", "cpu"],
         "seconds": ["0", "2.5", "1e-07", "100000"] if not (option.zero or option.most) else ["2.5", "100"],
+        "size": ["100", "2G"],
         "word": [STRANGE],
         "list": [STRANGE],
     }[option.kind]

@@ -87,7 +87,7 @@ class Session:
     def __init__(self, spec: JobSpec, notes: Iterable[tuple[str, str]], loop: Loop) -> None:
         self._spec, self._notes = spec, notes
         self._gone = False
-        self._mask: set[int | signal.Signals] | None = None
+        self._mask: set[int] | None = None
         # Some daemons ignore SIGCHLD. Then the kernel reaps our children before we learn how they ended.
         self._ignored_children = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
         if self._ignored_children:

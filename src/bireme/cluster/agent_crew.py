@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bireme import signal_numbers as signal
 from bireme.agent.crew_interface import Crew
 from bireme.cluster.agent_connector import AgentConnector
 from bireme.cluster.agent_handle import AgentHandle
@@ -13,6 +12,7 @@ from bireme.cluster.launcher_process import LauncherProcess
 from bireme.control.messages import Hello, Pong, Release, Resume, Say, Signalled, Suspend, Unfit
 from bireme.control.silence import BEATS
 from bireme.errors import ProtocolError
+from bireme.result.wait_status import signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class AgentCrew(Crew):
     def _on_signalled(self, member: AgentHandle, signalled: Signalled) -> None:
         if self._leaving or not member.alive:
             return  # ours: ending the launcher also signals an agent that runs here without ssh
-        reason = f"it was stopped by {signal.Signals(signalled.signum).name}"
+        reason = f"it was stopped by {signal_name(signalled.signum)}"
         if self._started:
             # A launcher that ends a node also signals its ranks, in any order: they are not at fault.
             note = f"agent lost on {member.name}: {reason}"
@@ -283,10 +283,12 @@ class AgentCrew(Crew):
         if signum and not self._started and not self._job.spec.elastic:
             hosts = tuple(member.name for member in affected) if self._one_by_one else ()
             whose = f" of {hosts[0]}" if hosts else ""
-            by = signal.Signals(signum).name
+            by = signal_name(signum)
             self._launcher_killed(f"the launcher {self._job.launch.backend.NAME}{whose} was killed by {by}", hosts)
             return
         for member in affected:
+            if member.state == "connecting" and member.channel is not None:
+                member.channel.look()  # a login shell may have said on stdout why it runs nothing
             if member.state in ("waiting", "connecting"):
                 self._bootstrap.fail(member, self._bootstrap.why(member, index, code))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 
-from bireme.launch import one_machine
 from bireme.options import conflicts
 from bireme.planning.start import Sketch
 from bireme.value import Value
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from bireme.cluster.agent_launch import LauncherCommands
     from bireme.cluster.node_selection import DeclaredPool, Nodes
     from bireme.job import JobSpec
+    from bireme.launch import one_machine
     from bireme.resources.pool import Pool
     from bireme.result.outcome import Outcome
 
@@ -139,6 +139,8 @@ def _is_only_here(spec: JobSpec, nodes: Nodes) -> bool:
 
 
 def _this_machine(nodes: Nodes) -> one_machine.Declared:
+    from bireme.launch import one_machine
+
     (entry,) = nodes.entries
     tasks = nodes.pool.by_tasks()
     note = f"1 node, from {nodes.pool.source}{tasks}" if tasks else ""
@@ -158,6 +160,8 @@ def run(spec: JobSpec, environ: Mapping[str, str], place: Placement) -> Outcome:
     """
     assert not isinstance(place, Epochs)
     if isinstance(place, ThisMachine):
+        from bireme.launch import one_machine
+
         return one_machine.run(spec, environ, place.declared)
     if isinstance(place, ByHand):
         from bireme.launch import by_hand
@@ -188,6 +192,8 @@ def preview(spec: JobSpec, environ: Mapping[str, str]) -> tuple[Sketch, Launcher
         spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
         place = _on_nodes(spec, environ)
     if isinstance(place, ThisMachine):
+        from bireme.launch import one_machine
+
         return Sketch.of(one_machine.plan(spec, environ, place.declared)), None
     if isinstance(place, ByHand):
         from bireme.launch import by_hand

@@ -262,6 +262,9 @@ def node_set(text: str, where: str, hint: str) -> tuple[str, ...]:
         from ClusterShell.NodeSet import NodeSet
 
         names = tuple(NodeSet(text))
+    except ModuleNotFoundError as error:  # run from a zip file, or without its dependencies
+        what = f"{quoted(text)} is a set of hosts, and the package {error.name} is not installed"
+        raise BadInputError(what, hint="install it, or name each host", where=where) from None
     except Exception as error:  # its errors have no common base class; a group source may raise anything
         reason = " ".join(str(error).split())
         if reason != _NO_GROUPS:
