@@ -128,11 +128,12 @@ def mounted(host: Host, path: str, options: str) -> Iterator[None]:
 
 @contextmanager
 def remounted(host: Host, path: str, options: str, back: str) -> Iterator[None]:
-    host.run(["mount", "-o", f"remount,{options}", path], root=True)
+    # with a source, so that mount does not add the options of now, which a user without root may not give
+    host.run(["mount", "-o", f"remount,{options}", "none", path], root=True)
     try:
         yield
     finally:
-        host.run(["mount", "-o", f"remount,{back}", path], root=True)
+        host.run(["mount", "-o", f"remount,{back}", "none", path], root=True)
 
 
 @pytest.mark.parametrize("backend", ["ssh", "pdsh"])

@@ -181,12 +181,14 @@ def test_a_file_that_is_changed_meanwhile(project: Project) -> None:
 def test_no_room_for_a_copy(project: Project) -> None:
     """Each node says so, in the table of the preflight."""
     for name in ("node1", "node2"):
-        project.jobs.testbed[name].run(["sh", "-c", f"mkdir {CACHE} && mount -t tmpfs -o size=1m tmpfs {CACHE}"])
+        project.jobs.testbed[name].run(["mkdir", CACHE])
+        words = ("mount", "-t", "tmpfs", "-o", "size=1m,mode=1777", "tmpfs", CACHE)
+        project.jobs.testbed[name].run(words, root=True)
     project.write("large", random.randbytes(4 << 20))
     process = project.start("look.py")
     _, err = process.communicate(timeout=60)
     for name in ("node1", "node2"):
-        project.jobs.testbed[name].run(["umount", CACHE])
+        project.jobs.testbed[name].run(["umount", CACHE], root=True)
     said = f"cannot make a copy of the tree in {CACHE}/bireme: No space left on device"
     assert process.returncode == 69 and err.decode().count(said) == 2, err
 
