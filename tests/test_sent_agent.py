@@ -143,3 +143,8 @@ def test_what_was_packed_is_kept_until_a_module_changes(tmp_path: Path) -> None:
         assert packed() == found
     (copy / "agent/remote.py").write_text((copy / "agent/remote.py").read_text() + "\n")
     assert packed() != first
+
+
+def test_a_strange_python_costs_no_more_than_another() -> None:
+    """A rogue agent may call its Python as it likes: the source is packed once."""
+    assert agent_code.pack("x") is agent_code.pack("../y")

@@ -168,33 +168,36 @@ def command(
     return ("/bin/sh", "-c", _FIND, sys.executable, *line)
 
 
-@cache
 def pack(tag: str, *, tree: bool = False) -> bytes:
     """Pack the modules of the agent, or take what was packed before from the user's cache.
 
     Args:
-        tag: names the Python that runs it (`greeting.python_tag`).
+        tag: names the Python that runs it (`greeting.python_tag`); any other than ours gets the source.
         tree: whether it is to take a tree.
     """
-    names = MODULES + FOR_A_TREE if tree else MODULES
-    state = _state(tag, names)
+    return _pack(tag if tag == python_tag() else "source", MODULES + FOR_A_TREE if tree else MODULES)
+
+
+@cache
+def _pack(form: str, names: tuple[str, ...]) -> bytes:
+    state = _state(form, names)
     place = os.path.join(cache_folder(os.environ), "agents", f"{zlib.crc32(state):08x}")
     packed = _cached(place, state) if state else b""
     if not packed:
-        modules = {name: _code(name) if tag == python_tag() else _source(name) for name in names}
+        modules = {name: _source(name) if form == "source" else _code(name) for name in names}
         packed = zlib.compress(marshal.dumps(modules, _MARSHAL_FORMAT))
         if state:
             _keep(place, state + packed)
     return packed
 
 
-def _state(tag: str, names: tuple[str, ...]) -> bytes:
+def _state(form: str, names: tuple[str, ...]) -> bytes:
     """The times and sizes of these modules, as a line; empty if they are in no folder, as in a zip file."""
     try:
         found = [os.stat(_path(name)) for name in names]
     except OSError:
         return b""
-    return f"{isolated.root()!a} {tag} {[(it.st_mtime_ns, it.st_size) for it in found]}\n".encode()
+    return f"{isolated.root()!a} {form} {[(it.st_mtime_ns, it.st_size) for it in found]}\n".encode()
 
 
 def _cached(place: str, state: bytes) -> bytes:
