@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-from bireme.agent.machine import Machine
 from bireme.agent.node import NodeEvents, NodeProcesses, remove_flat_directory
 from bireme.agent.pipes import Pipes
 from bireme.control.channel import Channel
@@ -45,7 +44,6 @@ from bireme.control.messages import (
 )
 from bireme.control.silence import LOOKS, Silence
 from bireme.errors import BiremeError, ProtocolError
-from bireme.isolated import keep_the_locale
 from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 from bireme.planning.environment import ELASTIC_MARK, elastic_mark
@@ -57,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, Literal, TypeAlias
 
+    from bireme.agent.machine import Machine
     from bireme.agent.tree_taker import TreeTaker
     from bireme.control.transport import Transport
     from bireme.job import JobSpec
@@ -77,28 +76,6 @@ MAY_HEAR: Mapping[State, frozenset[type[Message | Piece]]] = {
 """What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started."""
 
 
-def serve(
-    read_fd: int, write_fd: int, environ: Mapping[str, str], transport: Transport, early: bytes, patience: float
-) -> int:
-    """Serve the runner until it releases the agent; return 0, as exit codes of ranks are sent over the channel.
-
-    Args:
-        read_fd: the channel's descriptor to read from.
-        write_fd: the one to write to.
-        environ: this process's environment.
-        transport: protects the channel.
-        early: bytes of the channel that were received already, decoded.
-        patience: seconds of silence after which a runner is lost that has not yet said what it regards as silence.
-    """
-    keep_the_locale()
-    agent = RemoteAgent(Machine(), read_fd, write_fd, environ, transport, early, patience)
-    try:
-        agent.run()
-    finally:
-        agent.close()
-    return 0
-
-
 class RemoteAgent:
     """The agent: one node's part of a job, driven by the runner's messages.
 
@@ -109,7 +86,7 @@ class RemoteAgent:
         environ: this process's environment.
         transport: protects the channel; ``None``: the descriptors are protected already.
         early: bytes of the channel that were received already, decoded.
-        patience: as of :func:`serve`.
+        patience: seconds of silence after which a runner is lost that has not yet said what it regards as silence.
     """
 
     def __init__(

@@ -52,7 +52,8 @@ def command(modules: SentModules, patience: float) -> NoReturn:
         os._exit(0)  # the runner is gone
     modules.add(code)
     try:
-        from bireme.agent import remote
+        from bireme.agent.machine import Machine
+        from bireme.agent.remote import RemoteAgent
     except ImportError as error:  # of ctypes, which a Python may have been built without
         from bireme.control.frames import encode_message
         from bireme.control.messages import Unfit
@@ -60,9 +61,16 @@ def command(modules: SentModules, patience: float) -> NoReturn:
         what = f"{sys.executable} is not complete: {error}\nname another with --node_python"
         os.write(write_fd, transport.encode(encode_message(Unfit(problems=(what,)))))
         os._exit(69)
+    from bireme.isolated import keep_the_locale
 
     signal.setitimer(signal.ITIMER_REAL, 0)
-    os._exit(remote.serve(read_fd, write_fd, os.environ, transport, early, patience))
+    keep_the_locale()
+    agent = RemoteAgent(Machine(), read_fd, write_fd, os.environ, transport, early, patience)
+    try:
+        agent.run()  # until the runner releases it, or is lost
+    finally:
+        agent.close()
+    os._exit(0)  # exit codes of ranks are sent over the channel
 
 
 def _import_ahead() -> None:
