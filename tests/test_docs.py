@@ -150,7 +150,7 @@ AGENT_WORDS = ("AGENT",)
 def test_what_starts_an_agent():
     block = re.search(r"```\n(.*?)```", section(page("backends.md"), "The command lines"), flags=re.DOTALL)
     assert block is not None
-    python, *words = shlex.split(block[1].replace("/home/me/.venv/bin/python", sys.executable))
+    python, *words = shlex.split(block[1].replace("/home/me/.venv/bin/python", shlex.quote(sys.executable)))
     assert (python, *words) == agent_code.command("channel", short=True)[:-1]
 
 

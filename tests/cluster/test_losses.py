@@ -273,7 +273,10 @@ def test_command_is_killed_half_started(request: pytest.FixtureRequest, backend:
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("ssh", "mpich"))
 def test_node_is_lost_before_any_rank(request: pytest.FixtureRequest, backend: str) -> None:
-    """While others are still being connected to: it is named; what can be said of a preflight is 69 or 75."""
+    """While others are still being connected to: it is named; what can be said of a preflight is 69 or 75.
+
+    mpiexec may end because of the node before we can know which it was: then the words of mpiexec are shown.
+    """
     jobs = Jobs.on(request, backend)
     with far(jobs.testbed["node3"], 400):
         process = jobs.start("--heartbeat", HEARTBEAT, jobs.write("up.py", "open('up', 'w')"))
@@ -281,7 +284,7 @@ def test_node_is_lost_before_any_rank(request: pytest.FixtureRequest, backend: s
         jobs.testbed["node2"].panic()
         _, err = process.communicate(timeout=60)
     assert process.returncode in (69, 75), err
-    assert b"node2" in err
+    assert b"node2" in err or (backend == "mpich" and b"[mpiexec@login]" in err), err
     assert not (jobs.shared / "up").exists()
     left = jobs.testbed.strays(30)
     assert not any(left.values()), left

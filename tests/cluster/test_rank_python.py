@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -25,7 +26,7 @@ def pythons(folder: Path, **versions: str) -> str:
     for node, version in versions.items():
         own = folder / node / f"python{version}"
         own.parent.mkdir()
-        own.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        own.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
         own.chmod(0o755)
         (folder / node / "python").symlink_to(own)
     return f"--python={folder}/{{host}}/python"

@@ -325,8 +325,8 @@ def test_a_python_that_cannot_run_an_agent(
     """The ranks' Python is the same everywhere."""
     jobs = Jobs.on(request, backend)
     own_python(jobs.testbed)  # takes the directories away
-    other_python(jobs, "node1", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    path = other_python(jobs, "node2", TOO_OLD.format(python=sys.executable))
+    other_python(jobs, "node1", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    path = other_python(jobs, "node2", TOO_OLD.format(python=shlex.quote(sys.executable)))
     done = jobs.run("--node_python", path, jobs.write("started.py", STARTED))
     assert done.returncode == 69, done.stderr
     assert not list(jobs.shared.glob("started-*"))
@@ -352,7 +352,7 @@ def test_another_python_on_each_node(
         needs.missing("no other Python from 3.10 on is installed")
     others = list(PYTHONS.values())
     for number, python in enumerate((sys.executable, others[0], others[-1])):
-        path = other_python(jobs, f"node{number + 1}", f'#!/bin/sh\nexec {python} "$@"\n')
+        path = other_python(jobs, f"node{number + 1}", f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n')
     done = jobs.run("--node_python", path, jobs.write("started.py", STARTED))
     assert done.returncode == 0, done.stderr
     assert len(list(jobs.shared.glob("started-*"))) == 6
