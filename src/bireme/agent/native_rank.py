@@ -28,17 +28,6 @@ _VARIABLES = (
 )
 
 
-def command(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """As :func:`main`, but its errors are shown."""
-    keep_the_locale()
-    try:
-        return main(arguments, environ)
-    except BadInputError as error:
-        sys.stderr.write(f"bireme: {error}\n")
-        sys.stderr.flush()
-        return error.code
-
-
 def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
     """Execute ``PROGRAM…`` of the arguments ``PLAN PROGRAM…``; the plan is JSON from `native_ranks.rank_command`.
 
@@ -48,6 +37,7 @@ def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
     Raises:
         BadInputError: the launcher's variables name no rank, or one that the job does not have.
     """
+    keep_the_locale()
     plan = json.loads(arguments[0])
     rank, local_rank = rank_from_launcher(environ)
     world: list[tuple[str, list[str]]] = plan["world"]

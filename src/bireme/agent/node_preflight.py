@@ -9,7 +9,8 @@ from bireme.control.messages import Hello
 from bireme.errors import BiremeError
 from bireme.logs.rankfiles import prepare
 from bireme.process import activation
-from bireme.resources import allocation, devices, own_addresses, program, rendezvous_port
+from bireme.resources import allocation, devices, program, rendezvous_port
+from bireme.resources.own_addresses import own_addresses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class NodePreflight:
         self.problems: list[str] = []
         self.found: dict[str, Any] = {
             "hostname": short_hostname(),
-            "addresses": tuple(own_addresses.own_addresses()),
+            "addresses": own_addresses(),
         }
 
     def examine(self, cwd: str, slots: Sequence[str] | None, tasks: int) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from bireme.agent.sent_modules import SentModules
     from bireme.control.transport import Transport
+    from bireme.errors import BiremeError
 
 
 def command(modules: SentModules, patience: float) -> NoReturn:
@@ -30,9 +31,7 @@ def command(modules: SentModules, patience: float) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     kind, *words = sys.argv[2:]
     if kind == "--native":
-        from bireme.agent import native_rank
-
-        os._exit(native_rank.command(words, os.environ))
+        _be_native_rank(words)
     read_fd, write_fd, transport, early = _stdio() if kind == "--channel" else _dialled(words)
     signal.setitimer(signal.ITIMER_REAL, patience)
     from bireme.control import greeting
@@ -73,6 +72,23 @@ def command(modules: SentModules, patience: float) -> NoReturn:
     os._exit(0)  # exit codes of ranks are sent over the channel
 
 
+def _be_native_rank(words: Sequence[str]) -> NoReturn:
+    from bireme.agent import native_rank
+    from bireme.errors import BadInputError
+
+    try:
+        os._exit(native_rank.main(words, os.environ))
+    except BadInputError as error:
+        _fail(error)
+
+
+def _fail(error: BiremeError) -> NoReturn:
+    """Report an error, and exit with its code."""
+    sys.stderr.write(f"bireme: {error}\n")
+    sys.stderr.flush()
+    os._exit(error.code)
+
+
 def _import_ahead() -> None:
     """Import what the agent needs while its code is on the way. What is missing is reported when that has come."""
     try:
@@ -104,7 +120,5 @@ def _dialled(words: Sequence[str]) -> tuple[int, int, Transport, bytes]:
     try:
         fd, transport, early = connect.connect(addresses.split(","), int(port), variable, os.environ, "".join(name))
     except UnfitError as error:
-        sys.stderr.write(f"bireme: {error}\n")
-        sys.stderr.flush()
-        os._exit(error.code)
+        _fail(error)
     return fd, fd, transport, early

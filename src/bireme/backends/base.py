@@ -11,6 +11,7 @@ import sys
 
 from bireme.errors import BadInputError
 from bireme.job import LAUNCHERS, OWN_NAMES
+from bireme.resources.program import find_any_executable
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -180,7 +181,7 @@ class Backend:
         Raises:
             BadInputError: the executable is not on PATH.
         """
-        if path := on_path(self.PROGRAMS, environ):
+        if path := find_any_executable(self.PROGRAMS, environ):
             return path
         names = " or ".join(self.PROGRAMS)
         raise BadInputError(f"launcher {self.NAME!r} is not installed: {names} not found on PATH", where="--launcher")
@@ -205,17 +206,6 @@ class SessionBackend(Backend):
         return tuple(plan.agent if host.local else self.command(plan, host) for host in plan.hosts)
 
     one_by_one = commands
-
-
-def on_path(programs: tuple[str, ...], environ: Mapping[str, str]) -> str:
-    """The path of the first of these programs on PATH; "" if there is none."""
-    # Directories first, then names: the installation that `module load` has put in front wins.
-    for directory in environ.get("PATH", os.defpath).split(os.pathsep):
-        for program in programs:
-            path = os.path.join(directory, program)
-            if os.path.isfile(path) and os.access(path, os.X_OK):
-                return path
-    return ""
 
 
 def shell_command(agent: tuple[str, ...]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 
-from bireme.backends.base import SessionBackend, on_path, shell_command
+from bireme.backends.base import SessionBackend, shell_command
 from bireme.errors import BadInputError
+from bireme.resources.program import find_executable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Exec(SessionBackend):
             BadInputError: as :meth:`command`, or it is not there.
         """
         program = template(extra)[0]
-        path = program if os.sep in program and os.access(program, os.X_OK) else on_path((program,), environ)
+        path = program if os.sep in program and os.access(program, os.X_OK) else find_executable(program, environ)
         if not path:
             raise BadInputError(f"{program!r} not found{'' if os.sep in program else ' on PATH'}", where=_WHERE)
         return path

@@ -12,14 +12,13 @@ import marshal
 import os
 import re
 import sys
-import time
 import zlib
 from functools import cache
 
-from bireme import drafts, isolated
+from bireme import isolated
 from bireme.control.greeting import python_tag
 from bireme.planning.trust import reason_to_pass_over
-from bireme.resources.cache import cache_folder
+from bireme.resources.cache import cache_folder, keep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,8 +140,6 @@ _FIND = 'p=$0;[ -x "$p" ]||p=python3;exec "$p" "$@"'
 _PATIENCE = 60.0
 _MARSHAL_FORMAT = 2
 """Every version of Python reads it."""
-_KEPT = 30 * 86400
-"""Seconds for which the cache keeps the code of other versions of Bireme."""
 
 
 def command(
@@ -157,10 +154,10 @@ def command(
         short: with a name instead of the stub, to be shown.
         patience: seconds for which the agent waits for its code, and then for the job.
     """
-    ahead = {name: _short(_source(name)) for name in AHEAD[kind]}
-    parts = (_BEGIN, _short(_source("bireme.agent.sent_modules")), ahead, float(patience))
     packed = "<stub>"
     if not short:
+        ahead = {name: _short(_source(name)) for name in AHEAD[kind]}
+        parts = (_BEGIN, _short(_source("bireme.agent.sent_modules")), ahead, float(patience))
         packed = binascii.b2a_base64(zlib.compress(marshal.dumps(parts, _MARSHAL_FORMAT), 9), newline=False).decode()
     line = ("-I", "-S", "-B", "-c", _LOADER, packed, "bireme.agent", f"--{kind}", *words)
     if node_python:
@@ -187,7 +184,7 @@ def _pack(form: str, names: tuple[str, ...]) -> bytes:
         modules = {name: _source(name) if form == "source" else _code(name) for name in names}
         packed = zlib.compress(marshal.dumps(modules, _MARSHAL_FORMAT))
         if state:
-            _keep(place, state + packed)
+            keep(place, state + packed)
     return packed
 
 
@@ -208,20 +205,6 @@ def _cached(place: str, state: bytes) -> bytes:
     except OSError:
         return b""
     return kept[len(state) :] if kept.startswith(state) else b""
-
-
-def _keep(place: str, data: bytes) -> None:
-    """Put it into the cache, if that can be written, and remove what nobody has put there for long."""
-    folder = os.path.dirname(place)
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        for name in os.listdir(folder):
-            path = os.path.join(folder, name)
-            if os.stat(path).st_mtime < time.time() - _KEPT:
-                os.unlink(path)
-        drafts.write(place, data, mode=0o600)
-    except OSError:
-        pass  # it is packed again next time
 
 
 def _path(name: str) -> str:

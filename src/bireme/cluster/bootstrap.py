@@ -208,11 +208,11 @@ class Bootstrap:
 
     def agent_gone(self, member: AgentHandle) -> None:
         """An agent had connected, and is gone before its answer: one process for all nodes may keep running, or end."""
-        if any(other.hint for other in self._members):
-            member.hint = _GONE
-            self.fail(member, [])  # the launcher has ended it after another
+        follows_another = any(other.hint for other in self._members)
+        member.hint = _GONE
+        if follows_another:
+            self.fail(member, [])  # the launcher has ended it after the other
         else:
-            member.hint = _GONE
             self._session.loop.after(_WORDS_WAIT, partial(self._unreachable, member, 0))
 
     def _unreachable(self, member: AgentHandle, index: int) -> None:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
+
+from bireme import drafts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+_KEPT = 30 * 86400
+"""Seconds for which a file is kept that is not written again."""
 
 
 def cache_folder(environ: Mapping[str, str], home: str = "") -> str:
@@ -20,3 +27,22 @@ def cache_folder(environ: Mapping[str, str], home: str = "") -> str:
     if not os.path.isabs(cache):
         cache = os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(cache, "bireme")
+
+
+def keep(path: str, data: bytes) -> None:
+    """Write a file of the cache, and remove old ones from its folder. Errors are ignored: it can be made again.
+
+    Args:
+        path: the file, in a folder of its own kind.
+        data: its content.
+    """
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        drafts.write(path, data, mode=0o600)
+        for name in os.listdir(folder):
+            other = os.path.join(folder, name)
+            if os.stat(other).st_mtime < time.time() - _KEPT:
+                drafts.remove(other)
+    except OSError:
+        pass

@@ -11,7 +11,7 @@ from bireme.resources import local_rank_option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from bireme.job import JobSpec, Program
 
@@ -182,8 +182,15 @@ def _read(path: str) -> bytes:
 
 def find_executable(name: str, environ: Mapping[str, str]) -> str:
     """The first executable of that name on ``PATH``, or ``""``; without ``shutil``, which is slow to import."""
+    return find_any_executable((name,), environ)
+
+
+def find_any_executable(names: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The first executable on ``PATH`` with any of these names, or ``""``."""
+    # Directories first, then names: the installation that `module load` has put in front wins.
     for directory in environ.get("PATH", os.defpath).split(os.pathsep):
-        path = os.path.join(directory, name)
-        if os.path.isfile(path) and os.access(path, os.X_OK):
-            return path
+        for name in names:
+            path = os.path.join(directory, name)
+            if os.path.isfile(path) and os.access(path, os.X_OK):
+                return path
     return ""

@@ -13,10 +13,9 @@ import subprocess
 import time
 from itertools import chain
 
-from bireme import drafts
 from bireme.errors import BadInputError, BiremeError
 from bireme.resources import manifest
-from bireme.resources.cache import cache_folder
+from bireme.resources.cache import cache_folder, keep
 from bireme.resources.manifest import Entry, Manifest
 from bireme.value import Value
 
@@ -37,8 +36,6 @@ _DIRECT = 1 << 16
 """Bytes from which on the kernel is to send a file without this process reading it."""
 _SETTLED = 1_000_000_000
 """Nanoseconds after its last change from which on a file's time stamp would show another change."""
-_FORGET = 30 * 86400
-"""Seconds after which the digests of a tree that was not sent again are removed."""
 
 
 class ChangedError(BiremeError):
@@ -270,7 +267,7 @@ def _entries(root: str, found: Mapping[str, os.stat_result], environ: Mapping[st
         if max(there.st_mtime_ns, there.st_ctime_ns) < now - _SETTLED
     }
     if fresh or len(kept) != len(known):
-        _save(store, kept)
+        keep(store, json.dumps(kept, separators=(",", ":")).encode())
     parents = {path.rpartition("/")[0] for path in found}
     for path, there in found.items():
         if path in files:
@@ -319,16 +316,3 @@ def _load(store: str) -> dict[str, list[object]]:
         return {}
     well = isinstance(known, dict) and all(isinstance(row, list) and len(row) == 5 for row in known.values())
     return known if well else {}
-
-
-def _save(store: str, kept: Mapping[str, list[object]]) -> None:
-    """Keep digests for the next time; without a cache they are computed again."""
-    folder = os.path.dirname(store)
-    try:
-        os.makedirs(folder, 0o700, exist_ok=True)
-        drafts.write(store, json.dumps(kept, separators=(",", ":")).encode(), mode=0o600)
-        for name in os.listdir(folder):
-            if os.stat(f"{folder}/{name}").st_mtime < time.time() - _FORGET:
-                drafts.remove(f"{folder}/{name}")
-    except OSError:
-        pass
