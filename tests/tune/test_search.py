@@ -98,7 +98,7 @@ def test_what_is_ruled_out_is_not_asked_for(kind):
     assert search.ask() is None
 
 
-@pytest.mark.parametrize(("direction", "best"), [("maximise", (0, 32)), ("minimise", (2, 4))])
+@pytest.mark.parametrize(("direction", "best"), [("maximize", (0, 32)), ("minimize", (2, 4))])
 @every_search
 def test_direction(kind, direction, best):
     search = make(kind, SPACE, direction)

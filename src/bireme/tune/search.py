@@ -19,7 +19,7 @@ from bireme.errors import BadInputError
 from bireme.tune.space import Dimension, Point, Points, key_of
 from bireme.value import Value
 
-Direction = Literal["maximise", "minimise"]
+Direction = Literal["maximize", "minimize"]
 Place = tuple[float, ...]
 """Coordinates of a point, one for each axis."""
 
@@ -48,13 +48,13 @@ class Search(ABC):
 
     Args:
         space: the points.
-        direction: ``maximise`` or ``minimise`` the value.
+        direction: ``maximize`` or ``minimize`` the value.
         seed: any number; a grid search ignores it.
     """
 
-    def __init__(self, space: Points, direction: Direction = "maximise", seed: int = 0) -> None:
-        if direction not in ("maximise", "minimise"):
-            raise BadInputError(f"unknown direction: {direction!r} (expected 'maximise' or 'minimise')")
+    def __init__(self, space: Points, direction: Direction = "maximize", seed: int = 0) -> None:
+        if direction not in ("maximize", "minimize"):
+            raise BadInputError(f"unknown direction: {direction!r} (expected 'maximize' or 'minimize')")
         self.space, self.direction, self.seed = space, direction, seed
         self.observations: dict[str, Observation] = {}
         self.pending: dict[str, dict[str, object]] = {}
@@ -108,13 +108,13 @@ class Search(ABC):
 
     def cost(self, value: float) -> float:
         """The value, negated if necessary so that less is better."""
-        return -value if self.direction == "maximise" else value
+        return -value if self.direction == "maximize" else value
 
 
 class _Listed(Search):
     """Base of searches with a fixed order. Each ask continues the walk, so asking for all points takes linear time."""
 
-    def __init__(self, space: Points, direction: Direction = "maximise", seed: int = 0) -> None:
+    def __init__(self, space: Points, direction: Direction = "maximize", seed: int = 0) -> None:
         super().__init__(space, direction, seed)
         self._walk = self._order()
         self._again: list[dict[str, object]] = []
@@ -173,11 +173,11 @@ class ModelBased(Search):
 
     Args:
         space: the points.
-        direction: ``maximise`` or ``minimise`` the value.
+        direction: ``maximize`` or ``minimize`` the value.
         seed: any number.
     """
 
-    def __init__(self, space: Points, direction: Direction = "maximise", seed: int = 0) -> None:
+    def __init__(self, space: Points, direction: Direction = "maximize", seed: int = 0) -> None:
         super().__init__(space, direction, seed)
         self._axes = tuple(_Axis(dimension) for dimension in space.dimensions if len(dimension.choices) > 1)
         self._spread = min(8, 2 + len(self._axes))
@@ -331,13 +331,13 @@ class SearchBudget(Value):
         return ""
 
 
-def make(kind: str, space: Points, direction: Direction = "maximise", seed: int = 0) -> Search:
+def make(kind: str, space: Points, direction: Direction = "maximize", seed: int = 0) -> Search:
     """Create a search by its ``tuner_type``.
 
     Args:
         kind: one of `KINDS`.
         space: the points.
-        direction: ``maximise`` or ``minimise`` the value.
+        direction: ``maximize`` or ``minimize`` the value.
         seed: any number.
 
     Raises:
