@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,18 @@ def test_json_is_read_as_python_reads_it(value):
     else:
         assert json.dumps(got) == text
         assert json.dumps(jsontext.loads(text.encode())) == text
+
+
+@given(VALUES)
+def test_json_is_written_as_python_writes_it(value):
+    assert jsontext.dumps(value) == json.dumps(value, separators=(",", ":"))
+
+
+def test_json_without_the_parts_in_c():
+    code = "import sys; sys.modules['_json'] = None\nfrom bireme import jsontext\n"
+    code += "print(jsontext.dumps(jsontext.loads(' [1, {\"a\": null}]')))"
+    done = subprocess.run([sys.executable, "-c", code], env=clean_environ(), capture_output=True, text=True)
+    assert done.stdout == '[1,{"a":null}]\n', done.stderr
 
 
 @given(st.text() | st.binary())

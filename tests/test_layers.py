@@ -49,8 +49,10 @@ DEPTH = {module: depth for depth, layer in enumerate(LAYERS) for module in layer
 # What takes milliseconds to import, and so has no place between the command and the first worker.
 HEAVY = {
     "argparse",
+    "array",
     "asyncio",
     "collections",
+    "ctypes",
     "dataclasses",
     "enum",
     "functools",
@@ -245,15 +247,15 @@ def test_the_package_itself_imports_nothing() -> None:
     assert not imported
 
 
-# Messages are JSON, whose module imports re, and this functools, enum and collections.
-BY_SSH = HEAVY - {"collections", "enum", "functools", "json", "re"} | {"hashlib", "hmac"}
-
-
 @pytest.mark.parametrize(
     ("modules", "heavy"),
     [
         ("bireme.cli.run, bireme.api", HEAVY),
-        ("bireme.cli.run, bireme.api, bireme.cluster.many_nodes, bireme.backends.ssh", BY_SSH),
+        ("bireme.cli.run, bireme.api, bireme.cluster.many_nodes, bireme.backends.ssh", HEAVY | {"hashlib", "hmac"}),
+        (
+            "bireme.agent.remote, bireme.agent.machine, bireme.agent.node_preflight",
+            HEAVY | {"hashlib", "hmac"},
+        ),
     ],
 )
 def test_the_way_to_the_first_worker_stays_cheap(modules: str, heavy: set[str]) -> None:

@@ -64,6 +64,11 @@ def test_attributes(name: str) -> None:
         assert module.TOKEN_VARIABLE in module.rank_variables, "no rank may see the token"
 
 
+def test_a_shell_reads_the_words_as_they_were() -> None:
+    agent = ("", "a b", "it's", "$X;'\"\\", "a=b", "/x,y:1", "~", "*", "\n", "é")
+    assert base.shell_command(agent) == f"exec {shlex.join(agent)}"
+
+
 def test_unknown() -> None:
     with pytest.raises(BadInputError, match="unknown launcher: 'jsrun'"):
         base.load("jsrun")

@@ -92,8 +92,8 @@ def _fail(error: BiremeError) -> NoReturn:
 def _import_ahead() -> None:
     """Import what the agent needs while its code is on the way. What is missing is reported when that has come."""
     try:
-        import ctypes  # noqa: F401
-        import json  # noqa: F401
+        import _ctypes  # noqa: F401
+        import _json  # noqa: F401
     except ImportError:
         pass
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Literal
 
+_UNQUOTED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"
 CONNECT_TIMEOUT = 10
 """Time limit, in seconds, for a connection to a node."""
 
@@ -210,9 +211,12 @@ class SessionBackend(Backend):
 
 def shell_command(agent: tuple[str, ...]) -> str:
     """What a shell of a node is told, in one word, to start the agent in its place."""
-    import shlex
+    return f"exec {' '.join(map(_quoted, agent))}"
 
-    return f"exec {shlex.join(agent)}"
+
+def _quoted(word: str) -> str:
+    """A word as a shell reads it. ``shlex`` does the same with ``re``, whose import would delay the first worker."""
+    return "'" + word.replace("'", "'\"'\"'") + "'" if word.strip(_UNQUOTED) or not word else word
 
 
 def ssh_options(plan: LaunchPlan) -> tuple[str, ...]:

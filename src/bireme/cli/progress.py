@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from bireme.tune.deepspeed.tuning import Tuning
     from bireme.tune.slots import SlotReservation
-    from bireme.tune.study import Watcher
+    from bireme.tune.study_run import Watcher
     from bireme.tune.trial_result import TrialResult
 
 

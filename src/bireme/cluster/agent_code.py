@@ -10,10 +10,8 @@ from __future__ import annotations
 import binascii
 import marshal
 import os
-import re
 import sys
 import zlib
-from functools import cache
 
 from bireme import isolated
 from bireme.control.greeting import python_tag
@@ -175,8 +173,16 @@ def pack(tag: str, *, tree: bool = False) -> bytes:
     return _pack(tag if tag == python_tag() else "source", MODULES + FOR_A_TREE if tree else MODULES)
 
 
-@cache
+_PACKED: dict[tuple[str, tuple[str, ...]], bytes] = {}
+
+
 def _pack(form: str, names: tuple[str, ...]) -> bytes:
+    if (form, names) not in _PACKED:
+        _PACKED[form, names] = _make_pack(form, names)
+    return _PACKED[form, names]
+
+
+def _make_pack(form: str, names: tuple[str, ...]) -> bytes:
     state = _state(form, names)
     place = os.path.join(cache_folder(os.environ), "agents", f"{zlib.crc32(state):08x}")
     packed = _cached(place, state) if state else b""
@@ -218,8 +224,17 @@ def _source(name: str) -> str:
 
 def _short(source: str) -> str:
     """The source without docstrings and comments, which are half of it."""
-    source = re.sub(r'^( *)""".*?"""$', lambda found: f"{found[1]}..." if found[1] else "", source, flags=re.M | re.S)
-    return re.sub(r"^ *(#.*)?\n", "", source, flags=re.M)
+    kept, inside = [], False
+    for line in source.split("\n"):
+        text = line.lstrip(" ")
+        if inside:
+            inside = not line.endswith('"""')
+        elif text.startswith('"""'):
+            inside = text == '"""' or not text.endswith('"""')
+            kept += [line.replace(text, "...")] if line != text else []
+        elif text and not text.startswith("#"):
+            kept.append(line)
+    return "\n".join(kept) + "\n"
 
 
 def _code(name: str) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from bireme.cluster.agent_protocol import AgentProtocol
 from bireme.cluster.peer_clock import PeerClock
 from bireme.control.silence import Silence
@@ -124,12 +122,17 @@ def allocation_of(who: Mapping[str, str]) -> str:
     return number if number.isascii() and number.isdecimal() else ""
 
 
-@cache
-def addresses_of(name: str) -> list[str]:
-    """Resolve a name to numeric addresses; none when it cannot be resolved."""
-    import socket
+_ADDRESSES: dict[str, list[str]] = {}
 
-    try:
-        return [str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
-    except OSError:
-        return []
+
+def addresses_of(name: str) -> list[str]:
+    """Resolve a name, once, to numeric addresses; none when it cannot be resolved."""
+    if name not in _ADDRESSES:
+        import socket
+
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except OSError:
+            found = []
+        _ADDRESSES[name] = [str(it[4][0]) for it in found]
+    return _ADDRESSES[name]

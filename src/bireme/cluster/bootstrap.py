@@ -6,9 +6,6 @@ has said that it is fit.
 
 from __future__ import annotations
 
-import re
-from functools import partial
-
 from bireme.control.silence import BEATS, Silence
 from bireme.errors import BadInputError
 
@@ -183,6 +180,8 @@ class Bootstrap:
             return [member.hint, *map(_shortened, said[-3:])]
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
+            import re
+
             said = [line for line in said if not re.search(_NOISE, line)] or said
         lines = [
             line.removeprefix(f"{member.name}: ").removeprefix("bireme: ")
@@ -200,11 +199,13 @@ class Bootstrap:
 
     def on_launcher_line(self, index: int, line: str) -> None:
         """Look for an unreachable node in a line of stderr: one process for all nodes may keep running without it."""
+        import re
+
         for pattern in self._cluster_job.launch.backend.FAILED:
             found = re.search(pattern, line)
             for member in self._members if found is not None else ():
                 if found is not None and found.group(1) == member.name:
-                    self._session.loop.after(_WORDS_WAIT, partial(self._unreachable, member, index))
+                    self._look_later(member, index)
 
     def agent_gone(self, member: AgentHandle) -> None:
         """An agent had connected, and is gone before its answer: one process for all nodes may keep running, or end."""
@@ -213,11 +214,16 @@ class Bootstrap:
         if follows_another:
             self.fail(member, [])  # the launcher has ended it after the other
         else:
-            self._session.loop.after(_WORDS_WAIT, partial(self._unreachable, member, 0))
+            self._look_later(member, 0)
 
-    def _unreachable(self, member: AgentHandle, index: int) -> None:
-        if member.state == "connecting":
-            self.fail(member, self.why(member, index, 0))
+    def _look_later(self, member: AgentHandle, index: int) -> None:
+        """Give up a node if it is still not there when its launcher process has had time to say why."""
+
+        def look() -> None:
+            if member.state == "connecting":
+                self.fail(member, self.why(member, index, 0))
+
+        self._session.loop.after(_WORDS_WAIT, look)
 
 
 def complaint(bad: Sequence[AgentHandle], total: int) -> str:
@@ -248,6 +254,8 @@ def _shortened(line: str) -> str:
 
 def advice(lines: Iterable[str], backend: Backend) -> list[str]:
     """What to do about the printed lines; nothing if they are not known, or say so themselves."""
+    import re
+
     text = "\n".join(lines).lower()
     known = (*_ADVICE.items(), *backend.ADVICE)
     return [what for pattern, what in known if re.search(pattern, text)]

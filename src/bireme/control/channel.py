@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections import deque
 
 from bireme.control.frames import MAX_FRAME, Decoder, encode_message
 from bireme.control.transport import Transport
@@ -13,10 +12,13 @@ from bireme.errors import ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Mapping, Sequence
 
     from bireme.control.messages import Message, Output, Piece
     from bireme.loop import Loop
+else:
+    from _collections import deque  # not ``collections``, which takes a while to import
 
 _READ = 256 * 1024
 _WIDE = 1024 * 1024

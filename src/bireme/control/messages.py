@@ -8,8 +8,8 @@ is decided by `bireme.cluster.agent_protocol` for the runner and `bireme.agent.r
 from __future__ import annotations
 
 import _socket
-import json
 
+from bireme import jsontext
 from bireme import signal_numbers as signal
 from bireme.errors import ProtocolError
 from bireme.job import ACCELERATORS, JobSpec
@@ -386,7 +386,7 @@ FROM_AGENT = _by_name(Hello, Probed, Up, Down, Rested, Eof, Say, Unfit, Guardian
 def to_json(message: Message) -> bytes:
     """Encode a message as JSON."""
     plain = {"type": type(message).__name__, **message.as_dict()}
-    return json.dumps(plain, separators=(",", ":"), ensure_ascii=True).encode()
+    return jsontext.dumps(plain).encode()
 
 
 def from_json(text: bytes, vocabulary: Mapping[str, type[Message]]) -> Message:
@@ -400,7 +400,7 @@ def from_json(text: bytes, vocabulary: Mapping[str, type[Message]]) -> Message:
         ProtocolError: it is not one of them, or malformed; the text is a sentence about the sender ("it sent …").
     """
     try:
-        plain = json.loads(text)
+        plain = jsontext.parse(text.decode())
     except (ValueError, RecursionError):
         raise ProtocolError("it sent a message that is not JSON") from None
     if not isinstance(plain, dict):

@@ -2,7 +2,7 @@
 
 An adapter over :mod:`bireme.tune`. It behaves like DeepSpeed's scheduler without its defects: each experiment has its
 own arguments; a configuration fails because of what its ranks raised, not of a word on stderr; experiments that the
-infrastructure failed are run again; times are minimised; and no process is killed by its name.
+infrastructure failed are run again; times are minimized; and no process is killed by its name.
 
 Where DeepSpeed polls, :meth:`ResourceManager.run` waits for events. It must be called in the main thread.
 """

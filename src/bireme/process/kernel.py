@@ -28,24 +28,31 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 
 if LINUX:
-    import ctypes
+    import _ctypes  # not ``ctypes``, which takes many times as long to import
 
-    _libc = ctypes.CDLL(None)
+    _prctl_address = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+
+    class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
+        _type_ = "i"
+
+
+def _prctl(option: int, *values: object) -> None:
+    _ctypes.call_cdeclfunction(_prctl_address, (option, *values))
 
 
 def become_subreaper(on: bool = True) -> None:
     """Make orphans below this process its children instead of init's, if the system can."""
     if LINUX:
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+        _prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
 
 def is_subreaper() -> bool:
     """Whether this process is a subreaper already."""
     if not LINUX:
         return False
-    flag = ctypes.c_int(0)
-    _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(flag), 0, 0, 0)
-    return flag.value != 0
+    flag = _Int(0)
+    _prctl(_PR_GET_CHILD_SUBREAPER, _ctypes.byref(flag), 0, 0, 0)
+    return bool(flag.value)
 
 
 def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
@@ -55,7 +62,7 @@ def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
     the call, so the parent's pid is checked afterwards.
     """
     if LINUX:
-        _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
+        _prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(128 + signal.SIGKILL)
 
@@ -63,7 +70,7 @@ def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
 def name_process(name: str) -> None:
     """Show this process as ``name`` (15 bytes) in ``top`` and ``ps -o comm``."""
     if LINUX:
-        _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+        _prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def stat_of(pid: int) -> tuple[str, str, int] | None:

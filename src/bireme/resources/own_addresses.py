@@ -1,23 +1,30 @@
 """Finds the addresses at which others can reach this machine. Also sent ahead to nodes, so it imports little.
 
-They come from the kernel (``SIOCGIFCONF`` and ``/proc/net/if_inet6``), without external commands. A connected UDP
-socket, which sends nothing, shows which address the kernel would use to reach other networks.
+They come from the kernel (``rtnetlink(7)``), without external commands. A connected UDP socket, which sends nothing,
+shows which address the kernel would use to reach other networks.
 """
 
 from __future__ import annotations
 
 # Not ``socket``: importing it delays the first worker, because it makes enumerations (docs/architecture.md).
 import _socket
+import struct
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import TypeAlias
 
-    Address: TypeAlias = tuple[str, str, bool]
+    Address: TypeAlias = tuple[int, str, bool]
     """(interface, address as text, whether it is a second choice: temporary (RFC 8981), link-local, or idle)."""
 
-_SIOCGIFCONF = 0x8912
+_HEAD = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, number, sender
+_ABOUT = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, length of the prefix, flags, scope, interface
+_ATTRIBUTE = struct.Struct("=HH")  # struct rtattr: length, type
+_NEWADDR, _GETADDR = 20, 22
+_ALL = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_ADDRESS, _LOCAL = 1, 2  # the local address is another only if the interface leads to one peer
 _SIOCGIFFLAGS = 0x8913
 _IFF_RUNNING = 0x40
 # Reserved by IANA and unused, so that only the default route leads there. The addresses for documentation would not do:
@@ -49,67 +56,52 @@ def _only_here(text: str) -> bool:
 
 def all_addresses() -> list[Address]:
     """All current addresses of this machine, in the kernel's order, IPv4 first."""
-    if sys.platform != "linux":
-        return [("", source, False) for family in _FAR_AWAY if (source := _source(family))]
     try:
-        probe = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
-    except OSError:  # a kernel without IPv4
-        return _of_ipv6()
+        link = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, _socket.NETLINK_ROUTE)
+    except (AttributeError, OSError):  # macOS; a sandbox
+        return [(0, source, False) for family in _FAR_AWAY if (source := _source(family))]
     try:
-        found = [*_of_ipv4(probe.fileno()), *_of_ipv6()]
-        idle = {name: _is_idle(probe.fileno(), name) for name in {address[0] for address in found}}
+        found = list(_listed(link))
+        idle = {interface: _is_idle(link.fileno(), interface) for interface in {address[0] for address in found}}
     finally:
-        probe.close()
+        link.close()
     return [(interface, text, second or idle[interface]) for interface, text, second in found]
 
 
-def _of_ipv4(probe: int) -> list[Address]:
-    import array
-    import fcntl
-    import struct
-
-    # struct ifreq: 16 bytes of name, then the largest of a union: a struct sockaddr or a struct ifmap.
-    size = 16 + (24 if struct.calcsize("P") == 8 else 16)
-    room = 64
+def _listed(link: _socket.socket) -> Iterator[Address]:
+    """What the kernel lists."""
+    link.send(_HEAD.pack(_HEAD.size + _ABOUT.size, _GETADDR, _ALL, 1, 0) + bytes(_ABOUT.size))
     while True:
-        buffer = array.array("B", bytes(room * size))
-        request = struct.pack("iP", len(buffer), buffer.buffer_info()[0])
-        try:
-            used: int = struct.unpack("iP", fcntl.ioctl(probe, _SIOCGIFCONF, request))[0]
-        except OSError:
-            used = 0
-        if used < len(buffer):
-            break
-        room *= 2  # a full buffer may lack some addresses
-    found = []
-    for start in range(0, used, size):
-        name, address = bytes(buffer[start : start + 16]), bytes(buffer[start + 20 : start + 24])
-        interface = name.partition(b"\0")[0].partition(b":")[0].decode("ascii", "replace")  # eth0:1 is an alias
-        link_local = address[:2] == b"\xa9\xfe"
-        found.append((interface, _socket.inet_ntop(_socket.AF_INET, address), link_local))
-    return found
+        data, at = link.recv(1 << 16), 0
+        while at < len(data):
+            length, kind = _HEAD.unpack_from(data, at)[:2]
+            if kind != _NEWADDR:
+                return  # the end of the list, or an error
+            family, _, flags, _, interface = _ABOUT.unpack_from(data, at + _HEAD.size)
+            attributes = dict(_attributes(data[at + _HEAD.size + _ABOUT.size : at + length]))
+            address = attributes.get(_LOCAL) or attributes.get(_ADDRESS, b"")
+            if family == _socket.AF_INET:
+                yield interface, _socket.inet_ntop(family, address), address[:2] == b"\xa9\xfe"
+            elif family == _socket.AF_INET6 and not flags & _NOT_YET_OURS:
+                yield interface, _socket.inet_ntop(family, address), bool(flags & _TEMPORARY)
+            at += length + -length % 4
 
 
-def _of_ipv6() -> list[Address]:
-    found = []
-    try:
-        with open("/proc/net/if_inet6", encoding="ascii") as file:
-            rows = [line.split() for line in file]
-    except OSError:
-        rows = []
-    for digits, _, _, _, flags, interface in rows:
-        text = _socket.inet_ntop(_socket.AF_INET6, bytes.fromhex(digits))
-        if not int(flags, 16) & _NOT_YET_OURS:
-            found.append((interface, text, bool(int(flags, 16) & _TEMPORARY)))
-    return found
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at < len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, at)
+        yield kind, data[at + _ATTRIBUTE.size : at + length]
+        at += length + -length % 4
 
 
-def _is_idle(probe: int, interface: str) -> bool:
+def _is_idle(link: int, interface: int) -> bool:
     """Whether an interface is down or has no carrier, as an unplugged cable or a bridge without containers."""
     import fcntl
 
     try:
-        answer = fcntl.ioctl(probe, _SIOCGIFFLAGS, interface.encode("ascii", "replace")[:15].ljust(40, b"\0"))
+        name = _socket.if_indextoname(interface).encode()
+        answer = fcntl.ioctl(link, _SIOCGIFFLAGS, name.ljust(40, b"\0"))
     except OSError:
         return False
     return not int.from_bytes(answer[16:18], sys.byteorder) & _IFF_RUNNING

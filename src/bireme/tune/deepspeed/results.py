@@ -50,18 +50,18 @@ def figure(number: float) -> str:
     return f"{number:.{max(0, 3 - floor(log10(abs(number))))}f}"
 
 
-_FLOPS = Metric("FLOPS_per_gpu", "maximise", "TFLOPS per GPU", 1e12)
+_FLOPS = Metric("FLOPS_per_gpu", "maximize", "TFLOPS per GPU", 1e12)
 
 METRICS = {
-    "throughput": Metric("throughput", "maximise", "samples/s"),
-    "latency": Metric("latency", "minimise", "ms", 1e3),
+    "throughput": Metric("throughput", "maximize", "samples/s"),
+    "latency": Metric("latency", "minimize", "ms", 1e3),
     "flops": _FLOPS,
     "FLOPS_per_gpu": _FLOPS,
-    "forward": Metric("fwd", "minimise", "ms", 1e3),
-    "fwd": Metric("fwd", "minimise", "ms", 1e3),
-    "backward": Metric("bwd", "minimise", "ms", 1e3),
-    "bwd": Metric("bwd", "minimise", "ms", 1e3),
-    "step": Metric("step", "minimise", "ms", 1e3),
+    "forward": Metric("fwd", "minimize", "ms", 1e3),
+    "fwd": Metric("fwd", "minimize", "ms", 1e3),
+    "backward": Metric("bwd", "minimize", "ms", 1e3),
+    "bwd": Metric("bwd", "minimize", "ms", 1e3),
+    "step": Metric("step", "minimize", "ms", 1e3),
 }
 """The values of ``autotuning.metric``: documented names, and the keys that DeepSpeed writes."""
 

@@ -48,7 +48,7 @@ class TrialOptions(Value):
 
 
 class Trials:
-    """The study's adapter (`bireme.tune.study.Adapter`) for a DeepSpeed script.
+    """The study's adapter (`bireme.tune.study_run.Adapter`) for a DeepSpeed script.
 
     Args:
         tuning: decides which configuration is tried next.

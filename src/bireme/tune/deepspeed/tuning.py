@@ -252,7 +252,7 @@ class Tuning:
     def cost(self, done: CompletedTrial) -> float:
         """The trial's figure, negated if necessary so that less is better."""
         value = done.value or 0.0
-        return -value if self.metric.direction == "maximise" else value
+        return -value if self.metric.direction == "maximize" else value
 
     @property
     def first_step(self) -> int:

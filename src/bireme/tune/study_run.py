@@ -79,7 +79,7 @@ class Conclusion(Value):
     signum: int = 0
 
 
-class Study:
+class StudyRun:
     """One run of a study, until it is over or stopped by a signal.
 
     Args:

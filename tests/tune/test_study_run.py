@@ -18,7 +18,7 @@ from bireme.tune.journal import Journal
 from bireme.tune.lock import ExperimentsLock
 from bireme.tune.scheduler import Scheduler, Task
 from bireme.tune.slots import Shape
-from bireme.tune.study import Conclusion, Study
+from bireme.tune.study_run import Conclusion, StudyRun
 from bireme.tune.trial_result import TrialResult
 from tests.conftest import TIMES
 from tests.tune.toys import Client
@@ -92,7 +92,7 @@ def run_study(folder: Path, names: list[str], nap: float = 0.0) -> tuple[Conclus
     adapter, watcher = Counting(Client(folder, programs), names, past), Watching()
     with ExperimentsLock(str(folder / "lock")) as lock:
         lock.wait()
-        conclusion = Study(adapter, Scheduler(POOL), journal, watcher, keep=(lock.fileno(),)).run()
+        conclusion = StudyRun(adapter, Scheduler(POOL), journal, watcher, keep=(lock.fileno(),)).run()
     journal.close()
     return conclusion, adapter, watcher
 
@@ -125,7 +125,7 @@ def test_what_an_end_has_made_needless_is_not_run(tmp_path):
     programs = {name: DONE.replace("{name}", name).replace("{nap}", "0") for name in names}
     journal = Journal.open(str(tmp_path / "journal"))
     adapter = Climbing(Client(tmp_path, programs), names, {})
-    Study(adapter, Scheduler({"a": ("0",)}), journal, Watching()).run()
+    StudyRun(adapter, Scheduler({"a": ("0",)}), journal, Watching()).run()
     journal.close()
     assert (tmp_path / "done").read_text().split() == ["e0"]
     assert adapter.to_do == ["e1", "e2", "e3", "e4"]
@@ -144,7 +144,7 @@ def in_a_process(folder: Path, count: int, nap: float) -> subprocess.Popen[bytes
     program = textwrap.dedent(f"""
         import sys; sys.path.insert(0, {os.getcwd()!r})
         from pathlib import Path
-        from tests.tune.test_study import run_study
+        from tests.tune.test_study_run import run_study
         conclusion, _, _ = run_study(Path({str(folder)!r}), [f"e{{n}}" for n in range({count})], {nap})
         print(conclusion.over, conclusion.signum, flush=True)
     """)
@@ -215,9 +215,9 @@ def test_a_study_that_is_over_already_ends_at_once(tmp_path):
     assert (conclusion.over, watcher.ends) == ("all were measured", [])
 
 
-def study_of(folder: Path, adapter: Counting, pool: dict[str, tuple[str, ...]], **more: object) -> Study:
+def study_of(folder: Path, adapter: Counting, pool: dict[str, tuple[str, ...]], **more: object) -> StudyRun:
     """A study with a journal of its own."""
-    return Study(adapter, Scheduler(pool), Journal.open(str(folder / "journal")), Watching(), **more)
+    return StudyRun(adapter, Scheduler(pool), Journal.open(str(folder / "journal")), Watching(), **more)
 
 
 def test_a_signal_during_the_last_event_is_not_lost(tmp_path):
@@ -264,7 +264,7 @@ def test_a_host_that_has_rested_is_used_while_a_retry_waits_for_another(tmp_path
         return launch_request(name, reservation, place)
 
     adapter.launch_request = ordered
-    study = Study(
+    study = StudyRun(
         adapter,
         Scheduler({"a": ("0",), "b": ("0",)}, backfill=True),
         Journal.open(str(tmp_path / "journal")),
