@@ -15,7 +15,7 @@ from bireme.errors import BadInputError
 from bireme.tune.comparison import Interval
 from bireme.tune.confirmation import Confirmation
 from bireme.tune.search import Direction, Search, make
-from bireme.tune.space import Dimension, Point, Points, Space, key_of
+from bireme.tune.space import Parameter, Point, Points, Space, key_of
 from bireme.tune.study_results import Answer, Compared, Goal, Measurement, Objective, Phase, Trial
 from bireme.value import Value
 
@@ -349,7 +349,7 @@ class Study:
         )
         if versus.low <= 0:
             return answer
-        ratio, low, high, count = _ratios(versus)
+        ratio, low, high, _ = _ratios(versus)
         ties = [
             point
             for point in rounds.finalists
@@ -393,7 +393,7 @@ def _ratios(versus: Interval) -> tuple[float, float, float | None, int]:
 
 
 def _space(choices: Mapping[str, Sequence[object]]) -> Space:
-    return Space(tuple(Dimension(name, tuple(values)) for name, values in choices.items()))
+    return Space(tuple(Parameter(name, tuple(values)) for name, values in choices.items()))
 
 
 def _named(names: str | Sequence[str], direction: Direction) -> list[Objective]:

@@ -29,10 +29,12 @@ class Goal(Protocol):
     """What is maximized or minimized: the name of a figure. ``time`` is the wall time of a trial."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The figure's name."""
 
     @property
-    def direction(self) -> Direction: ...
+    def direction(self) -> Direction:
+        """``maximize`` or ``minimize``."""
 
 
 class Objective(Value):
