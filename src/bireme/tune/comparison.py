@@ -38,7 +38,7 @@ class Interval(Value):
     @property
     def negated(self) -> Interval:
         """The same comparison the other way round."""
-        return Interval(-self.mean, -self.high, -self.low, self.error, self.count)
+        return self.replace(mean=-self.mean, low=-self.high, high=-self.low)
 
     def plausible(self, difference: float) -> bool:
         """Whether the mean may be as great as ``difference``, by the upper end of the usual one-sided 95 % t-interval.
@@ -62,9 +62,11 @@ def interval(differences: Sequence[float], alpha: float) -> Interval:
     count = len(differences)
     mean = sum(differences) / count if count else 0.0
     if count < 2:
-        return Interval(mean, -math.inf, math.inf, math.inf, count)
+        return Interval(mean=mean, low=-math.inf, high=math.inf, error=math.inf, count=count)
     variance = sum((each - mean) ** 2 for each in differences) / count
     threshold = (math.sqrt((count + _PRIOR) / _PRIOR) / alpha) ** (2 / count)
     rest = 1 - threshold * _PRIOR / (count + _PRIOR)
     radius = math.sqrt(variance * (threshold - 1) / rest) if rest > 0 else math.inf
-    return Interval(mean, mean - radius, mean + radius, math.sqrt(variance / (count - 1)), count)
+    return Interval(
+        mean=mean, low=mean - radius, high=mean + radius, error=math.sqrt(variance / (count - 1)), count=count
+    )

@@ -242,7 +242,7 @@ class Study:
         serial = len(self._names) + 1
         while f"trial-{serial}" in self._names:
             serial += 1
-        return Trial(f"trial-{serial}", dict(point), phase, number, block)
+        return Trial(name=f"trial-{serial}", point=dict(point), phase=phase, round=number, block=block)
 
     def _waits(self, phase: Phase) -> bool:
         return any(each.phase == phase for each in self._pending.values())
@@ -323,12 +323,12 @@ class Study:
         """What is known now."""
         baseline, rounds, known = self._baseline, self._confirmation, self._known
         if baseline is None:
-            return Answer(None, self._default, text="nothing works")
+            return Answer(best=None, baseline=self._default, text="nothing works")
         promising = max(known.values(), key=lambda each: each[1])[0]
         failed = next((each.measurement for each in self._done if each.trial.point == self._default), None)
         answer = Answer(
-            baseline,
-            baseline,
+            best=baseline,
+            baseline=baseline,
             promising=promising,
             noise=self._noise,
             default_failed="" if baseline == self._default or failed is None else failed.reason or failed.cause,
@@ -342,14 +342,14 @@ class Study:
             promising=leader if versus.mean > 0 else baseline,
             rounds=versus.count,
             compared=tuple(
-                Compared(point, goal.name, *_ratios(rounds.versus(point, goal=number)))
+                _compared(point, goal.name, rounds.versus(point, goal=number))
                 for point in rounds.finalists
                 for number, goal in enumerate(self._goals)
             ),
         )
         if versus.low <= 0:
             return answer
-        ratio, low, high, _ = _ratios(versus)
+        sure = _compared(leader, self._goals[0].name, versus)
         ties = [
             point
             for point in rounds.finalists
@@ -358,11 +358,11 @@ class Study:
         return answer.replace(
             best=leader,
             confirmed=True,
-            ratio=ratio,
-            low=low,
-            high=high,
+            ratio=sure.ratio,
+            low=sure.low,
+            high=sure.high,
             ties=tuple(ties),
-            text=f"{ratio:.3g} x the baseline, at least {low:.3g} x",
+            text=f"{sure.ratio:.3g} x the baseline, at least {sure.low:.3g} x",
         )
 
     @property
@@ -386,10 +386,16 @@ class Study:
         return math.log(figure) * (1 if self._goals[number].direction == "maximize" else -1)
 
 
-def _ratios(versus: Interval) -> tuple[float, float, float | None, int]:
-    """An interval of score differences as (ratio, low, high, rounds)."""
-    high = math.exp(versus.high) if math.isfinite(versus.high) else None
-    return math.exp(versus.mean), math.exp(versus.low), high, versus.count
+def _compared(point: Point, goal: str, versus: Interval) -> Compared:
+    """An interval of score differences as ratios."""
+    return Compared(
+        point=point,
+        goal=goal,
+        ratio=math.exp(versus.mean),
+        low=math.exp(versus.low),
+        high=math.exp(versus.high) if math.isfinite(versus.high) else None,
+        rounds=versus.count,
+    )
 
 
 def _space(choices: Mapping[str, Sequence[object]]) -> Space:
