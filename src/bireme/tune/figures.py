@@ -241,4 +241,4 @@ def _limit(text: str, names: dict[str, Source]) -> Limit:
     elif source.unit and UNITS.get(unit, ("",))[0] != source.unit:
         such = "16GiB" if source.unit == "B" else "300s"
         raise BadInputError(f"give {source.text} a unit, such as {such}: {text!r}", where=where)
-    return Limit(_name(source, names), source, parts[2], bound, unit, text)
+    return Limit(name=_name(source, names), source=source, operator=parts[2], bound=bound, unit=unit, text=text)
