@@ -37,6 +37,7 @@ LAYERS = (
     {
         "bireme.drafts",
         "bireme.errors",
+        "bireme.figure_report",
         "bireme.startup_interrupt",
         "bireme.isolated",
         "bireme.jsontext",
