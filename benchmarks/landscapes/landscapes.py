@@ -75,8 +75,8 @@ class Landscape:
 
 
 def flags(point: Point) -> list[str]:
-    words = [f"-O{point['optimize']}", f"-march={point['march']}", f"-f{point['math']}", f"-f{point['unroll']}"]
-    return [*words, f"-DTILE={point['tile']}"]
+    words = [f"-O{point['optimize']}", f"-march={point['march']}", f"-f{point['math']}-math"]
+    return [*words, f"-f{point['unroll']}-loops", f"-DTILE={point['tile']}"]
 
 
 LANDSCAPES = {
@@ -90,7 +90,7 @@ LANDSCAPES = {
             Parameter("optimizer", ["each", "foreach", "fused"], "each", ordered=False),
         ],
         "samples/s",
-        options=["--memory", "256"],
+        options=["--memory", "84"],
         modules=["torch._dynamo"],
     ),
     "deepspeed": Landscape(
@@ -132,8 +132,8 @@ LANDSCAPES = {
         [
             Parameter("optimize", [1, 2, 3], 2),
             Parameter("march", ["x86-64", "native"], "x86-64", ordered=False),
-            Parameter("math", ["no-fast-math", "fast-math"], "no-fast-math", ordered=False),
-            Parameter("unroll", ["no-unroll-loops", "unroll-loops"], "no-unroll-loops", ordered=False),
+            Parameter("math", ["no-fast", "fast"], "no-fast", ordered=False),
+            Parameter("unroll", ["no-unroll", "unroll"], "no-unroll", ordered=False),
             Parameter("tile", [8, 16, 32, 64, 128], 32),
             Parameter("threads", [1, 2], 1),
         ],

@@ -34,7 +34,7 @@ LIMIT = 60.0
 """Seconds after which a run is ended and counted as failed."""
 
 
-def short(number: float, digits: int = 5) -> float:
+def short(number: float, digits: int = 4) -> float:
     """The number with a few significant digits."""
     return number if not number else round(number, digits - 1 - math.floor(math.log10(abs(number))))
 
@@ -94,9 +94,8 @@ def run(landscape: Landscape, point: Point) -> tuple[str, float | None, float]:
         signal.setitimer(signal.ITIMER_REAL, LIMIT)
         try:
             _, status = os.waitpid(pid, 0)
-        except BaseException:
-            end(pid)
-            os.waitpid(pid, 0)
+        except KeyboardInterrupt:
+            os.waitpid(pid, 0)  # it removes what it has written
             raise
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -136,7 +135,7 @@ class Recording:
             trial.update(cause=cause, figures=[])
         elif trial["cause"] == "ok" and figure is not None:
             trial["figures"].append(short(figure))
-        trial["seconds"].append(short(seconds, 4))
+        trial["seconds"].append(short(seconds, 3))
 
     def save(self) -> None:
         """Write the file: one line for each trial, in the order of the points."""

@@ -4,7 +4,7 @@
         --param layout=contiguous,channels_last --param optimizer=each,foreach,fused --maximize 'samples/s: {}' \\
         pytorch.py --batch {batch} --threads {threads} --dtype {dtype} --layout {layout} --optimizer {optimizer}
 
-With ``--memory MIB`` the training may allocate only so much: a large batch ends as out of memory, as on a small GPU.
+With ``--memory MIB`` the training may take only so much: a large batch ends as out of memory, as on a small GPU.
 """
 
 import argparse
@@ -16,6 +16,11 @@ from torch import nn
 from torch.nn import functional
 
 
+def peak() -> int:
+    """The most memory that this process has used so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch", type=int, default=32)
@@ -23,16 +28,13 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--layout", choices=["contiguous", "channels_last"], default="contiguous")
     parser.add_argument("--optimizer", choices=["each", "foreach", "fused"], default="each")
-    parser.add_argument("--memory", type=int, help="MiB that may be allocated once PyTorch is loaded")
+    parser.add_argument("--memory", type=int, help="MiB that the training may take")
     parser.add_argument("--seconds", type=float, default=0.15, help="how long to train after the warm-up")
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    if args.memory:
-        with open("/proc/self/statm") as statm:
-            used = int(statm.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + args.memory * 1024 * 1024,) * 2)
+    loaded = peak()
     memory_format = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}[args.layout]
     net: nn.Module = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
@@ -54,6 +56,8 @@ def main() -> None:
 
     for _ in range(2):
         step()
+        if args.memory and (used := peak() - loaded) > args.memory:
+            raise MemoryError(f"out of memory: the training takes {used} MiB, and may take {args.memory}")
     steps, begin = 0, time.perf_counter()
     while (passed := time.perf_counter() - begin) < args.seconds:
         step()
