@@ -116,7 +116,7 @@ def test_cleaning_up_after_tmbspg1_leaves_tmbspg16_alone(make: Made, tmp_path):
     clean_up(long, [])  # there is nothing to do
 
 
-def test_latency_is_minimised(make: Made):
+def test_latency_is_minimized(make: Made):
     manager = make.manager()
     manager.schedule_experiments([make.exp("fast", micro=8), make.exp("slow", micro=4)])
     manager.run()

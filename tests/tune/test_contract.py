@@ -76,7 +76,7 @@ def test_all_out_of_memory_is_an_end_like_others(desk, kind, micro):
     assert max(ran(desk).values()) <= 2, "the profiling run has the smallest micro-batch, too"
 
 
-def test_latency_is_minimised(desk):
+def test_latency_is_minimized(desk):
     desk.configure(CONFIG, metric="latency")
     done = desk.run(options=ONE)
     assert best(desk)["train_micro_batch_size_per_gpu"] == 8 and best(desk)["zero_optimization"]["stage"] == 0

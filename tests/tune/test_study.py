@@ -1,312 +1,70 @@
-"""A study of real processes: run to its end, interrupted, killed at any moment, and resumed."""
+"""A study as a whole: what it runs, what it says in the end, and that it goes on where it was interrupted."""
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
-import textwrap
-import time
-from pathlib import Path
 
 import pytest
 
-from bireme.errors import UnfitError
-from bireme.tune.journal import Journal
-from bireme.tune.lock import ExperimentsLock
-from bireme.tune.scheduler import Scheduler, Task
-from bireme.tune.slots import Shape
-from bireme.tune.study import Conclusion, Study
-from bireme.tune.trial_result import TrialResult
-from tests.conftest import TIMES
-from tests.tune.toys import Client
+import bireme.tune
+from bireme.errors import BadInputError
+from bireme.tune.study import Measurement, Study, Trial
+
+CHOICES = {"batch": [8, 16, 32], "threads": [1, 2, 4], "compile": ["off", "on"]}
 
 
-class Counting:
-    """The simplest thing to tune: so many experiments, each of which appends its name to a file when it is done."""
-
-    def __init__(self, client: Client, names: list[str], past: dict[str, TrialResult]):
-        self.client, self.past = client, past
-        self.to_do = [name for name in names if name not in past]
-        self.pending: list[str] = []
-        self.launch_request, self.judge, self.settling = client.launch_request, client.judge, client.settling
-
-    @property
-    def over(self) -> str:
-        return "" if self.to_do or self.pending else "all were measured"
-
-    def next(self) -> Task | None:
-        if not self.to_do:
-            return None
-        self.pending.append(self.to_do.pop(0))
-        return Task(self.pending[-1], Shape(1, 1))
-
-    def tell(self, name: str, result: TrialResult) -> dict[str, object]:
-        self.pending.remove(name)
-        self.past[name] = result
-        return {"fact": name.upper()}
-
-    def drop(self, name: str) -> None:
-        self.pending.remove(name)
-        self.to_do.insert(0, name)
-
-    def give_up(self, name: str) -> None:
-        self.pending.remove(name)
+def speed(point, noise: float, trial: str) -> float:
+    best = 1.2 if point["compile"] == "on" else 1.0
+    return best * point["batch"] ** 0.3 * (1 + random.Random(f"{point} {trial}").gauss(0, noise))
 
 
-class Watching:
-    """Keeps what it is told."""
-
-    interval = 0.0
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.ends: list[tuple[str, str]] = []
-
-    def started(self, name, reservation):
-        pass
-
-    def ended(self, name, result, *, again):
-        self.ends.append((name, result.cause))
-
-    def note(self, text):
-        self.notes.append(text)
-
-    def tick(self):
-        pass
-
-    def close(self):
-        pass
+def run(study: Study, noise: float = 0.01, count: int = 10**6) -> list[tuple[Trial, Measurement]]:
+    """Runs trials, at most ``count``, and returns them in order."""
+    trials = []
+    while len(trials) < count and (trial := study.ask()):
+        measurement = Measurement(figures={"speed": speed(trial.point, noise, trial.name)}, seconds=1.0)
+        study.tell(trial.name, measurement)
+        trials.append((trial, measurement))
+    return trials
 
 
-DONE = "import os, time; time.sleep({nap}); f = open('done', 'a'); f.write('{name}\\n'); f.close()"
-POOL = {"a": ("0", "1")}
+def make(**options) -> Study:
+    return Study(CHOICES, maximize="speed", clock=lambda: 0.0, **options)
 
 
-def run_study(folder: Path, names: list[str], nap: float = 0.0) -> tuple[Conclusion, Counting, Watching]:
-    journal = Journal.open(str(folder / "journal"))
-    past = {str(r["end"]): TrialResult.from_record(r["ending"]) for r in journal.records if "end" in r}
-    programs = {name: DONE.replace("{name}", name).replace("{nap}", str(nap)) for name in names}
-    adapter, watcher = Counting(Client(folder, programs), names, past), Watching()
-    with ExperimentsLock(str(folder / "lock")) as lock:
-        lock.wait()
-        conclusion = Study(adapter, Scheduler(POOL), journal, watcher, keep=(lock.fileno(),)).run()
-    journal.close()
-    return conclusion, adapter, watcher
+def test_finds_the_best_and_is_sure_of_it():
+    study = make()
+    trials = run(study)
+    assert study.over
+    answer = study.answer
+    assert answer.confirmed and answer.best["compile"] == "on" and answer.best["batch"] == 32
+    assert answer.low <= 1.2 * 4**0.3 <= answer.high
+    assert [trial.phase for trial, _ in trials[:2]] == ["noise", "noise"]
+    assert 0.001 < answer.noise < 0.1
 
 
-def test_to_its_end(tmp_path):
-    names = [f"e{number}" for number in range(5)]
-    conclusion, adapter, watcher = run_study(tmp_path, names)
-    assert conclusion == Conclusion("all were measured")
-    assert sorted(adapter.past) == names
-    assert sorted((tmp_path / "done").read_text().split()) == names
-    assert sorted(watcher.ends) == [(name, "ok") for name in names]
+@pytest.mark.parametrize("cut", [1, 5, 12, -3])
+def test_goes_on_where_it_was_interrupted(cut):
+    whole = run(make(seed=4))
+    resumed = make(seed=4)
+    for trial, measurement in whole[:cut]:
+        resumed.restore(trial, measurement)
+    assert run(resumed) == whole[cut:]
 
 
-def test_what_has_ended_is_not_run_again(tmp_path):
-    names = [f"e{number}" for number in range(4)]
-    run_study(tmp_path, names[:2])
-    _, _, watcher = run_study(tmp_path, names)
-    assert sorted((tmp_path / "done").read_text().split()) == names
-    assert sorted(watcher.ends) == [(name, "ok") for name in names[2:]]
-
-
-def test_what_an_end_has_made_needless_is_not_run(tmp_path):
-    """One is asked for ahead, so that a slot need not wait; but it was chosen without knowing what runs now."""
-
-    class Climbing(Counting):
-        def next(self) -> Task | None:
-            return None if self.past else super().next()
-
-    names = [f"e{number}" for number in range(5)]
-    programs = {name: DONE.replace("{name}", name).replace("{nap}", "0") for name in names}
-    journal = Journal.open(str(tmp_path / "journal"))
-    adapter = Climbing(Client(tmp_path, programs), names, {})
-    Study(adapter, Scheduler({"a": ("0",)}), journal, Watching()).run()
-    journal.close()
-    assert (tmp_path / "done").read_text().split() == ["e0"]
-    assert adapter.to_do == ["e1", "e2", "e3", "e4"]
-
-
-def test_the_journal_keeps_facts_beside_the_ending(tmp_path):
-    run_study(tmp_path, ["e0"])
-    journal = Journal.open(str(tmp_path / "journal"))
-    (record,) = [record for record in journal.records if "end" in record]
-    journal.close()
-    assert record["fact"] == "E0"
-    assert TrialResult.from_record(record["ending"]).cause == "ok"
-
-
-def in_a_process(folder: Path, count: int, nap: float) -> subprocess.Popen[bytes]:
-    program = textwrap.dedent(f"""
-        import sys; sys.path.insert(0, {os.getcwd()!r})
-        from pathlib import Path
-        from tests.tune.test_study import run_study
-        conclusion, _, _ = run_study(Path({str(folder)!r}), [f"e{{n}}" for n in range({count})], {nap})
-        print(conclusion.over, conclusion.signum, flush=True)
-    """)
-    return subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
-
-
-def test_interrupted_it_stops_in_order_and_says_so(tmp_path, stage):
-    tuner = in_a_process(tmp_path, 4, 600)
-    stage.started.append(tuner)
-    while not (tmp_path / "e1.out").exists():
-        time.sleep(0.01)
-    tuner.send_signal(signal.SIGINT)
-    out, err = tuner.communicate(timeout=60)
-    assert out.split()[-1] == b"2", err
-    assert stage.left() == {}
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path, stage):
-    """What has an end record never runs again, what was interrupted does; the end is that of an undisturbed study.
-
-    The whole command is killed in ``test_command.py``.
-    """
-    count, chance = 40, random.Random(7)
-    seen: set[str] = set()
-    kills = 0
-    while kills < 2 * TIMES:
-        tuner = in_a_process(tmp_path, count, 0.1)
-        stage.started.append(tuner)
-        try:
-            tuner.wait(timeout=chance.uniform(0.05, 0.6))
-        except subprocess.TimeoutExpired:
-            tuner.kill()
-            tuner.wait()
-            kills += 1
+def test_a_python_loop():
+    study = bireme.tune.Study({"batch": [8, 16, 32]}, maximize="speed")
+    while trial := study.ask():
+        if trial.point["batch"] == 32:
+            study.tell(trial.name, failed="out of memory")
         else:
-            (tmp_path / "journal").unlink()  # at its end: begin anew, so that there are enough
-            (tmp_path / "done").unlink()
-            seen.clear()
-            continue
-        before = seen
-        seen = ended(tmp_path)
-        assert before <= seen, "an end record is never lost"
-    tuner = in_a_process(tmp_path, count, 0.0)
-    out, err = tuner.communicate(timeout=120)
-    assert out == b"all were measured 0\n", err
-    assert stage.left() == {}
-    assert ended(tmp_path) == {f"e{number}" for number in range(count)}
-    runs = (tmp_path / "done").read_text().split()
-    assert set(runs) == ended(tmp_path)
+            study.tell(trial.name, speed=float(trial.point["batch"]))
+    assert study.answer.best == {"batch": 16} and study.answer.ratio == pytest.approx(2)
 
 
-def ended(folder: Path) -> set[str]:
-    if not (folder / "journal").exists():
-        return set()
-    journal = Journal.open(str(folder / "journal"))
-    names = [str(record["end"]) for record in journal.records if "end" in record]
-    journal.close()
-    assert len(names) == len(set(names)), "nothing ends twice"
-    return set(names)
-
-
-def test_a_study_that_is_over_already_ends_at_once(tmp_path):
-    run_study(tmp_path, ["e0"])
-    conclusion, _, watcher = run_study(tmp_path, ["e0"])
-    assert (conclusion.over, watcher.ends) == ("all were measured", [])
-
-
-def study_of(folder: Path, adapter: Counting, pool: dict[str, tuple[str, ...]], **more: object) -> Study:
-    """A study with a journal of its own."""
-    return Study(adapter, Scheduler(pool), Journal.open(str(folder / "journal")), Watching(), **more)
-
-
-def test_a_signal_during_the_last_event_is_not_lost(tmp_path):
-    """Else ``--autotuning run`` would go on with the real job."""
-
-    class Interrupting(Counting):
-        def tell(self, name: str, result: TrialResult) -> dict[str, object]:
-            os.kill(os.getpid(), signal.SIGINT)
-            return super().tell(name, result)
-
-    adapter = Interrupting(Client(tmp_path, {"e0": "pass"}), ["e0"], {})
-    handler = signal.getsignal(signal.SIGINT)
-    conclusion = study_of(tmp_path, adapter, {"a": ("0",)}).run()
-    assert conclusion == Conclusion("all were measured", signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
-LOST_AT_FIRST = """
-import json, os, sys
-if not os.path.exists("mark"):
-    open("mark", "w")
-    json.dump({"hosts": ["a"]}, open("e0.report", "w"))
-    sys.exit(75)
-"""
-UNTIL_E2 = """
-import os, time
-for _ in range(2000):
-    if os.path.exists("e2.done"):
-        open("seen", "w")
-        break
-    time.sleep(0.01)
-"""
-
-
-def test_a_host_that_has_rested_is_used_while_a_retry_waits_for_another(tmp_path):
-    """The first fails on a, which rests, and waits for b; there the second waits for the third, which is run by a."""
-    programs = {"e0": LOST_AT_FIRST, "e1": UNTIL_E2, "e2": "open('e2.done', 'w')"}
-    client = Client(tmp_path, programs)
-    adapter = Counting(client, list(programs), {})
-    launch_request, where = adapter.launch_request, {}
-
-    def ordered(name, reservation, place):
-        where.setdefault(name, []).append(reservation.include())
-        return launch_request(name, reservation, place)
-
-    adapter.launch_request = ordered
-    study = Study(
-        adapter,
-        Scheduler({"a": ("0",), "b": ("0",)}, backfill=True),
-        Journal.open(str(tmp_path / "journal")),
-        Watching(),
-        back_off=0.2,
-    )
-    assert study.run() == Conclusion("all were measured")
-    assert where == {"e0": ["a:0", "b:0"], "e1": ["b:0"], "e2": ["a:0"]}
-    assert (tmp_path / "seen").exists()
-
-
-class Unfit(Client):
-    """What ends with 69 has found no host that is fit."""
-
-    def judge(self, name, end):
-        if end.exit_code != 69:
-            return super().judge(name, end)
-        return TrialResult("infrastructure", "no python there", hosts=tuple(end.report["hosts"]))
-
-
-UNFIT = """
-import json, sys
-json.dump({"hosts": [slot.partition(":")[0] for slot in "{slots}".split("@")]}, open("NAME.report", "w"))
-sys.exit(69)
-"""
-
-
-@pytest.mark.parametrize("hosts", ["a", "ab"])
-def test_where_no_host_can_run_anything_it_ends_soon(tmp_path, stage, hosts):
-    names = [f"e{number}" for number in range(50)]
-    adapter = Counting(Unfit(tmp_path, {name: UNFIT.replace("NAME", name) for name in names}), names, {})
-    study = study_of(tmp_path, adapter, dict.fromkeys(hosts, ("0",)), back_off=0.01)
-    with pytest.raises(UnfitError, match="no experiment can run: no python there"):
-        study.run()
-    assert 4 * len(hosts) <= len(study._watcher.ends) < 50
-    assert not adapter.past and stage.left() == {}
-
-
-def test_one_host_that_is_not_fit_does_not_end_it(tmp_path):
-    script = "import sys\nif '{slots}'[0] == 'a':\n    " + UNFIT.strip().replace("\n", "\n    ")
-    names = [f"e{number}" for number in range(8)]
-    adapter = Counting(Unfit(tmp_path, {name: script.replace("NAME", name) for name in names}), names, {})
-    study = study_of(tmp_path, adapter, {"a": ("0",), "b": ("0",)}, back_off=0.01)
-    assert study.run() == Conclusion("all were measured")
-    assert sorted(adapter.past) == names
+def test_what_is_told_must_be_pending_and_complete():
+    study = make()
+    with pytest.raises(BadInputError, match="no trial 'x' is pending"):
+        study.tell("x", speed=1.0)
+    with pytest.raises(BadInputError, match="has no figure 'speed'"):
+        study.tell(study.ask().name, sped=1.0)

@@ -26,10 +26,10 @@ def best_of(exps: Iterable[dict[str, Any]], metric: str) -> tuple[dict[str, Any]
 
     For an unknown metric, more is better.
     """
-    known = METRICS.get(metric, Metric(metric, "maximise", ""))
+    known = METRICS.get(metric, Metric(metric, "maximize", ""))
     # Zero means not measured. It would win where less is better.
     measured = [(value, exp) for exp in exps if (value := exp["results"].get(known.key)) is not None and value > 0]
     if not measured:
         return None, None
-    value, best = (max if known.direction == "maximise" else min)(measured, key=lambda each: each[0])
+    value, best = (max if known.direction == "maximize" else min)(measured, key=lambda each: each[0])
     return best, value

@@ -2,7 +2,7 @@
 
 An adapter over :mod:`bireme.tune`. It behaves like DeepSpeed's scheduler without its defects: each experiment has its
 own arguments; a configuration fails because of what its ranks raised, not of a word on stderr; experiments that the
-infrastructure failed are run again; times are minimised; and no process is killed by its name.
+infrastructure failed are run again; times are minimized; and no process is killed by its name.
 
 Where DeepSpeed polls, :meth:`ResourceManager.run` waits for events. It must be called in the main thread.
 """
@@ -159,7 +159,7 @@ class ResourceManager:
             self.running_experiments[exp["exp_id"]] = (executor, exp, [], time.time())
         try:
             for exp in waiting:
-                executor.submit(Task(exp["name"], _shape(exp)))
+                executor.submit(Task(key=exp["name"], shape=_shape(exp)))
             executor.start_ready()
             while self.running_experiments and not (signals and executor.idle) and not executor.hopeless:
                 loop.run()
@@ -195,7 +195,8 @@ class ResourceManager:
         client.add(exp)
         pool = pool_of((each.node.host, each.slots) for each in reservations)
         executor = Executor(claim.loop, Scheduler(pool), client, keep=(claim.fileno(),))
-        executor.submit(Task(exp["name"], Shape(len(reservations), len(reservations[0].slots))))
+        shape = Shape(len(reservations), len(reservations[0].slots))
+        executor.submit(Task(key=exp["name"], shape=shape))
         self.running_experiments[exp["exp_id"]] = (executor, exp, reservations, time.time())
         _RUNNING[_folder(exp)] = self
         executor.start_ready()

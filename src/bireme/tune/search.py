@@ -16,10 +16,10 @@ from itertools import chain, islice
 from typing import Literal
 
 from bireme.errors import BadInputError
-from bireme.tune.space import Dimension, Point, Points, key_of
+from bireme.tune.space import Parameter, Point, Points, key_of
 from bireme.value import Value
 
-Direction = Literal["maximise", "minimise"]
+Direction = Literal["maximize", "minimize"]
 Place = tuple[float, ...]
 """Coordinates of a point, one for each axis."""
 
@@ -48,13 +48,13 @@ class Search(ABC):
 
     Args:
         space: the points.
-        direction: ``maximise`` or ``minimise`` the value.
+        direction: ``maximize`` or ``minimize`` the value.
         seed: any number; a grid search ignores it.
     """
 
-    def __init__(self, space: Points, direction: Direction = "maximise", seed: int = 0) -> None:
-        if direction not in ("maximise", "minimise"):
-            raise BadInputError(f"unknown direction: {direction!r} (expected 'maximise' or 'minimise')")
+    def __init__(self, space: Points, direction: Direction = "maximize", seed: int = 0) -> None:
+        if direction not in ("maximize", "minimize"):
+            raise BadInputError(f"unknown direction: {direction!r} (expected 'maximize' or 'minimize')")
         self.space, self.direction, self.seed = space, direction, seed
         self.observations: dict[str, Observation] = {}
         self.pending: dict[str, dict[str, object]] = {}
@@ -108,13 +108,13 @@ class Search(ABC):
 
     def cost(self, value: float) -> float:
         """The value, negated if necessary so that less is better."""
-        return -value if self.direction == "maximise" else value
+        return -value if self.direction == "maximize" else value
 
 
 class _Listed(Search):
     """Base of searches with a fixed order. Each ask continues the walk, so asking for all points takes linear time."""
 
-    def __init__(self, space: Points, direction: Direction = "maximise", seed: int = 0) -> None:
+    def __init__(self, space: Points, direction: Direction = "maximize", seed: int = 0) -> None:
         super().__init__(space, direction, seed)
         self._walk = self._order()
         self._again: list[dict[str, object]] = []
@@ -173,13 +173,13 @@ class ModelBased(Search):
 
     Args:
         space: the points.
-        direction: ``maximise`` or ``minimise`` the value.
+        direction: ``maximize`` or ``minimize`` the value.
         seed: any number.
     """
 
-    def __init__(self, space: Points, direction: Direction = "maximise", seed: int = 0) -> None:
+    def __init__(self, space: Points, direction: Direction = "maximize", seed: int = 0) -> None:
         super().__init__(space, direction, seed)
-        self._axes = tuple(_Axis(dimension) for dimension in space.dimensions if len(dimension.choices) > 1)
+        self._axes = tuple(_Axis(parameter) for parameter in space.parameters if len(parameter.choices) > 1)
         self._spread = min(8, 2 + len(self._axes))
 
     def _candidates(self) -> Iterable[dict[str, object]]:
@@ -258,7 +258,7 @@ class ModelBased(Search):
         return [point for point in points.values() if self.open(point)]
 
     def _neighbours(self, best: Point) -> Iterator[dict[str, object]]:
-        """The points that differ from the best in one dimension."""
+        """The points that differ from the best in one parameter."""
         for axis in self._axes:
             changed = ({**best, axis.name: choice} for choice in axis.choices if axis.name in best)
             yield from (point for point in changed if point in self.space)
@@ -268,21 +268,21 @@ class ModelBased(Search):
 
 
 class _Axis:
-    """A dimension as the model sees it: numbers by their ranks, other values as categories.
+    """A parameter as the model sees it: numbers by their ranks, other values as categories.
 
     ``step``: the distance of neighbours. Numbers lie between 0 and 1; categories so far apart that any two count as 1
     apart.
     """
 
-    def __init__(self, dimension: Dimension) -> None:
-        self.name, self.choices = dimension.name, list(dimension.choices)
-        if dimension.ordered:
+    def __init__(self, parameter: Parameter) -> None:
+        self.name, self.choices = parameter.name, list(parameter.choices)
+        if parameter.ordered:
             self.choices.sort(key=lambda number: float(str(number)))
-        self.step = 1 / (len(self.choices) - 1) if dimension.ordered else 10.0
+        self.step = 1 / (len(self.choices) - 1) if parameter.ordered else 10.0
         self._index = {key_of({"": choice}): index for index, choice in enumerate(self.choices)}
 
     def index(self, point: Point) -> int:
-        """The point's rank or category on this axis; 0 if it lacks the dimension or has an unknown value."""
+        """The point's rank or category on this axis; 0 if it lacks the parameter or has an unknown value."""
         return self._index.get(key_of({"": point.get(self.name)}), 0)
 
 
@@ -331,13 +331,13 @@ class SearchBudget(Value):
         return ""
 
 
-def make(kind: str, space: Points, direction: Direction = "maximise", seed: int = 0) -> Search:
+def make(kind: str, space: Points, direction: Direction = "maximize", seed: int = 0) -> Search:
     """Create a search by its ``tuner_type``.
 
     Args:
         kind: one of `KINDS`.
         space: the points.
-        direction: ``maximise`` or ``minimise`` the value.
+        direction: ``maximize`` or ``minimize`` the value.
         seed: any number.
 
     Raises:

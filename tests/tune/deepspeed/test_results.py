@@ -33,17 +33,17 @@ def test_figures(path):
 @pytest.mark.parametrize(
     ("name", "value", "direction"),
     [
-        ("throughput", 615.0, "maximise"),
-        ("flops", 1e9, "maximise"),
-        ("FLOPS_per_gpu", 1e9, "maximise"),
-        ("latency", 13000.0, "minimise"),
-        ("forward", 4100.0, "minimise"),
-        ("backward", 8000.0, "minimise"),
-        ("step", 900.0, "minimise"),
+        ("throughput", 615.0, "maximize"),
+        ("flops", 1e9, "maximize"),
+        ("FLOPS_per_gpu", 1e9, "maximize"),
+        ("latency", 13000.0, "minimize"),
+        ("forward", 4100.0, "minimize"),
+        ("backward", 8000.0, "minimize"),
+        ("step", 900.0, "minimize"),
     ],
 )
 def test_directions(path, name, value, direction):
-    """DeepSpeed maximises latency, and finds no "flops", for the engine calls it otherwise."""
+    """DeepSpeed maximizes latency, and finds no "flops", for the engine calls it otherwise."""
     assert value_of(read_metrics(path), name) == (value, "")
     assert METRICS[name].direction == direction
 

@@ -22,7 +22,7 @@ from bireme.tune.launching import Launch
 from bireme.tune.lock import ExperimentsLock
 from bireme.tune.scheduler import Order, Scheduler
 from bireme.tune.slots import Shape
-from bireme.tune.study import Conclusion, Study, Watcher
+from bireme.tune.study_run import Conclusion, StudyRun, Watcher
 from bireme.value import Value
 
 JOURNAL, LOCK = "journal", "experiments.lock"
@@ -107,7 +107,7 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
             sweep(files)
             trials = Trials(tuning, request.launch, files, _trial_options(request, config, now))
             begin = time.monotonic()
-            conclusion = Study(trials, scheduler, journal, watcher, keep=(lock.fileno(),)).run()
+            conclusion = StudyRun(trials, scheduler, journal, watcher, keep=(lock.fileno(),)).run()
             return _conclude(request, config, tuning, conclusion, time.monotonic() - begin, journal, files)
     finally:
         journal.close()

@@ -35,7 +35,7 @@ class MemoryLimits:
 
     def __init__(self, space: TuningSpace, groups: MemoryGroups, capacity: int | None, info: ModelInfo | None) -> None:
         self._space, self._groups, self._capacity, self._info = space, groups, capacity, info
-        self._rising = METRICS[space.config.autotuning.metric].direction == "maximise"
+        self._rising = METRICS[space.config.autotuning.metric].direction == "maximize"
         self._broken: dict[str, int] = {}  # the smallest micro-batch that ran out of memory, by all else of a point
         self._known: list[tuple[int, int, bool]] = []
         self._search = self._make_search()

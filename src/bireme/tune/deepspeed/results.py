@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import os
-from math import floor, isfinite, log10
 
 from bireme import jsontext
 from bireme.tune.search import Direction
+from bireme.tune.tables import figure
 from bireme.value import Value
 
 
@@ -43,25 +43,18 @@ class Metric(Value):
         return f"{shown:.0f} {self.unit}" if abs(shown) >= 1000 else f"{shown:.4g} {self.unit}"
 
 
-def figure(number: float) -> str:
-    """Four significant digits, without an exponent: ``1234``, ``300.0``, ``0.01250``."""
-    if number == 0 or not isfinite(number):
-        return f"{number:g}"
-    return f"{number:.{max(0, 3 - floor(log10(abs(number))))}f}"
-
-
-_FLOPS = Metric("FLOPS_per_gpu", "maximise", "TFLOPS per GPU", 1e12)
+_FLOPS = Metric("FLOPS_per_gpu", "maximize", "TFLOPS per GPU", 1e12)
 
 METRICS = {
-    "throughput": Metric("throughput", "maximise", "samples/s"),
-    "latency": Metric("latency", "minimise", "ms", 1e3),
+    "throughput": Metric("throughput", "maximize", "samples/s"),
+    "latency": Metric("latency", "minimize", "ms", 1e3),
     "flops": _FLOPS,
     "FLOPS_per_gpu": _FLOPS,
-    "forward": Metric("fwd", "minimise", "ms", 1e3),
-    "fwd": Metric("fwd", "minimise", "ms", 1e3),
-    "backward": Metric("bwd", "minimise", "ms", 1e3),
-    "bwd": Metric("bwd", "minimise", "ms", 1e3),
-    "step": Metric("step", "minimise", "ms", 1e3),
+    "forward": Metric("fwd", "minimize", "ms", 1e3),
+    "fwd": Metric("fwd", "minimize", "ms", 1e3),
+    "backward": Metric("bwd", "minimize", "ms", 1e3),
+    "bwd": Metric("bwd", "minimize", "ms", 1e3),
+    "step": Metric("step", "minimize", "ms", 1e3),
 }
 """The values of ``autotuning.metric``: documented names, and the keys that DeepSpeed writes."""
 
