@@ -33,11 +33,10 @@ LAYERS = (
     {"bireme.options"},
     {"bireme.job"},
     {"bireme.loop"},
-    {"bireme.validate"},
+    {"bireme.figure_report", "bireme.validate"},
     {
         "bireme.drafts",
         "bireme.errors",
-        "bireme.figure_report",
         "bireme.startup_interrupt",
         "bireme.isolated",
         "bireme.jsontext",
