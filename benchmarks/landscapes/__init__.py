@@ -195,7 +195,7 @@ def flags(noise: float) -> Landscape:
         score += sum(value for (a, x, b, y), value in pairs.items() if point[a] == x and point[b] == y)
         return "ok", 10 * math.exp(-score), 8.0 + 10 * math.exp(-score)
 
-    space = _space(**{name: kinds for name in names})
+    space = _space(**dict.fromkeys(names, kinds))
     return _build("flags", space, "minimize", noise, truth)
 
 
