@@ -129,6 +129,19 @@ class ModelBased(Search):
             model = GaussianProcess([*places, *where], [*values, *guesses], [*counts, *(1 for _ in where)], squares)
         return model, [*sure, *bounded]
 
+    def estimates(self) -> list[tuple[float, float, Point]] | None:
+        """(expected logarithm, its standard deviation, point) of the measured points."""
+        import numpy as np
+
+        modelled = self.model() if self._axes else None
+        if modelled is None:
+            return None
+        model, measured = modelled
+        means, deviations = model.predict([self._place(each.point) for each in measured])
+        mean = model.weights @ means
+        deviation = np.sqrt(model.weights @ (deviations**2 + (means - mean) ** 2))
+        return [(float(a), float(b), each.point) for a, b, each in zip(mean, deviation, measured, strict=True)]
+
     def _values(self, measured: Sequence[Observation]) -> list[float]:
         """Logarithms, more is better. What is far behind the best is drawn nearer: its figure should not count more."""
         values = _logarithms([-self.cost(each.value or 0.0) for each in measured])

@@ -130,6 +130,10 @@ class Search(ABC):
         """Whether an open point may be worth a run, as far as the search can tell."""
         return True
 
+    def estimates(self) -> list[tuple[float, float, Point]] | None:
+        """(expected logarithm, its standard deviation, point) of the measured points; None: there is no model."""
+        return None
+
     @property
     def best(self) -> Observation | None:
         """The best point so far, the earliest of equals; None if none has a figure yet."""
@@ -233,7 +237,7 @@ class SearchBudget(Value):
         return ""
 
 
-def make(kind: str, space: Points, direction: Direction = "maximize", seed: int = 0) -> Search:
+def make(kind: str, space: Points, direction: Direction = "maximize", seed: int = 0, **options: object) -> Search:
     """Create a search by its ``tuner_type``.
 
     Args:
@@ -241,6 +245,7 @@ def make(kind: str, space: Points, direction: Direction = "maximize", seed: int 
         space: the points.
         direction: ``maximize`` or ``minimize`` the value.
         seed: any number.
+        options: further arguments of its class.
 
     Raises:
         BadInputError: no such search.
@@ -248,7 +253,7 @@ def make(kind: str, space: Points, direction: Direction = "maximize", seed: int 
     if kind == "model_based":
         from bireme.tune.model_search import ModelBased
 
-        return ModelBased(space, direction, seed)
+        return ModelBased(space, direction, seed, **options)  # type: ignore[arg-type]  # as its class takes them
     classes: dict[str, Callable[[Points, Direction, int], Search]] = {"gridsearch": Grid, "random": Random}
     if kind not in classes:
         raise BadInputError(f"unknown search: {kind!r}", hint=f"choose one of {', '.join(KINDS)}")
