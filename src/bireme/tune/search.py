@@ -19,7 +19,6 @@ from bireme.tune.space import Point, Points, key_of
 from bireme.value import Value
 
 Direction = Literal["maximize", "minimize"]
-KINDS = ("gridsearch", "random", "model_based")
 
 
 class Observation(Value):
@@ -235,26 +234,3 @@ class SearchBudget(Value):
         if self.patience and best < float("inf") and since >= self.patience:
             return f"no improvement in the last {since} trials (tuner_early_stopping)"
         return ""
-
-
-def make(kind: str, space: Points, direction: Direction = "maximize", seed: int = 0, **options: object) -> Search:
-    """Create a search by its ``tuner_type``.
-
-    Args:
-        kind: one of `KINDS`.
-        space: the points.
-        direction: ``maximize`` or ``minimize`` the value.
-        seed: any number.
-        options: further arguments of its class.
-
-    Raises:
-        BadInputError: no such search.
-    """
-    if kind == "model_based":
-        from bireme.tune.model_search import ModelBased
-
-        return ModelBased(space, direction, seed, **options)  # type: ignore[arg-type]  # as its class takes them
-    classes: dict[str, Callable[[Points, Direction, int], Search]] = {"gridsearch": Grid, "random": Random}
-    if kind not in classes:
-        raise BadInputError(f"unknown search: {kind!r}", hint=f"choose one of {', '.join(KINDS)}")
-    return classes[kind](space, direction, seed)

@@ -17,7 +17,8 @@ from bireme.tune import answering
 from bireme.tune.comparison import interval
 from bireme.tune.confirmation import Confirmation
 from bireme.tune.measurements import CLOCK, Measurements, Run
-from bireme.tune.search import Direction, Search, make
+from bireme.tune.search import Direction, Search
+from bireme.tune.searches import make
 from bireme.tune.space import Parameter, Point, Points, Space, key_of
 from bireme.tune.study_results import Answer, Compared, Goal, Measurement, Objective, Phase, Trial
 
