@@ -73,7 +73,11 @@ class Trials:
         if trial is None:
             return None
         self._pending[trial.name] = trial
-        return Task(trial.name, self._options.shape, trial.seconds)
+        return Task(key=trial.name, shape=self._options.shape, seconds=trial.seconds)
+
+    def starting(self, name: str) -> Mapping[str, object]:
+        """Nothing: the record of its end says what a trial was."""
+        return {}
 
     # -- before --------------------------------------------------------------------------------------
 
@@ -196,7 +200,7 @@ def recorded_trial(record: Mapping[str, Any]) -> RecordedTrial:
     """The completed trial of a record in the journal, which contains its result and what `Trials.tell` returned."""
     info = record.get("info")
     return RecordedTrial(
-        Trial(record["end"], record["point"], record["kind"]),
+        Trial(name=record["end"], point=record["point"], kind=record["kind"]),
         TrialResult.from_record(record["ending"]),
         None if info is None else ModelInfo(**info),
     )
