@@ -13,7 +13,7 @@ BEGIN = 1_790_000_000.0
 COMMAND = ["train.py", "--batch", "{batch}", "--compile", "{compile}", "--api_key", "hunter2-of-the-study"]
 HOSTILE = (
     b"step 3 \x1b[31mred\x1b[0m \x1b]0;title\x07 \xff\xfe <script>window.hacked = 1</script>\n"
-    b"<img src=x onerror=\"window.hacked = 1\"> --password=s3cretpassword hunter2-of-the-study \xe2\x80\xae\n"
+    b'<img src=x onerror="window.hacked = 1"> --password=s3cretpassword hunter2-of-the-study \xe2\x80\xae\n'
     b"</script><script>window.hacked = 1</script>\n"
 )
 PARAMETERS = [
@@ -81,7 +81,9 @@ class StudyMaker:
             cause, reason = "failed", "rank 0 exited with 1: ValueError: <script>window.hacked = 1</script>"
         elif phase == "search" and figure < 500:
             cause, reason = "pruned", "could not be better than 540 samples/s"
-        seconds = {"out of memory": 11.0, "failed": 7.0, "pruned": 16.0}.get(cause, 31.0) * self.random.uniform(0.9, 1.1)
+        seconds = {"out of memory": 11.0, "failed": 7.0, "pruned": 16.0}.get(cause, 31.0) * self.random.uniform(
+            0.9, 1.1
+        )
         self.free[slot] += seconds
         values = [figure * (1 - 0.6 * math.exp(-place / 3)) * self.random.gauss(1, 0.02) for place in range(40)]
         ok = cause == "ok"
@@ -128,7 +130,14 @@ class StudyMaker:
                 self.trial(each, "confirm", number, slot=0)
         ratios = [speed(each) / speed(BASELINE) for each in finalists]
         compared = [
-            {"point": dict(each), "goal": "samples/s", "ratio": ratio, "low": ratio - 0.015, "high": ratio + 0.016, "rounds": 7}
+            {
+                "point": dict(each),
+                "goal": "samples/s",
+                "ratio": ratio,
+                "low": ratio - 0.015,
+                "high": ratio + 0.016,
+                "rounds": 7,
+            }
             for each, ratio in zip(finalists, ratios, strict=True)
         ]
         self.journal.append(

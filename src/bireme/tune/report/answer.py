@@ -48,9 +48,10 @@ def _headline(study: StudyRecord, names: Sequence[str]) -> str:
         )
         return _head('<b class="open">Not distinguishable</b>', base, "", text)
     goal = study.goals[0].name if study.goals else "figure"
-    direction = "the default’s" if not study.goals or study.goals[0].maximized else "as good as the default’s"
+    direction = "the default's" if not study.goals or study.goals[0].maximized else "as good as the default's"
     low, high = (f"{each:.2f}" if each is not None else "unknown" for each in (known.low, known.high))
-    lead = f"{direction} {goal}. With {study.confidence:.0%} confidence {low} to {high}, from {known.rounds} paired rounds."
+    lead = f"{direction} {goal}. With {study.confidence:.0%} confidence"
+    lead += f" {low} to {high}, from {known.rounds} paired rounds."
     eyebrow = "<b>Confirmed</b> to be better than the default"
     return _head(eyebrow, names[best], f"{known.ratio:.2f} ×", lead) + (
         f'<p class="lead">{escape(known.text)}</p>' if known.text else ""

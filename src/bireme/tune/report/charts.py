@@ -47,10 +47,7 @@ def progress(study: StudyRecord, now: float) -> Spec:
         "title": goal.name,
         "scale": {"zero": False, "range": [_HEIGHT - _STRIP, 4]},
     }
-    kind = {
-        "shape": _by_kind(1, legend={"title": None, "orient": "top", "symbolFillColor": "$ink", "columns": 6}),
-        "color": _by_kind(2, legend=None),
-    }
+    kind = {"shape": _by_kind(1), "color": _by_kind(2)}
     tip = [
         {"field": "n", "title": "trial"},
         {"field": "p", "title": "configuration"},
@@ -68,7 +65,12 @@ def progress(study: StudyRecord, now: float) -> Spec:
             "data": {"name": "trials"},
             "transform": [{"calculate": f"datum.t / {size}", "as": "t"}, {"filter": "!isValid(datum.v)"}],
             "mark": {"type": "point", "filled": True, "size": 38, "opacity": 0.75, "cursor": "pointer"},
-            "encoding": {"x": x, "y": {"value": _HEIGHT - 8}, **kind, "tooltip": [each for each in tip if each["field"] != "v"]},
+            "encoding": {
+                "x": x,
+                "y": {"value": _HEIGHT - 8},
+                **kind,
+                "tooltip": [each for each in tip if each["field"] != "v"],
+            },
         },
         {
             "data": {"values": best},
@@ -81,9 +83,9 @@ def progress(study: StudyRecord, now: float) -> Spec:
     return _single({"height": _HEIGHT, "layer": layers}, f"{goal.name} of all trials over time, and the best so far")
 
 
-def _by_kind(place: int, legend: Spec | None) -> Spec:
+def _by_kind(place: int) -> Spec:
     scale = {"domain": [each[0] for each in KINDS.values()], "range": [each[place] for each in KINDS.values()]}
-    return {"field": "k", "type": "nominal", "scale": scale, "legend": legend}
+    return {"field": "k", "type": "nominal", "scale": scale, "legend": {"title": None, "orient": "top", "columns": 6}}
 
 
 def kind_of(phase: str, cause: str) -> str:
@@ -142,7 +144,12 @@ def effect(one: Effect) -> Spec:
                 "x": x,
                 "y": {"value": 0},
                 "y2": {"value": bottom},
-                "opacity": {"field": "share", "type": "quantitative", "scale": {"domain": [0, 1], "range": [0, 0.22]}, "legend": None},
+                "opacity": {
+                    "field": "share",
+                    "type": "quantitative",
+                    "scale": {"domain": [0, 1], "range": [0, 0.22]},
+                    "legend": None,
+                },
                 "tooltip": tip,
             },
         },
@@ -207,6 +214,7 @@ def forest(study: StudyRecord, goal: str, names: Sequence[str]) -> Spec:
         "type": "quantitative",
         "title": "× the default" + ("" if len(study.goals) < 2 else f", {goal}"),
         "scale": {"domain": domain, "nice": False},
+        "axis": {"tickCount": 7},
     }
     tip = [
         {"field": "name", "title": "configuration"},
@@ -235,7 +243,15 @@ def forest(study: StudyRecord, goal: str, names: Sequence[str]) -> Spec:
             "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y},
         },
         {
-            "mark": {"type": "point", "shape": "diamond", "filled": True, "size": 90, "color": "$accent", "opacity": 1, **shifted},
+            "mark": {
+                "type": "point",
+                "shape": "diamond",
+                "filled": True,
+                "size": 90,
+                "color": "$accent",
+                "opacity": 1,
+                **shifted,
+            },
             "encoding": {"x": x, "y": y, "tooltip": tip},
         },
         {
@@ -243,7 +259,7 @@ def forest(study: StudyRecord, goal: str, names: Sequence[str]) -> Spec:
             "encoding": {"x": {"value": 2}, "y": y, "text": {"field": "name"}},
         },
     ]
-    spec: Spec = {"height": {"step": 50}, "data": {"values": rows}, "layer": layers}
+    spec: Spec = {"height": 50 * len(rows), "data": {"values": rows}, "layer": layers}
     return _single(spec, f"{goal} of the finalists against the default, with intervals")
 
 
@@ -278,9 +294,17 @@ def front(study: StudyRecord, names: Sequence[str]) -> Spec:
             "encoding": {
                 "x": x,
                 "y": y,
-                "shape": {"field": "f", "scale": {"domain": groups, "range": ["diamond", "circle"]}, "legend": {"title": None, "orient": "top"}},
-                "color": {"field": "f", "scale": {"domain": groups, "range": ["$accent", "$point"]}, "legend": None},
-                "tooltip": [{"field": "p", "title": "configuration"}, {"field": "a", "title": first.name}, {"field": "b", "title": second.name}],
+                "shape": {
+                    "field": "f",
+                    "scale": {"domain": groups, "range": ["diamond", "circle"]},
+                    "legend": {"title": None, "orient": "top"},
+                },
+                "color": {"field": "f", "scale": {"domain": groups, "range": ["$accent", "$point"]}},
+                "tooltip": [
+                    {"field": "p", "title": "configuration"},
+                    {"field": "a", "title": first.name},
+                    {"field": "b", "title": second.name},
+                ],
             },
         },
     ]
@@ -290,7 +314,13 @@ def front(study: StudyRecord, names: Sequence[str]) -> Spec:
 def series() -> Spec:
     """The values of one trial. The page gives the data ``series``: place i, value v, whether it counts c."""
     encoding = {
-        "x": {"field": "i", "type": "quantitative", "title": None, "axis": {"tickMinStep": 1}, "scale": {"nice": False}},
+        "x": {
+            "field": "i",
+            "type": "quantitative",
+            "title": None,
+            "axis": {"tickMinStep": 1},
+            "scale": {"nice": False},
+        },
         "y": {"field": "v", "type": "quantitative", "title": None, "scale": {"zero": False}},
     }
     layers = [
@@ -309,11 +339,16 @@ def _marked(value: float, text: str, *, axis: str, field: str, of: Spec | None =
     encoding = {axis: {**(of or {"type": "quantitative"}), "field": field}}
     data = {"values": [{field: value}]}
     line: list[Spec] = [
-        {"data": data, "mark": {"type": "rule", "color": "$ink", "strokeDash": [4, 3], "opacity": 0.6}, "encoding": encoding}
+        {
+            "data": data,
+            "mark": {"type": "rule", "color": "$ink", "strokeDash": [4, 3], "opacity": 0.6},
+            "encoding": encoding,
+        }
     ]
     if text:
-        mark = {"type": "text", "align": "left", "dx": 4, "dy": -6, "color": "$quiet-ink", "fontSize": 11}
-        line.append({"data": data, "mark": mark, "encoding": {**encoding, "x": {"value": 0}, "text": {"value": text}}})
+        mark = {"type": "text", "align": "right", "dx": -3, "dy": 13, "color": "$quiet-ink", "fontSize": 11.5}
+        text_at = {**encoding, "x": {"value": "width"}, "text": {"value": text}}
+        line.append({"data": data, "mark": mark, "encoding": text_at})
     return line
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from bireme.tune.report.reading import shown_value
 from bireme.tune.report.study_record import (
@@ -151,7 +152,7 @@ def _classes(parameter: ParameterRecord, given: Sequence[object]) -> list[tuple[
     if len(numbers) <= _MOST_LEVELS:
         return []
     edges = [round(place * len(numbers) / _CLASSES) for place in range(_CLASSES + 1)]
-    return [(numbers[low], numbers[high - 1]) for low, high in zip(edges, edges[1:], strict=False)]
+    return [(numbers[low], numbers[high - 1]) for low, high in pairwise(edges)]
 
 
 def _fit(

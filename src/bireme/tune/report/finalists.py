@@ -95,9 +95,7 @@ def verdict(low: float | None, high: float | None, effect: float) -> str:
     return "not distinguishable"
 
 
-def _differences(
-    rounds: Iterable[Mapping[int, TrialRecord]], config: int, goal: GoalRecord
-) -> list[float]:
+def _differences(rounds: Iterable[Mapping[int, TrialRecord]], config: int, goal: GoalRecord) -> list[float]:
     """The logarithms of the ratios of those rounds in which both were measured."""
     found = []
     for each in rounds:

@@ -57,8 +57,10 @@
   };
   const narrow = (spec) => {
     for (const layer of spec.layer) {
-      const legend = layer.encoding && layer.encoding.shape && layer.encoding.shape.legend;
-      if (legend) legend.columns = 3;
+      for (const channel of ["shape", "color"]) {
+        const legend = layer.encoding && layer.encoding[channel] && layer.encoding[channel].legend;
+        if (legend) legend.columns = 3;
+      }
     }
   };
   const redraw = () => { for (const [element, [spec, datasets]] of drawn) if (element.isConnected) draw(element, spec, datasets); else drawn.delete(element); };
@@ -96,7 +98,7 @@
   const text = (row, column) => {
     const value = row[at[column.key]];
     if (value === null || value === undefined) return "";
-    if (column.kind === "figure") return Number(value.toPrecision(5)).toLocaleString("en");
+    if (column.kind === "figure") return value.toLocaleString("en", { minimumSignificantDigits: 5, maximumSignificantDigits: 5 });
     if (column.kind === "seconds") return value.toFixed(1);
     if (column.kind === "ratio") return value.toFixed(3);
     return String(value);

@@ -52,9 +52,16 @@ def vega() -> str:
     return str(javascript_bundle())
 
 
-def page(study: StudyRecord, secrets: Secrets, now: float) -> str:
-    """The whole file; ``now``: seconds since the epoch."""
-    library, script = _script(vega()), _script(_file("page.js"))
+def page(study: StudyRecord, secrets: Secrets, now: float, library: str) -> str:
+    """The whole file.
+
+    Args:
+        study: the study.
+        secrets: what is hidden in logs.
+        now: seconds since the epoch.
+        library: what `vega` returned.
+    """
+    library, script = _script(library), _script(_file("page.js"))
     used = time_use(study.trials, now)
     names = [_difference(study, number) for number in range(len(study.configurations))]
     found = [one for goal in study.goals for one in effects(study, goal)[:_MOST_EFFECTS]]
@@ -90,18 +97,18 @@ def _sections(study: StudyRecord, used: TimeUse, found: Sequence[Effect], names:
         goals = dict.fromkeys(each.goal for each in study.finalists)
         body = "".join(_plot(f"forest {goal}") for goal in goals) + numbers(study, names)
         about = (
-            "Each finalist ran again and again beside the default, in random order on the same slots. A line is the "
-            f"interval of the mean ratio ({study.confidence:.0%}, for all finalists together, valid whenever one looks), "
-            f"ticks are single rounds, and the grey band is what does not matter (± {study.effect:.0%})."
+            "Each finalist ran again and again beside the default, in random order on the same slots. A line is "
+            f"the interval of the mean ratio ({study.confidence:.0%}, for all finalists together, valid whenever one "
+            f"looks), ticks are single rounds, and the grey band is what does not matter (± {study.effect:.0%})."
         )
         plots[0] = _section("finalists", "Finalists against the default", about, body)
     if len(study.goals) == 2 and study.ended:
         plots[1] = _section("front", "The two goals", "Means of all configurations.", _plot("front"))
     if found:
         about = (
-            "How many times as good as with the default's value (hollow), everything else being equal: an additive model "
-            f"of all measured trials, with {study.confidence:.0%} intervals. Shaded: trials that ran out of memory, "
-            "of those tried. The strongest come first."
+            "How many times as good as with the default's value (hollow), everything else being equal: an additive "
+            f"model of all measured trials, with {study.confidence:.0%} intervals. Shaded: how many of the trials "
+            "ran out of memory. The percentage is the difference between the best value and the worst."
         )
         figures = "".join(_effect(place, one, len(study.goals) > 1) for place, one in enumerate(found))
         plots[2] = _section("effects", "What each parameter does", about, f'<div class="grid">{figures}</div>')
@@ -125,9 +132,8 @@ def _plot(chart: str) -> str:
 
 
 def _effect(place: int, one: Effect, several: bool) -> str:
-    span = f"{one.span:.0%} between best and worst" if one.span >= 0.005 else "no difference to be seen"
-    if not any(level.ratio is not None for level in one.levels):
-        span = "nothing measured"
+    known = any(level.ratio is not None for level in one.levels)
+    span = f"{one.span:.1%}" if known and one.span < 0.1 else f"{one.span:.0%}" if known else "nothing measured"
     title = f"{one.parameter}{f', {one.goal}' if several else ''}"
     caption = f"<figcaption><h3>{escape(title)}</h3><span>{span}</span></figcaption>"
     return f"<figure>{caption}{_plot(f'effect {place}')}</figure>"
@@ -142,12 +148,10 @@ def _time(study: StudyRecord, used: TimeUse) -> str:
         f'<span class="much">{seconds / total:.0%}&ensp;{duration(seconds)}</span></li>'
         for name, seconds in used.parts.items()
     )
+    slots = f"The time of all {used.slots} slots together" if used.slots > 1 else "The time of the slot"
     about = (
-        f"Time of all {used.slots} slots together, {duration(used.wall)} by the clock. Repeating is for the noise and the "
-        "finalists; trials without a figure ran out of memory, failed or were stopped as hopeless."
-        if used.slots > 1
-        else f"Of {duration(used.wall)}. Repeating is for the noise and the finalists; trials without a figure ran out of "
-        "memory, failed or were stopped as hopeless."
+        f"{slots}; {duration(used.wall)} by the clock. Repeating is for the noise and the finalists; trials without a "
+        "figure ran out of memory, failed or were stopped as hopeless."
     )
     return _section("time", "Where the time went", about, f'<ul class="bars">{items}</ul>')
 
@@ -159,7 +163,9 @@ def _described(study: StudyRecord) -> str:
     for each in study.parameters:
         shown = [shown_value(value) for value in each.choices[:40]]
         more = ", …" if len(each.choices) > 40 else ""
-        about = ", ".join(shown) + more + (f" (default {shown_value(each.default)})" if each.default is not None else "")
+        about = (
+            ", ".join(shown) + more + (f" (default {shown_value(each.default)})" if each.default is not None else "")
+        )
         items.append((each.name, f'<span class="mono">{escape(about)}</span>'))
     if study.over:
         items.append(("Ended", escape(study.over)))
@@ -244,8 +250,6 @@ def _row(study: StudyRecord, trial: TrialRecord, columns: Columns, base: float |
 
 def _cell(value: object) -> object:
     return value if isinstance(value, (int, float, str)) and not isinstance(value, bool) else shown_value(value)
-
-
 
 
 def _logs(study: StudyRecord, secrets: Secrets) -> dict[str, list[str]]:

@@ -70,6 +70,7 @@ def _last_study(records: Iterable[Record]) -> _Journaled:
             found.starts.pop(record["start"], None)
             found.starts[record["start"]] = record
             found.ends.pop(record["start"], None)
+            found.over = {}  # it goes on
         elif "end" in record:
             found.ends[record["end"]] = record
         elif "over" in record:
@@ -79,7 +80,8 @@ def _last_study(records: Iterable[Record]) -> _Journaled:
 
 def _study(folder: str, found: _Journaled, running: bool) -> tuple[StudyRecord, Secrets]:
     identity = found.identity
-    command = [str(word) for word in identity.get("command") or ()]
+    command = identity.get("command") or [identity.get("program") or "", *identity.get("args", ())]
+    command = [str(word) for word in command if word != ""]
     best, best_words = "", _words(os.path.join(folder, BEST_COMMAND))
     values = {str(each["name"]): each.get("choices") or () for each in identity.get("parameters") or ()}
     secrets = Secrets.of([*command, *best_words], values)
@@ -108,7 +110,7 @@ def _study(folder: str, found: _Journaled, running: bool) -> tuple[StudyRecord, 
         command=shlex.join(secrets.words(command)),
         best_command=best,
         hidden=bool(best) and best != shlex.join(best_words),
-        parameters=tuple(_parameter(each, secrets) for each in identity.get("parameters") or ()),
+        parameters=tuple(_parameter(each, secrets, baseline or {}) for each in identity.get("parameters") or ()),
         goals=goals,
         limits=tuple(secrets.text(_limit(each)) for each in identity.get("limits") or ()),
         confidence=confidence,
@@ -163,17 +165,17 @@ def _baseline(found: _Journaled) -> Mapping[str, object] | None:
     for record in (*found.ends.values(), *found.starts.values()):
         if record.get("phase") == "noise" and isinstance(record.get("point"), Mapping):
             return dict(record["point"])
-    parameters = found.identity.get("parameters") or ()
-    return {str(each["name"]): each.get("default") for each in parameters} if parameters else None
+    parameters = [each for each in found.identity.get("parameters") or () if "default" in each]
+    return {str(each["name"]): each["default"] for each in parameters} if parameters else None
 
 
-def _parameter(record: Record, secrets: Secrets) -> ParameterRecord:
+def _parameter(record: Record, secrets: Secrets, baseline: Record) -> ParameterRecord:
     name = str(record["name"])
     choices = record.get("choices")
     return ParameterRecord(
         name=name,
         choices=tuple(secrets.value(name, each) for each in choices) if isinstance(choices, list) else (),
-        default=secrets.value(name, record.get("default")),
+        default=secrets.value(name, record.get("default", baseline.get(name))),
         memory=bool(record.get("memory")),
     )
 

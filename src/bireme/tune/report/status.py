@@ -117,6 +117,10 @@ def status_text(study: StudyRecord, now: float) -> str:
     return "\n".join(line for line in lines if line) + "\n"
 
 
+def _left_words(known: Status) -> str:
+    return "" if known.left is None else f", at most about {duration(known.left)} left"
+
+
 def _best_words(study: StudyRecord, known: Status) -> str:
     """The best configuration so far in a line."""
     best = known.best
@@ -131,4 +135,3 @@ def _best_words(study: StudyRecord, known: Status) -> str:
     elif best["ratio"] is not None:
         sure = " (not confirmed)"
     return f"best{'' if known.state == 'over' else ' so far'}: {best['configuration']}{value}{ratio}{sure}"
-
