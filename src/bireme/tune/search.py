@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Literal
 
 from bireme.errors import BadInputError
-from bireme.tune.space import Parameter, Point, Points, key_of
+from bireme.tune.space import Parameter, Point, Points, key_of, shuffled
 from bireme.value import Value
 
 Direction = Literal["maximize", "minimize"]
@@ -150,16 +149,6 @@ class Random(_Listed):
 
     def _order(self) -> Iterator[dict[str, object]]:
         return (self.space.point(index) for index in shuffled(self.space.size, self.seed))
-
-
-def shuffled(size: int, seed: int) -> Iterator[int]:
-    """The numbers below ``size`` in random order, drawn as they are needed (Fisher and Yates)."""
-    drawn = random.Random(seed)
-    moved: dict[int, int] = {}
-    for last in range(size - 1, -1, -1):
-        pick = drawn.randint(0, last)
-        yield moved.get(pick, pick)
-        moved[pick] = moved.pop(last, last)
 
 
 # -- by a model --------------------------------------------------------------------------------------

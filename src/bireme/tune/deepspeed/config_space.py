@@ -96,7 +96,7 @@ class TuningSpace(Value):
         """
         others = self.choices[stage]
         if fast:
-            others = tuple(parameter.replace(choices=parameter.choices[:1]) for parameter in others)
+            others = tuple(parameter.narrowed(parameter.choices[:1]) for parameter in others)
         gas = (Parameter(GAS, self.batch.gas),) if self.batch.gas else ()
         return Space((Parameter(STAGE, (stage,)), *others, *gas, Parameter(MICRO, tuple(micro))))
 
