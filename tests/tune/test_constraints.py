@@ -14,7 +14,7 @@ from bireme.errors import BadInputError
 from bireme.tune import constraint_groups
 from bireme.tune.expressions import parse
 from bireme.tune.parameter import Decimals
-from bireme.tune.search import KINDS, make
+from bireme.tune.searches import KINDS, make
 from bireme.tune.space import Condition, Parameter, Space, key_of
 
 
