@@ -236,7 +236,7 @@ class Union(_Sampled, Value):
             for parameter in part.parameters:
                 known = merged.setdefault(parameter.name, [])
                 known.extend(choice for choice in parameter.choices if not among(choice, known))
-        return tuple(_ascending(Parameter(name, tuple(choices))) for name, choices in merged.items())
+        return tuple(_ascending(Parameter(name=name, choices=tuple(choices))) for name, choices in merged.items())
 
     @property
     def default(self) -> Point:
