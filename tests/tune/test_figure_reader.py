@@ -88,8 +88,9 @@ def test_what_is_no_figure(read: Callable[..., Readings], rows: list[str], words
 
 
 def test_no_number_before_the_first_one_is_warm_up(read: Callable[..., Readings]) -> None:
-    readings = read(labelled("x: nan", "x: inf", "x: 3"), "x: {}")
-    assert (readings.problem, readings.figures["x"], readings.warm_up["x"]) == ("", 3.0, 2)
+    readings = read(labelled("x: nan", "x: inf", "x: 1", "x: 3", "x: 3", "x: 3"), "x: {}")
+    assert (readings.problem, readings.figures["x"], readings.warm_up["x"]) == ("", 3.0, 1)
+    assert len(readings.series["x"]) == 4
 
 
 def test_a_pattern_that_never_matches_is_answered_with_the_most_similar_line(read: Callable[..., Readings]) -> None:

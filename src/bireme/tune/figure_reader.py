@@ -154,13 +154,7 @@ class Reader:
             figures=figures,
             units={figure: self._first(figure).unit for figure in figures},
             series={figure: self._first(figure).readings for figure in figures},
-            warm_up={
-                figure: max(
-                    series.early + part.left_out * series.stride
-                    for series, part in zip(self._series[figure].values(), steady[figure], strict=True)
-                )
-                for figure in figures
-            },
+            warm_up={figure: steady[figure][0].left_out for figure in figures},
             notes=tuple(self._notes(steady)),
             problem=problems[0] if problems else "",
         )
