@@ -132,7 +132,13 @@ class _Levels:
             )
         ratios = [each.ratio for each in levels if each.ratio is not None]
         span = max(ratios) / min(ratios) - 1 if ratios and min(ratios) > 0 else 0.0
-        return Effect(self.parameter.name, goal.name, memory=self.parameter.memory, levels=tuple(levels), span=span)
+        return Effect(
+            parameter=self.parameter.name,
+            goal=goal.name,
+            memory=self.parameter.memory,
+            levels=tuple(levels),
+            span=span,
+        )
 
 
 def _has(trial: TrialRecord, goal: GoalRecord) -> bool:
