@@ -386,7 +386,7 @@ class Study:
 
 
 def _space(choices: Mapping[str, Sequence[object]]) -> Space:
-    return Space(tuple(Parameter(name, tuple(values)) for name, values in choices.items()))
+    return Space(tuple(Parameter(name=name, choices=tuple(values)) for name, values in choices.items()))
 
 
 def _named(names: str | Sequence[str], direction: Direction) -> list[Objective]:
