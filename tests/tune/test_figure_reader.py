@@ -57,6 +57,10 @@ def read(tmp_path: Path) -> Callable[..., Readings]:
         ("MemAllocated={}", "MaxMemAllocated=9.1GB, MemAllocated=4.5GB", 4.5e9, "B"),
         ("rate: {}", "\x1b[1mrate: \x1b[32m12.5\x1b[0m it/s", 12.5, ""),
         ('"tps": {}', '{"tps": 7}', 7, ""),
+        ("{} it/s", "45.82it/s", 45.82, ""),
+        ("tps = {}", "tps =12", 12, ""),
+        ("loss {}", "loss2 7, loss 3", 3, ""),
+        ("{} 5 s", "125 s, 12 5 s", 12, ""),
     ],
 )
 def test_numbers_as_programs_print_them(
