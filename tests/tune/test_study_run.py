@@ -37,6 +37,9 @@ class Counting:
     def over(self) -> str:
         return "" if self.to_do or self.pending else "all were measured"
 
+    def starting(self, name: str) -> dict[str, object]:
+        return {}
+
     def next(self) -> Task | None:
         if not self.to_do:
             return None

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live as RichLive
 
-    from bireme.tune.deepspeed.tuning import Tuning
+    from bireme.tune.board import Board
     from bireme.tune.slots import SlotReservation
     from bireme.tune.study_run import Watcher
     from bireme.tune.trial_result import TrialResult
 
 
-def watcher(tuning: Tuning, *, quiet: bool = False) -> Watcher:
+def watcher(board: Board, *, quiet: bool = False) -> Watcher:
     """The display of a study: live on a terminal, else plain lines; with ``quiet``, only warnings on stderr."""
     if quiet:
         return Silent()
-    return Live(tuning) if sys.stdout.isatty() else Lines(tuning)
+    return Live(board) if sys.stdout.isatty() else Lines(board)
 
 
 class Silent:
@@ -64,8 +64,8 @@ class Silent:
 class Pace:
     """Counts the running, finished and remaining experiments of a study, and estimates the remaining time."""
 
-    def __init__(self, tuning: Tuning) -> None:
-        self.tuning = tuning
+    def __init__(self, board: Board) -> None:
+        self.board = board
         self.running: dict[str, tuple[float, SlotReservation]] = {}
         self._seconds: list[float] = []
         self._begin = time.monotonic()
@@ -89,32 +89,32 @@ class Pace:
     @property
     def left(self) -> str:
         """The remaining work, as ``7 to go, about 1 min``; "" if it is not known."""
-        tuning_left = self.tuning.left
-        if tuning_left is None:
+        left = self.board.left
+        if left is None:
             return ""
-        words = f"{'at most ' if tuning_left else ''}{tuning_left} to go"
-        if not self._seconds or not tuning_left:
+        words = f"{'at most ' if left else ''}{left} to go"
+        if not self._seconds or not left:
             return words
         mean = sum(self._seconds) / len(self._seconds)
-        return f"{words}, about {duration(mean * tuning_left / self._widest)}"
+        return f"{words}, about {duration(mean * left / self._widest)}"
 
 
 class Lines(Silent):
     """Prints a line on stdout for each event."""
 
-    def __init__(self, tuning: Tuning) -> None:
-        self._pace = Pace(tuning)
+    def __init__(self, board: Board) -> None:
+        self._pace = Pace(board)
 
     def started(self, name: str, reservation: SlotReservation) -> None:
         """An experiment starts."""
         self._pace.started(name, reservation)
-        _print(f"{name} starts on {reservation.include()}")
+        _print(f"{self._pace.board.title(name)} starts on {reservation.include()}")
 
     def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
         """Show that an experiment has ended."""
         self._pace.ended(name, result)
         left = self._pace.left
-        _print(f"{_end_line(self._pace.tuning, name, result, again=again)}{f' ({left})' if left else ''}")
+        _print(f"{_end_line(self._pace.board, name, result, again=again)}{f' ({left})' if left else ''}")
 
     def note(self, text: str) -> None:
         """Show a note about the study."""
@@ -130,10 +130,10 @@ class Live(Silent):
 
     interval = 1.0
 
-    def __init__(self, tuning: Tuning) -> None:
+    def __init__(self, board: Board) -> None:
         from rich.console import Console
 
-        self._pace = Pace(tuning)
+        self._pace = Pace(board)
         self._console = Console(highlight=False)
         self._live: RichLive | None = None
 
@@ -145,7 +145,8 @@ class Live(Silent):
     def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
         """Show that an experiment has ended."""
         self._pace.ended(name, result)
-        self._line(_end_line(self._pace.tuning, name, result, again=again), "" if result.cause == "ok" else "yellow")
+        usual = result.cause in ("ok", "pruned")
+        self._line(_end_line(self._pace.board, name, result, again=again), "" if usual else "yellow")
 
     def note(self, text: str) -> None:
         """Show a note about the study."""
@@ -194,16 +195,14 @@ class Live(Silent):
         for name, (begin, reservation) in self._pace.running.items():
             grid.add_row(
                 Text(">" if ascii_only else "▸", "green"),
-                name,
+                self._pace.board.title(name),
                 reservation.include(),
                 Text(duration(now - begin), "dim"),
             )
         rows = Table.grid()
         rows.add_row(grid)
-        best = self._pace.tuning.best
-        words = [f"{len(self._pace.tuning.completed)} done", self._pace.left, duration(self._pace.elapsed)]
-        if best is not None and best.value is not None:
-            words.insert(0, f"best {best.trial.name}: {self._pace.tuning.metric.show(best.value)}")
+        board = self._pace.board
+        words = [board.best, f"{board.done} done", self._pace.left, duration(self._pace.elapsed)]
         rows.add_row(Text((" | " if ascii_only else " · ").join(word for word in words if word), "bold"))
         return rows
 
@@ -212,17 +211,14 @@ def _in(seconds: float) -> str:
     return f" in {duration(seconds)}" if seconds else ""
 
 
-def _end_line(tuning: Tuning, name: str, result: TrialResult, *, again: float | None) -> str:
+def _end_line(board: Board, name: str, result: TrialResult, *, again: float | None) -> str:
+    title = board.title(name)
     if again is not None:
         elsewhere = " elsewhere" if result.hosts else ""  # these nodes get a pause
-        return f"{name}: {result.cause}: {result.reason}; retrying{_in(again) or elsewhere}"
+        return f"{title}: {result.cause}: {result.reason}; retrying{_in(again) or elsewhere}"
     if result.cause != "ok":
-        return f"{name}: {result.cause}{f': {result.reason}' if result.reason else ''}"
-    row = next((row for row in tuning.completed if row.trial.name == name), None)
-    if row is None or row.value is None:
-        return f"{name}: ok, {duration(result.seconds)}"
-    best = tuning.best is not None and tuning.best.trial.name == name
-    return f"{name}: {tuning.metric.show(row.value)}{', the best so far' if best else ''}, {duration(result.seconds)}"
+        return f"{title}: {result.cause}{f': {result.reason}' if result.reason else ''}"
+    return f"{title}: {board.figure(name) or 'ok'}{', the best so far' if board.leads(name) else ''}, {duration(result.seconds)}"
 
 
 @contextmanager

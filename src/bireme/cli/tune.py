@@ -74,9 +74,10 @@ def study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
 def _study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
     from bireme.cli.progress import watcher
     from bireme.tune.deepspeed.autotune import autotune
+    from bireme.tune.deepspeed.board import TuningBoard
 
     request = make_request(parsed, os.environ)
-    result = autotune(request, lambda tuning: watcher(tuning, quiet=parsed.options["quiet"]))
+    result = autotune(request, lambda tuning: watcher(TuningBoard(tuning), quiet=parsed.options["quiet"]))
     signum = result.conclusion.signum
     try:
         print(printable(result.summary), end="", flush=True)

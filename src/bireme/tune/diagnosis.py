@@ -42,7 +42,9 @@ def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -
         reason: why a required figure is missing; "" if none is.
         stderr: the end of the run's stderr.
     """
-    if end.exit_code == OK:
+    if end.hopeless and end.exit_code != OK:
+        result = TrialResult(cause="pruned", reason=end.hopeless, metrics=dict(figures))
+    elif end.exit_code == OK:
         result = (
             TrialResult(cause="no metric", reason=reason) if reason else TrialResult(cause="ok", metrics=dict(figures))
         )

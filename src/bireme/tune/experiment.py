@@ -1,4 +1,4 @@
-"""One running experiment: a ``bireme run`` under its own guardian. Ends it if it continues after it has measured.
+"""One running experiment: a ``bireme run`` under its own guardian. Ends it when it has measured, or cannot win any more.
 
 If the tuner dies, the guardian ends the run, and the run ends its ranks on every node over the job's own channels. The
 tuner learns of the end when no process of the experiment is left on this machine.
@@ -23,10 +23,6 @@ from bireme.value import Value
 _PATIENCE = 20.0
 """Seconds beyond the grace time that a run may take to end its job after SIGTERM, before it is killed."""
 
-
-_LOOK = 5.0
-"""Seconds between two checks whether a run has measured what it was started for."""
-
 _TAIL = 65536
 """Bytes at the end of a log in which the reason for a failure is looked for."""
 
@@ -43,6 +39,9 @@ class LaunchRequest(Value):
         grace: seconds that its ranks get to end after SIGTERM.
         enough: tells whether the run has measured what it was started for, after which it is ended if it continues;
             None: it is never ended for that.
+        hopeless: tells why the run cannot win any more, and is then ended; "" while it may; None: it is never ended for
+            that. Called with the seconds since its start.
+        every: seconds between two calls of ``enough`` and ``hopeless``.
     """
 
     argv: tuple[str, ...]
@@ -53,6 +52,8 @@ class LaunchRequest(Value):
     report: str
     grace: float = 10.0
     enough: Callable[[], bool] | None = None
+    hopeless: Callable[[float], str] | None = None
+    every: float = 5.0
 
 
 class End(Value):
@@ -64,6 +65,7 @@ class End(Value):
         seconds: its wall time.
         stopped: whether the tuner stopped it.
         enough: whether it was ended because it had measured what it was started for.
+        hopeless: why it was ended as it could not win any more; "" if it was not.
     """
 
     exit_code: int
@@ -71,6 +73,7 @@ class End(Value):
     seconds: float
     stopped: bool
     enough: bool = False
+    hopeless: str = ""
 
 
 class Experiment:
@@ -100,12 +103,13 @@ class Experiment:
         self._begin = time.monotonic()
         self._code = 128 + signal.SIGKILL
         self._stopped = self._enough = False
+        self._hopeless = ""
         self._last_resort: Timer | None = None
         _remove(request.report)
         self._handle: guardian.Handle | None = self._start()
         loop.watch(self._handle.events, self._hear)
-        if request.enough is not None:
-            loop.after(_LOOK, self._look)
+        if request.enough is not None or request.hopeless is not None:
+            loop.after(request.every, self._look)
 
     def _start(self) -> guardian.Handle:
         request = self._request
@@ -148,15 +152,21 @@ class Experiment:
         self._last_resort = self._last_resort or self._loop.after(self._request.grace + _PATIENCE, self.kill)
 
     def _look(self, seen: bool = False) -> None:
-        """End a run that has measured and is still running at the next check; most end by themselves before."""
-        if self._handle is None or self._stopped or self._request.enough is None:
+        """End a run that cannot win any more, or has measured and is still running at the next check.
+
+        Most end by themselves between the two checks.
+        """
+        if self._handle is None or self._stopped:
             return
-        enough = self._request.enough()
-        if enough and seen:
-            self._enough = True
+        request = self._request
+        enough = request.enough is not None and request.enough()
+        if request.hopeless is not None:
+            self._hopeless = request.hopeless(time.monotonic() - self._begin)
+        if self._hopeless or (enough and seen):
+            self._enough = not self._hopeless
             self._end_with(signal.SIGTERM)
         else:
-            self._loop.after(_LOOK, lambda: self._look(enough))
+            self._loop.after(request.every, lambda: self._look(enough))
 
     def kill(self) -> None:
         """Kill it at once; its ranks on other nodes end because their channel closes."""
@@ -196,6 +206,7 @@ class Experiment:
             seconds=time.monotonic() - self._begin,
             stopped=self._stopped,
             enough=self._enough and not self._stopped,
+            hopeless="" if self._stopped else self._hopeless,
         )
         self._on_end(end)
 

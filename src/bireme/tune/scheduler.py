@@ -42,12 +42,14 @@ class Task(Value):
         seconds: its predicted duration; None if unknown.
         avoid: hosts on which the infrastructure failed this task before. Ignored if the remaining nodes could not
             carry the task.
+        pinned: the only slots that it may get; None: any. What is compared runs on the same slots.
     """
 
     key: str
     shape: Shape
     seconds: float | None = None
     avoid: frozenset[str] = frozenset()
+    pinned: SlotReservation | None = None
 
 
 class StartTask(Value):
@@ -61,18 +63,31 @@ class _Kind:
     """What a group of tasks requests: the same slots, and not on the same hosts. Either all of them find room, or none.
 
     Attributes:
+        pinned: the only slots that they may get; None: any.
         avoid: the hosts that these tasks do avoid; none, if the others could not carry them.
         able: whether the present nodes could carry them if all were idle.
     """
 
-    def __init__(self, shape: Shape, unwanted: frozenset[str], slots: FreeSlots) -> None:
-        self.shape, self._unwanted = shape, unwanted
+    def __init__(
+        self, shape: Shape, unwanted: frozenset[str], pinned: SlotReservation | None, slots: FreeSlots
+    ) -> None:
+        self.shape, self._unwanted, self.pinned = shape, unwanted, pinned
         self.update(slots)
 
     def update(self, slots: FreeSlots) -> None:
         """Decide by the nodes that are present which ones to avoid, and whether these tasks can run at all."""
         self.avoid = self._unwanted if slots.carries(self.shape, self._unwanted) else frozenset()
-        self.able = slots.carries(self.shape, self.avoid)
+        self.able = slots.present(self.pinned) if self.pinned else slots.carries(self.shape, self.avoid)
+
+    def find(self, slots: FreeSlots, *, tight: bool) -> SlotReservation | None:
+        """Room for one of these tasks; None if there is none."""
+        if self.pinned is not None:
+            return self.pinned if slots.has(self.pinned) else None
+        return slots.find(self.shape, self.avoid, tight=tight)
+
+    def kept(self, slots: FreeSlots) -> SlotReservation:
+        """Every free slot that one of these tasks could need, whichever slots become free next."""
+        return self.pinned or slots.kept_for(self.shape, self.avoid)
 
 
 _Entry = tuple[tuple[float, ...], float, _Kind, Task]
@@ -103,7 +118,7 @@ class Scheduler:
             raise ValueError(f"unknown order: {order!r} (expected 'fifo' or 'longest')")
         self._order, self._backfill = order, backfill
         self._slots = FreeSlots(pool)
-        self._kinds: dict[tuple[Shape, frozenset[str]], _Kind] = {}
+        self._kinds: dict[tuple[Shape, frozenset[str], SlotReservation | None], _Kind] = {}
         self._queue: list[_Entry] = []
         self._waiting: dict[str, _Entry] = {}
         self._running: dict[str, _Running] = {}
@@ -115,7 +130,7 @@ class Scheduler:
         """Queue a task. Raises ValueError: a task with this key is already waiting or running."""
         if task.key in self._waiting or task.key in self._running:
             raise ValueError(f"task {task.key!r} is already waiting or running")
-        asked = task.shape, task.avoid.intersection(self._slots.pool)
+        asked = task.shape, task.avoid.intersection(self._slots.pool), task.pinned
         kind = self._kinds.get(asked) or self._kinds.setdefault(asked, _Kind(*asked, self._slots))
         seconds = inf if task.seconds is None else task.seconds
         self._submitted += 1
@@ -217,7 +232,7 @@ class Scheduler:
             kind.update(self._slots)
 
     def _find(self, slots: FreeSlots, kind: _Kind) -> SlotReservation | None:
-        return slots.find(kind.shape, kind.avoid, tight=self._order == "longest")
+        return kind.find(slots, tight=self._order == "longest")
 
     def _start(self, task: Task, room: SlotReservation, end: float) -> StartTask:
         self.withdraw(task.key)
@@ -237,4 +252,4 @@ class Scheduler:
                 later.give(run.start.reservation)
             if room := self._find(later, head):
                 return when, room
-        return -inf, self._slots.kept_for(head.shape, head.avoid)
+        return -inf, head.kept(self._slots)

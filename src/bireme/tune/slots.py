@@ -86,6 +86,15 @@ class FreeSlots:
         """Whether the present nodes outside ``avoid`` could carry the shape if all were idle."""
         return _valid(shape) and len(self._able(self.pool, shape, avoid)) >= shape.nodes
 
+    def present(self, reservation: SlotReservation) -> bool:
+        """Whether all nodes of these slots are present."""
+        return not self._absent.intersection(host for host, _ in reservation.places)
+
+    def has(self, reservation: SlotReservation) -> bool:
+        """Whether all these slots are free, on present nodes."""
+        free = all(set(slots) <= set(self._free[host]) for host, slots in reservation.places)
+        return free and self.present(reservation)
+
     def fits(self, shape: Shape, avoid: Collection[str] = ()) -> bool:
         """Whether there is room for the shape now on the present nodes outside ``avoid``."""
         able = sum(self._counts[shape.slots :])

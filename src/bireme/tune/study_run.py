@@ -7,6 +7,7 @@ Also decides what signals do to a study, and what happens when nothing can run.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -28,6 +29,9 @@ class Adapter(Describer, Protocol):
     @property
     def over(self) -> str:
         """Why nothing is left to try; "" while something is left or pending."""
+
+    def starting(self, name: str) -> Mapping[str, object]:
+        """Facts about a pending experiment that has started, for its record in the journal."""
 
     def next(self) -> Task | None:
         """The next experiment, then pending; its key is its name. None if there is nothing to start now."""
@@ -77,6 +81,11 @@ class Conclusion(Value):
 
     over: str
     signum: int = 0
+
+
+def _now() -> float:
+    """Seconds since the epoch, to the millisecond."""
+    return round(time.time(), 3)
 
 
 class StudyRun:
@@ -194,7 +203,8 @@ class StudyRun:
 
     def started(self, name: str, reservation: SlotReservation) -> None:
         """Record and show the start of an experiment."""
-        self._journal.append({"start": name, "on": reservation.include()}, sync=False)
+        record = {"start": name, "on": reservation.include(), "time": _now(), **self._adapter.starting(name)}
+        self._journal.append(record, sync=False)
         self._show(lambda watcher: watcher.started(name, reservation))
 
     def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
@@ -212,7 +222,7 @@ class StudyRun:
             pass  # nothing can be written any more
         elif result.counts:
             facts = self._adapter.tell(name, result)
-            self._journal.append({"end": name, "ending": result.as_dict(), **facts})
+            self._journal.append({"end": name, "time": _now(), "ending": result.as_dict(), **facts})
             for queued in self._executor.withdraw():
                 self._adapter.drop(queued)  # it was chosen without this result: choose again
         elif not again:

@@ -7,7 +7,10 @@ from typing import Literal
 
 from bireme.value import Value
 
-Cause = Literal["ok", "out of memory", "failed", "timed out", "no metric", "stopped", "infrastructure"]
+Cause = Literal[
+    "ok", "out of memory", "failed", "timed out", "no metric", "over limit", "pruned", "stopped", "infrastructure"
+]
+"""``over limit``: it broke a limit of the user's. ``pruned``: it was ended because it could not win any more."""
 
 NOT_THE_CONFIGURATION = ("stopped", "infrastructure")
 """Causes that say nothing about the configuration: the experiment has to be run again."""

@@ -75,6 +75,10 @@ class Trials:
         self._pending[trial.name] = trial
         return Task(trial.name, self._options.shape, trial.seconds)
 
+    def starting(self, name: str) -> Mapping[str, object]:
+        """Nothing: the record of its end says what a trial was."""
+        return {}
+
     # -- before --------------------------------------------------------------------------------------
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
