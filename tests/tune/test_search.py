@@ -9,12 +9,12 @@ import pytest
 
 from bireme.errors import BadInputError
 from bireme.tune.search import KINDS, Grid, SearchBudget, make, shuffled
-from bireme.tune.space import Dimension, Space, Union, key_of
+from bireme.tune.space import Parameter, Space, Union, key_of
 
-SPACE = Union(tuple(Space((Dimension("stage", (stage,)), Dimension("micro", (4, 8, 16, 32)))) for stage in (0, 1, 2)))
+SPACE = Union(tuple(Space((Parameter("stage", (stage,)), Parameter("micro", (4, 8, 16, 32)))) for stage in (0, 1, 2)))
 MIXED = Union((
-    Space((Dimension("stage", (0,)), Dimension("kind", ("a", "b", None)))),
-    Space((Dimension("stage", (1,)), Dimension("kind", ("a", "b", None)), Dimension("overlap", (True, False)))),
+    Space((Parameter("stage", (0,)), Parameter("kind", ("a", "b", None)))),
+    Space((Parameter("stage", (1,)), Parameter("kind", ("a", "b", None)), Parameter("overlap", (True, False)))),
 ))  # fmt: skip
 
 every_search = pytest.mark.parametrize("kind", KINDS)
@@ -163,7 +163,7 @@ def test_a_forgotten_point_comes_next_in_a_grid():
 
 def test_points_that_are_forgotten_again_and_again_cost_nothing():
     """As where each end makes what was to come next be chosen anew."""
-    search = Grid(Space((Dimension("x", tuple(range(5000))),)))
+    search = Grid(Space((Parameter("x", tuple(range(5000))),)))
     seen = []
     while (point := search.ask()) is not None:
         search.forget(point)
@@ -187,13 +187,13 @@ def test_a_long_grid_is_walked_once():
             return super().point(index)
 
     counts: list[int] = []
-    search = Grid(Counted((Dimension("x", tuple(range(500))),)))
+    search = Grid(Counted((Parameter("x", tuple(range(500))),)))
     assert len(asked(search)) == 500
     assert len(counts) == 500
 
 
 def test_random_does_not_draw_more_than_it_needs():
-    space = Space(tuple(Dimension(f"d{number}", tuple(range(100))) for number in range(10)))
+    space = Space(tuple(Parameter(f"d{number}", tuple(range(100))) for number in range(10)))
     assert len({key_of(point) for point in asked(make("random", space), 20)}) == 20
 
 
@@ -201,9 +201,9 @@ def test_random_does_not_draw_more_than_it_needs():
 def test_the_model_finds_the_winner_sooner_than_chance():
     """Of 60 points, over ten seeds; by chance half of them would have to be tried."""
     space = Space((
-        Dimension("stage", (0, 1, 2)),
-        Dimension("overlap", (True, False)),
-        Dimension("micro", (1, 2, 4, 8, 12, 16, 20, 24, 28, 32)),
+        Parameter("stage", (0, 1, 2)),
+        Parameter("overlap", (True, False)),
+        Parameter("micro", (1, 2, 4, 8, 12, 16, 20, 24, 28, 32)),
     ))  # fmt: skip
 
     def trials(seed: int) -> int:
@@ -221,7 +221,7 @@ def test_the_model_finds_the_winner_sooner_than_chance():
 @pytest.mark.slow
 def test_the_model_learns_the_wall():
     """Half of the points run out of memory, and the best is beside them; of those tried, fewer than half do."""
-    space = Space((Dimension("stage", (0, 1, 2, 3)), Dimension("micro", tuple(range(1, 17)))))
+    space = Space((Parameter("stage", (0, 1, 2, 3)), Parameter("micro", tuple(range(1, 17)))))
     broken = tried = 0
     for seed in range(3):
         search = make("model_based", space, seed=seed)
@@ -272,7 +272,7 @@ def test_every_search_says_whether_it_hopes(kind):
 
 @pytest.mark.slow
 def test_a_large_space_can_be_modelled():
-    space = Space(tuple(Dimension(f"d{number}", tuple(range(10))) for number in range(8)))
+    space = Space(tuple(Parameter(f"d{number}", tuple(range(10))) for number in range(8)))
     points = asked(make("model_based", space), 12)
     assert len({key_of(point) for point in points}) == 12
 

@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import Literal
 
 from bireme.errors import BadInputError
-from bireme.tune.space import Dimension, Point, Points, key_of
+from bireme.tune.space import Parameter, Point, Points, key_of
 from bireme.value import Value
 
 Direction = Literal["maximize", "minimize"]
@@ -179,7 +179,7 @@ class ModelBased(Search):
 
     def __init__(self, space: Points, direction: Direction = "maximize", seed: int = 0) -> None:
         super().__init__(space, direction, seed)
-        self._axes = tuple(_Axis(dimension) for dimension in space.dimensions if len(dimension.choices) > 1)
+        self._axes = tuple(_Axis(parameter) for parameter in space.parameters if len(parameter.choices) > 1)
         self._spread = min(8, 2 + len(self._axes))
 
     def _candidates(self) -> Iterable[dict[str, object]]:
@@ -258,7 +258,7 @@ class ModelBased(Search):
         return [point for point in points.values() if self.open(point)]
 
     def _neighbours(self, best: Point) -> Iterator[dict[str, object]]:
-        """The points that differ from the best in one dimension."""
+        """The points that differ from the best in one parameter."""
         for axis in self._axes:
             changed = ({**best, axis.name: choice} for choice in axis.choices if axis.name in best)
             yield from (point for point in changed if point in self.space)
@@ -268,21 +268,21 @@ class ModelBased(Search):
 
 
 class _Axis:
-    """A dimension as the model sees it: numbers by their ranks, other values as categories.
+    """A parameter as the model sees it: numbers by their ranks, other values as categories.
 
     ``step``: the distance of neighbours. Numbers lie between 0 and 1; categories so far apart that any two count as 1
     apart.
     """
 
-    def __init__(self, dimension: Dimension) -> None:
-        self.name, self.choices = dimension.name, list(dimension.choices)
-        if dimension.ordered:
+    def __init__(self, parameter: Parameter) -> None:
+        self.name, self.choices = parameter.name, list(parameter.choices)
+        if parameter.ordered:
             self.choices.sort(key=lambda number: float(str(number)))
-        self.step = 1 / (len(self.choices) - 1) if dimension.ordered else 10.0
+        self.step = 1 / (len(self.choices) - 1) if parameter.ordered else 10.0
         self._index = {key_of({"": choice}): index for index, choice in enumerate(self.choices)}
 
     def index(self, point: Point) -> int:
-        """The point's rank or category on this axis; 0 if it lacks the dimension or has an unknown value."""
+        """The point's rank or category on this axis; 0 if it lacks the parameter or has an unknown value."""
         return self._index.get(key_of({"": point.get(self.name)}), 0)
 
 

@@ -1,6 +1,6 @@
-"""Search spaces: dimensions, their choices, and the points of a space. Independent of what is tuned.
+"""Search spaces: parameters, their choices, and the points of a space. Independent of what is tuned.
 
-A point is a mapping from the names of dimensions to values, such as ``{"stage": 1, "micro": 8}``.
+A point is a mapping from the names of parameters to values, such as ``{"stage": 1, "micro": 8}``.
 Values are JSON values. Spaces are finite and lazy: a point is computed from its index, so a space of a million points
 costs nothing until it is enumerated.
 """
@@ -19,11 +19,11 @@ Point = Mapping[str, object]
 
 
 def key_of(point: Point) -> str:
-    """The point as canonical JSON: equal points have equal keys, whatever the order of their dimensions."""
+    """The point as canonical JSON: equal points have equal keys, whatever the order of their parameters."""
     return json.dumps(point, sort_keys=True, separators=(",", ":"))
 
 
-class Dimension(Value):
+class Parameter(Value):
     """One thing that varies: its name and its possible values, in the order of a grid search."""
 
     name: str
@@ -51,8 +51,8 @@ class Points(Protocol):
         """The number of points."""
 
     @property
-    def dimensions(self) -> tuple[Dimension, ...]:
-        """All dimensions of all points."""
+    def parameters(self) -> tuple[Parameter, ...]:
+        """All parameters of all points."""
 
     def point(self, index: int) -> dict[str, object]:
         """The point with this index, from 0 to ``size`` - 1."""
@@ -64,14 +64,14 @@ class Points(Protocol):
 
 
 class Space(Value):
-    """All combinations of the choices of its dimensions; the last dimension varies fastest."""
+    """All combinations of the choices of its parameters; the last parameter varies fastest."""
 
-    dimensions: tuple[Dimension, ...]
+    parameters: tuple[Parameter, ...]
 
     @property
     def size(self) -> int:
         """The number of points."""
-        return prod(len(dimension.choices) for dimension in self.dimensions)
+        return prod(len(parameter.choices) for parameter in self.parameters)
 
     def point(self, index: int) -> dict[str, object]:
         """The point with this index.
@@ -82,9 +82,9 @@ class Space(Value):
         if not 0 <= index < self.size:
             raise IndexError(f"no point {index} in a space of {self.size}")
         chosen = []
-        for dimension in reversed(self.dimensions):
-            index, digit = divmod(index, len(dimension.choices))
-            chosen.append((dimension.name, dimension.choices[digit]))
+        for parameter in reversed(self.parameters):
+            index, digit = divmod(index, len(parameter.choices))
+            chosen.append((parameter.name, parameter.choices[digit]))
         return dict(reversed(chosen))
 
     def points(self) -> Iterator[dict[str, object]]:
@@ -92,13 +92,13 @@ class Space(Value):
         return (self.point(index) for index in range(self.size))
 
     def __contains__(self, point: Point) -> bool:
-        return set(point) == {dimension.name for dimension in self.dimensions} and all(
-            _among(point[dimension.name], dimension.choices) for dimension in self.dimensions
+        return set(point) == {parameter.name for parameter in self.parameters} and all(
+            _among(point[parameter.name], parameter.choices) for parameter in self.parameters
         )
 
 
 class Union(Value):
-    """Several spaces in a row. Their dimensions may differ; no point may be in two of them."""
+    """Several spaces in a row. Their parameters may differ; no point may be in two of them."""
 
     parts: tuple[Space, ...]
 
@@ -108,14 +108,14 @@ class Union(Value):
         return sum(part.size for part in self.parts)
 
     @property
-    def dimensions(self) -> tuple[Dimension, ...]:
-        """Each dimension of any part once, with the choices of all parts; numbers in ascending order."""
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Each parameter of any part once, with the choices of all parts; numbers in ascending order."""
         merged: dict[str, list[object]] = {}
         for part in self.parts:
-            for dimension in part.dimensions:
-                known = merged.setdefault(dimension.name, [])
-                known.extend(choice for choice in dimension.choices if not _among(choice, known))
-        return tuple(_sorted(Dimension(name, tuple(choices))) for name, choices in merged.items())
+            for parameter in part.parameters:
+                known = merged.setdefault(parameter.name, [])
+                known.extend(choice for choice in parameter.choices if not _among(choice, known))
+        return tuple(_sorted(Parameter(name, tuple(choices))) for name, choices in merged.items())
 
     def point(self, index: int) -> dict[str, object]:
         """The point with this index.
@@ -143,7 +143,7 @@ def _among(value: object, choices: tuple[object, ...] | list[object]) -> bool:
     return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
 
 
-def _sorted(dimension: Dimension) -> Dimension:
-    if not dimension.ordered:
-        return dimension
-    return dimension.replace(choices=tuple(sorted(dimension.choices, key=lambda number: float(str(number)))))
+def _sorted(parameter: Parameter) -> Parameter:
+    if not parameter.ordered:
+        return parameter
+    return parameter.replace(choices=tuple(sorted(parameter.choices, key=lambda number: float(str(number)))))

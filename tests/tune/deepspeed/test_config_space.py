@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bireme.errors import BadInputError
 from bireme.tune.deepspeed.names import name_of
 from bireme.tune.search import make
-from bireme.tune.space import Dimension, Space, Union, key_of
+from bireme.tune.space import Parameter, Space, Union, key_of
 
 MICRO = "train_micro_batch_size_per_gpu"
 GAS = "gradient_accumulation_steps"
@@ -294,7 +294,7 @@ def test_what_the_user_says_takes_the_place_of_the_default_space(space):
     assert [(zero["reduce_bucket_size"], zero["allgather_bucket_size"]) for zero in sizes] == [(1000, 1), (1000, 2)]
 
 
-def test_offload_as_a_dimension(space):
+def test_offload_as_a_parameter(space):
     tuning = space(
         train_micro_batch_size_per_gpu=2,
         zero_optimization={
@@ -398,15 +398,15 @@ WORDS = st.one_of(
 @given(st.lists(WORDS, min_size=2, max_size=6), st.lists(WORDS, min_size=2, max_size=6))
 def test_names_differ_whatever_the_choices(first, second):
     """Two experiments of one name would be one folder, in which the later run destroys the figures of the earlier."""
-    dimensions = (Dimension("one.b", tuple(first)), Dimension("other.b", tuple(second)))
+    parameters = (Parameter("one.b", tuple(first)), Parameter("other.b", tuple(second)))
     try:
-        for dimension in dimensions:
-            dimension.check()
+        for parameter in parameters:
+            parameter.check()
     except BadInputError:
         return
-    choices = {each.name: each.choices for each in dimensions}
-    found = {name_of(0, 1, 1, point, choices) for point in Space(dimensions).points()}
-    assert len(found) == Space(dimensions).size
+    choices = {each.name: each.choices for each in parameters}
+    found = {name_of(0, 1, 1, point, choices) for point in Space(parameters).points()}
+    assert len(found) == Space(parameters).size
 
 
 def test_offloading_can_be_read_in_a_name(space):

@@ -1,6 +1,6 @@
 """The search space of a DeepSpeed configuration: what varies, and the complete configuration of each point.
 
-A list in the configuration means choices. The dimensions of a point are dotted paths of the configuration::
+A list in the configuration means choices. The parameters of a point are dotted paths of the configuration::
 
     {"zero_optimization.stage": 1, "train_micro_batch_size_per_gpu": 3, "fp16.enabled": true}
 
@@ -17,7 +17,7 @@ from bireme.errors import BadInputError
 from bireme.tune.deepspeed.batch import GAS, MICRO, TRAIN, Batch, read_batch
 from bireme.tune.deepspeed.config import SECTION, Config
 from bireme.tune.deepspeed.names import name_of
-from bireme.tune.space import Dimension, Point, Space
+from bireme.tune.space import Parameter, Point, Space
 from bireme.value import Value
 
 ZERO = "zero_optimization"
@@ -79,7 +79,7 @@ class TuningSpace(Value):
     config: Config
     batch: Batch
     stages: tuple[int, ...]
-    choices: Mapping[int, tuple[Dimension, ...]]
+    choices: Mapping[int, tuple[Parameter, ...]]
 
     @property
     def micro(self) -> tuple[int, ...] | None:
@@ -92,13 +92,13 @@ class TuningSpace(Value):
         Args:
             stage: the ZeRO stage.
             micro: its micro-batches.
-            fast: of each other dimension keep only the first choice.
+            fast: of each other parameter keep only the first choice.
         """
         others = self.choices[stage]
         if fast:
-            others = tuple(dimension.replace(choices=dimension.choices[:1]) for dimension in others)
-        gas = (Dimension(GAS, self.batch.gas),) if self.batch.gas else ()
-        return Space((Dimension(STAGE, (stage,)), *others, *gas, Dimension(MICRO, tuple(micro))))
+            others = tuple(parameter.replace(choices=parameter.choices[:1]) for parameter in others)
+        gas = (Parameter(GAS, self.batch.gas),) if self.batch.gas else ()
+        return Space((Parameter(STAGE, (stage,)), *others, *gas, Parameter(MICRO, tuple(micro))))
 
     def impossible(self, point: Point) -> str:
         """Why the batch-size identity or a limit forbids this point, or ""."""
@@ -136,15 +136,15 @@ class TuningSpace(Value):
         return config
 
     def profile_config(self, model_info_path: str) -> dict[str, object]:
-        """The configuration of the profiling run, which finds the number of parameters and the activation memory.
+        """The configuration of the profiling run, which finds the number of model parameters and the activation memory.
 
         Args:
             model_info_path: where DeepSpeed writes them before it exits.
         """
         stage = max(self.stages)  # it needs the least memory
         config = self._base(stage)
-        for dimension in self.choices[stage]:
-            _put(config, dimension.name.split("."), copy.deepcopy(dimension.choices[0]))
+        for parameter in self.choices[stage]:
+            _put(config, parameter.name.split("."), copy.deepcopy(parameter.choices[0]))
         _put(config, STAGE.split("."), stage)
         self._put_batch(config, 1, 1)
         config["memory_breakdown"] = False
@@ -213,25 +213,25 @@ def read_stages(config: Config) -> tuple[int, ...]:
     return tuple(wanted)
 
 
-def _choices(config: Config, stage: int) -> Iterator[Dimension]:
+def _choices(config: Config, stage: int) -> Iterator[Parameter]:
     given = dict(choices_in(config.data))
     for path, values in given.items():
         section, _, key = path.partition(".")
         if path in (STAGE, MICRO, GAS, TRAIN) or (section == ZERO and not applies(key, stage)):
             continue
-        dimension = Dimension(path, tuple(values))
+        parameter = Parameter(path, tuple(values))
         try:
-            dimension.check()
+            parameter.check()
         except BadInputError as error:
             raise BadInputError(error.what, where=config.document.where(*path.split("."))) from None
-        yield dimension
+        yield parameter
     if config.autotuning.fast:
         return
     zero = config.data.get(ZERO)
     fixed = zero if isinstance(zero, dict) else {}
     for key, default in DEFAULT_SPACES[stage].items():
         if fixed.get(key, "auto") == "auto":
-            yield Dimension(f"{ZERO}.{key}", default)
+            yield Parameter(f"{ZERO}.{key}", default)
 
 
 def choices_in(config: Mapping[str, object], above: str = "") -> Iterator[tuple[str, list[object]]]:

@@ -12,7 +12,7 @@ from itertools import product
 from bireme.tune.deepspeed import memory
 from bireme.tune.deepspeed.batch import GAS, MICRO
 from bireme.tune.deepspeed.config_space import STAGE, TuningSpace, choices_in
-from bireme.tune.space import Dimension, Point, Space, key_of
+from bireme.tune.space import Parameter, Point, Space, key_of
 from bireme.value import Value
 
 
@@ -88,20 +88,20 @@ class MemoryGroups:
         Args:
             number: the group's index in `all`.
             micro: the micro-batches.
-            listed: vary only the dimensions that the configuration lists, not the default choices of the stage.
-            only_first: keep only the first choice of each other dimension.
+            listed: vary only the parameters that the configuration lists, not the default choices of the stage.
+            only_first: keep only the first choice of each other parameter.
         """
         group = self.all[number]
         part = self._space.part(group.stage, micro, fast=only_first)
         fixed = [
-            dimension.replace(choices=(group.fixed[dimension.name],)) if dimension.name in group.fixed else dimension
-            for dimension in part.dimensions
+            parameter.replace(choices=(group.fixed[parameter.name],)) if parameter.name in group.fixed else parameter
+            for parameter in part.parameters
         ]
         return Space(tuple(self._narrow(fixed) if listed else fixed))
 
     def listed(self, stage: int, micro: Sequence[int]) -> Space:
         """The points of a stage that the configuration lists, with these micro-batches."""
-        return Space(tuple(self._narrow(self._space.part(stage, micro).dimensions)))
+        return Space(tuple(self._narrow(self._space.part(stage, micro).parameters)))
 
     def has_defaults(self, number: int) -> bool:
         """Whether default choices, which the configuration does not list, vary in a group (``fast`` is false)."""
@@ -111,8 +111,8 @@ class MemoryGroups:
         """Whether anything but batch sizes varies in a group."""
         return self.part(number, (1,)).size > 1
 
-    def _narrow(self, dimensions: Iterable[Dimension]) -> Iterator[Dimension]:
-        for each in dimensions:
+    def _narrow(self, parameters: Iterable[Parameter]) -> Iterator[Parameter]:
+        for each in parameters:
             mine = each.name in (STAGE, MICRO, GAS) or each.name in self._listed
             yield each if mine else each.replace(choices=each.choices[:1])
 
@@ -120,17 +120,17 @@ class MemoryGroups:
 
     def _of_stage(self, stage: int) -> Iterator[MemoryGroup]:
         apart = self._apart[stage]
-        for values in product(*(dimension.choices for dimension in apart)):
-            fixed = dict(zip((dimension.name for dimension in apart), values, strict=True))
+        for values in product(*(parameter.choices for parameter in apart)):
+            fixed = dict(zip((parameter.name for parameter in apart), values, strict=True))
             first = {**self._first(stage), **fixed}
             yield MemoryGroup(stage, fixed, without_batch(first), self._layout(first))
 
-    def _memory_choices(self, stage: int) -> Iterator[Dimension]:
+    def _memory_choices(self, stage: int) -> Iterator[Parameter]:
         first = self._first(stage)
-        for dimension in self._space.choices[stage]:
-            layouts = [self._layout({**first, dimension.name: choice}) for choice in dimension.choices]
+        for parameter in self._space.choices[stage]:
+            layouts = [self._layout({**first, parameter.name: choice}) for choice in parameter.choices]
             if any(layout != layouts[0] for layout in layouts):
-                yield dimension
+                yield parameter
 
     def _first(self, stage: int) -> dict[str, object]:
         return next(self._space.part(stage, (1,), fast=True).points())
