@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from bireme.cli.parser import parse
-from bireme.cli.tune import NOT_SHARED, make_request, words_of
+from bireme.cli.tune import make_request
+from bireme.cli.tune_words import NOT_SHARED, words_of
 from bireme.options.option import Option
 from bireme.options.table import select
 from bireme.resources import device_memory, devices

@@ -218,7 +218,8 @@ def _end_line(board: Board, name: str, result: TrialResult, *, again: float | No
         return f"{title}: {result.cause}: {result.reason}; retrying{_in(again) or elsewhere}"
     if result.cause != "ok":
         return f"{title}: {result.cause}{f': {result.reason}' if result.reason else ''}"
-    return f"{title}: {board.figure(name) or 'ok'}{', the best so far' if board.leads(name) else ''}, {duration(result.seconds)}"
+    leads = ", the best so far" if board.leads(name) else ""
+    return f"{title}: {board.figure(name) or 'ok'}{leads}, {duration(result.seconds)}"
 
 
 @contextmanager

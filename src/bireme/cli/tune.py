@@ -7,37 +7,30 @@ import sys
 from signal import SIGPIPE
 
 from bireme import isolated
-from bireme.cli import duplicate_starts
+from bireme.cli import duplicate_starts, tune_program
 from bireme.cli.default_python import in_active_environment
 from bireme.cli.parser import Parsed, parse
 from bireme.cli.spec import job_spec, tuning_width
+from bireme.cli.tune_words import launch_of, real_words, with_accelerator
 from bireme.errors import OK, BiremeError
 from bireme.logs.console import printable, show
 from bireme.logs.sink import is_gone
 from bireme.options import conflicts
-from bireme.options.table import OPTIONS, select
+from bireme.options.table import select
 from bireme.process import activation
 from bireme.resources import program
 from bireme.tune import requirements
-from bireme.tune.launching import Launch, ResourcePool, gpu_memory, resource_pool
-from bireme.tune.slots import FreeSlots, Shape
+from bireme.tune.launching import gpu_memory, resource_pool
+from bireme.tune.slots import Shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from typing import Any
+    from collections.abc import Mapping
 
-    from bireme.job import JobSpec
-    from bireme.options.option import Option
     from bireme.tune.deepspeed.autotune import Request, Result
 
 NOTHING_WORKS = 1
 """Exit code of a study in which no configuration worked."""
-
-_WHERE = ("include", "exclude", "num_nodes", "num_gpus")
-_OURS = tuple(option.dest for option in select("tune")["tuning"])
-NOT_SHARED = tuple(option.dest for option in OPTIONS if not option.shared)
-"""Options of the command line that are not passed to experiments unchanged."""
 
 
 def main(argv: list[str]) -> int:
@@ -50,6 +43,10 @@ def main(argv: list[str]) -> int:
 
         show(help_page("tune", everything=parsed.options["help_all"]))
         return OK
+    if tune_program.is_one(parsed):
+        requirements.check("bireme tune")
+        conflicts.refuse(conflicts.of_options(parsed.options))
+        return tune_program.carry_out(in_active_environment(parsed, os.environ))
     return carry_out(parsed)
 
 
@@ -128,77 +125,13 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     pool = resource_pool(spec, environ, slots)
     shape = Shape(nodes or len(pool.slots), slots or min(map(len, pool.slots.values())))
     return Request(
-        launch=_launch(parsed, spec, pool),
+        launch=launch_of(parsed, spec, pool),
         shape=shape,
         args=spec.program.args,
-        real=("bireme", "run", *_real_words(parsed, pool, shape), spec.program.target),
+        real=("bireme", "run", *real_words(parsed, pool, shape), spec.program.target),
         environ=environ,
         by_file=options["config_as"] == "file",
         limit=options["experiment_limit"],
         capacity=gpu_memory(spec, environ),
         order=options["order"],
     )
-
-
-def _launch(parsed: Parsed, spec: JobSpec, pool: ResourcePool) -> Launch:
-    addr = ("--master_addr", spec.master_addr) if spec.master_addr else ()
-    return Launch(
-        pool=pool,
-        words=(*words_of(parsed, without=NOT_SHARED), *addr),
-        script=spec.program.target,
-        port=spec.master_port,
-        grace=spec.grace,
-        heartbeat=spec.heartbeat,
-        log_dir=spec.log_dir,
-        rank_log_dir=spec.rank_log_dir,
-    )
-
-
-def _real_words(parsed: Parsed, pool: ResourcePool, shape: Shape) -> tuple[str, ...]:
-    """Options of the real job. It gets as many ranks as each experiment had: the batch sizes depend on them."""
-    shared = words_of(parsed, without=(*_WHERE, *_OURS))
-    if shape.size == sum(map(len, pool.slots.values())) and not pool.numbered:
-        return (*shared, *words_of(parsed, only=("include", "exclude")))
-    room = FreeSlots(pool.slots).find(shape)
-    if room is None:  # too large for the pool: the scheduler reports that
-        return shared
-    filtered = parsed.options["include"] or parsed.options["exclude"]
-    first = list(pool.slots)[: shape.nodes]
-    if filtered or [host for host, _ in room.places] != first:  # the first nodes are too small
-        return (*shared, "--include", room.include())
-    nodes = () if len(pool.slots) == 1 else ("--num_nodes", str(shape.nodes))
-    return (*shared, *nodes, "--num_gpus", str(shape.slots))
-
-
-def with_accelerator(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with the accelerator that ``--num_gpus cpu`` implies: experiments are not given ``--num_gpus``."""
-    return {**options, "accelerator": "cpu"} if options["num_gpus"] == "cpu" else options
-
-
-def words_of(parsed: Parsed, *, without: Collection[str] = (), only: Collection[str] | None = None) -> tuple[str, ...]:
-    """Turn parsed options back into words of a command line, leaving out default values.
-
-    Args:
-        parsed: the command line.
-        without: keys of options to leave out.
-        only: keys of the options to use; ``None``: all.
-    """
-    words: list[str] = []
-    for option in (option for group in select("run").values() for option in group):
-        if option.dest in parsed.options and option.dest not in without and (only is None or option.dest in only):
-            words += _words(option, parsed.options[option.dest])
-    return tuple(words)
-
-
-def _words(option: Option, value: object) -> list[str]:
-    name = f"--{option.dest}"
-    if option.kind == "flag":
-        return [name] if value else []
-    if option.kind == "list":
-        assert isinstance(value, tuple)
-        return [f"{name}={each}" for each in value]
-    if value == option.default:
-        return []
-    if isinstance(value, tuple):
-        value = ":".join(map(str, value))
-    return [f"{name}={value}"]

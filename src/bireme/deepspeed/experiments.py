@@ -13,7 +13,7 @@ from argparse import Namespace
 
 from bireme import isolated
 from bireme.cli.parser import Parsed
-from bireme.cli.tune import NOT_SHARED, with_accelerator, words_of
+from bireme.cli.tune_words import NOT_SHARED, with_accelerator, words_of
 from bireme.deepspeed.arguments import parsed_again
 from bireme.errors import BadInputError
 from bireme.tune.deepspeed.config import SECTION

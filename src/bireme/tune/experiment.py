@@ -1,4 +1,4 @@
-"""One running experiment: a ``bireme run`` under its own guardian. Ends it when it has measured, or cannot win any more.
+"""One running experiment: a ``bireme run`` under its own guardian. Ends it when it has measured or cannot win.
 
 If the tuner dies, the guardian ends the run, and the run ends its ranks on every node over the job's own channels. The
 tuner learns of the end when no process of the experiment is left on this machine.

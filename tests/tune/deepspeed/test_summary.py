@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.tune.deepspeed.results import figure
+from bireme.tune.tables import figure
 from bireme.tune.deepspeed.summary import summary
 from bireme.tune.deepspeed.tuning import Tuning
 from tests.tune.deepspeed.machine import MICRO, Machine, play

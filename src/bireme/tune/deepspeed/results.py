@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import os
-from math import floor, isfinite, log10
 
 from bireme import jsontext
 from bireme.tune.search import Direction
+from bireme.tune.tables import figure
 from bireme.value import Value
 
 
@@ -41,13 +41,6 @@ class Metric(Value):
         """The value with its unit: ``153.2 samples/s``."""
         shown = value / self.scale
         return f"{shown:.0f} {self.unit}" if abs(shown) >= 1000 else f"{shown:.4g} {self.unit}"
-
-
-def figure(number: float) -> str:
-    """Four significant digits, without an exponent: ``1234``, ``300.0``, ``0.01250``."""
-    if number == 0 or not isfinite(number):
-        return f"{number:g}"
-    return f"{number:.{max(0, 3 - floor(log10(abs(number))))}f}"
 
 
 _FLOPS = Metric("FLOPS_per_gpu", "maximize", "TFLOPS per GPU", 1e12)

@@ -15,9 +15,9 @@ from typing import Any
 from bireme.errors import BadInputError
 from bireme.tune.deepspeed.files import SUMMARY, StudyFiles
 from bireme.tune.deepspeed.rounds import RecordedTrial
-from bireme.tune.deepspeed.summary import few
 from bireme.tune.deepspeed.trials import recorded_trial
 from bireme.tune.journal import Journal
+from bireme.tune.tables import few
 from bireme.value import Value
 
 CONCLUSIVE = ("ok", "out of memory")

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from bireme.result.report import duration
 from bireme.tune.deepspeed.config_space import STAGE
-from bireme.tune.deepspeed.results import figure
 from bireme.tune.deepspeed.tuning import CompletedTrial, Tuning
-
-WIDTH = 100
-_NAMED = 3
-"""Of several experiments with one remark this many are named; the others are counted."""
+from bireme.tune.tables import few, figure, listed, table, wrapped
 
 
 def summary(tuning: Tuning, why: str, seconds: float) -> str:
@@ -26,14 +21,14 @@ def summary(tuning: Tuning, why: str, seconds: float) -> str:
     parts = [_spaces(tuning), _trials(tuning)] if tuning.completed else []
     reasons = _reasons(tuning.completed)
     if reasons:
-        parts.append(_listed("What failed:", (f"{few(names)}: {reason}" for reason, names in reasons.items())))
+        parts.append(listed("What failed:", (f"{few(names)}: {reason}" for reason, names in reasons.items())))
     if tuning.skipped:
-        parts.append(_listed("What was not tried:", tuning.skipped))
+        parts.append(listed("What was not tried:", tuning.skipped))
     if tuning.given_up:
         names = ", ".join(tuning.given_up)
-        parts.append(_wrapped(f"Could not be run (run the same command again to retry): {names}", ""))
+        parts.append(wrapped(f"Could not be run (run the same command again to retry): {names}"))
     experiments = "1 experiment" if len(tuning.completed) == 1 else f"{len(tuning.completed)} experiments"
-    parts.append(_wrapped(f"Tuning took {duration(seconds)}; {experiments}. It ended: {why}.", ""))
+    parts.append(wrapped(f"Tuning took {duration(seconds)}; {experiments}. It ended: {why}."))
     return "\n\n".join(parts) + "\n"
 
 
@@ -53,14 +48,14 @@ def _spaces(tuning: Tuning) -> str:
             rows.append((name, str(len(members)), f"{best.value:.6g}", best.trial.name))
         elif members:
             rows.append((name, str(len(members)), "", ""))
-    return _table(("tuning_space", "num_experiments", "best_metric_val", "best_exp_name"), rows)
+    return table(("tuning_space", "num_experiments", "best_metric_val", "best_exp_name"), rows)
 
 
 def _trials(tuning: Tuning) -> str:
     """All experiments, the best first; those without a figure last, in the order of their ends."""
     ranked = sorted(tuning.completed, key=lambda row: (row.value is None, tuning.cost(row)))
     header = ("experiment", tuning.section.metric, "by the clock", "took", "end")
-    return _table(header, (_cells(tuning, row) for row in ranked))
+    return table(header, (_cells(tuning, row) for row in ranked))
 
 
 def _cells(tuning: Tuning, row: CompletedTrial) -> tuple[str, ...]:
@@ -74,17 +69,6 @@ def _cells(tuning: Tuning, row: CompletedTrial) -> tuple[str, ...]:
     )
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown, as DeepSpeed prints it."""
-    lines = [tuple(header), *map(tuple, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    drawn = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
-    ]
-    rule = "|" + "|".join(":" + "-" * (width + 1) for width in widths) + "|"
-    return "\n".join([drawn[0], rule, *drawn[1:]])
-
-
 # -- the remarks below ---------------------------------------------------------------------------------
 
 
@@ -95,21 +79,3 @@ def _reasons(rows: Iterable[CompletedTrial]) -> dict[str, list[str]]:
         if row.value is None and row.reason and not row.out_of_memory:
             reasons.setdefault(row.reason, []).append(row.trial.name)
     return reasons
-
-
-def few(names: Sequence[str]) -> str:
-    """The first names, and the number of the others."""
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _listed(title: str, lines: Iterable[str]) -> str:
-    return "\n".join((title, *(_wrapped(line, "  ") for line in lines)))
-
-
-def _wrapped(text: str, indent: str) -> str:
-    # Do not break names and paths: users copy them.
-    further = indent + "  "
-    return textwrap.fill(
-        text, WIDTH, initial_indent=indent, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
-    )

@@ -21,7 +21,7 @@ from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
 MARK = "BIREME_TRIAL"
-"""The environment variable by which `bireme.report` knows that it is called in a trial; its value is the trial's name."""
+"""The environment variable by which `bireme.report` knows that it is in a trial; its value is the trial's name."""
 
 _EVERY = 0.25
 """Seconds between two looks at the figures of a running trial."""
@@ -53,7 +53,13 @@ class ProgramTrials:
         launch: what all trials have in common.
         files: the study's folder.
         options: how trials are run.
+        results: of earlier trials, by name.
+        trials: the earlier trials, by name.
         clock: seconds of a monotonic clock.
+
+    Attributes:
+        results: of all trials that have ended, by name, in the order of their ends.
+        trials: all trials that have been started, by name.
     """
 
     def __init__(
@@ -64,8 +70,11 @@ class ProgramTrials:
         launch: Launch,
         files: ProgramFiles,
         options: TrialOptions,
+        results: Mapping[str, TrialResult],
+        trials: Mapping[str, Trial],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.results, self.trials = dict(results), dict(trials)
         self.study, self.measure = study, measure
         self._courier, self._launch, self._files, self._options = courier, launch, files, options
         self._clock, self._begin = clock, clock() - options.elapsed
@@ -74,6 +83,11 @@ class ProgramTrials:
         self._read: dict[str, Readings] = {}
         self._held: list[Trial] = []  # the slots of their block are not known or not free yet
         self._places: dict[str, SlotReservation] = {}  # of blocks
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that the study has taken, earlier runs of it included."""
+        return self._clock() - self._begin
 
     @property
     def over(self) -> str:
@@ -85,13 +99,18 @@ class ProgramTrials:
         trial = self._next()
         if trial is None:
             return None
-        self._pending[trial.name] = trial
+        self._pending[trial.name] = self.trials[trial.name] = trial
         return Task(
             key=trial.name,
             shape=self._options.shape,
-            seconds=self.study.predicted(trial.point),
+            seconds=self._predicted(),
             pinned=self._places.get(trial.block) if trial.block else None,
         )
+
+    def _predicted(self) -> float | None:
+        """The predicted duration of a trial: the mean of those that worked."""
+        worked = [result.seconds for result in self.results.values() if result.cause == "ok"]
+        return sum(worked) / len(worked) if worked else None
 
     def _next(self) -> Trial | None:
         for trial in self._held:
@@ -179,13 +198,15 @@ class ProgramTrials:
             BadInputError: the first trial shows that the study is described wrongly, so that no trial could count.
         """
         trial, readings = self._pending[name], self._read.pop(name)
-        if result.cause == "no metric" and not self.study.measured:
+        measured = any(each.cause == "ok" for each in self.results.values())
+        if result.cause == "no metric" and not measured:
             raise BadInputError(result.reason, hint=f"the output of the trial is in {self._files.trial(name)}")
         del self._pending[name]
+        self.results[name] = result
         self.study.tell(name, measurement_of(result))
         return {
             **recorded(trial),
-            "elapsed": round(self._clock() - self._begin, 3),
+            "elapsed": round(self.elapsed, 3),
             "series": readings.shown,
             "warm_up": dict(readings.warm_up),
             "parts": readings.parts,

@@ -1,0 +1,86 @@
+"""What the tuner's experiments have in common, from the parsed command line: the options of their runs."""
+
+from __future__ import annotations
+
+from bireme.options.table import OPTIONS, select
+from bireme.tune.launching import Launch, ResourcePool
+from bireme.tune.slots import FreeSlots, Shape
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from typing import Any
+
+    from bireme.cli.parser import Parsed
+    from bireme.job import JobSpec
+    from bireme.options.option import Option
+
+_WHERE = ("include", "exclude", "num_nodes", "num_gpus")
+_OURS = tuple(option.dest for option in (*select("tune")["tuning any program"], *select("tune")["tuning"]))
+NOT_SHARED = tuple(option.dest for option in OPTIONS if not option.shared)
+"""Options of the command line that are not passed to experiments unchanged."""
+
+
+def launch_of(parsed: Parsed, spec: JobSpec, pool: ResourcePool) -> Launch:
+    """What all experiments have in common, for a job that is tuned on the slots of a pool."""
+    addr = ("--master_addr", spec.master_addr) if spec.master_addr else ()
+    return Launch(
+        pool=pool,
+        words=(*words_of(parsed, without=NOT_SHARED), *addr),
+        script=spec.program.target,
+        port=spec.master_port,
+        grace=spec.grace,
+        heartbeat=spec.heartbeat,
+        log_dir=spec.log_dir,
+        rank_log_dir=spec.rank_log_dir,
+    )
+
+
+def real_words(parsed: Parsed, pool: ResourcePool, shape: Shape) -> tuple[str, ...]:
+    """Options of the real job. It gets as many ranks as each experiment had: the batch sizes depend on them."""
+    shared = words_of(parsed, without=(*_WHERE, *_OURS))
+    if shape.size == sum(map(len, pool.slots.values())) and not pool.numbered:
+        return (*shared, *words_of(parsed, only=("include", "exclude")))
+    room = FreeSlots(pool.slots).find(shape)
+    if room is None:  # too large for the pool: the scheduler reports that
+        return shared
+    filtered = parsed.options["include"] or parsed.options["exclude"]
+    first = list(pool.slots)[: shape.nodes]
+    if filtered or [host for host, _ in room.places] != first:  # the first nodes are too small
+        return (*shared, "--include", room.include())
+    nodes = () if len(pool.slots) == 1 else ("--num_nodes", str(shape.nodes))
+    return (*shared, *nodes, "--num_gpus", str(shape.slots))
+
+
+def with_accelerator(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with the accelerator that ``--num_gpus cpu`` implies: experiments are not given ``--num_gpus``."""
+    return {**options, "accelerator": "cpu"} if options["num_gpus"] == "cpu" else options
+
+
+def words_of(parsed: Parsed, *, without: Collection[str] = (), only: Collection[str] | None = None) -> tuple[str, ...]:
+    """Turn parsed options back into words of a command line, leaving out default values.
+
+    Args:
+        parsed: the command line.
+        without: keys of options to leave out.
+        only: keys of the options to use; ``None``: all.
+    """
+    words: list[str] = []
+    for option in (option for group in select("run").values() for option in group):
+        if option.dest in parsed.options and option.dest not in without and (only is None or option.dest in only):
+            words += _words(option, parsed.options[option.dest])
+    return tuple(words)
+
+
+def _words(option: Option, value: object) -> list[str]:
+    name = f"--{option.dest}"
+    if option.kind == "flag":
+        return [name] if value else []
+    if option.kind == "list":
+        assert isinstance(value, tuple)
+        return [f"{name}={each}" for each in value]
+    if value == option.default:
+        return []
+    if isinstance(value, tuple):
+        value = ":".join(map(str, value))
+    return [f"{name}={value}"]
