@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
-from tests.simulation import elastic, run
+from tests.simulation import elastic, observed, run
 from tests.simulation.mutations import MUTATIONS, by_name
 from tests.simulation.nodes import quiet_output
 
@@ -22,7 +23,7 @@ _HANGS = 120.0
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--elastic", action="store_true", help="simulate elastic jobs")
-    parser.add_argument("--seed", type=int, default=None, help="the first seed (default: drawn)")
+    parser.add_argument("--seed", type=int, nargs="+", default=[], help="the first seed (default: drawn), or several")
     parser.add_argument("--runs", type=int, default=0, help="how many runs (default: one with --seed, else 1000)")
     parser.add_argument("--steps", type=int, default=0, help="stop after so many steps")
     parser.add_argument("--seconds", type=float, default=0.0, help="stop after so many seconds")
@@ -36,19 +37,21 @@ def main() -> int:
         mutation = by_name(asked.mutation)
         mutation.put_in()
         asked.elastic = asked.elastic or mutation.elastic
-        asked.seed = mutation.seed if asked.seed is None else asked.seed
+        asked.seed = asked.seed or [mutation.seed]
         asked.runs, asked.most = asked.runs or MOST_RUNS, 1
-    seed = asked.seed if asked.seed is not None else int.from_bytes(os.urandom(4), "big")
-    limited = asked.steps or asked.seconds
-    runs = asked.runs or (1 if asked.seed is not None and not limited else 10**9 if limited else 1000)
+    seeds: Sequence[int] = asked.seed or [int.from_bytes(os.urandom(4), "big")]
+    if len(seeds) == 1:
+        limited = asked.steps or asked.seconds
+        runs = asked.runs or (1 if asked.seed and not limited else 10**9 if limited else 1000)
+        seeds = range(seeds[0], seeds[0] + runs)
     out = os.fdopen(quiet_output(), "w", buffering=1)
-    run.observe()
+    observed.observe()
     elastic.observe()
     kind = elastic.ElasticRun if asked.elastic else run.Run
     begin = time.monotonic()
     steps = done = bad = 0
     outcomes: dict[str, int] = {}
-    for number in range(seed, seed + runs):
+    for number in seeds:
         faulthandler.dump_traceback_later(_HANGS, exit=True, file=out)
         result = kind(number, keep_log=asked.log).go()
         faulthandler.cancel_dump_traceback_later()

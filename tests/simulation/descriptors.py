@@ -161,7 +161,8 @@ class SimulatedProcess:
     def _thawed(self) -> None:
         begin, end = self.host.frozen_times[-1]
         if self.busy_until > begin:  # what it was doing then is over only later
-            self.busy_until += end - begin
+            over, self.busy_until = self.busy_until, self.busy_until + end - begin
+            self.stops = [(start, self.busy_until if stop == over else stop) for start, stop in self.stops]
         self._go_on()
 
     def _go_on(self) -> None:
@@ -196,7 +197,13 @@ class SimulatedProcess:
         return left + max(0.0, end - reached)
 
     def halts(self, begin: float, end: float) -> int:
-        return sum(start < end and stop > begin for start, stop in (*self.stops, *self.host.frozen_times))
+        """How often it could not run in this time; halts that overlap are one."""
+        found, reached = 0, begin
+        for start, stop in sorted((*self.stops, *self.host.frozen_times)):
+            if start < end and stop > reached:
+                found += start > reached or found == 0
+                reached = stop
+        return found
 
     # -- descriptors ---------------------------------------------------------------------------------
 

@@ -15,7 +15,8 @@ from bireme.loop import Loop
 from bireme.result.outcome import Outcome
 from tests.simulation.descriptors import End, Pipe
 from tests.simulation.nodes import Node
-from tests.simulation.run import ENVIRON, Observed, Run
+from tests.simulation.observed import Observed
+from tests.simulation.run import ENVIRON, Run
 from tests.simulation.truth import Violation
 
 

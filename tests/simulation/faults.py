@@ -99,6 +99,10 @@ class Faults:
             self.world.note(f"{node.agent.name} is killed")
             self._lost(node, "channel")
             node.disturb(0.0, breaks=True)
+            guardian = node.agent.guardian
+            if guardian is not None and not (guardian.alive or guardian.watched):
+                for stray in guardian.strays:
+                    stray.deserted = True  # type: ignore[attr-defined]
             node.agent.die()
 
     def agent_stopped(self) -> None:
@@ -185,7 +189,7 @@ class Faults:
     def power_lost(self) -> None:
         node = self._node()
         if node.host.up:
-            self._lost(node, "silence")
+            self._lost(node, "power")
             node.disturb(LONG, breaks=True)
             node.host.lose_power()
             if self.random.random() < 0.5:

@@ -96,6 +96,12 @@ MUTATIONS = (
         seed=502786,
         elastic=True,
     ),
+    Mutation(
+        "unfit-not-asked",
+        _rewrite(f"{_HEARTBEAT}._beat", 'member.state in ("over", "failed")', 'member.state == "over"'),
+        seed=304038,
+        elastic=True,
+    ),
     # Silence.
     Mutation(
         "runner-waits-five-times",
@@ -107,6 +113,13 @@ MUTATIONS = (
     ),
     Mutation(
         "agent-waits-five-times", _rewrite(f"{_AGENT}._beat", ">= self._heartbeat", ">= 5 * self._heartbeat"), seed=29
+    ),
+    Mutation(
+        "agent-waits-less", _rewrite(f"{_AGENT}._beat", ">= self._heartbeat", ">= 0.8 * self._heartbeat"), seed=29
+    ),
+    Mutation("agent-waits-for-ever", _rewrite(f"{_AGENT}._beat", ">= self._heartbeat", ">= 1e9"), seed=29),
+    Mutation(
+        "unasked-agent-waits-less", _rewrite(f"{_AGENT}.__init__", "= patience", "= min(3.0, patience)"), seed=1046
     ),
     Mutation("halts-not-forgiven", _rewrite("bireme.control.silence:Silence.look", "self._away +=", "_ ="), seed=74),
     Mutation("no-pings", _rewrite(f"{_HEARTBEAT}._beat", "self._ask(member)", "pass"), seed=3),

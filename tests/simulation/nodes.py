@@ -156,6 +156,31 @@ class Stream:
             self.node.streams.remove(self)
 
 
+class Frames:
+    """The frames that bytes complete: a part of one is no sign of life.
+
+    Args:
+        before: how many bytes come before the first frame.
+    """
+
+    def __init__(self, before: int = 0) -> None:
+        self._before, self._buffer = before, bytearray()
+
+    def completes(self, data: bytes) -> bool:
+        """Whether these bytes complete a frame."""
+        skipped = min(self._before, len(data))
+        self._before -= skipped
+        self._buffer += data[skipped:]
+        complete = False
+        while len(self._buffer) >= HEAD.size:
+            end = HEAD.size + HEAD.unpack_from(self._buffer)[1]
+            if len(self._buffer) < end:
+                break
+            del self._buffer[:end]
+            complete = True
+        return complete
+
+
 class Ssh(Worker):
     """An ``ssh`` that starts an agent on its node, and carries the agent's stdin and stdout."""
 
@@ -167,6 +192,7 @@ class Ssh(Worker):
         self._to = self._from = None
         self._agent: AgentProcess | None = None
         self._agent_ends: list[End] = []
+        self._there, self._back = Frames(), Frames(len(greeting(python_tag())))
         self._boot = 0
         self._code: bytes | None = b""
         """The agent's code, as far as it has arrived; ``None``: it is complete."""
@@ -205,8 +231,8 @@ class Ssh(Worker):
     def _pump(self) -> None:
         if self.status is not None or self._to is None:
             return
-        for data, last in self._pieces(self._stdin.take()):
-            self._send(lambda data=data, last=last: self._to_agent(lambda: self._tell(data, last)))  # type: ignore[misc]
+        for data in self._pieces(self._stdin.take()):
+            self._send(lambda data=data: self._to_agent(lambda: self._tell(data)))  # type: ignore[misc]
         if not self._stdin.writers:
             self._send(lambda: self._to_agent(self._end_of_input))
 
@@ -215,16 +241,16 @@ class Ssh(Worker):
             self._agent.die()
         self._agent_ends[0].close()
 
-    def _pieces(self, data: bytes) -> list[tuple[bytes, bool]]:
-        """The packets in which these bytes travel, and whether they complete a message."""
+    def _pieces(self, data: bytes) -> list[bytes]:
+        """The packets in which these bytes travel."""
         if len(data) < 2 or self.world.random.random() > 0.05:
-            return [(data, True)] if data else []
+            return [data] if data else []
         place = self.world.random.randrange(1, len(data))
-        return [(data[:place], False), (data[place:], True)]
+        return [data[:place], data[place:]]
 
-    def _tell(self, data: bytes, last: bool) -> None:
+    def _tell(self, data: bytes) -> None:
         assert self._agent is not None
-        if last:
+        if self._there.completes(data):
             self._agent.before_news(self._agent)
             self._agent.told = max(self._agent.told, self.world.now)
         if self._code is not None:
@@ -266,15 +292,15 @@ class Ssh(Worker):
     def _pump_back(self) -> None:
         assert self._from is not None
         pipe = self._agent_ends[1].pipe
-        for data, last in self._pieces(pipe.take()):
-            self._from.send(lambda data=data, last=last: self._to_runner(data, last))  # type: ignore[misc]
+        for data in self._pieces(pipe.take()):
+            self._from.send(lambda data=data: self._to_runner(data))  # type: ignore[misc]
         if not pipe.writers:
             code = self._agent.exit_code if self._agent is not None else 255
             self._from.send(lambda: self.end(code << 8))
 
-    def _to_runner(self, data: bytes, last: bool) -> None:
+    def _to_runner(self, data: bytes) -> None:
         if self.status is None:
-            if last:
+            if self._back.completes(data):
                 self.node.heard = self.world.now
             self._stdout.put(data)
 
@@ -373,6 +399,8 @@ class Stray(Worker):
         self.manner = self.world.random.choice(("obeys", "ignores"))
         self.marked = self.world.random.random() < 0.5
         """Whether it has kept the environment of its rank."""
+        self.deserted = False
+        """Whether all three that would end it were killed in the same instant."""
 
     def signal(self, signum: int) -> None:
         if signum == signal.SIGKILL or (signum == signal.SIGTERM and self.manner == "obeys"):
@@ -398,12 +426,6 @@ class AgentProcess(SimulatedProcess):
         self.guardian: SimulatedGuardian | None = None
         self.told = self.world.now
         node.agents.append(self)
-
-    def _thawed(self) -> None:
-        super()._thawed()
-        begin, end = self.host.frozen_times[-1]
-        if self.told > begin:  # it was still busy with the preflight
-            self.told += end - begin
 
     def start(self, read_fd: int, write_fd: int) -> None:
         self.world.note(f"{self.name} starts")

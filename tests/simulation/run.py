@@ -5,16 +5,11 @@ from __future__ import annotations
 import os
 import traceback
 from collections import Counter
-from typing import Any
 
-from bireme.agent import remote
-from bireme.cluster import many_nodes, preflight
-from bireme.cluster.agent_crew import AgentCrew
+from bireme.cluster import many_nodes
 from bireme.cluster.agent_handle import AgentHandle
-from bireme.cluster.bootstrap import Bootstrap
 from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.cluster.node_selection import DeclaredPool, select
-from bireme.control.messages import Resume, Suspend
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, Program
 from bireme.resources.hostfile import HostEntry
@@ -22,15 +17,17 @@ from bireme.result.outcome import Outcome, RankEnd
 from bireme.value import Value
 from tests.simulation.descriptors import Killed, RunnerProcess
 from tests.simulation.faults import Faults
-from tests.simulation.nodes import AgentProcess, Node, RunnerMachine
+from tests.simulation.nodes import AgentProcess, Node, RunnerMachine, Stray
 from tests.simulation.training import Training
-from tests.simulation.truth import Truth, Violation
+from tests.simulation.truth import NEWS, Truth, Violation
 from tests.simulation.world import DeadlockError, Host, World
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
-_SLACK = 0.2
 _QUIET_END = 1.0
 """Seconds that the end of a job takes in which nothing was disturbed."""
+_PATIENCE = 60.0
+"""Seconds of silence that an agent forgives before it was told what the runner regards as silence."""
+_SLACK = 0.2
 """Seconds, beyond the bound, from a silence to its detection: a machine that has to do everything else first."""
 
 
@@ -74,7 +71,7 @@ class Run:
         self.work = random.choice((0.5, 4.0, 15.0)) * random.uniform(0.8, 1.2)
         self.truth = Truth(world, self.heartbeat)
         self.training = Training(world, self.truth, self.work)
-        self.host = Host(world, "runner")
+        self.host = self.truth.runner = Host(world, "runner")
         self.process = RunnerProcess(self.host, "runner")
         names = [f"203.0.113.{number + 1}" for number in range(random.choice((1, 2, 2, 3, 4)))]
         self.nodes = {name: Node(world, name, random.choice((1, 1, 2)), self.training) for name in names}
@@ -176,6 +173,8 @@ class Run:
             self.world.step()
         for node in self.nodes.values():
             for rank in node.live_ranks():
+                if isinstance(rank, Stray) and rank.deserted:
+                    continue  # what a rank had started may live on when all three are killed in the same instant
                 raise Violation(f"process {rank.pid} on {node.name} is left (now {self.world.now:.1f} s)")
             for agent in node.agents:
                 if agent.alive:
@@ -272,6 +271,14 @@ class Run:
 
         self.world.after(1.1, look)
 
+    def reset(self, member: AgentHandle) -> None:
+        """A channel has ended. If its node was off, and the runner has missed no answer since, it cannot know when."""
+        node = self.nodes[member.name]
+        for cause in self.truth.causes:
+            awake = self.process.awake(cause.when, self.world.now)
+            if cause.how == "power" and cause.node == node.name and awake <= self.heartbeat / 4 + NEWS + node.trip:
+                cause.certain = False
+
     def overdue(self) -> None:
         """Every agent has noticed by now that it has not heard the runner for long."""
         for node in self.nodes.values():
@@ -279,11 +286,18 @@ class Run:
             if agent is None or not agent.runs:
                 continue
             remote = agent.remote
-            if remote is None or remote._cut or remote._state == "new" or remote.suspended:  # type: ignore[attr-defined]
+            if remote is None or remote._cut or remote.suspended:  # type: ignore[attr-defined]
                 continue
-            awake, halts = agent.awake(agent.told, self.world.now), agent.halts(agent.told, self.world.now)
-            if awake > self.heartbeat * (1 + (1 + halts) / 16) + _SLACK:
+            awake, _, longest = self._silence(agent)
+            if awake > longest:
                 raise Violation(f"{agent.name} has not heard the runner for {awake:.3f} s, and waits")
+
+    def _silence(self, agent: AgentProcess) -> tuple[float, float, float]:
+        """How long an agent has not heard its runner; how long it waits, at least and at most."""
+        now, remote = self.world.now, agent.remote
+        awake, halts = agent.awake(agent.told, now), agent.halts(agent.told, now)
+        patience = _PATIENCE if remote is None or remote._state == "new" else self.heartbeat
+        return awake, patience * (1 - halts / 16) - 1e-3, patience * (1 + (1 + halts) / 16) + _SLACK
 
     def no_answer(self, member: AgentHandle) -> None:
         """The runner no longer waits for a node to answer."""
@@ -294,109 +308,21 @@ class Run:
 
     def hears(self, agent: AgentProcess) -> None:
         """An agent that watches its runner hears of it again."""
-        now = self.world.now
-        awake, halts = agent.awake(agent.told, now), agent.halts(agent.told, now)
-        if awake > self.heartbeat * (1 + (1 + halts) / 16) + _SLACK and not self.truth.vague:
+        awake, _, longest = self._silence(agent)
+        if awake > longest and not self.truth.vague:
             raise Violation(f"{agent.name} noticed the silence of the runner only after {awake:.3f} s")
 
     def silent_runner(self, agent: AgentProcess) -> None:
         """An agent has given up its runner as silent."""
         now = self.world.now
-        awake, halts = agent.awake(agent.told, now), agent.halts(agent.told, now)
-        if awake < self.heartbeat * (1 - halts / 16) - 1e-3:
+        awake, least, _ = self._silence(agent)
+        if awake < least:
             raise Violation(f"{agent.name} gave up the runner, but had heard it {awake:.3f} s before")
         well = all(end < agent.told or begin > now for begin, end in agent.node.disturbed)
-        if well and not halts and self.process.alive and not self.process.halts(agent.told - self.heartbeat, now):
+        if (
+            well
+            and not agent.halts(agent.told, now)
+            and self.process.alive
+            and not self.process.halts(agent.told - self.heartbeat, now)
+        ):
             raise Violation(f"{agent.name} gave up the runner, which did not ask it, although it could")
-
-
-class Observed(AgentCrew):
-    """What a crew tells the run of its decisions."""
-
-    def start(self) -> None:
-        run = Run.current
-        if run is not None:
-            run.begins(self)
-        super().start()
-
-    def _lose(self, member: AgentHandle, reason: str, when: float) -> None:
-        run = Run.current
-        if run is not None:
-            run.world.note(f"the runner loses {member.name}: {reason}, {when - run.host.offset:.4f}")
-            if reason.startswith("no sign of life"):
-                run.silent(member)
-            if reason.startswith("it was stopped") and run.started_at is not None:
-                raise Violation(f"{member.name} is given up, although it reports how its ranks end")
-            run.nodes[member.name].given_up = True
-            run.is_lost(member)
-        super()._lose(member, reason, when)
-
-    def _start_ranks(self, *arguments: Any) -> None:
-        run = Run.current
-        if run is not None:
-            run.starts(self)
-        super()._start_ranks(*arguments)  # type: ignore[misc]
-
-
-class ObservedCrew(Observed, ClusterCrew):
-    """The real crew, observed."""
-
-
-class ObservedBootstrap(Bootstrap):
-    """The real bootstrap; tells the run when it gives up a node that does not answer."""
-
-    def begin(self, member: AgentHandle) -> None:
-        run = Run.current
-        if run is not None:
-            run.asked[member.name] = run.world.now
-        super().begin(member)
-
-    def fail(self, member: AgentHandle, problems: list[str]) -> None:
-        run = Run.current
-        if run is not None and problems and problems[0].startswith("no answer within"):
-            run.no_answer(member)
-        super().fail(member, problems)
-
-
-class ObservedAgent(remote.RemoteAgent):
-    """The real agent; tells the run when it gives up its runner."""
-
-    suspended = False
-
-    def _on_suspend(self, message: Suspend) -> None:
-        self.suspended = True
-        super()._on_suspend(message)
-
-    def _on_resume(self, message: Resume) -> None:
-        self.suspended = False
-        super()._on_resume(message)
-
-    def _cut_off(self) -> None:
-        run, process = Run.current, self._machine.process  # type: ignore[attr-defined]
-        if run is not None:
-            run.world.note(f"{process.name} gives up the runner")
-        super()._cut_off()
-
-    def _beat(self) -> None:
-        cut = self._cut
-        super()._beat()
-        if self._cut and not cut and self._silence.lasted(self._loop.now()) >= self._heartbeat and Run.current:
-            Run.current.silent_runner(self._machine.process)  # type: ignore[attr-defined]
-
-
-def _hears(process: AgentProcess) -> None:
-    agent = process.remote
-    if Run.current is None or agent is None or not process.alive or agent._watchdog is None:
-        return
-    if not (agent._cut or agent._over):
-        Run.current.hears(process)
-
-
-def observe() -> None:
-    """Have the real code run with what observes it."""
-    from tests.simulation import nodes
-
-    many_nodes.ClusterCrew = ObservedCrew  # type: ignore[misc]
-    preflight.Bootstrap = ObservedBootstrap  # type: ignore[misc]
-    nodes.RemoteAgent = ObservedAgent  # type: ignore[misc]
-    nodes.AgentProcess.before_news = staticmethod(_hears)

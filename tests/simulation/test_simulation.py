@@ -34,6 +34,17 @@ def test_the_invariants_hold(kind: tuple[str, ...], runs: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize(
+    ("kind", "seeds"),
+    [((), (1046, 1084, 201624, 203638, 204155, 406130)), (("--elastic",), (302255, 302258, 304038, 304132, 304323))],
+    ids=["cluster", "elastic"],
+)
+def test_runs_that_broke_an_invariant(kind: tuple[str, ...], seeds: tuple[int, ...]) -> None:
+    """A fault of the program, or of the simulation itself, was found with these seeds."""
+    done = simulate(*kind, "--seed", *map(str, seeds))
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize("kind", [(), ("--elastic",)], ids=["cluster", "elastic"])
 def test_a_seed_gives_the_same_run_again(kind: tuple[str, ...]) -> None:
     one, two = (simulate(*kind, "--seed", "5", "--log", hash_seed=seed).stdout for seed in ("1", "2"))

@@ -8,7 +8,7 @@ from bireme.result.outcome import Outcome
 
 if TYPE_CHECKING:
     from tests.simulation.nodes import Node
-    from tests.simulation.world import World
+    from tests.simulation.world import Host, World
 
 SEEN = 0.03
 """Seconds that a process may take, in a run, to see what the kernel tells it."""
@@ -29,17 +29,18 @@ class Cause:
         earliest, latest: the times between which the protocol may date it.
         node: on which it happened; "": on none.
         rank, code: of a rank that failed.
+        how: the runner learns that a node is lost (see `Truth.node_lost`); "": it is not.
         certain: whether the runner must learn of it.
-        by_guardian: whether it is the end of a guardian or watcher.
-        by_shutdown: whether it is a signal to all processes of a node.
         orphan: whether the runner had given up the node before.
+        apart: seconds between the clocks of the node and of the runner then; ``None``: that no longer matters.
     """
 
     def __init__(self, kind: str, when: float, earliest: float, latest: float) -> None:
         self.kind, self.when, self.earliest, self.latest = kind, when, earliest, latest
-        self.node = ""
+        self.node = self.how = ""
         self.rank = self.code = -1
-        self.certain = self.by_guardian = self.by_shutdown = self.orphan = False
+        self.certain = self.orphan = False
+        self.apart: float | None = None
 
     def __repr__(self) -> str:
         what = f"rank {self.rank} with {self.code}" if self.rank >= 0 else self.node
@@ -52,6 +53,7 @@ class Truth:
 
     def __init__(self, world: World, heartbeat: float) -> None:
         self.world, self.heartbeat = world, heartbeat
+        self.runner: Host | None = None
         self.causes: list[Cause] = []
         self.runner_halts: list[tuple[float, float]] = []
         self.elastic = self.vague = False
@@ -72,6 +74,7 @@ class Truth:
                 doubt += end - begin
         cause = Cause("rank failed", now, now - doubt, now + doubt)
         cause.node, cause.rank, cause.code, cause.orphan = node.name, rank, code, node.given_up
+        cause.apart = self._apart(node)
         self.causes.append(cause)
         self.world.note(f"{cause}")
 
@@ -81,7 +84,7 @@ class Truth:
         trip = node.trip + SEEN
         if how == "channel":
             begin, end = now - NEWS, self._read(now + trip) - NEWS
-        elif how == "silence":
+        elif how in ("silence", "power"):
             begin, end = now - self.heartbeat / 4 - 2 * trip, now + trip
         elif how == "late silence":  # the way to the node is cut: it still sends what it has to say
             begin, end = now - self.heartbeat / 4 - 2 * trip, now + 1.5 * self.heartbeat
@@ -92,10 +95,26 @@ class Truth:
         else:  # its guardian or watcher
             begin, end = now - trip / 2, now + trip / 2 + 2 * SEEN
         cause = Cause("agent lost", now, begin, end)
-        cause.node, cause.certain, cause.by_guardian = node.name, certain, how == "guardian"
-        cause.by_shutdown = how == "shutdown"
+        cause.node, cause.how, cause.certain = node.name, how, certain
+        if how in ("guardian", "signal", "shutdown"):
+            cause.apart = self._apart(node)
         self.causes.append(cause)
         self.world.note(f"{cause} by {how}")
+
+    def _apart(self, node: Node) -> float:
+        assert self.runner is not None
+        return node.host.offset - self.runner.offset
+
+    def learned(self, node: Node, rank: int, *how: str) -> None:
+        """The runner learns what happened by the node's clock: if one of the clocks has stepped since, it errs."""
+        for cause in self.causes:
+            if cause.node != node.name or cause.rank != rank or cause.how not in how or cause.apart is None:
+                continue
+            step, cause.apart = self._apart(node) - cause.apart, None
+            if step:
+                doubt = node.measured / 2
+                cause.earliest -= max(0.0, step) + doubt
+                cause.latest += max(0.0, -step) + doubt
 
     def signal(self, signum: int) -> None:
         now = self.world.now
@@ -112,13 +131,13 @@ class Truth:
             said: (rank, time of its end) of what guardians have reported.
         """
         for cause in self.causes:
-            if cause.by_shutdown:
+            if cause.how == "shutdown":
                 cause.certain = cause.certain and not _during(cause.when, nodes[cause.node].disturbed)
-            elif cause.kind == "rank failed" or cause.by_guardian:
+            elif cause.kind == "rank failed" or cause.how == "guardian":
                 node = nodes[cause.node]
                 well = not cause.orphan and not any(0.0 <= when - cause.when <= 2.0 for when in node.broken)
                 well = well and not node.given_up
-                if cause.by_guardian:  # nobody can see it while the machine or the agent stands still
+                if cause.how == "guardian":  # nobody can see it while the machine or the agent stands still
                     still = [*node.host.frozen_times, *(time for agent in node.agents for time in agent.stops)]
                     cause.certain = cause.certain and well and not _during(cause.when, still)
                 else:

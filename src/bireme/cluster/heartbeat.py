@@ -58,7 +58,7 @@ class Heartbeat:
         now, due = self._loop.now(), self._timer.due
         self._plan_beat()  # first: a lost agent may stop the heartbeat
         for member in tuple(self._members):
-            if member.state == "over":
+            if member.state in ("over", "failed"):
                 self._ask(member)  # it waits for its release, and would give us up
             elif not member.alive or member.state == "connecting":
                 continue
