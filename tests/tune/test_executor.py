@@ -259,3 +259,16 @@ def test_a_tuner_that_dies_takes_its_experiments_with_it(tmp_path, stage, signum
     tuner.send_signal(signum)
     tuner.wait()
     assert stage.left(within=30) == {}
+
+
+def test_what_cannot_win_any_more_is_ended_while_it_runs(bench, tmp_path):
+    """It is asked again and again, with its seconds; the others are not ended."""
+    sleeps = "import time; open('slow.began', 'w').close(); time.sleep(600)"
+    made = bench({"slow": sleeps, "fine": "import time; time.sleep(0.3)"})
+    made.client.hopeless = {
+        "slow": lambda seconds: f"slow after {seconds:.1f} s" if (tmp_path / "slow.began").exists() else "",
+        "fine": lambda _: "",
+    }
+    client = made.run(Task("slow", ONE), Task("fine", ONE))
+    assert client.ends["slow"].hopeless.startswith("slow after ") and client.ends["slow"].exit_code == 143
+    assert client.ends["fine"].hopeless == "" and client.ends["fine"].exit_code == 0

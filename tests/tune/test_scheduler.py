@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bireme.tune.scheduler import Scheduler, Task
-from bireme.tune.slots import Shape
+from bireme.tune.slots import Shape, SlotReservation
 
 TWO = {"a": ("0", "1"), "b": ("0", "1")}
 
@@ -159,3 +159,29 @@ def test_keys_are_names():
             wrong()
     with pytest.raises(ValueError, match="unknown order: 'shortest'"):
         Scheduler(TWO, order="shortest")
+
+
+def test_a_pinned_task_gets_its_slots_or_waits_for_them():
+    """What is compared in pairs runs on the same slots."""
+    second = SlotReservation((("b", ("1",)),))
+    scheduler, starts = scheduled(TWO, Task("pinned", Shape(1, 1), pinned=second), Task("other", Shape(1, 1)))
+    assert starts == ["pinned b:1", "other a:0"]
+    scheduler.submit(Task("again", Shape(1, 1), pinned=second))
+    assert started(scheduler, 1.0) == []  # other slots are free
+    scheduler.lost("b")
+    scheduler.ended("pinned")
+    assert started(scheduler, 2.0) == [] and scheduler.stuck == ("again",)
+    scheduler.back("b")
+    assert started(scheduler, 3.0) == ["again b:1"]
+
+
+def test_behind_a_pinned_head_the_others_keep_off_its_slots():
+    pinned = SlotReservation((("a", ("0", "1")),))
+    scheduler, starts = scheduled(TWO, Task("one", Shape(1, 1)), backfill=True)
+    assert starts == ["one a:0"]
+    scheduler.submit(Task("pinned", Shape(1, 2), pinned=pinned))
+    for number in range(3):
+        scheduler.submit(Task(f"small{number}", Shape(1, 1)))
+    assert started(scheduler, 1.0) == ["small0 b:0", "small1 b:1"]  # a:1 is kept
+    scheduler.ended("one")
+    assert started(scheduler, 2.0) == ["pinned a:0,1"]

@@ -38,14 +38,25 @@ class Client:
         self.told: list[tuple[str, str, str]] = []
         self.places: dict[str, list[int]] = {}
         self.settle = 0.0
+        self.hopeless: dict[str, Callable[[float], str]] = {}
+        self.ends: dict[str, End] = {}
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
         self.places.setdefault(name, []).append(place)
         source = self.programs[name].replace("{slots}", reservation.include())
         files = [str(self.folder / f"{name}.{suffix}") for suffix in ("out", "err", "report")]
-        return LaunchRequest((sys.executable, "-c", source), dict(os.environ), str(self.folder), *files, grace=1.0)
+        return LaunchRequest(
+            (sys.executable, "-c", source),
+            dict(os.environ),
+            str(self.folder),
+            *files,
+            grace=1.0,
+            hopeless=self.hopeless.get(name),
+            every=0.05,
+        )
 
     def judge(self, name: str, end: End) -> TrialResult:
+        self.ends[name] = end
         return result_of(end)
 
     def settling(self, reservation: SlotReservation, end: End) -> float:
