@@ -200,7 +200,7 @@ def recorded_trial(record: Mapping[str, Any]) -> RecordedTrial:
     """The completed trial of a record in the journal, which contains its result and what `Trials.tell` returned."""
     info = record.get("info")
     return RecordedTrial(
-        Trial(record["end"], record["point"], record["kind"]),
+        Trial(name=record["end"], point=record["point"], kind=record["kind"]),
         TrialResult.from_record(record["ending"]),
         None if info is None else ModelInfo(**info),
     )

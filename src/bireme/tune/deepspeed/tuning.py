@@ -73,7 +73,7 @@ class Tuning:
 
     def _candidate(self) -> Trial | None:
         if self._profile:
-            return None if PROFILE in self._pending else Trial(PROFILE, {}, "profile")
+            return None if PROFILE in self._pending else Trial(name=PROFILE, point={}, kind="profile")
         if self.space.micro is None and self._round is None:
             point = self._memory_limits.propose()
             if point is not None:
@@ -99,7 +99,7 @@ class Tuning:
             self._round = following
 
     def _trial(self, point: Point, kind: Kind) -> Trial:
-        return Trial(self.space.name(point), point, kind, self._predicted(point))
+        return Trial(name=self.space.name(point), point=point, kind=kind, seconds=self._predicted(point))
 
     def _predicted(self, point: Point) -> float | None:
         """The predicted duration: the mean of the trials of its stage that worked, or of all."""
