@@ -546,7 +546,7 @@ class SimulatedTree:
             return Rank(host, start, ends, node)
 
         guardian = SimulatedGuardian(self._process, make, workers, None, 0.0)
-        guardian.on_said = lambda rank: node.training.said.add((rank.rank, rank.ended_at))  # type: ignore[attr-defined]
+        guardian.on_said = lambda rank: node.training.seen(rank)  # type: ignore[arg-type]
         self._process.guardian = guardian
         return SimulatedHandle(guardian)
 

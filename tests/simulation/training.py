@@ -121,6 +121,11 @@ class Training:
                     seconds = self.world.random.choice((0.05, 0.5, 3.0)) * self.world.random.uniform(1.0, 2.0)
                     other.after(seconds, lambda other=other, code=code: self.fail(other, code))  # type: ignore[misc]
 
+    def seen(self, rank: Rank) -> None:
+        """The guardian of a rank has seen its end."""
+        self.said.add((rank.rank, rank.ended_at))
+        self.truth.seen(rank.node, rank.rank, rank.ended_at)
+
     def reaches(self, node: Node, address: str) -> bool:
         first = self.nodes[address]
         return first is node or (first.host.up and not any(node.cut) and not any(first.cut))

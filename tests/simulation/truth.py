@@ -32,6 +32,7 @@ class Cause:
         how: the runner learns that a node is lost (see `Truth.node_lost`); "": it is not.
         certain: whether the runner must learn of it.
         orphan: whether the runner had given up the node before.
+        clock: what the node's clock showed then.
         apart: seconds between the clocks of the node and of the runner then; ``None``: that no longer matters.
     """
 
@@ -40,6 +41,7 @@ class Cause:
         self.node = self.how = ""
         self.rank = self.code = -1
         self.certain = self.orphan = False
+        self.clock = 0.0
         self.apart: float | None = None
 
     def __repr__(self) -> str:
@@ -74,9 +76,15 @@ class Truth:
                 doubt += end - begin
         cause = Cause("rank failed", now, now - doubt, now + doubt)
         cause.node, cause.rank, cause.code, cause.orphan = node.name, rank, code, node.given_up
-        cause.apart = self._apart(node)
+        cause.clock, cause.apart = node.host.clock(), self._apart(node)
         self.causes.append(cause)
         self.world.note(f"{cause}")
+
+    def seen(self, node: Node, rank: int, when: float) -> None:
+        """The guardian sees that a rank has ended, and takes the time: later if its machine stood still."""
+        for cause in self.causes:
+            if (cause.node, cause.rank, cause.when) == (node.name, rank, when):
+                cause.latest += max(0.0, node.host.clock() - cause.clock - SEEN)
 
     def node_lost(self, node: Node, how: str, *, certain: bool) -> None:
         """The node's part of the job ends: by a channel that ends, by silence, by its guardian's end, by a signal."""
