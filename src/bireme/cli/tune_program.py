@@ -22,7 +22,6 @@ from bireme.tune.slots import Shape
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from bireme.cli.parser import Parsed
     from bireme.job import JobSpec
@@ -90,7 +89,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
         BadInputError: the study is described wrongly; nothing has been started.
     """
     from bireme.tune.declarations import declare
-    from bireme.tune.figures import read_measure
+    from bireme.tune.figures import parse as parse_measure
     from bireme.tune.program.tuning import Request
 
     options = with_accelerator(parsed.options)
@@ -107,7 +106,8 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
         defaults=options["default"],
         args=spec.program.args,
     )
-    measure = read_measure(maximize=options["maximize"], minimize=options["minimize"], limits=options["limit"])
+    goals = [(way, text) for way in ("maximize", "minimize") for text in options[way]]
+    measure = parse_measure(goals, options["limit"])
     program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
     pool = resource_pool(spec, environ, slots)
     shape = Shape(nodes or len(pool.slots), slots or min(map(len, pool.slots.values())))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bireme.tune.figures import Measure
+from bireme.tune.printed_numbers import scaled
 from bireme.tune.program.delivery import text_of
 from bireme.tune.space import Point
 from bireme.tune.study import Study, Trial
-from bireme.tune.tables import figure
 from bireme.tune.trial_result import TrialResult
 
 _WORDS = {"noise": "baseline", "confirm": "round"}
@@ -22,12 +22,19 @@ class ProgramBoard:
         measure: what is measured.
         results: of the trials that ended, by name; the caller adds to it.
         trials: the trials that have been started, by name; the caller adds to it.
+        units: the units of figures, by name; the caller adds to it.
     """
 
     def __init__(
-        self, study: Study, measure: Measure, results: Mapping[str, TrialResult], trials: Mapping[str, Trial]
+        self,
+        study: Study,
+        measure: Measure,
+        results: Mapping[str, TrialResult],
+        trials: Mapping[str, Trial],
+        units: Mapping[str, str],
     ) -> None:
         self._study, self._goal, self._results, self._trials = study, measure.goals[0], results, trials
+        self._units = units
 
     @property
     def left(self) -> int | None:
@@ -55,7 +62,7 @@ class ProgramBoard:
     def figure(self, name: str) -> str:
         """The figure of an ended trial with its unit; "" if it has none."""
         value = self._value(name)
-        return "" if value is None else f"{self._goal.name} {figure(value)}"
+        return "" if value is None else f"{self._goal.name} {scaled(value, self._units.get(self._goal.name, ''))}"
 
     def leads(self, name: str) -> bool:
         """Whether an ended trial is the best so far."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from bireme import jsontext
 from bireme.errors import BadInputError
-from bireme.tune import requirements
 from bireme.tune.declarations import Delivery, fill
 from bireme.tune.space import Point
 from bireme.value import Value
@@ -146,6 +145,13 @@ class _Document:
         raise BadInputError(f"there is no {step!r} of {key!r} (there: {known})", where=self._path)
 
 
+def _need(module: str, package: str, path: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise BadInputError(f"changing it needs {package}", hint=f"install it: pip install {package}", where=path)
+
+
 class _Json:
     """Reads and writes one format of files."""
 
@@ -186,7 +192,7 @@ class _Yaml(_Json):
     """YAML."""
 
     def __init__(self, path: str) -> None:
-        requirements.check("changing a YAML file", "yaml", where=path)
+        _need("yaml", "PyYAML", path)
         super().__init__(path)
 
     def _load(self, text: str) -> Any:
@@ -206,7 +212,7 @@ class _Toml(_Json):
     """TOML; comments stay."""
 
     def __init__(self, path: str) -> None:
-        requirements.check("changing a TOML file", "tomlkit", where=path)
+        _need("tomlkit", "tomlkit", path)
         super().__init__(path)
 
     def _load(self, text: str) -> Any:

@@ -32,12 +32,14 @@ class Resumed(Value):
     Attributes:
         trials: those that ended, in the order of their ends, each with what it measured.
         results: the same, by name, with all that is known of their ends.
+        units: the base units of figures, by name.
         elapsed: seconds that the study took.
         note: what the user is told; "" if the study begins.
     """
 
     trials: tuple[tuple[Trial, Measurement], ...] = ()
     results: Mapping[str, TrialResult] = {}
+    units: Mapping[str, str] = {}
     elapsed: float = 0.0
     note: str = ""
 
@@ -76,6 +78,7 @@ def resume(journal: Journal, identity: Mapping[str, Any], results_dir: str) -> R
     return Resumed(
         trials=trials,
         results=results,
+        units={name: unit for record in ends for name, unit in record.get("units", {}).items()},
         elapsed=float(ends[-1].get("elapsed", 0.0)) if ends else 0.0,
         note=f"resuming the study: {many} ended" if ends else "",
     )

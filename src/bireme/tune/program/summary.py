@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from bireme.result.report import duration
 from bireme.tune.figures import Measure
+from bireme.tune.printed_numbers import scaled
 from bireme.tune.program.board import described
 from bireme.tune.program.trials import ProgramTrials
 from bireme.tune.space import key_of
 from bireme.tune.study import Answer
-from bireme.tune.tables import few, figure, listed, table, wrapped
+from bireme.tune.tables import few, listed, table, wrapped
 
 _ROWS = 40
 """Lines of the table; the report has all trials."""
@@ -63,7 +64,10 @@ def _table(trials: ProgramTrials, measure: Measure) -> str:
 
     def rows() -> Iterator[tuple[str, ...]]:
         for names in ranked[:_ROWS]:
-            cells = (("" if (value := mean(names, what)) is None else figure(value)) for what in columns)
+            cells = (
+                ("" if (value := mean(names, what)) is None else scaled(value, trials.units.get(what, "")))
+                for what in columns
+            )
             causes = dict.fromkeys(trials.results[name].cause for name in names)
             yield described(trials.trials[names[0]].point), str(len(names)), *cells, ", ".join(causes)
 
@@ -71,7 +75,7 @@ def _table(trials: ProgramTrials, measure: Measure) -> str:
     return text if len(ranked) <= _ROWS else f"{text}\n(and {len(ranked) - _ROWS} more: bireme tune report)"
 
 
-def answer_lines(answer: Answer) -> str:
+def answer_lines(answer: Answer, confidence: float) -> str:
     """What the study found, with its confidence; ends with a newline."""
     lines = []
     if answer.noise is not None:
@@ -81,7 +85,8 @@ def answer_lines(answer: Answer) -> str:
     sure = ""
     if answer.confirmed and answer.high is not None:
         rounds = f"{answer.rounds} paired {'round' if answer.rounds == 1 else 'rounds'}"
-        sure = f"    {answer.ratio:.3g} x the default ({answer.level:.0%}: {answer.low:.3g} to {answer.high:.3g}, {rounds})"
+        interval = f"{100 * confidence:g} %: {answer.low:.3g} to {answer.high:.3g}"
+        sure = f"    {answer.ratio:.3g} x the default ({interval}, {rounds})"
     lines.append(f"best: {described(answer.best)}{sure}")
     if answer.text and not answer.confirmed:
         lines.append(answer.text)

@@ -10,7 +10,8 @@ from bireme import isolated
 from bireme.errors import BadInputError
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.experiment import End, LaunchRequest, tail
-from bireme.tune.figures import Measure, Reader, Readings
+from bireme.tune.figure_reader import Reader
+from bireme.tune.figures import Measure, Readings
 from bireme.tune.launching import Launch
 from bireme.tune.program.delivery import Courier
 from bireme.tune.program.files import ProgramFiles
@@ -55,11 +56,13 @@ class ProgramTrials:
         options: how trials are run.
         results: of earlier trials, by name.
         trials: the earlier trials, by name.
+        units: the base units of figures, by name, as far as they are known.
         clock: seconds of a monotonic clock.
 
     Attributes:
         results: of all trials that have ended, by name, in the order of their ends.
         trials: all trials that have been started, by name.
+        units: the base units of figures, by name.
     """
 
     def __init__(
@@ -72,15 +75,18 @@ class ProgramTrials:
         options: TrialOptions,
         results: Mapping[str, TrialResult],
         trials: Mapping[str, Trial],
+        units: Mapping[str, str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.results, self.trials = dict(results), dict(trials)
+        self.units: dict[str, str] = dict(units)
         self.study, self.measure = study, measure
         self._courier, self._launch, self._files, self._options = courier, launch, files, options
         self._clock, self._begin = clock, clock() - options.elapsed
         self._pending: dict[str, Trial] = {}
         self._readers: dict[str, Reader] = {}
         self._read: dict[str, Readings] = {}
+        self._ranks: dict[str, float | None] = {}
         self._held: list[Trial] = []  # the slots of their block are not known or not free yet
         self._places: dict[str, SlotReservation] = {}  # of blocks
 
@@ -158,7 +164,7 @@ class ProgramTrials:
         )
         self._files.write_start(name, ("bireme", "run", *words), delivered.files)
         self._readers[name] = Reader(
-            self.measure, stdout=self._files.trial(name, "stdout.log"), stderr=self._files.trial(name, "stderr.log")
+            self.measure, self._files.trial(name, "stdout.log"), self._files.trial(name, "stderr.log"), name=name
         )
         return LaunchRequest(
             argv=isolated.command("bireme", "run", *words),
@@ -175,15 +181,16 @@ class ProgramTrials:
     def _hopeless(self, name: str, seconds: float) -> str:
         reader = self._readers[name]
         reader.update()
-        return self.study.hopeless(name, seconds, reader.series)
+        return self.study.hopeless(name, seconds, reader.values(self.measure.goals[0].name))
 
     # -- after ---------------------------------------------------------------------------------------
 
     def judge(self, name: str, end: End) -> TrialResult:
         """Read the figures of a run that has ended, and decide its result."""
-        readings = self._read[name] = self._readers.pop(name).finish(end.report, end.seconds)
+        readings = self._read[name] = self._readers.pop(name).finish(end.report)
+        self._ranks[name] = _seconds_of_ranks(end)
         result = diagnose(end, readings.figures, readings.problem, tail(self._files.trial(name, "stderr.log")))
-        if result.cause == "ok" and (broken := self.measure.broken(readings.figures)):
+        if result.cause == "ok" and (broken := self.measure.over(readings.figures)):
             return result.replace(cause="over limit", reason=broken)
         return result
 
@@ -197,19 +204,21 @@ class ProgramTrials:
         Raises:
             BadInputError: the first trial shows that the study is described wrongly, so that no trial could count.
         """
-        trial, readings = self._pending[name], self._read.pop(name)
+        trial, readings, ranks = self._pending[name], self._read.pop(name), self._ranks.pop(name)
         measured = any(each.cause == "ok" for each in self.results.values())
         if result.cause == "no metric" and not measured:
             raise BadInputError(result.reason, hint=f"the output of the trial is in {self._files.trial(name)}")
         del self._pending[name]
         self.results[name] = result
+        self.units.update(readings.units)
         self.study.tell(name, measurement_of(result))
         return {
             **recorded(trial),
             "elapsed": round(self.elapsed, 3),
-            "series": readings.shown,
-            "warm_up": dict(readings.warm_up),
-            "parts": readings.parts,
+            "figures": dict(result.metrics),
+            "units": dict(readings.units),
+            **_in_short(readings),
+            "parts": _parts(readings, result.seconds, ranks),
         }
 
     def drop(self, name: str) -> None:
@@ -223,6 +232,13 @@ class ProgramTrials:
         self.study.give_up(name)
 
 
+def _seconds_of_ranks(end: End) -> float | None:
+    """How long the slowest rank took; None if the run left no report."""
+    ends = (end.report or {}).get("ends")
+    seconds = [each.get("seconds") for each in ends if isinstance(each, dict)] if isinstance(ends, list) else []
+    return max((float(value) for value in seconds if isinstance(value, (int, float))), default=None)
+
+
 def measurement_of(result: TrialResult) -> Measurement:
     """What a result tells the study."""
     return Measurement(cause=result.cause, figures=dict(result.metrics), seconds=result.seconds, reason=result.reason)
@@ -231,3 +247,31 @@ def measurement_of(result: TrialResult) -> Measurement:
 def recorded(trial: Trial) -> Mapping[str, object]:
     """A trial in the journal; `read_trial` reads it back."""
     return {"point": dict(trial.point), "phase": trial.phase, "round": trial.round, "block": trial.block}
+
+
+_SHOWN = 200
+"""Readings of a series that the journal keeps; of a longer one, evenly spaced."""
+
+
+def _in_short(readings: Readings) -> dict[str, object]:
+    """The series and their warm-up, for the journal."""
+    series, warm_up = {}, {}
+    for name, all_of in readings.series.items():
+        every = -(-len(all_of) // _SHOWN)
+        series[name] = [value for _, value in all_of[::every]]
+        warm_up[name] = readings.warm_up.get(name, 0) // every
+    return {"series": series, "warm_up": warm_up}
+
+
+def _parts(readings: Readings, seconds: float, ranks: float | None) -> dict[str, float]:
+    """What the time of a trial went into: launch, warm-up (of the first goal's series) and measuring."""
+    ranks = seconds if ranks is None else min(ranks, seconds)
+    warm = 0.0
+    for name, all_of in readings.series.items():
+        times = [when for when, _ in all_of if when is not None]
+        begin = readings.warm_up.get(name, 0)
+        if begin < len(times):
+            warm = min(max(0.0, times[begin] - (seconds - ranks)), ranks)
+        break
+    parts = {"launch": seconds - ranks, "warm_up": warm, "measuring": ranks - warm}
+    return {name: round(part, 3) for name, part in parts.items()}

@@ -115,8 +115,9 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> Result:
                 ),
                 resumed.results,
                 {trial.name: trial for trial, _ in resumed.trials},
+                resumed.units,
             )
-            watcher = show(ProgramBoard(study, request.measure, trials.results, trials.trials))
+            watcher = show(ProgramBoard(study, request.measure, trials.results, trials.trials, trials.units))
             for note in (journal.note, resumed.note):
                 watcher.note(note)
             if not lock.taken():
@@ -138,7 +139,7 @@ def _study(request: Request, resumed: Resumed) -> Study:
         confidence=request.confidence,
         effect=request.effect,
         trials=request.trials,
-        seconds=None if request.seconds is None else max(0.0, request.seconds - resumed.elapsed),
+        seconds=request.seconds,
         clock=time.monotonic,
         side_by_side=max(1, side_by_side // request.shape.nodes),
     )
@@ -153,7 +154,8 @@ def _identity(request: Request) -> Mapping[str, object]:
         "program": request.launch.script,
         "args": list(request.args),
         **request.declaration.as_record(),
-        **request.measure.as_record(),
+        "goals": [goal.as_dict() for goal in request.measure.goals],
+        "limits": [limit.text for limit in request.measure.limits],
         "shape": [request.shape.nodes, request.shape.slots],
         "search": request.search,
         "seed": request.seed,
@@ -174,7 +176,7 @@ def _conclude(
     """Write the summary and the command of the real job, whether the study is over or was interrupted."""
     answer = study.answer
     why = "it was interrupted" if conclusion.signum else conclusion.over or "some trials could not be run"
-    lines = answer_lines(answer)
+    lines = answer_lines(answer, request.confidence)
     text = summary(trials, request.measure, why)
     files.write_summary(f"{text}\n{lines}")
     best: tuple[str, ...] = ()
