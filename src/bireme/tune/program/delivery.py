@@ -196,13 +196,13 @@ class _Yaml(_Json):
         super().__init__(path)
 
     def _load(self, text: str) -> Any:
-        import yaml
+        import yaml  # type: ignore[import-untyped]
 
         return yaml.safe_load(text)
 
     def written(self, data: Any) -> str:
         """The data as text."""
-        import yaml
+        import yaml  # type: ignore[import-untyped]
 
         text: str = yaml.safe_dump(data, sort_keys=False)
         return text
