@@ -159,7 +159,7 @@ class ResourceManager:
             self.running_experiments[exp["exp_id"]] = (executor, exp, [], time.time())
         try:
             for exp in waiting:
-                executor.submit(Task(exp["name"], _shape(exp)))
+                executor.submit(Task(key=exp["name"], shape=_shape(exp)))
             executor.start_ready()
             while self.running_experiments and not (signals and executor.idle) and not executor.hopeless:
                 loop.run()
@@ -195,7 +195,8 @@ class ResourceManager:
         client.add(exp)
         pool = pool_of((each.node.host, each.slots) for each in reservations)
         executor = Executor(claim.loop, Scheduler(pool), client, keep=(claim.fileno(),))
-        executor.submit(Task(exp["name"], Shape(len(reservations), len(reservations[0].slots))))
+        shape = Shape(len(reservations), len(reservations[0].slots))
+        executor.submit(Task(key=exp["name"], shape=shape))
         self.running_experiments[exp["exp_id"]] = (executor, exp, reservations, time.time())
         _RUNNING[_folder(exp)] = self
         executor.start_ready()

@@ -20,7 +20,7 @@ from bireme.tune.journal import Journal
 from bireme.tune.tables import few
 from bireme.value import Value
 
-CONCLUSIVE = ("ok", "out of memory")
+CONCLUSIVE = ("ok", "out of memory", "over limit", "pruned")
 """Causes after which an experiment is never run again, whatever its circumstances."""
 
 _IDENTITY = {

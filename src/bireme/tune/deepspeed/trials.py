@@ -73,7 +73,11 @@ class Trials:
         if trial is None:
             return None
         self._pending[trial.name] = trial
-        return Task(trial.name, self._options.shape, trial.seconds)
+        return Task(key=trial.name, shape=self._options.shape, seconds=trial.seconds)
+
+    def starting(self, name: str) -> Mapping[str, object]:
+        """Nothing: the record of its end says what a trial was."""
+        return {}
 
     def starting(self, name: str) -> Mapping[str, object]:
         """Nothing: the record of its end says what a trial was."""
