@@ -70,12 +70,12 @@ def _show(result: Result) -> None:
     from bireme.planning.masking import masked_words
     from bireme.tune.program.files import BEST_COMMAND
 
-    print(printable(result.summary), end="")
-    print(printable(result.lines), end="", flush=True)
+    print(printable(f"{result.summary}\n{result.lines}"), end="", flush=True)
     if result.conclusion.signum:
         print("interrupted: the same command resumes the study")
     if result.best:
-        shown = masked_words(result.best)
+        masked = masked_words(result.best)  # --export may be secret, but not what was found
+        shown = [word if word in result.exports else mask for word, mask in zip(result.best, masked, strict=True)]
         print(f"  the real job:  {printable(shlex.join(shown))}")
         if shown != list(result.best):
             print(f"  with the values hidden here: {result.files.path(BEST_COMMAND)}")

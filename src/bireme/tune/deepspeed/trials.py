@@ -79,10 +79,6 @@ class Trials:
         """Nothing: the record of its end says what a trial was."""
         return {}
 
-    def starting(self, name: str) -> Mapping[str, object]:
-        """Nothing: the record of its end says what a trial was."""
-        return {}
-
     # -- before --------------------------------------------------------------------------------------
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from bireme import isolated
-from bireme.errors import BadInputError
+from bireme.errors import BAD_INPUT, BadInputError
+from bireme.planning.exports import TRIAL
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.experiment import End, LaunchRequest, tail
 from bireme.tune.figure_reader import Reader
@@ -21,8 +22,8 @@ from bireme.tune.study import Measurement, Study, Trial
 from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
-MARK = "BIREME_TRIAL"
-"""The environment variable by which `bireme.report` knows that it is in a trial; its value is the trial's name."""
+_CANNOT_START = (126, 127)
+"""Exit codes of a program that cannot be executed, or is not found."""
 
 _EVERY = 0.25
 """Seconds between two looks at the figures of a running trial."""
@@ -87,6 +88,7 @@ class ProgramTrials:
         self._readers: dict[str, Reader] = {}
         self._read: dict[str, Readings] = {}
         self._ranks: dict[str, float | None] = {}
+        self._cannot_start: set[str] = set()
         self._held: list[Trial] = []  # the slots of their block are not known or not free yet
         self._places: dict[str, SlotReservation] = {}  # of blocks
 
@@ -154,7 +156,7 @@ class ProgramTrials:
         delivered = self._courier.deliver(trial.point, folder)
         report = self._files.trial(name, "outcome.json")
         limit = () if options.limit is None else ("--time_limit", f"{options.limit:g}")
-        exports = [word for export in (f"{MARK}={name}", *delivered.exports) for word in ("--export", export)]
+        exports = [word for export in (f"{TRIAL}={name}", *delivered.exports) for word in ("--export", export)]
         words = self._launch.command(
             name,
             reservation,
@@ -189,6 +191,8 @@ class ProgramTrials:
         """Read the figures of a run that has ended, and decide its result."""
         readings = self._read[name] = self._readers.pop(name).finish(end.report)
         self._ranks[name] = _seconds_of_ranks(end)
+        if (end.exit_code == BAD_INPUT and end.report is None) or end.exit_code in _CANNOT_START:
+            self._cannot_start.add(name)
         result = diagnose(end, readings.figures, readings.problem, tail(self._files.trial(name, "stderr.log")))
         if result.cause == "ok" and (broken := self.measure.over(readings.figures)):
             return result.replace(cause="over limit", reason=broken)
@@ -205,8 +209,7 @@ class ProgramTrials:
             BadInputError: the first trial shows that the study is described wrongly, so that no trial could count.
         """
         trial, readings, ranks = self._pending[name], self._read.pop(name), self._ranks.pop(name)
-        measured = any(each.cause == "ok" for each in self.results.values())
-        if result.cause == "no metric" and not measured:
+        if not self.results and (result.cause == "no metric" or name in self._cannot_start):
             raise BadInputError(result.reason, hint=f"the output of the trial is in {self._files.trial(name)}")
         del self._pending[name]
         self.results[name] = result

@@ -70,6 +70,7 @@ class Result(Value):
         summary: its table, as text.
         lines: the answer, as text.
         best: the command of the real job; empty if nothing worked.
+        exports: the words in it that set environment variables to the values found.
         files: its folder.
     """
 
@@ -78,6 +79,7 @@ class Result(Value):
     summary: str
     lines: str
     best: tuple[str, ...]
+    exports: tuple[str, ...]
     files: ProgramFiles
 
 
@@ -180,10 +182,14 @@ def _conclude(
     text = summary(trials, request.measure, why)
     files.write_summary(f"{text}\n{lines}")
     best: tuple[str, ...] = ()
+    exports: tuple[str, ...] = ()
     if answer.best is not None:
         delivered = courier.deliver(answer.best, files.path("best"))
-        best = (*request.real(delivered.exports), *delivered.args)
+        exports = delivered.exports
+        best = (*request.real(exports), *delivered.args)
         files.write_best(best, delivered.files)
     if conclusion.over and not conclusion.signum:
         journal.append({"over": conclusion.over, "answer": answer.as_dict(), "command": list(best)})
-    return Result(conclusion, answer, text, lines, best, files)
+    return Result(
+        conclusion=conclusion, answer=answer, summary=text, lines=lines, best=best, exports=exports, files=files
+    )
