@@ -33,7 +33,7 @@ LAYERS = (
     {"bireme.options"},
     {"bireme.job"},
     {"bireme.loop"},
-    {"bireme.validate"},
+    {"bireme.figure_report", "bireme.validate"},
     {
         "bireme.drafts",
         "bireme.errors",

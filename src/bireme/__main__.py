@@ -14,6 +14,9 @@ def command() -> "NoReturn":
     from bireme.isolated import protect_path
 
     protect_path()
+    import gc
+
+    gc.set_threshold(20_000)  # while modules are loaded, there is no garbage to look for
     from bireme.cli import main
 
     main.command()

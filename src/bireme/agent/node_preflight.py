@@ -9,7 +9,7 @@ from bireme.control.messages import Hello
 from bireme.errors import BiremeError
 from bireme.logs.rankfiles import prepare
 from bireme.process import activation
-from bireme.resources import allocation, devices, program, rendezvous_port
+from bireme.resources import devices, program, rendezvous_port
 from bireme.resources.own_addresses import own_addresses
 
 TYPE_CHECKING = False
@@ -84,6 +84,8 @@ class NodePreflight:
             there = devices.discover(spec.accelerator, self._own)
             filtered = bool(spec.include or spec.exclude)
             if slots is None and not filtered and spec.num_gpus is None:
+                from bireme.resources import allocation  # a hostfile's node does without
+
                 slots = allocation.slots_by_tasks(tasks, there.accelerator, self._own)
             mine = devices.remote_slots(there, slots, num_gpus=spec.num_gpus, filtered=filtered)
             facts = node_facts(spec, self._own, "", len(mine), "")

@@ -5,6 +5,7 @@ The command line carries it with the few modules that it imports; :mod:`bireme.c
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from bireme.errors import BiremeError
 
 
+_OBJECTS = 20_000
+"""How many more objects there may be before Python looks for cycles of garbage. While modules are loaded, there are
+none, and it would look dozens of times."""
+
+
 def command(modules: SentModules, patience: float) -> NoReturn:
     """Run the command line ``-c bireme.agent --channel | --dial ADDRESSES PORT VARIABLE [NAME] | --native PLAN …``.
 
@@ -29,6 +35,7 @@ def command(modules: SentModules, patience: float) -> NoReturn:
             off from it.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    gc.set_threshold(_OBJECTS)
     kind, *words = sys.argv[2:]
     if kind == "--native":
         _be_native_rank(words)

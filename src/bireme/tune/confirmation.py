@@ -51,7 +51,7 @@ class Confirmation:
         self._rounds: dict[int, dict[str, Figures | None]] = {}
 
     def tell(self, number: int, point: Point, figures: Figures | None) -> None:
-        """Report a run of round ``number``; None: it failed."""
+        """Report a run of round ``number``; None: it failed; (): it could not be measured."""
         self._rounds.setdefault(number, {})[key_of(point)] = figures
 
     def told(self, number: int) -> Mapping[str, Figures | None]:
@@ -107,6 +107,6 @@ class Confirmation:
         differences = []
         for number in sorted(self._rounds):
             mine, theirs = self._rounds[number].get(one), self._rounds[number].get(two)
-            if mine is not None and theirs is not None:
+            if mine and theirs:
                 differences.append(self._score(goal, mine[goal]) - self._score(goal, theirs[goal]))
         return interval(differences, self._alpha)

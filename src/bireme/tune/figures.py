@@ -125,7 +125,7 @@ class Readings(Value):
         units: their base units, by name: ``s``, ``B``, ``%``, or "".
         series: the readings, by name: seconds since the trial's start (None if unknown), and the value. Of several
             ranks, that of the first.
-        warm_up: how many readings at the beginning were left out, by name.
+        warm_up: how many readings at the beginning of the series were left out, by name.
         notes: what a reader of the figures should know, such as that a series had not become steady.
         problem: why a figure is missing, in one or two lines; "" if none is.
     """

@@ -1,9 +1,10 @@
-"""Gaussian process: estimates the values of points that were not measured.
+"""Gaussian process: estimates the values of points, measured or not, from measurements with noise.
 
 As in Rasmussen and Williams, "Gaussian Processes for Machine Learning" (MIT Press, 2006, sections 2.2, 2.7 and 5.2): a
-constant but unknown mean, and a squared exponential kernel with a length for each axis. A few points fit many lengths,
-so instead of the likeliest lengths many are drawn and weighted by how well they explain the measurements. This keeps
-the estimate from being certain too early.
+constant but unknown mean, and a kernel that is partly a product over the axes (everything depends on everything) and
+partly a sum (each axis has an effect of its own; Duvenaud, Nickisch and Rasmussen, "Additive Gaussian Processes",
+2011). A few points fit many lengths, amplitudes and noises, so instead of the likeliest many are drawn and weighted by
+how well they explain the measurements. This keeps the estimate from being certain too early.
 """
 
 from __future__ import annotations
@@ -22,105 +23,159 @@ if TYPE_CHECKING:
 Place = Sequence[float]
 """Coordinates of a point, one for each axis. An axis has length 1; points farther apart count as 1 apart."""
 
-NOISE = 0.03
-"""Relative difference between two measurements of one configuration (standard deviation)."""
+_DRAWS = 64
+"""So many are drawn from the prior, and as many again around the likeliest of them."""
 
-DRAWS = 96
-_UNLIKELY = 0.01
-"""Draws that are this much less likely than the likeliest are left out."""
+_KEPT = 8
 
-_LENGTH, _AMPLITUDE, _SPREAD = 0.5, 0.3, 0.8
-"""Medians of lengths (half an axis) and amplitudes (a third of the speed), and spread, of log-normal distributions."""
+_LENGTH, _AMPLITUDE, _NOISE = 0.5, 0.3, 0.02
+"""Medians of log-normal priors: lengths (half an axis), amplitude (a third of the speed), noise of a measurement."""
+
+_SPREADS = (0.8, 0.8, 1.0)
+"""Spreads of these priors: the noise is between 0.3 and 15 % with a probability of 95 %."""
 
 
 class GaussianProcess:
     """A model of the measurements; deterministic.
 
     Args:
-        places: the measured points; at least one.
-        values: their logarithmic results, more is better: a difference of 0.01 is one percent.
+        places: the measured points; at least one, each once.
+        values: their mean logarithmic results, more is better: a difference of 0.01 is one percent.
+        counts: how often each was measured; None: once.
+        squares: the sum of squares of all measurements around the means of their points.
     """
 
-    def __init__(self, places: Sequence[Place], values: Sequence[float]) -> None:
-        self._places, self._values = np.asarray(places, dtype=float), np.asarray(values, dtype=float)
-        apart = _apart(self._places, self._places)
-        random = np.random.default_rng(0)
-        scale = np.array([_LENGTH] * self._places.shape[1] + [_AMPLITUDE])
-        fits = [
-            _Fit(apart, self._values, drawn[:-1], float(drawn[-1]))
-            for drawn in scale * np.exp(random.normal(0.0, _SPREAD, (DRAWS, len(scale))))
-        ]
-        densities = np.array([fit.density for fit in fits])
-        weights = np.exp(densities - densities.max())
-        kept = [number for number in np.argsort(-weights) if weights[number] >= _UNLIKELY]
-        self._fits = [fits[number] for number in kept]
-        self._weights = weights[kept] / weights[kept].sum()
+    def __init__(
+        self,
+        places: Sequence[Place] | Array,
+        values: Sequence[float] | Array,
+        counts: Sequence[int] | None = None,
+        squares: float = 0.0,
+    ) -> None:
+        self._places, self.measured = np.asarray(places, dtype=float), np.asarray(values, dtype=float)
+        self._counts = np.ones(len(self.measured)) if counts is None else np.asarray(counts, dtype=float)
+        self._squares = squares
+        axes, random = self._places.shape[1], np.random.default_rng(0)
+        centre = np.log(np.array([_LENGTH] * axes + [_AMPLITUDE, _NOISE]))
+        spread = np.array([_SPREADS[0]] * axes + list(_SPREADS[1:]))
+        deviations = random.normal(0.0, 1.0, (_DRAWS, axes + 2))
+        shares = random.uniform(0.0, 1.0, _DRAWS)
+        densities = self._densities(centre + spread * deviations, shares)
+        # Again around the best: weighted by likelihood and prior, as the first are by their likelihood alone.
+        best = np.argsort(-densities)[:_KEPT]
+        near = np.repeat(deviations[best], _DRAWS // _KEPT, axis=0) + random.normal(0.0, 0.4, (_DRAWS, axes + 2))
+        near_shares = np.clip(np.repeat(shares[best], _DRAWS // _KEPT) + random.normal(0.0, 0.2, _DRAWS), 0.0, 1.0)
+        near_densities = self._densities(centre + spread * near, near_shares)
+        deviations, shares = np.concatenate([deviations, near]), np.concatenate([shares, near_shares])
+        densities = np.concatenate([densities, near_densities]) - 0.5 * (deviations**2).sum(axis=1)
+        kept = np.argsort(-densities)[:_KEPT]
+        weights = np.exp(densities[kept] - densities[kept[0]])
+        self.weights: Array = weights / weights.sum()
+        self._drawn, self._shares = np.exp(centre + spread * deviations[kept]), shares[kept]
+        self.noises: Array = self._drawn[:, -1]
+        self._inverse = np.linalg.inv(self._covariance(self._drawn, self._shares))
+        self._fit()
 
-    def expected(self, places: Sequence[Place]) -> list[float]:
-        """The expected value at each place, in the unit of the values."""
-        apart = _apart(np.asarray(places, dtype=float), self._places)
-        means = [weight * fit.predict(apart)[0] for fit, weight in zip(self._fits, self._weights, strict=True)]
-        return [float(mean) for mean in sum(means, np.zeros(len(places)))]
+    def _fit(self) -> None:
+        ones = self._inverse.sum(axis=2)
+        self._ones, self._doubt = ones, 1 / ones.sum(axis=1)  # the variance of the mean
+        self._mean, self._rest = self._explain(self.measured)
 
-    def gains(self, places: Sequence[Place]) -> list[float]:
-        """The expected improvement of the best value by measuring each place.
+    def _explain(self, values: Array) -> tuple[Array, Array]:
+        """For values at the measured places: the mean of each fit, and its weights of the measured places."""
+        mean = (self._ones @ values) * self._doubt
+        return mean, np.einsum("dij,dj->di", self._inverse, values[None, :] - mean[:, None])
 
-        The expected improvement of Jones, Schonlau and Welch, "Efficient Global Optimization of Expensive Black-Box
-        Functions" (1998), in the unit of the values.
+    def _covariance(self, drawn: Array, shares: Array) -> Array:
+        kernel = _kernel(self._places, self._places, drawn, shares)
+        diagonal = np.arange(len(self.measured))
+        kernel[:, diagonal, diagonal] += drawn[:, -1:] ** 2 / self._counts + 1e-8
+        return kernel
+
+    def _densities(self, logarithms: Array, shares: Array) -> Array:
+        """The logarithm of how likely the measurements are, for each draw."""
+        drawn = np.exp(logarithms)
+        factor = np.linalg.cholesky(self._covariance(drawn, shares))
+        right = np.stack([np.ones_like(self.measured), self.measured], axis=1)
+        half = np.linalg.solve(factor, np.broadcast_to(right, (len(drawn), *right.shape)))
+        ones, values = half[:, :, 0], half[:, :, 1]
+        doubt = 1 / (ones**2).sum(axis=1)
+        misfit = (values**2).sum(axis=1) - (ones * values).sum(axis=1) ** 2 * doubt
+        density: Array = 0.5 * (np.log(doubt) - misfit) - np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
+        freedom = float((self._counts - 1).sum())
+        return density - freedom * logarithms[:, -1] - 0.5 * self._squares / drawn[:, -1] ** 2
+
+    # -- estimates -------------------------------------------------------------------------------------
+
+    def predict(self, places: Sequence[Place] | Array) -> tuple[Array, Array]:
+        """(means, standard deviations) of the values without noise: a row for each fit, a column for each place."""
+        across = _kernel(np.asarray(places, dtype=float), self._places, self._drawn, self._shares)
+        means = self._mean[:, None] + np.einsum("dpi,di->dp", across, self._rest)
+        known = ((across @ self._inverse) * across).sum(axis=2)
+        unsure = (1 - np.einsum("dpi,di->dp", across, self._ones)) ** 2 * self._doubt[:, None]
+        variance = self._drawn[:, -2, None] ** 2 - known + unsure
+        return means, np.sqrt(np.maximum(variance, 1e-12))
+
+    def expected(self, places: Sequence[Place] | Array, values: Sequence[float] | Array | None = None) -> list[float]:
+        """The expected value at each place, in the unit of the values.
+
+        Args:
+            places: any places.
+            values: other values at the measured places, which are assumed to vary in the same way.
         """
-        apart = _apart(np.asarray(places, dtype=float), self._places)
-        gains = np.zeros(len(places))
-        for fit, weight in zip(self._fits, self._weights, strict=True):
-            mean, deviation = fit.predict(apart)
-            gains += weight * _gain(mean - self._values.max(), deviation)
-        return [float(gain) for gain in gains]
+        mean, rest = self._explain(self.measured if values is None else np.asarray(values, dtype=float))
+        across = _kernel(np.asarray(places, dtype=float), self._places, self._drawn, self._shares)
+        means = mean[:, None] + np.einsum("dpi,di->dp", across, rest)
+        return [float(each) for each in self.weights @ means]
+
+    def gains(self, places: Sequence[Place] | Array) -> list[float]:
+        """The improvement of the best expected value that one measurement of each place would bring.
+
+        The knowledge gradient with independent beliefs (Frazier, Powell and Dayanik, "A knowledge-gradient policy for
+        sequential information collection", 2008), which is the expected improvement of Jones, Schonlau and Welch
+        (1998) where there is no noise. A place that was measured already gains little, but may gain if there is noise.
+        """
+        means, deviations = self.predict(places)
+        known = self.predict(self._places)[0]
+        order = np.sort(known, axis=1)
+        best = order[:, -1:]
+        second = order[:, -2:-1] if known.shape[1] > 1 else best
+        # How much the mean of a place may change by one more measurement.
+        change = deviations**2 / np.sqrt(deviations**2 + self.noises[:, None] ** 2)
+        is_best = np.isclose(means, best, atol=1e-9) & (deviations < self._drawn[:, -2:-1] * 0.99)
+        ahead = np.where(is_best, -(best - second), means - best)
+        return [float(each) for each in self.weights @ _gain(ahead, change)]
 
 
-class _Fit:
-    """One Gaussian process with fixed lengths and amplitude, fitted to the measurements.
-
-    Args:
-        apart: squared distances between the measured places, a matrix for each axis.
-        values: the measured values.
-        lengths: on each axis, how far a measurement has influence.
-        amplitude: standard deviation of the values.
-    """
-
-    def __init__(self, apart: Array, values: Array, lengths: Array, amplitude: float) -> None:
-        self._lengths, self._amplitude = lengths, amplitude
-        kernel = self._kernel(apart) + NOISE**2 * np.eye(len(values))
-        self._factor = np.linalg.cholesky(kernel)
-        self._ones = self._solve(np.ones(len(values)))
-        self._doubt = 1 / float(self._ones.sum())  # the variance of the mean
-        self._mean = float(self._ones @ values) * self._doubt
-        self._rest = self._solve(values - self._mean)
-        misfit = float((values - self._mean) @ self._rest)
-        self.density = 0.5 * (math.log(self._doubt) - misfit) - float(np.log(np.diag(self._factor)).sum())
-
-    def predict(self, apart: Array) -> tuple[Array, Array]:
-        """(means, standard deviations) of places at these distances from the measured ones."""
-        across = self._kernel(apart)
-        half = np.linalg.solve(self._factor, across.T)
-        variance = self._amplitude**2 - (half**2).sum(axis=0) + (1 - across @ self._ones) ** 2 * self._doubt
-        return self._mean + across @ self._rest, np.sqrt(np.maximum(variance, 1e-12))
-
-    def _kernel(self, apart: Array) -> Array:
-        covariance: Array = self._amplitude**2 * np.exp(-0.5 * (apart / self._lengths**2).sum(axis=2))
-        return covariance
-
-    def _solve(self, right: Array) -> Array:
-        return np.linalg.solve(self._factor.T, np.linalg.solve(self._factor, right))
-
-
-def _apart(one: Array, other: Array) -> Array:
-    """Squared distances between all pairs, for each axis."""
-    squares: Array = np.minimum(np.abs(one[:, None, :] - other[None, :, :]), 1.0) ** 2
-    return squares
+def _kernel(one: Array, other: Array, drawn: Array, shares: Array) -> Array:
+    """The covariances between places for each draw of (lengths, amplitude, noise): draws x ``one`` x ``other``."""
+    product: Array = np.ones((len(drawn), len(one), len(other)))
+    total = np.zeros_like(product)
+    for axis in range(one.shape[1]):
+        # An axis has few values, and exponentials are dear: calculate each pair of values once.
+        rows, row = np.unique(one[:, axis], return_inverse=True)
+        columns, column = np.unique(other[:, axis], return_inverse=True)
+        squares = np.minimum(np.abs(rows[:, None] - columns[None, :]), 1.0) ** 2
+        values = np.exp(-0.5 * squares[None, :, :] / drawn[:, axis, None, None] ** 2)
+        own = values[:, row[:, None], column[None, :]]
+        product *= own
+        total += own
+    share = shares[:, None, None]
+    mixed: Array = drawn[:, -2, None, None] ** 2 * ((1 - share) * product + share * total / max(1, one.shape[1]))
+    return mixed
 
 
 def _gain(ahead: Array, deviation: Array) -> Array:
     """The mean of max(0, x), where x is normal with mean ``ahead`` and this standard deviation."""
-    below = np.array([0.5 * math.erfc(-z / math.sqrt(2)) for z in ahead / deviation])
-    slope = deviation * np.exp(-0.5 * (ahead / deviation) ** 2) / math.sqrt(2 * math.pi)
-    gain: Array = ahead * below + slope
-    return gain
+    z = np.clip(ahead / deviation, -12.0, 12.0)
+    gain: Array = deviation * (np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi) + z * _below(z))
+    return np.maximum(gain, 0.0)
+
+
+def _below(z: Array) -> Array:
+    """The standard normal distribution function, to 1e-7 (Abramowitz and Stegun, formula 26.2.17)."""
+    t = 1 / (1 + 0.2316419 * np.abs(z))
+    series = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
+    tail = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi) * series
+    below: Array = np.where(z >= 0, 1 - tail, tail)
+    return below

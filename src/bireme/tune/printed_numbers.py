@@ -3,7 +3,7 @@
 A pattern is literal text with ``{}`` where the number is. Where the pattern ends with it, a known unit behind the
 number in the output counts: many programs choose the unit by the size (``980 us``, ``1.2 ms``), and two numbers are
 comparable only in the same unit. Such a number is converted to seconds or bytes. A unit that is written in the pattern
-is literal text, and the number is taken as it is printed.
+matches its relatives too, and the number is converted to that unit: ``{} MiB/s`` reads ``512 KiB/s`` as 0.5.
 """
 
 from __future__ import annotations
@@ -120,15 +120,24 @@ class Pattern(Value):
         return (found["unit"] or "") if found else ""
 
     def compiled(self) -> re.Pattern[bytes]:
-        """The regular expression, with the number as its only group."""
-        begin = rb"(?<![\w.,:])" if not self.before.strip() else b""
-        return re.compile(begin + _literal(self.before) + _NUMBER + _literal(self.after))
+        """The regular expression: its groups are the number, and the unit or prefix where the pattern has text."""
+        first = self.before.lstrip()[:1]
+        begin = rb"(?<![\w.,:])" if not first else rb"(?<!\w)" if first.isalnum() else b""
+        if own := self.own_unit:
+            rest = self.after[self.after.index(own) + len(own) :]
+            same = b"|".join(re.escape(unit.encode()) for unit in UNITS if UNITS[unit][0] == UNITS[own][0])
+            end = rb"[ \t]*(" + same + rb")(?![A-Za-z0-9])" + _literal(rest)
+        else:
+            end = (b"([kKMGT]?)" if self.after.strip() else b"()") + _literal(self.after)
+        return re.compile(begin + _literal(self.before) + _NUMBER + end)
 
     def read(self, found: re.Match[bytes]) -> Number:
         """The number of a match of `compiled`."""
-        text = found[1].decode()
+        text, behind = found[1].decode(), found[2].decode()
+        if own := self.own_unit:
+            return Number(value_of(text) * UNITS[behind][1] / UNITS[own][1], "", f"{text} {behind}")
         if self.after.strip():
-            return Number(value_of(text), "", text)
+            return Number(value_of(text) * _PREFIXES.get(behind, 1.0), "", text + behind)
         rest = found.string[found.end(1) : found.end(1) + _AFTER].decode(errors="replace")
         if _GOES_ON.match(rest):
             return Number(float("nan"), "", text + rest.split()[0])

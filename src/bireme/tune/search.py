@@ -7,40 +7,35 @@ telling its earlier results. The same seed and results give the same next point:
 
 from __future__ import annotations
 
-import hashlib
 import math
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import Literal
 
 from bireme.errors import BadInputError
-from bireme.tune.space import Parameter, Point, Points, key_of
+from bireme.tune.space import Point, Points, key_of, shuffled
 from bireme.value import Value
 
 Direction = Literal["maximize", "minimize"]
-Place = tuple[float, ...]
-"""Coordinates of a point, one for each axis."""
-
-KINDS = ("gridsearch", "random", "model_based")
-
-
-NEGLIGIBLE = 0.01
-"""The model stops when no point is expected to improve the best by more than this fraction."""
-
-_SCANNED = 1024
-"""In a larger space, the model considers this many random points, and those beside the best one."""
-
-_SHORT = 3
-"""On an axis with this many values or fewer, all values count as neighbours."""
 
 
 class Observation(Value):
-    """The result of a point: its figure; None if it failed or ran out of memory."""
+    """The results of a point.
+
+    Attributes:
+        point: the point.
+        value: its mean figure; None if it failed or ran out of memory.
+        values: the figures of all its runs.
+        cause: of its last end; ``pruned``: it cannot be better than its figure.
+        seconds: the mean wall time of a run; 0.0 if unknown.
+    """
 
     point: dict[str, object]
     value: float | None
+    values: tuple[float, ...] = ()
+    cause: str = "ok"
+    seconds: float = 0.0
 
 
 class Search(ABC):
@@ -59,6 +54,7 @@ class Search(ABC):
         self.observations: dict[str, Observation] = {}
         self.pending: dict[str, dict[str, object]] = {}
         self._rules: list[Callable[[Point], bool]] = []
+        self._memory = {each.name: each for each in space.parameters if getattr(each, "memory", False)}
 
     @abstractmethod
     def _candidates(self) -> Iterable[dict[str, object]]:
@@ -72,11 +68,30 @@ class Search(ABC):
                 return dict(point)
         return None
 
-    def tell(self, point: Point, value: float | None) -> None:
-        """Report the result of a point, whether or not it was asked for; None: it failed or ran out of memory."""
+    def tell(self, point: Point, value: float | None, *, cause: str = "ok", seconds: float = 0.0) -> None:
+        """Report a result of a point, whether or not it was asked for.
+
+        What ran out of memory excludes all points with as much or more in every ``memory`` parameter and the same
+        values of the others.
+
+        Args:
+            point: the point.
+            value: its figure; None: it failed or ran out of memory.
+            cause: ``out of memory``, or ``pruned`` if the figure is only a bound; other words mean nothing here.
+            seconds: wall time of the run.
+        """
         key = key_of(point)
         self.pending.pop(key, None)
-        self.observations[key] = Observation(dict(point), value)
+        before = self.observations.get(key)
+        values = before.values if before else ()
+        if value is not None:
+            values = (*values, value)
+        took = before.seconds + (seconds - before.seconds) / (len(before.values) + 1) if before else seconds
+        self.observations[key] = Observation(
+            point=dict(point), value=_mean(values), values=values, cause=cause, seconds=took
+        )
+        if value is None and cause == "out of memory" and self._memory:
+            self.rule_out(self._needs_more(point))
 
     def forget(self, point: Point) -> None:
         """Note that a pending point was not measured, for no reason of its own: it may be asked for again."""
@@ -85,6 +100,19 @@ class Search(ABC):
     def rule_out(self, predicate: Callable[[Point], bool]) -> None:
         """Exclude the points for which the predicate is true, from now on."""
         self._rules.append(predicate)
+
+    def _needs_more(self, failed: Point) -> Callable[[Point], bool]:
+        """Whether a point needs at least the memory of one that ran out of it, and is the same otherwise."""
+        memory, rest = self._memory, {name: value for name, value in failed.items() if name not in self._memory}
+
+        def needs_more(point: Point) -> bool:
+            return {name: value for name, value in point.items() if name not in memory} == rest and all(
+                (name in point) == (name in failed)
+                and (name not in point or each.choices.index(point[name]) >= each.choices.index(failed[name]))
+                for name, each in memory.items()
+            )
+
+        return needs_more
 
     def ruled_out(self, point: Point) -> bool:
         """Whether a rule excludes the point."""
@@ -100,6 +128,10 @@ class Search(ABC):
         """Whether an open point may be worth a run, as far as the search can tell."""
         return True
 
+    def estimates(self) -> list[tuple[float, float, Point]] | None:
+        """(expected logarithm, its standard deviation, point) of the measured points; None: there is no model."""
+        return None
+
     @property
     def best(self) -> Observation | None:
         """The best point so far, the earliest of equals; None if none has a figure yet."""
@@ -109,6 +141,17 @@ class Search(ABC):
     def cost(self, value: float) -> float:
         """The value, negated if necessary so that less is better."""
         return -value if self.direction == "maximize" else value
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """The mean of the logarithms if all are positive, since speeds are compared by ratios; else the usual mean."""
+    if not values:
+        return None
+    if len(values) == 1:
+        return values[0]
+    if all(value > 0 for value in values):
+        return math.exp(sum(map(math.log, values)) / len(values))
+    return sum(values) / len(values)
 
 
 class _Listed(Search):
@@ -152,155 +195,6 @@ class Random(_Listed):
         return (self.space.point(index) for index in shuffled(self.space.size, self.seed))
 
 
-def shuffled(size: int, seed: int) -> Iterator[int]:
-    """The numbers below ``size`` in random order, drawn as they are needed (Fisher and Yates)."""
-    drawn = random.Random(seed)
-    moved: dict[int, int] = {}
-    for last in range(size - 1, -1, -1):
-        pick = drawn.randint(0, last)
-        yield moved.get(pick, pick)
-        moved[pick] = moved.pop(last, last)
-
-
-# -- by a model --------------------------------------------------------------------------------------
-
-
-class ModelBased(Search):
-    """The points from which a Gaussian process expects the largest improvement first.
-
-    The first points are spread over the space. The expected improvement of a point is multiplied by the probability
-    that it works at all, so that the search keeps away from points that ran out of memory.
-
-    Args:
-        space: the points.
-        direction: ``maximize`` or ``minimize`` the value.
-        seed: any number.
-    """
-
-    def __init__(self, space: Points, direction: Direction = "maximize", seed: int = 0) -> None:
-        super().__init__(space, direction, seed)
-        self._axes = tuple(_Axis(parameter) for parameter in space.parameters if len(parameter.choices) > 1)
-        self._spread = min(8, 2 + len(self._axes))
-
-    def _candidates(self) -> Iterable[dict[str, object]]:
-        if not self._axes:
-            return self.space.points()
-        if self._spreads:
-            return self._farthest()
-        return [point for _, point in sorted(self._gains(), key=lambda each: -each[0])]
-
-    @property
-    def promising(self) -> bool:
-        """Whether any open point is expected to improve the best by more than `NEGLIGIBLE`."""
-        return not self._axes or self._spreads or any(gain >= NEGLIGIBLE for gain, _ in self._gains())
-
-    @property
-    def _spreads(self) -> bool:
-        """Whether there are too few results for a model."""
-        return self.best is None or len(self.observations) + len(self.pending) < self._spread
-
-    def _farthest(self) -> list[dict[str, object]]:
-        """The open points, those with the most untried values first, and among them the farthest from known points.
-
-        The very first point is at an end of every axis.
-        """
-        known = [*(each.point for each in self.observations.values()), *self.pending.values()]
-        places = [self._place(point) for point in known] or [tuple(0.5 for _ in self._axes)]
-
-        def telling(point: dict[str, object]) -> tuple[int, float]:
-            here = self._place(point)
-            unseen = sum(all(place[axis] != at for place in places) for axis, at in enumerate(here))
-            return unseen if known else 0, min(_distance(here, place) for place in places)
-
-        return sorted(self._scan(), key=telling, reverse=True)
-
-    def _gains(self) -> list[tuple[float, dict[str, object]]]:
-        """Open points (in a large space, some of them), each after the improvement that is expected of it."""
-        from bireme.tune.gaussian_process import GaussianProcess
-
-        points, best = self._scan(), self.best
-        if not points or best is None:
-            return []
-        measured = [(each.point, each.value) for each in self.observations.values() if each.value is not None]
-        places = [self._place(point) for point, _ in measured]
-        values = _logarithms([-self.cost(value) for _, value in measured])
-        model = GaussianProcess(places, values)
-        if self.pending:
-            # Assume the expected results for pending points, so that the next point tells something else.
-            pending = [self._place(point) for point in self.pending.values()]
-            model = GaussianProcess([*places, *pending], [*values, *model.expected(pending)])
-        candidates, best_place = [self._place(point) for point in points], self._place(best.point)
-        # Points beside the best always count: a model is easily wrong about a stage with only slow points so far.
-        gains = [
-            max(gain, 2 * NEGLIGIBLE * self._beside(place, best_place))
-            for place, gain in zip(candidates, model.gains(candidates), strict=True)
-        ]
-        if len(measured) < len(self.observations):
-            works = [float(each.value is not None) for each in self.observations.values()]
-            known = [self._place(each.point) for each in self.observations.values()]
-            chances = GaussianProcess(known, works).expected(candidates)
-            gains = [gain * min(max(chance, 0.0), 1.0) for gain, chance in zip(gains, chances, strict=True)]
-        return list(zip(gains, points, strict=True))
-
-    def _beside(self, place: Place, best: Place) -> bool:
-        """Whether a point differs from the best on one axis only, by one step or on a `_SHORT` axis."""
-        apart = [(axis, abs(a - b)) for axis, a, b in zip(self._axes, place, best, strict=True) if a != b]
-        return len(apart) == 1 and (apart[0][1] < 1.5 * apart[0][0].step or len(apart[0][0].choices) <= _SHORT)
-
-    def _scan(self) -> list[dict[str, object]]:
-        """The open points that the model considers, in random order, so that ties are broken at random."""
-        known = "\n".join((str(self.seed), *sorted((*self.observations, *self.pending))))
-        seed = int.from_bytes(hashlib.sha256(known.encode()).digest()[:4], "big")
-        indices = islice(shuffled(self.space.size, seed), _SCANNED)
-        points = {key_of(point): point for point in map(self.space.point, indices)}
-        if self.space.size > _SCANNED and self.best is not None:
-            points.update((key_of(point), point) for point in self._neighbours(self.best.point))
-        return [point for point in points.values() if self.open(point)]
-
-    def _neighbours(self, best: Point) -> Iterator[dict[str, object]]:
-        """The points that differ from the best in one parameter."""
-        for axis in self._axes:
-            changed = ({**best, axis.name: choice} for choice in axis.choices if axis.name in best)
-            yield from (point for point in changed if point in self.space)
-
-    def _place(self, point: Point) -> Place:
-        return tuple(axis.index(point) * axis.step for axis in self._axes)
-
-
-class _Axis:
-    """A parameter as the model sees it: numbers by their ranks, other values as categories.
-
-    ``step``: the distance of neighbours. Numbers lie between 0 and 1; categories so far apart that any two count as 1
-    apart.
-    """
-
-    def __init__(self, parameter: Parameter) -> None:
-        self.name, self.choices = parameter.name, list(parameter.choices)
-        if parameter.ordered:
-            self.choices.sort(key=lambda number: float(str(number)))
-        self.step = 1 / (len(self.choices) - 1) if parameter.ordered else 10.0
-        self._index = {key_of({"": choice}): index for index, choice in enumerate(self.choices)}
-
-    def index(self, point: Point) -> int:
-        """The point's rank or category on this axis; 0 if it lacks the parameter or has an unknown value."""
-        return self._index.get(key_of({"": point.get(self.name)}), 0)
-
-
-def _distance(one: Place, other: Place) -> float:
-    """The sum of distances along the axes; categories are equal (0) or different (1)."""
-    return sum(min(abs(a - b), 1.0) for a, b in zip(one, other, strict=True))
-
-
-def _logarithms(values: list[float]) -> list[float]:
-    """Values of one sign as logarithms in the same order; others as fractions of the greatest absolute value."""
-    if all(value > 0 for value in values):
-        return [math.log(value) for value in values]
-    if all(value < 0 for value in values):
-        return [-math.log(-value) for value in values]
-    greatest = max(map(abs, values)) or 1.0
-    return [value / greatest for value in values]
-
-
 # -- how much ----------------------------------------------------------------------------------------
 
 
@@ -329,25 +223,3 @@ class SearchBudget(Value):
         if self.patience and best < float("inf") and since >= self.patience:
             return f"no improvement in the last {since} trials (tuner_early_stopping)"
         return ""
-
-
-def make(kind: str, space: Points, direction: Direction = "maximize", seed: int = 0) -> Search:
-    """Create a search by its ``tuner_type``.
-
-    Args:
-        kind: one of `KINDS`.
-        space: the points.
-        direction: ``maximize`` or ``minimize`` the value.
-        seed: any number.
-
-    Raises:
-        BadInputError: no such search.
-    """
-    classes: dict[str, Callable[[Points, Direction, int], Search]] = {
-        "gridsearch": Grid,
-        "random": Random,
-        "model_based": ModelBased,
-    }
-    if kind not in classes:
-        raise BadInputError(f"unknown search: {kind!r}", hint=f"choose one of {', '.join(KINDS)}")
-    return classes[kind](space, direction, seed)

@@ -7,30 +7,41 @@ trial depends on the results alone, so a study that was interrupted goes on as i
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from bireme.errors import BadInputError
-from bireme.tune.comparison import Interval
+from bireme.tune import answering
+from bireme.tune.comparison import interval
 from bireme.tune.confirmation import Confirmation
-from bireme.tune.search import Direction, Search, make
+from bireme.tune.measurements import CLOCK, Measurements, Run
+from bireme.tune.search import Direction, Search
+from bireme.tune.searches import make
 from bireme.tune.space import Parameter, Point, Points, Space, key_of
 from bireme.tune.study_results import Answer, Compared, Goal, Measurement, Objective, Phase, Trial
-from bireme.value import Value
 
 __all__ = ["Answer", "Compared", "Goal", "Measurement", "Objective", "Study", "Trial"]
 
 _NOISE_RUNS = 2
+
 _FINALISTS = 4
+"""At most so many points are compared with the baseline."""
+
+_SMALL = 12
+"""In a space with at most this many points, all are tried."""
+
+_RESERVE = 0.3
+"""The part of a budget that is kept for paired rounds; at least `_ROUNDS` of two runs, at most half."""
+
+_ROUNDS = 4
+
+_CAREFUL = 0.01
+"""Probability with which a trial that could win is stopped."""
+
 _IGNORED = ("stopped", "infrastructure")
 """Causes that say nothing about the point: the trial is run again."""
-
-
-class _Done(Value):
-    trial: Trial
-    measurement: Measurement
-    figures: tuple[float, ...] | None
 
 
 class Study:
@@ -83,9 +94,9 @@ class Study:
             raise BadInputError(f"{len(self._goals)} goals", hint="name one or two figures to maximize or minimize")
         self._confidence, self._effect, self._seed = confidence, effect, seed
         self._trials, self._seconds, self._clock, self._side_by_side = trials, seconds, clock, side_by_side
-        self._search: Search = make(search, self._space, "maximize", seed)
+        self._kind, self._measured = search, Measurements(self._goals)
+        self._search = self._new_search()
         self._default: dict[str, object] = dict(getattr(self._space, "default", None) or self._space.point(0))
-        self._done: list[_Done] = []
         self._pending: dict[str, Trial] = {}
         self._asked: dict[str, float] = {}
         self._names: set[str] = set()
@@ -130,6 +141,7 @@ class Study:
             return
         self._note(self._pending[name], measurement)
         del self._pending[name]
+        del self._asked[name]
 
     def restore(self, trial: Trial, measurement: Measurement) -> None:
         """Take over a trial of an earlier run of this study. To be called in the order of their ends, before asking."""
@@ -149,51 +161,98 @@ class Study:
     def give_up(self, name: str) -> None:
         """A pending trial cannot be measured, for no reason of its own: it is not proposed again."""
         trial = self._pending.pop(name)
-        self._done.append(_Done(trial, Measurement("infrastructure"), None))
+        self._measured.add(trial, Measurement("infrastructure"))
+        if trial.phase == "confirm" and self._rounds:
+            self._rounds.tell(trial.round, trial.point, ())
+        else:
+            self._search.rule_out(lambda point: point == trial.point)
 
-    def hopeless(self, name: str, seconds: float, series: Sequence[float]) -> str:
+    def hopeless(self, name: str, seconds: float, series: Sequence[float] = ()) -> str:
         """Why a running trial cannot win any more; "" as long as it may.
 
         Args:
             name: the trial's.
             seconds: it has run for.
-            series: the figures of the first goal since its warm-up.
+            series: its figures of the first goal since its warm-up.
         """
-        return ""
+        trial, best = self._pending[name], self._search.best
+        noise, freedom = self._measured.noise()
+        if trial.phase != "search" or len(self._goals) > 1 or best is None or not best.value or noise is None:
+            return ""
+        # The best may look better than it is, and the noise of a few runs smaller.
+        margin = 3 * max(noise, 0.005) * (1 + 3 / freedom) * math.sqrt(1 + 1 / len(best.values))
+        bound = math.log(best.value) - margin
+        goal = self._goals[0]
+        if goal.name == CLOCK and goal.direction == "minimize":
+            return "slower than the best already" if self._measured.score(0, max(seconds, 1e-9)) < bound else ""
+        if len(series) < 8 or (min(series) <= 0 and best.value > 0):
+            return ""
+        # Neighbours in a series are not independent: means of quarters nearly are.
+        size = len(series) // 4
+        parts = [statistics.fmean(series[start : start + size]) for start in range(0, 4 * size, size)]
+        may_be = interval([self._measured.score(0, part) for part in parts], _CAREFUL)
+        spread = 3 * may_be.error * 2.6 if not math.isfinite(may_be.high) else may_be.high - may_be.mean
+        return "worse than the best for certain" if may_be.mean + spread < bound else ""
 
     def _note(self, trial: Trial, measurement: Measurement) -> None:
-        figures = None
-        if measurement.cause in ("ok", "pruned"):
-            missing = [goal.name for goal in self._goals if self._figure(goal, measurement) is None]
-            if missing:
-                raise BadInputError(f"trial {trial.name!r} has no figure {missing[0]!r}")
-            figures = tuple(self._figure(goal, measurement) or 0.0 for goal in self._goals)
-        self._done.append(_Done(trial, measurement, figures))
-        if trial.phase == "confirm":
-            rounds = self._rounds
-            if rounds is None:
-                raise BadInputError(f"trial {trial.name!r} is of a round, but no finalists are known")
-            self._planned(trial.round)
-            rounds.tell(trial.round, trial.point, figures)
-        else:
-            known = [each.figures[0] for each in self._done if each.figures and each.trial.point == trial.point]
-            scores = [self._score(0, figure) for figure in known]
-            self._search.tell(trial.point, math.exp(statistics.fmean(scores)) if scores else None)
+        run = self._measured.add(trial, measurement)
+        if trial.phase != "confirm":
+            self._teach(self._search, run)
+            return
+        rounds = self._rounds
+        if rounds is None:
+            raise BadInputError(f"trial {trial.name!r} is of a round, but there are no finalists")
+        self._planned(trial.round)  # before the result is known, as when it was asked for
+        rounds.tell(trial.round, trial.point, run.figures)
 
     # -- phases ----------------------------------------------------------------------------------------
 
     def _next_noise(self) -> Trial | None:
-        runs = [each for each in self._done if each.trial.phase == "noise"]
-        if any(each.figures is None for each in runs) or self._waits("noise"):
+        if self._waits("noise"):
             return None
-        number = len(runs) + 1
-        return self._make(self._default, "noise", number, "noise") if number <= _NOISE_RUNS else None
+        runs = [run for run in self._measured.runs if run.trial.phase == "noise"]
+        wanted = 1 if self._trials is not None and self._trials < 8 else _NOISE_RUNS
+        if len(runs) >= wanted or any(run.figures is None for run in runs):
+            return None
+        return self._make(self._default, "noise", len(runs) + 1, "noise")
 
     def _next_search(self) -> Trial | None:
-        if self._confirmation or self._search_over or (self._side_by_side == 1 and self._pending):
+        if self._search_over or (self._side_by_side == 1 and self._pending):
             return None
+        if len(self._goals) > 1:
+            self._search = self._weighted_search()
         point = self._search.ask()
         return None if point is None else self._make(point, "search")
+
+    def _new_search(self) -> Search:
+        options = {"repeats": True, "negligible": self._effect / 2} if self._kind == "model_based" else {}
+        return make(self._kind, self._space, "maximize", self._seed, **options)
+
+    def _weighted_search(self) -> Search:
+        """With two goals: a search for the best by random weights, other ones each time.
+
+        Knowles, "ParEGO: a hybrid algorithm with on-line landscape approximation for expensive multiobjective
+        optimization problems" (2006). All weights together find the whole front.
+        """
+        search = self._new_search()
+        for run in self._measured.runs:
+            if run.trial.phase != "confirm":
+                self._teach(search, run)
+        for trial in self._pending.values():
+            search.pending[key_of(trial.point)] = dict(trial.point)
+        return search
+
+    def _teach(self, search: Search, run: Run) -> None:
+        value = None
+        if run.figures:
+            scores = [self._measured.score(goal, figure) for goal, figure in enumerate(run.figures)]
+            if len(scores) > 1:
+                weight = random.Random(f"{self._seed} {len(self._measured.runs)}").random()
+                sides = [weight * scores[0], (1 - weight) * scores[1]]
+                scores = [min(sides) + 0.05 * sum(sides)]
+            value = math.exp(scores[0])
+        measurement = run.measurement
+        search.tell(run.trial.point, value, cause=measurement.cause, seconds=measurement.seconds)
 
     def _next_round(self) -> Trial | None:
         if self._waits("noise") or self._waits("search") or self._rounds is None:
@@ -219,7 +278,7 @@ class Study:
                 baseline,
                 finalists,
                 len(self._goals),
-                self._score,
+                self._measured.score,
                 confidence=self._confidence,
                 effect=self._effect,
                 seed=self._seed,
@@ -247,7 +306,7 @@ class Study:
     def _waits(self, phase: Phase) -> bool:
         return any(each.phase == phase for each in self._pending.values())
 
-    # -- what is known ---------------------------------------------------------------------------------
+    # -- budget ----------------------------------------------------------------------------------------
 
     @property
     def over(self) -> str:
@@ -256,27 +315,28 @@ class Study:
 
     @property
     def _enough(self) -> str:
-        if self._trials is not None and len(self._done) + len(self._pending) >= self._trials:
+        if self.left == 0:
             return f"the budget of {self._trials} trials is spent"
         if self._seconds is not None and self._spent >= self._seconds:
             return f"the budget of {self._seconds:g} s is spent"
-        if self._next_noise() or not self._search_over or self._waits("search") or self._waits("noise"):
+        if self._pending or self._next_noise() or not self._search_over:
             return ""
         if self._baseline is None:
             return "nothing works"
         if self._rounds is None:
-            return "no other point is as promising as the baseline"
+            return "no other point is expected to be better"
         unfinished = any(
             key_of(point) not in self._started(number)
             for number in range(1, self._rounds.last + 1)
             for point in self._planned(number)
         )
-        return "" if unfinished or self._planned(self._rounds.last + 1) else "nothing is left that matters"
+        return "" if unfinished or self._planned(self._rounds.last + 1) else "no difference that matters is undecided"
 
     @property
     def left(self) -> int | None:
         """How many more trials may start at most; None: unknown."""
-        return None if self._trials is None else max(0, self._trials - len(self._done) - len(self._pending))
+        done = len(self._measured.runs) + len(self._pending)
+        return None if self._trials is None else max(0, self._trials - done)
 
     @property
     def _spent(self) -> float:
@@ -284,122 +344,100 @@ class Study:
 
     @property
     def _search_over(self) -> bool:
-        """Whether the search has had its share, or expects nothing better."""
+        """Whether the search has had its share of the budget, or expects nothing better."""
         if self._confirmation is not None:
             return True
-        searched = len(self._done) + sum(each.phase != "confirm" for each in self._pending.values())
-        if self._trials is not None and searched >= self._trials - max(8, 3 * self._trials // 10) and searched > 2:
-            return True
-        if self._seconds is not None and self._spent >= 0.7 * self._seconds:
-            return True
-        small = self._space.size <= 12
-        return not (small or self._search.promising) or len(self._search.observations) >= self._space.size
+        if self.left is not None and self._trials is not None and self._trials >= 8:
+            reserve = min(max(2 * _ROUNDS, _RESERVE * self._trials), self._trials / 2)
+            if self.left <= reserve:
+                return True
+        if self._seconds is not None:
+            best = self._search.best
+            pair = sum(self._measured.seconds(point) for point in (self._default, best.point)) if best else 0.0
+            reserve = min(max(_ROUNDS * pair / self._side_by_side, _RESERVE * self._seconds), self._seconds / 2)
+            if self._spent + reserve >= self._seconds:
+                return True
+        if self._space.size <= _SMALL and len(self._search.observations) < self._space.size:
+            return False
+        return not self._search.promising
+
+    # -- what is known ---------------------------------------------------------------------------------
 
     @property
-    def _known(self) -> dict[str, tuple[dict[str, object], float]]:
-        """The points with figures, and the mean score of each, by key; paired rounds are left out."""
-        scores: dict[str, list[float]] = {}
-        points: dict[str, dict[str, object]] = {}
-        for each in self._done:
-            if each.figures and each.measurement.cause == "ok" and each.trial.phase != "confirm":
-                points[key_of(each.trial.point)] = dict(each.trial.point)
-                scores.setdefault(key_of(each.trial.point), []).append(self._score(0, each.figures[0]))
-        return {key: (point, statistics.fmean(scores[key])) for key, point in points.items()}
-
-    @property
-    def _baseline(self) -> dict[str, object] | None:
+    def _baseline(self) -> Point | None:
         """The default; the first point that works if that does not; None if nothing works."""
-        known = self._known
-        return known.get(key_of(self._default), next(iter(known.values()), (None, 0.0)))[0]
+        working = self._measured.working()
+        return self._default if self._measured.scores(self._default) else next(iter(working), None)
+
+    def _estimates(self) -> list[tuple[float, float, Point]]:
+        """(expected score, its standard deviation, point) of the points that work."""
+        working = self._measured.working()
+        modelled = self._search.estimates()
+        if modelled is None:
+            noise = self._measured.noise()[0] or self._effect
+            scores = [self._measured.scores(point) for point in working]
+            return [
+                (statistics.fmean(each), noise / math.sqrt(len(each)), point)
+                for each, point in zip(scores, working, strict=True)
+            ]
+        known = {key_of(point): (mean, deviation) for mean, deviation, point in modelled}
+        return [(*known[key_of(point)], point) for point in working if key_of(point) in known]
 
     @property
-    def _finalists(self) -> list[dict[str, object]]:
-        """The most promising points, without the baseline."""
-        ranked = sorted(self._known.values(), key=lambda each: -each[1])
-        return [point for point, _ in ranked if point != self._baseline][:_FINALISTS]
+    def _finalists(self) -> list[Point]:
+        """The points, besides the baseline, that may be the best and better than the baseline."""
+        estimates = self._estimates()
+        most = _FINALISTS
+        if self.left is not None:
+            most = max(1, min(most, self.left // (_ROUNDS + 1) - 1))
+        if len(self._goals) > 1:
+            return self._nondominated()[:most]
+        base = next((each for each in estimates if each[2] == self._baseline), None)
+        if base is None:
+            return []
+        best = max(mean for mean, _, _ in estimates)
+        hopeful = [
+            (mean + deviation, point)
+            for mean, deviation, point in estimates
+            if point != self._baseline
+            and mean + 1.3 * deviation >= best
+            and mean - base[0] + 1.65 * math.hypot(deviation, base[1]) >= math.log1p(self._effect)
+        ]
+        return [point for _, point in sorted(hopeful, key=lambda each: -each[0])][:most]
+
+    def _nondominated(self) -> list[Point]:
+        """The points, besides the baseline, that no other beats in both goals by the runs of the search."""
+        scores = {
+            key_of(point): [statistics.fmean(self._measured.scores(point, goal)) for goal in range(2)]
+            for point in self._measured.working()
+        }
+        return [
+            point
+            for point in self._measured.working()
+            if point != self._baseline
+            and not any(
+                other != scores[key_of(point)]
+                and all(theirs >= own for theirs, own in zip(other, scores[key_of(point)], strict=True))
+                for other in scores.values()
+            )
+        ]
 
     @property
     def answer(self) -> Answer:
         """What is known now."""
-        baseline, rounds, known = self._baseline, self._confirmation, self._known
-        if baseline is None:
-            return Answer(best=None, baseline=self._default, text="nothing works")
-        promising = max(known.values(), key=lambda each: each[1])[0]
-        failed = next((each.measurement for each in self._done if each.trial.point == self._default), None)
-        answer = Answer(
-            best=baseline,
-            baseline=baseline,
-            promising=promising,
-            noise=self._noise,
-            default_failed="" if baseline == self._default or failed is None else failed.reason or failed.cause,
-            text="no other point is shown to be better than the baseline",
+        promising = max(self._estimates(), key=lambda each: each[0], default=None)
+        return answering.answer(
+            self._measured,
+            self._default,
+            self._baseline,
+            promising[2] if promising else None,
+            self._confirmation,
+            self._effect,
         )
-        if rounds is None:
-            return answer
-        leader = rounds.leader
-        versus = rounds.versus(leader)
-        answer = answer.replace(
-            promising=leader if versus.mean > 0 else baseline,
-            rounds=versus.count,
-            compared=tuple(
-                _compared(point, goal.name, rounds.versus(point, goal=number))
-                for point in rounds.finalists
-                for number, goal in enumerate(self._goals)
-            ),
-        )
-        if versus.low <= 0:
-            return answer
-        sure = _compared(leader, self._goals[0].name, versus)
-        ties = [
-            point
-            for point in rounds.finalists
-            if point != leader and not rounds.failed(point) and rounds.versus(leader, point).low <= 0
-        ]
-        return answer.replace(
-            best=leader,
-            confirmed=True,
-            ratio=sure.ratio,
-            low=sure.low,
-            high=sure.high,
-            ties=tuple(ties),
-            text=f"{sure.ratio:.3g} x the baseline, at least {sure.low:.3g} x",
-        )
-
-    @property
-    def _noise(self) -> float | None:
-        """The relative standard deviation of a run, by all points that ran several times."""
-        scores: dict[str, list[float]] = {}
-        for each in self._done:
-            if each.figures and each.measurement.cause == "ok":
-                scores.setdefault(key_of(each.trial.point), []).append(self._score(0, each.figures[0]))
-        freedom = sum(len(each) - 1 for each in scores.values())
-        squares = sum((score - statistics.fmean(each)) ** 2 for each in scores.values() for score in each)
-        return math.sqrt(squares / freedom) if freedom else None
-
-    def _figure(self, goal: Goal, measurement: Measurement) -> float | None:
-        """The figure of a goal; None if it is missing or no finite number."""
-        figure = measurement.figures.get(goal.name, measurement.seconds if goal.name == "time" else None)
-        return figure if figure is not None and math.isfinite(figure) else None
-
-    def _score(self, number: int, figure: float) -> float:
-        """A figure as a score: more is better, and a difference of 0.01 is one percent."""
-        return math.log(figure) * (1 if self._goals[number].direction == "maximize" else -1)
-
-
-def _compared(point: Point, goal: str, versus: Interval) -> Compared:
-    """An interval of score differences as ratios."""
-    return Compared(
-        point=point,
-        goal=goal,
-        ratio=math.exp(versus.mean),
-        low=math.exp(versus.low),
-        high=math.exp(versus.high) if math.isfinite(versus.high) else None,
-        rounds=versus.count,
-    )
 
 
 def _space(choices: Mapping[str, Sequence[object]]) -> Space:
-    return Space(tuple(Parameter(name, tuple(values)) for name, values in choices.items()))
+    return Space(tuple(Parameter(name=name, choices=tuple(values)) for name, values in choices.items()))
 
 
 def _named(names: str | Sequence[str], direction: Direction) -> list[Objective]:

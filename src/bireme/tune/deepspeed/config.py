@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from bireme.errors import BadInputError
 from bireme.tune.deepspeed.reading import Document, read_document
 from bireme.tune.deepspeed.results import METRICS
-from bireme.tune.search import KINDS
+from bireme.tune.searches import KINDS
 from bireme.value import Value
 
 SECTION = "autotuning"

@@ -13,7 +13,9 @@ from typing import Literal
 
 from bireme.tune.deepspeed.config import SECTION, Config
 from bireme.tune.deepspeed.results import METRICS, ModelInfo
-from bireme.tune.search import NEGLIGIBLE, Search, SearchBudget, make
+from bireme.tune.model_search import NEGLIGIBLE
+from bireme.tune.search import Search, SearchBudget
+from bireme.tune.searches import make
 from bireme.tune.space import Point, Points
 from bireme.tune.trial_result import TrialResult
 from bireme.value import Value

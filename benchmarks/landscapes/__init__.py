@@ -1,0 +1,267 @@
+"""Landscapes to try a search on: made up, or recorded from real programs. Pure computations, no processes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from bireme.tune.space import Parameter, Point, Space, key_of
+from bireme.tune.study import Measurement, Objective
+
+Truth = tuple[str, float, float]
+"""(cause, figure without noise, seconds)."""
+
+
+class Landscape:
+    """A space, a goal, and what each point would give.
+
+    ``repeats``: recorded runs of each point, of which one is drawn for each trial; without them, the noise is normal.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        space: Space,
+        goal: Objective,
+        truth: Mapping[str, Truth],
+        noise: float,
+        repeats: Mapping[str, list[tuple[float, float]]] | None = None,
+    ) -> None:
+        self.name, self.space, self.goal, self.truth, self.noise = name, space, goal, truth, noise
+        self.repeats = repeats or {}
+        figures = [figure for cause, figure, _ in truth.values() if cause == "ok"]
+        self.best = max(figures) if goal.direction == "maximize" else min(figures)
+        self.cost = sum(seconds for _, _, seconds in truth.values())
+
+    def run(self, point: Point, draw: random.Random) -> Measurement:
+        """One trial."""
+        key = key_of(point)
+        cause, figure, seconds = self.truth[key]
+        if cause != "ok":
+            return Measurement(cause=cause, seconds=seconds, reason=cause)  # type: ignore[arg-type]  # one of them
+        if key in self.repeats:
+            figure, seconds = draw.choice(self.repeats[key])
+        else:
+            slower = math.exp(draw.gauss(0, self.noise))
+            figure = figure / slower if self.goal.direction == "maximize" else figure * slower
+            seconds *= slower
+        return Measurement(figures={self.goal.name: figure}, seconds=seconds)
+
+    def regret(self, point: Point | None) -> float:
+        """How much worse than the best a point is, as a fraction; 1.0 if it does not work."""
+        if point is None or self.truth[key_of(point)][0] != "ok":
+            return 1.0
+        figure = self.truth[key_of(point)][1]
+        return 1 - (figure / self.best if self.goal.direction == "maximize" else self.best / figure)
+
+
+def recorded(path: str) -> Landscape:
+    """A landscape from a file of runs: ``parameters``, ``goal``, and ``trials`` with all their repeats."""
+    with open(path, encoding="utf-8") as file:
+        data: dict[str, Any] = json.load(file)
+    parameters = []
+    for each in data["parameters"]:
+        first = each.get("default", each["choices"][0])
+        rest = [choice for choice in each["choices"] if choice != first]
+        options = {name: each[name] for name in ("ordered", "memory", "default") if name in each}
+        known = {name: value for name, value in options.items() if name in Parameter._fields}
+        choices = each["choices"] if "default" in known else [first, *rest]
+        parameters.append(Parameter(name=each["name"], choices=tuple(choices), **known))
+    space = Space(tuple(parameters))
+    truth: dict[str, Truth] = {}
+    repeats: dict[str, list[tuple[float, float]]] = {}
+    spreads = []
+    for trial in data["trials"]:
+        key, figures, seconds = key_of(trial["point"]), trial.get("figures", []), trial["seconds"]
+        mean = math.exp(sum(map(math.log, figures)) / len(figures)) if figures else 0.0
+        truth[key] = (trial["cause"], mean, sum(seconds) / len(seconds))
+        if figures:
+            repeats[key] = list(zip(figures, seconds, strict=True))
+            spreads.extend(math.log(figure / mean) ** 2 * len(figures) / max(1, len(figures) - 1) for figure in figures)
+    noise = math.sqrt(sum(spreads) / len(spreads))
+    goal = Objective(data["goal"]["name"], data["goal"]["direction"])
+    return Landscape(os.path.basename(path).removesuffix(".json"), space, goal, truth, noise, repeats)
+
+
+def all_recorded() -> list[Landscape]:
+    """The recorded landscapes in this folder."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    return [recorded(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if name.endswith(".json")]
+
+
+def synthetic(noise: float) -> list[Landscape]:
+    """All synthetic landscapes, with this noise."""
+    return [make(noise) for make in (training, pipeline, sharding, compression, flags, pragmas, switches, kernel)]
+
+
+def equal(size: int, noise: float) -> Landscape:
+    """All points are the same: whoever finds a winner is fooled."""
+    rest = size // 4
+    space = _space(a=range(4), b=range(rest))
+    return _build("equal", space, "maximize", noise, lambda point: ("ok", 100.0, 10.0))
+
+
+def better(size: int, noise: float, effect: float, structured: bool) -> Landscape:
+    """A quarter of the points, or only one, is better by ``effect``, and the default is not among them."""
+    space = _space(a=range(4), b=range(size // 4))
+
+    def truth(point: Point) -> Truth:
+        good = point["a"] == 2 and (structured or point["b"] == size // 8)
+        return "ok", 100.0 * (1 + effect * good), 10.0
+
+    return _build("structured" if structured else "needle", space, "maximize", noise, truth)
+
+
+# -- made up ----------------------------------------------------------------------------------------------
+
+
+def training(noise: float) -> Landscape:
+    """Throughput rises with the batch and saturates, until the memory is full; compiling takes time and helps."""
+
+    def truth(point: Point) -> Truth:
+        batch, compiled, half, workers = _numbers(point, "batch", "compile", "half", "workers")
+        if batch * (1.0 if half else 1.8) * (0.85 if compiled else 1.0) > 150:
+            return "out of memory", 0.0, 12.0
+        step = 0.02 + batch * 0.001 / (1.7 if half else 1.0) / (1.25 if compiled else 1.0)
+        step = max(step, batch * 0.0022 / (0.5 + workers))
+        return "ok", batch / step, 15.0 + 25.0 * compiled + 100 * step
+
+    space = _space(batch=[8, 16, 32, 64, 96, 128, 192, 256], compile=[0, 1], half=[0, 1], workers=[1, 2, 4, 8])
+    return _build("training", space, "maximize", noise, truth, memory=("batch",))
+
+
+def pipeline(noise: float) -> Landscape:
+    """The slowest of three stages limits the rate: mostly plateaus."""
+
+    def truth(point: Point) -> Truth:
+        readers, prefetch, decoders, chunk = _numbers(point, "readers", "prefetch", "decoders", "chunk")
+        rate = min(90 * readers**0.8, 240 * (1 - 0.7 ** (prefetch + 1)), 60 * decoders, 300 * chunk / (chunk + 16))
+        if readers + decoders > 12:
+            rate *= 12 / (readers + decoders)
+        return "ok", rate, 20.0
+
+    space = _space(readers=[1, 2, 4, 6, 8], prefetch=[0, 1, 2, 4, 8], decoders=[1, 2, 3, 4, 6], chunk=[8, 32, 128])
+    return _build("pipeline", space, "maximize", noise, truth)
+
+
+def sharding(noise: float) -> Landscape:
+    """The more is sharded, the more fits, and the slower it is: the wall is elsewhere for each stage."""
+
+    def truth(point: Point) -> Truth:
+        stage, micro, offload, overlap = _numbers(point, "stage", "micro", "offload", "overlap")
+        need = 40 / (1 + stage) * (0.3 if offload else 1.0) + micro * 1.5 + 4 * overlap
+        if need > 48:
+            return "out of memory", 0.0, 25.0
+        wire = 0.04 * (1 + 0.5 * stage) * (0.55 if overlap else 1.0)
+        step = micro * 0.01 + 0.03 + wire + 0.12 * offload * (1 - 0.15 * stage)
+        return "ok", micro / step, 30.0 + 20 * step
+
+    space = _space(stage=[0, 1, 2, 3], micro=[1, 2, 4, 8, 12, 16, 20, 24, 28, 32], offload=[0, 1], overlap=[0, 1])
+    return _build("sharding", space, "maximize", noise, truth, memory=("micro",))
+
+
+def compression(noise: float) -> Landscape:
+    """Time is minimized, and bad points take twenty times as long as good ones."""
+
+    def truth(point: Point) -> Truth:
+        level, threads, window, long = _numbers(point, "level", "threads", "window", "long")
+        work = 2.0 * 1.25**level * (1 + 0.04 * abs(window - 21)) * (1.3 if long else 1.0)
+        written = 30.0 * 0.93**level * (0.85 if long else 1.0) * (1 - 0.01 * (window - 17))
+        return "ok", work / threads**0.85 + written + 0.4 * threads, work / threads**0.85 + written + 0.4 * threads
+
+    space = _space(level=range(1, 20), threads=[1, 2, 4, 8], window=[17, 21, 24], long=[0, 1])
+    return _build("compression", space, "minimize", noise, truth)
+
+
+def flags(noise: float) -> Landscape:
+    """Categories that interact in pairs, without an order."""
+    names, draw = ("opt", "march", "math", "unroll"), random.Random(11)
+    kinds = [f"k{number}" for number in range(4)]
+    single = {(name, kind): draw.gauss(0, 0.12) for name in names for kind in kinds}
+    pairs = {
+        (one, first, other, second): draw.gauss(0, 0.05)
+        for one, other in itertools.combinations(names, 2)
+        for first in kinds
+        for second in kinds
+    }
+
+    def truth(point: Point) -> Truth:
+        score = sum(single[name, str(point[name])] for name in names)
+        score += sum(value for (a, x, b, y), value in pairs.items() if point[a] == x and point[b] == y)
+        return "ok", 10 * math.exp(-score), 8.0 + 10 * math.exp(-score)
+
+    space = _space(**dict.fromkeys(names, kinds))
+    return _build("flags", space, "minimize", noise, truth)
+
+
+def pragmas(noise: float) -> Landscape:
+    """One choice decides, the rest matters little; some combinations are refused."""
+
+    def truth(point: Point) -> Truth:
+        journal, sync = str(point["journal"]), str(point["sync"])
+        cache, page = _numbers(point, "cache", "page")
+        if journal == "off" and sync == "extra":
+            return "failed", 0.0, 1.0
+        rate = {"delete": 100, "truncate": 118, "persist": 125, "memory": 180, "wal": 260, "off": 230}[journal]
+        slower = {"extra": 1.6, "full": 1.35, "normal": 1.0}[sync]
+        slower = 1 + (slower - 1) * (0.4 if journal == "wal" else 1.0)
+        rate *= 1 - 0.12 * math.exp(-cache / 8) - 0.02 * abs(math.log2(page / 8))
+        return "ok", rate / slower, 3.0 + 1000 * slower / rate
+
+    kinds = ["delete", "truncate", "persist", "memory", "wal", "off"]
+    space = _space(journal=kinds, sync=["full", "normal", "extra"], cache=[2, 8, 32, 128], page=[1, 2, 4, 8, 16, 32])
+    return _build("pragmas", space, "maximize", noise, truth)
+
+
+def switches(noise: float) -> Landscape:
+    """Eight switches: most do nothing, three matter, and two only together."""
+
+    def truth(point: Point) -> Truth:
+        on = _numbers(point, *"abcdefgh")
+        score = 0.08 * on[1] + 0.05 * on[4] - 0.1 * on[2] + (0.14 if on[5] and on[6] else -0.03 * (on[5] + on[6]))
+        return "ok", 100 * math.exp(score), 10.0
+
+    return _build("switches", _space(**{name: [0, 1] for name in "abcdefgh"}), "maximize", noise, truth)
+
+
+def kernel(noise: float) -> Landscape:
+    """Tiles of a matrix product: a ridge where their product fits the cache, cliffs beyond, and a few that crash."""
+
+    def truth(point: Point) -> Truth:
+        m, n, k, warps = _numbers(point, "m", "n", "k", "warps")
+        shared = (m * k + k * n) * 2 / 1024
+        if shared > 100 or m * n / (32 * warps) > 256:
+            return "failed", 0.0, 2.0
+        busy = min(1.0, m * n / 16384) ** 0.35 * min(1.0, k / 32) ** 0.2
+        busy *= 1 - 0.06 * abs(math.log2(m / n)) - (0.15 if shared > 48 else 0.0) - 0.05 * abs(math.log2(warps / 4))
+        return "ok", 1 / busy, 4.0 + 6 / busy
+
+    space = _space(m=[16, 32, 64, 128, 256], n=[16, 32, 64, 128, 256], k=[16, 32, 64, 128], warps=[1, 2, 4, 8])
+    return _build("kernel", space, "minimize", noise, truth)
+
+
+def _numbers(point: Point, *names: str) -> Iterator[Any] | list[Any]:
+    return [point[name] for name in names]
+
+
+def _space(**choices: Sequence[object]) -> Space:
+    return Space(tuple(Parameter(name, tuple(values)) for name, values in choices.items()))
+
+
+def _build(
+    name: str,
+    space: Space,
+    direction: Any,
+    noise: float,
+    truth: Callable[[Point], Truth],
+    memory: Sequence[str] = (),
+) -> Landscape:
+    if "memory" in Parameter._fields:
+        space = Space(tuple(each.replace(memory=each.name in memory) for each in space.parameters))
+    goal = Objective("figure", direction)
+    return Landscape(name, space, goal, {key_of(point): truth(point) for point in space.points()}, noise)

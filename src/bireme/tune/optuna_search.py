@@ -1,0 +1,105 @@
+"""Searches by a sampler of Optuna, where that is installed.
+
+Optuna's samplers propose the same point again and know no constraints. So what a sampler proposes is moved to the
+nearest point that may be tried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from bireme.errors import BadInputError
+from bireme.tune.search import Direction, Observation, Search
+from bireme.tune.space import Parameter, Point, Points, key_of, shuffled
+
+_SCANNED = 1024
+
+
+class OptunaSearch(Search):
+    """The points that a sampler of Optuna proposes.
+
+    Args:
+        space: the points.
+        direction: ``maximize`` or ``minimize`` the value.
+        seed: any number.
+        sampler: the name of its class, without "Sampler" if you like: ``TPE``, ``GP``, ``CmaEs``.
+
+    Raises:
+        BadInputError: Optuna is not installed, or has no such sampler.
+    """
+
+    def __init__(self, space: Points, direction: Direction = "maximize", seed: int = 0, *, sampler: str) -> None:
+        super().__init__(space, direction, seed)
+        try:
+            import optuna
+        except ImportError as error:
+            raise BadInputError("optuna is not installed", hint="type: pip install optuna") from error
+        kind = getattr(optuna.samplers, sampler, None) or getattr(optuna.samplers, f"{sampler}Sampler", None)
+        if kind is None:
+            names = ", ".join(name.removesuffix("Sampler") for name in optuna.samplers.__all__ if "Sampler" in name)
+            raise BadInputError(f"optuna has no sampler {sampler!r}", hint=f"choose one of {names}")
+        self._optuna: Any = optuna
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._sampler = kind
+        self._scales = {each.name: _scale(optuna, each) for each in space.parameters if len(each.choices) > 1}
+        self._indices = {
+            each.name: {key_of({"": choice}): index for index, choice in enumerate(each.choices)}
+            for each in space.parameters
+        }
+
+    def _candidates(self) -> Iterator[dict[str, object]]:
+        if self._scales:
+            proposed = self._propose()
+            points = [point for point in self._scan() if self.open(point)]
+            yield from sorted(points, key=lambda point: self._apart(proposed, self._place(point)))
+        yield from self.space.points()
+
+    def _propose(self) -> dict[str, int]:
+        """What the sampler says after all results, as numbers of choices."""
+        optuna = self._optuna
+        sampler = self._sampler(seed=self.seed + len(self.observations) + len(self.pending))
+        study = optuna.create_study(sampler=sampler, direction="minimize")
+        failed = optuna.trial.TrialState.FAIL
+        for each in self.observations.values():
+            place = self._place(each.point)
+            options = {"value": self._logarithm(each)} if each.value is not None else {"state": failed}
+            distributions = {name: self._scales[name] for name in place}
+            trial = optuna.trial.create_trial(params=place, distributions=distributions, **options)
+            study.add_trial(trial)
+        trial = study.ask(self._scales)
+        return dict(trial.params)
+
+    def _logarithm(self, observation: Observation) -> float:
+        """The cost; its logarithm if it has one, so that figures which differ by a factor are compared by it."""
+        cost = self.cost(observation.value or 0.0)
+        return math.copysign(1.0, cost) * math.log(abs(cost)) if self._positive else cost
+
+    @property
+    def _positive(self) -> bool:
+        return all(each.value is None or each.value > 0 for each in self.observations.values())
+
+    def _scan(self) -> list[dict[str, object]]:
+        indices = shuffled(self.space.size, self.seed + len(self.observations))
+        return [self.space.point(index) for index, _ in zip(indices, range(_SCANNED), strict=False)]
+
+    def _place(self, point: Point) -> dict[str, int]:
+        return {name: self._indices[name][key_of({"": point[name]})] for name in self._scales if name in point}
+
+    def _apart(self, one: dict[str, int], other: dict[str, int]) -> float:
+        """How far two points are apart."""
+        ordered = {each.name: each.ordered for each in self.space.parameters}
+        steps = (
+            abs(one[name] - place) / len(self._indices[name]) if ordered[name] else float(one[name] != place)
+            for name, place in other.items()
+        )
+        return sum(steps)
+
+
+def _scale(optuna: Any, parameter: Parameter) -> Any:
+    """A parameter as Optuna sees it: the numbers of its choices."""
+    last = len(parameter.choices) - 1
+    if parameter.ordered:
+        return optuna.distributions.IntDistribution(0, last)
+    return optuna.distributions.CategoricalDistribution(list(range(last + 1)))

@@ -1,0 +1,40 @@
+"""The searches by name."""
+
+from __future__ import annotations
+
+from bireme.errors import BadInputError
+from bireme.tune.search import Direction, Grid, Random, Search
+from bireme.tune.space import Points
+
+KINDS = ("gridsearch", "random", "model_based")
+
+OPTUNA = "optuna:"
+"""What the name of a sampler of Optuna begins with, such as ``optuna:TPE``."""
+
+
+def make(kind: str, space: Points, direction: Direction = "maximize", seed: int = 0, **options: object) -> Search:
+    """Create a search by its name (in DeepSpeed's configuration, its ``tuner_type``).
+
+    Args:
+        kind: one of `KINDS`, or a sampler of Optuna where that is installed.
+        space: the points.
+        direction: ``maximize`` or ``minimize`` the value.
+        seed: any number.
+        options: further arguments of its class.
+
+    Raises:
+        BadInputError: no such search.
+    """
+    if kind == "model_based":
+        from bireme.tune.model_search import ModelBased
+
+        return ModelBased(space, direction, seed, **options)  # type: ignore[arg-type]  # as its class takes them
+    if kind.startswith(OPTUNA):
+        from bireme.tune.optuna_search import OptunaSearch
+
+        return OptunaSearch(space, direction, seed, sampler=kind.removeprefix(OPTUNA))
+    if kind == "gridsearch":
+        return Grid(space, direction, seed)
+    if kind == "random":
+        return Random(space, direction, seed)
+    raise BadInputError(f"unknown search: {kind!r}", hint=f"choose one of {', '.join(KINDS)}, {OPTUNA}SAMPLER")
