@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from bireme.cli.parser import Parsed
     from bireme.job import JobSpec
+    from bireme.tune.figures import Direction
     from bireme.tune.program.tuning import Request, Result
 
 NOTHING_WORKS = 1
@@ -106,7 +107,8 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
         defaults=options["default"],
         args=spec.program.args,
     )
-    goals = [(way, text) for way in ("maximize", "minimize") for text in options[way]]
+    goals: list[tuple[Direction, str]] = [("maximize", text) for text in options["maximize"]]
+    goals += [("minimize", text) for text in options["minimize"]]
     measure = parse_measure(goals, options["limit"])
     program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
     pool = resource_pool(spec, environ, slots)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from bireme import jsontext
 from bireme.errors import BadInputError
-from bireme.tune.declarations import Delivery, fill
+from bireme.tune.declarations import Declaration, fill
 from bireme.tune.space import Point
 from bireme.value import Value
 
@@ -30,26 +30,20 @@ class Delivered(Value):
     files: Mapping[str, str] = {}
 
 
-def text_of(value: object) -> str:
-    """A value as the program's arguments and environment have it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value if isinstance(value, str) else f"{value}"
-
-
 class Courier:
     """Knows how each parameter reaches the program.
 
     Args:
-        deliveries: of all parameters.
+        declaration: the parameters, and how each reaches the program.
         args: the program's arguments, with ``{name}`` where a value belongs.
 
     Raises:
         BadInputError: a file cannot be read, lacks a key, or is not named in the arguments.
     """
 
-    def __init__(self, deliveries: Sequence[Delivery], args: Sequence[str]) -> None:
-        self._deliveries, self._args = tuple(deliveries), tuple(args)
+    def __init__(self, declaration: Declaration, args: Sequence[str]) -> None:
+        self._declaration, self._args = declaration, tuple(args)
+        deliveries = declaration.deliveries
         self._documents = {each.where: _Document(each.where) for each in deliveries if each.how == "file"}
         for each in deliveries:
             if each.how == "file":
@@ -71,12 +65,14 @@ class Courier:
             point: its values; a parameter that it lacks is not delivered.
             folder: where the files will be.
         """
-        present = [each for each in self._deliveries if each.parameter in point]
-        args = list(fill(self._args, {name: text_of(value) for name, value in point.items()}))
+        texts = self._declaration.texts(point)
+        present = [each for each in self._declaration.deliveries if each.parameter in point]
+        absent = [each.parameter for each in self._declaration.deliveries if each.parameter not in point]
+        args = list(fill(self._args, texts, absent))
         for each in present:
             if each.how == "flag":
-                args += [each.where, text_of(point[each.parameter])]
-        exports = [f"{each.where}={text_of(point[each.parameter])}" for each in present if each.how == "environment"]
+                args += [each.where, texts[each.parameter]]
+        exports = [f"{each.where}={texts[each.parameter]}" for each in present if each.how == "environment"]
         files = {}
         for path, document in self._documents.items():
             name = os.path.basename(path)
@@ -196,13 +192,13 @@ class _Yaml(_Json):
         super().__init__(path)
 
     def _load(self, text: str) -> Any:
-        import yaml  # type: ignore[import-untyped]
+        import yaml
 
         return yaml.safe_load(text)
 
     def written(self, data: Any) -> str:
         """The data as text."""
-        import yaml  # type: ignore[import-untyped]
+        import yaml
 
         text: str = yaml.safe_dump(data, sort_keys=False)
         return text

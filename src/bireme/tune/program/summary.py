@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bireme.result.report import duration
+from bireme.tune.declarations import Declaration
 from bireme.tune.figures import Measure
 from bireme.tune.printed_numbers import scaled
 from bireme.tune.program.board import described
@@ -17,15 +18,16 @@ _ROWS = 40
 """Lines of the table; the report has all trials."""
 
 
-def summary(trials: ProgramTrials, measure: Measure, why: str) -> str:
+def summary(trials: ProgramTrials, measure: Measure, declaration: Declaration, why: str) -> str:
     """The table of all points, the best first, and why trials failed; ends with a newline.
 
     Args:
         trials: all trials of the study.
         measure: what was measured.
+        declaration: what varied.
         why: why the study ended.
     """
-    parts = [_table(trials, measure)] if trials.results else []
+    parts = [_table(trials, measure, declaration)] if trials.results else []
     reasons: dict[str, list[str]] = {}
     for name, result in trials.results.items():
         if result.cause not in ("ok", "pruned", "out of memory"):
@@ -41,7 +43,7 @@ def summary(trials: ProgramTrials, measure: Measure, why: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(trials: ProgramTrials, measure: Measure) -> str:
+def _table(trials: ProgramTrials, measure: Measure, declaration: Declaration) -> str:
     """All points, the best first; those without a figure last, in the order of their first trials."""
     goal = measure.goals[0]
     sign = -1.0 if goal.direction == "maximize" else 1.0
@@ -69,13 +71,13 @@ def _table(trials: ProgramTrials, measure: Measure) -> str:
                 for what in columns
             )
             causes = dict.fromkeys(trials.results[name].cause for name in names)
-            yield described(trials.trials[names[0]].point), str(len(names)), *cells, ", ".join(causes)
+            yield described(declaration, trials.trials[names[0]].point), str(len(names)), *cells, ", ".join(causes)
 
     text = table(("configuration", "runs", *columns, "end"), rows())
     return text if len(ranked) <= _ROWS else f"{text}\n(and {len(ranked) - _ROWS} more: bireme tune report)"
 
 
-def answer_lines(answer: Answer, confidence: float) -> str:
+def answer_lines(answer: Answer, confidence: float, declaration: Declaration) -> str:
     """What the study found, with its confidence; ends with a newline."""
     lines = []
     if answer.noise is not None:
@@ -87,13 +89,13 @@ def answer_lines(answer: Answer, confidence: float) -> str:
         rounds = f"{answer.rounds} paired {'round' if answer.rounds == 1 else 'rounds'}"
         interval = f"{100 * confidence:g} %: {answer.low:.3g} to {answer.high:.3g}"
         sure = f"    {answer.ratio:.3g} x the default ({interval}, {rounds})"
-    lines.append(f"best: {described(answer.best)}{sure}")
+    lines.append(f"best: {described(declaration, answer.best)}{sure}")
     if answer.text and not answer.confirmed:
         lines.append(answer.text)
     if answer.default_failed:
         lines.append(f"the default itself failed: {answer.default_failed}")
     for tie in answer.ties:
-        lines.append(f"not distinguishable from it: {described(tie)}")
+        lines.append(f"not distinguishable from it: {described(declaration, tie)}")
     for point in answer.front:
-        lines.append(f"on the front: {described(point)}")
+        lines.append(f"on the front: {described(declaration, point)}")
     return "\n".join(lines) + "\n"

@@ -14,6 +14,7 @@ from bireme.tune.experiment import End, LaunchRequest, tail
 from bireme.tune.figure_reader import Reader
 from bireme.tune.figures import Measure, Readings
 from bireme.tune.launching import Launch
+from bireme.tune.memory_use import MemoryUse
 from bireme.tune.program.delivery import Courier
 from bireme.tune.program.files import ProgramFiles
 from bireme.tune.scheduler import Task
@@ -25,8 +26,8 @@ from bireme.value import Value
 _CANNOT_START = (126, 127)
 """Exit codes of a program that cannot be executed, or is not found."""
 
-_EVERY = 0.25
-"""Seconds between two looks at the figures of a running trial."""
+_EVERY, _EVERY_MEMORY = 0.25, 0.05
+"""Seconds between two looks at the figures of a running trial, and at its memory."""
 
 
 class TrialOptions(Value):
@@ -89,6 +90,7 @@ class ProgramTrials:
         self._read: dict[str, Readings] = {}
         self._ranks: dict[str, float | None] = {}
         self._cannot_start: set[str] = set()
+        self._memory = MemoryUse(measure.memory)
         self._held: list[Trial] = []  # the slots of their block are not known or not free yet
         self._places: dict[str, SlotReservation] = {}  # of blocks
 
@@ -121,10 +123,10 @@ class ProgramTrials:
         return sum(worked) / len(worked) if worked else None
 
     def _next(self) -> Trial | None:
-        for trial in self._held:
-            if not self._is_busy(trial.block):
-                self._held.remove(trial)
-                return trial
+        for held in self._held:
+            if not self._is_busy(held.block):
+                self._held.remove(held)
+                return held
         while (trial := self.study.ask()) is not None:
             if not (trial.block and self._is_busy(trial.block)):
                 return trial
@@ -168,6 +170,7 @@ class ProgramTrials:
         self._readers[name] = Reader(
             self.measure, self._files.trial(name, "stdout.log"), self._files.trial(name, "stderr.log"), name=name
         )
+        self._memory.begin(name, [slot for _, slots in reservation.places for slot in slots])
         return LaunchRequest(
             argv=isolated.command("bireme", "run", *words),
             env=options.environ,
@@ -177,10 +180,11 @@ class ProgramTrials:
             report=report,
             grace=self._launch.grace,
             hopeless=lambda seconds: self._hopeless(name, seconds),
-            every=_EVERY,
+            every=_EVERY_MEMORY if self.measure.memory else _EVERY,
         )
 
     def _hopeless(self, name: str, seconds: float) -> str:
+        self._memory.look()
         reader = self._readers[name]
         reader.update()
         return self.study.hopeless(name, seconds, reader.values(self.measure.goals[0].name))
@@ -189,7 +193,7 @@ class ProgramTrials:
 
     def judge(self, name: str, end: End) -> TrialResult:
         """Read the figures of a run that has ended, and decide its result."""
-        readings = self._read[name] = self._readers.pop(name).finish(end.report)
+        readings = self._read[name] = self._readers.pop(name).finish(end.report, self._memory.end(name))
         self._ranks[name] = _seconds_of_ranks(end)
         if (end.exit_code == BAD_INPUT and end.report is None) or end.exit_code in _CANNOT_START:
             self._cannot_start.add(name)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from bireme.errors import BadInputError
+from bireme.tune import memory_use
 from bireme.tune.declarations import Declaration
 from bireme.tune.figures import Measure
 from bireme.tune.journal import Journal
@@ -95,7 +96,8 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> Result:
             one trial at most.
         BiremeError: a file cannot be written; the results of finished trials are kept.
     """
-    courier = Courier(request.declaration.deliveries, request.args)
+    memory_use.check(request.measure, local=request.launch.pool.local)
+    courier = Courier(request.declaration, request.args)
     scheduler = Scheduler(request.launch.pool.slots, order=request.order, backfill=True)
     if reason := scheduler.impossible(request.shape):
         raise BadInputError(f"no trial can run: {reason}", hint="--num_nodes and --num_gpus set the size of a trial")
@@ -119,7 +121,7 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> Result:
                 {trial.name: trial for trial, _ in resumed.trials},
                 resumed.units,
             )
-            watcher = show(ProgramBoard(study, request.measure, trials.results, trials.trials, trials.units))
+            watcher = show(ProgramBoard(study, request.measure, request.declaration, trials))
             for note in (journal.note, resumed.note):
                 watcher.note(note)
             if not lock.taken():
@@ -178,8 +180,8 @@ def _conclude(
     """Write the summary and the command of the real job, whether the study is over or was interrupted."""
     answer = study.answer
     why = "it was interrupted" if conclusion.signum else conclusion.over or "some trials could not be run"
-    lines = answer_lines(answer, request.confidence)
-    text = summary(trials, request.measure, why)
+    lines = answer_lines(answer, request.confidence, request.declaration)
+    text = summary(trials, request.measure, request.declaration, why)
     files.write_summary(f"{text}\n{lines}")
     best: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
