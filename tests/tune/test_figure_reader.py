@@ -170,6 +170,21 @@ def test_long_outputs_take_little_memory(tmp_path: Path) -> None:
     assert len(readings.series["x"]) == 1250
 
 
+def test_figures_between_long_outputs(tmp_path: Path) -> None:
+    """Output without figures is passed over, but not the line before it, nor the one after it."""
+    path = tmp_path / "stdout.log"
+    plain = labelled(*["step, nothing else to say"] * 10_000)
+    path.write_bytes(labelled("x: 4") + b"[12:00:01.000 node-1:1] x: 4\n")
+    reader = Reader(measure("x: {}"), str(path))
+    for _ in range(2):
+        reader.update()
+        with path.open("ab") as file:
+            file.write(plain + labelled("speed x:").rstrip(b"\n") + b"\n[12:00:01.000 node-1:0+]  8\n")
+    readings = reader.finish(None)
+    assert [value for _, value in readings.series["x"]] == [4, 8, 8]
+    assert readings.figures["x"] == (8 + 4) / 2
+
+
 def test_keys_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "r-t7.json"
     path.write_text('{"rate": 1}')

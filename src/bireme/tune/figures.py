@@ -158,7 +158,8 @@ class Measure(Value):
 
     def over(self, figures: Mapping[str, float]) -> str:
         """How a trial's figures break a limit, such as ``p99 is 231, the limit is < 200``; "" if none is broken."""
-        return "; ".join(words for limit in self.limits if (words := limit.broken_by(figures[limit.name])))
+        broken = [limit.broken_by(figures[limit.name]) for limit in self.limits if limit.name in figures]
+        return "; ".join(filter(None, broken))
 
 
 def parse(goals: Sequence[tuple[Direction, str]], limits: Sequence[str] = ()) -> Measure:
