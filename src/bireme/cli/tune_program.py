@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bireme.cli.parser import Parsed
     from bireme.job import JobSpec
     from bireme.tune.figures import Direction
-    from bireme.tune.program.tuning import Request, Result
+    from bireme.tune.program.tuning import ProgramResult, Request
 
 NOTHING_WORKS = 1
 """Exit code of a study in which no configuration worked."""
@@ -37,12 +37,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 def is_one(parsed: Parsed) -> bool:
     """Whether the command line describes a study of a program, not of a DeepSpeed configuration."""
-    return parsed.options["init"] or any(parsed.options[name] for name in _SAYS_SO) or is_study_file(parsed)
-
-
-def is_study_file(parsed: Parsed) -> bool:
-    """Whether the command is the name of a study file, such as ``tune.toml``."""
-    return bool(parsed.command) and parsed.command[0].endswith(".toml")
+    return any(parsed.options[name] for name in _SAYS_SO)
 
 
 def carry_out(parsed: Parsed) -> int:
@@ -65,7 +60,7 @@ def carry_out(parsed: Parsed) -> int:
     return OK if result.best else NOTHING_WORKS
 
 
-def _show(result: Result) -> None:
+def _show(result: ProgramResult) -> None:
     import shlex
 
     from bireme.planning.masking import masked_words

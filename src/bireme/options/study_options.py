@@ -116,7 +116,7 @@ STUDY_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         names=("--search",),
-        help="how points are chosen: model_based (default), grid, random, or optuna:SAMPLER",
+        help="how points are chosen: model_based (default), gridsearch, random, or optuna:SAMPLER",
         kind="word",
         metavar="SEARCH",
         default="",
@@ -138,12 +138,6 @@ STUDY_OPTIONS: tuple[Option, ...] = (
         kind="word",
         metavar="DIR",
         default="",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--init",),
-        help="write an example of a study file, tune.toml, and end",
         commands=_TUNE,
         shared=False,
     ),

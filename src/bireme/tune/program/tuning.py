@@ -62,7 +62,7 @@ class Request(Value):
     order: Order = "fifo"
 
 
-class Result(Value):
+class ProgramResult(Value):
     """The outcome of a study.
 
     Attributes:
@@ -84,7 +84,7 @@ class Result(Value):
     files: ProgramFiles
 
 
-def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> Result:
+def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramResult:
     """Start or resume a study, and run it to its end.
 
     Args:
@@ -176,7 +176,7 @@ def _conclude(
     conclusion: Conclusion,
     journal: Journal,
     files: ProgramFiles,
-) -> Result:
+) -> ProgramResult:
     """Write the summary and the command of the real job, whether the study is over or was interrupted."""
     answer = study.answer
     why = "it was interrupted" if conclusion.signum else conclusion.over or "some trials could not be run"
@@ -192,6 +192,6 @@ def _conclude(
         files.write_best(best, delivered.files)
     if conclusion.over and not conclusion.signum:
         journal.append({"over": conclusion.over, "answer": answer.as_dict(), "command": list(best)})
-    return Result(
+    return ProgramResult(
         conclusion=conclusion, answer=answer, summary=text, lines=lines, best=best, exports=exports, files=files
     )
