@@ -57,6 +57,10 @@ def read(tmp_path: Path) -> Callable[..., Readings]:
         ("MemAllocated={}", "MaxMemAllocated=9.1GB, MemAllocated=4.5GB", 4.5e9, "B"),
         ("rate: {}", "\x1b[1mrate: \x1b[32m12.5\x1b[0m it/s", 12.5, ""),
         ('"tps": {}', '{"tps": 7}', 7, ""),
+        ("{} it/s", "45.82it/s", 45.82, ""),
+        ("tps = {}", "tps =12", 12, ""),
+        ("loss {}", "loss2 7, loss 3", 3, ""),
+        ("{} 5 s", "125 s, 12 5 s", 12, ""),
     ],
 )
 def test_numbers_as_programs_print_them(
@@ -176,13 +180,13 @@ def test_figures_between_long_outputs(tmp_path: Path) -> None:
     plain = labelled(*["step, nothing else to say"] * 10_000)
     path.write_bytes(labelled("x: 4") + b"[12:00:01.000 node-1:1] x: 4\n")
     reader = Reader(measure("x: {}"), str(path))
-    for _ in range(2):
+    for output in (plain + labelled("speed x"), b"[12:00:01.000 node-1:0+] : 8\n", plain):
         reader.update()
         with path.open("ab") as file:
-            file.write(plain + labelled("speed x:").rstrip(b"\n") + b"\n[12:00:01.000 node-1:0+]  8\n")
+            file.write(output)
     readings = reader.finish(None)
-    assert [value for _, value in readings.series["x"]] == [4, 8, 8]
-    assert readings.figures["x"] == (8 + 4) / 2
+    assert [value for _, value in readings.series["x"]] == [4, 8]
+    assert readings.figures["x"] == (6 + 4) / 2
 
 
 def test_keys_of_a_file(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ _GOES_ON = re.compile(r"[A-Za-z_]*[.,]?\d")
 """What shows that the number before it is only a part of something else: ``1.2.3``, ``0x1F``, ``1,5``."""
 
 _BLANKS = re.compile(r"\s+")
+_SOME, _ANY = rb"[ \t]+", rb"[ \t]*"
 _AFTER = 16
 """Characters behind a number that are looked at."""
 
@@ -135,8 +136,8 @@ class Pattern(Value):
             same = b"|".join(re.escape(unit.encode()) for unit in UNITS if UNITS[unit][0] == UNITS[own][0])
             end = rb"[ \t]*(" + same + rb")(?![A-Za-z0-9])" + _literal(rest)
         else:
-            end = (b"([kKMGT]?)" if self.after.strip() else b"()") + _literal(self.after)
-        return re.compile(begin + _literal(self.before) + _NUMBER + end)
+            end = (b"([kKMGT]?)" if self.after.strip() else b"()") + _literal(self.after, first=True)
+        return re.compile(begin + _literal(self.before, last=True) + _NUMBER + end)
 
     def read(self, found: re.Match[bytes]) -> Number:
         """The number of a match of `compiled`."""
@@ -204,6 +205,18 @@ def scaled(value: float, unit: str) -> str:
     return shown(value / UNITS[best][1], best)
 
 
-def _literal(text: str) -> bytes:
-    """The regular expression of literal text: blanks match any run of blanks."""
-    return b"[ \\t]+".join(re.escape(part.encode()) for part in _BLANKS.split(text))
+def _literal(text: str, *, first: bool = False, last: bool = False) -> bytes:
+    """The regular expression of literal text: blanks match any run of blanks.
+
+    Args:
+        text: the text.
+        first, last: whether a number stands before or behind it. Blanks between them may be missing in the output, as
+            in ``12it/s`` and ``tps=12``, unless a word would then go on with the number, or the number with a digit.
+    """
+    parts = [re.escape(part.encode()) for part in _BLANKS.split(text)]
+    blanks = [_SOME] * (len(parts) - 1)
+    if blanks and first and not parts[0] and not re.match(rb"[\d.,\\]", parts[1]):
+        blanks[0] = _ANY
+    if blanks and last and not parts[-1] and not re.search(rb"\w\Z", parts[-2]):
+        blanks[-1] = _ANY
+    return b"".join(part + blank for part, blank in zip(parts, [*blanks, b""], strict=True))
