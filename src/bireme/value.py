@@ -30,8 +30,8 @@ class _Signature:
         return Signature(
             [
                 Parameter(
-                    name,
-                    Parameter.POSITIONAL_OR_KEYWORD,
+                    name=name,
+                    kind=Parameter.POSITIONAL_OR_KEYWORD,
                     default=getattr(cls, name, Parameter.empty),
                     annotation=hints.get(name, Parameter.empty),
                 )

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from bireme.options.table import COMMANDS, select
+from bireme.options.table import COMMANDS, SUBCOMMANDS, select
 
 
 def script_for(stage, shell: str) -> str:
@@ -44,6 +44,8 @@ def in_bash(stage, *words: str) -> list[str]:
         (("drain", "--b"), ["--back"]),
         (("help", "tu"), ["tune"]),
         (("completion", "f"), ["fish"]),
+        (("tune", "st"), ["status"]),
+        (("tune", "report", "--c"), ["--csv"]),
     ],
     ids=lambda value: " ".join(value),
 )
@@ -52,9 +54,9 @@ def test_bash(stage, words, offered):
 
 
 def test_bash_offers_every_option(stage):
-    for command in COMMANDS:
+    for command in (*COMMANDS, *SUBCOMMANDS):
         names = {name for options in select(command).values() for option in options for name in option.names}
-        assert set(in_bash(stage, command, "-")) == names
+        assert set(in_bash(stage, *command.split(), "-")) == names
 
 
 def test_fish(stage):
@@ -74,6 +76,7 @@ def test_fish(stage):
     assert "run" in offers("bireme r")
     assert offers("bireme run --num_g") == ["--num_gpus"]
     assert set(offers("bireme run --launcher s")) == {"ssh", "slurm"}
+    assert offers("bireme tune rep") == ["report"] and "--csv" in offers("bireme tune report --")
 
 
 def test_zsh_can_read_it(stage):
@@ -101,9 +104,10 @@ def test_the_manual_page(stage):
                 assert all(name in done.stdout for name in option.names), option.names
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", (*COMMANDS, *SUBCOMMANDS))
 def test_help_on_a_command_is_its_own_page(stage, command):
-    assert stage.run("help", command).stdout == stage.run(command, "--help").stdout
+    page = stage.run("help", *command.split()).stdout
+    assert page == stage.run(*command.split(), "--help").stdout and page.startswith("usage: bireme ")
 
 
 def test_short_and_whole_help(stage):

@@ -37,7 +37,7 @@ def test_the_invariants_hold(kind: tuple[str, ...], runs: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "seeds"),
     [
-        ((), (1046, 1084, 201624, 203638, 204155, 406130, 423479)),
+        ((), (1046, 1084, 201624, 203638, 204155, 406130, 423479, 822053)),
         (("--elastic",), (302255, 302258, 304038, 304132, 304323)),
     ],
     ids=["cluster", "elastic"],

@@ -141,6 +141,10 @@ class Truth:
         for cause in self.causes:
             if cause.how == "shutdown":
                 cause.certain = cause.certain and not _during(cause.when, nodes[cause.node].disturbed)
+            elif cause.how == "channel":  # its end may be lost on the way, and is sent again late
+                node = nodes[cause.node]
+                lost = any(0.0 <= begin - cause.when <= node.trip and end > begin for begin, end in node.disturbed)
+                cause.certain = cause.certain and not lost
             elif cause.kind == "rank failed" or cause.how == "guardian":
                 node = nodes[cause.node]
                 well = not cause.orphan and not any(0.0 <= when - cause.when <= 2.0 for when in node.broken)

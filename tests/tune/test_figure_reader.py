@@ -57,6 +57,10 @@ def read(tmp_path: Path) -> Callable[..., Readings]:
         ("MemAllocated={}", "MaxMemAllocated=9.1GB, MemAllocated=4.5GB", 4.5e9, "B"),
         ("rate: {}", "\x1b[1mrate: \x1b[32m12.5\x1b[0m it/s", 12.5, ""),
         ('"tps": {}', '{"tps": 7}', 7, ""),
+        ("{} it/s", "45.82it/s", 45.82, ""),
+        ("tps = {}", "tps =12", 12, ""),
+        ("loss {}", "loss2 7, loss 3", 3, ""),
+        ("{} 5 s", "125 s, 12 5 s", 12, ""),
     ],
 )
 def test_numbers_as_programs_print_them(
@@ -88,8 +92,9 @@ def test_what_is_no_figure(read: Callable[..., Readings], rows: list[str], words
 
 
 def test_no_number_before_the_first_one_is_warm_up(read: Callable[..., Readings]) -> None:
-    readings = read(labelled("x: nan", "x: inf", "x: 3"), "x: {}")
-    assert (readings.problem, readings.figures["x"], readings.warm_up["x"]) == ("", 3.0, 2)
+    readings = read(labelled("x: nan", "x: inf", "x: 1", "x: 3", "x: 3", "x: 3"), "x: {}")
+    assert (readings.problem, readings.figures["x"], readings.warm_up["x"]) == ("", 3.0, 1)
+    assert len(readings.series["x"]) == 4
 
 
 def test_a_pattern_that_never_matches_is_answered_with_the_most_similar_line(read: Callable[..., Readings]) -> None:
@@ -167,6 +172,21 @@ def test_long_outputs_take_little_memory(tmp_path: Path) -> None:
     readings = reader.finish(None)
     assert any(note.startswith("x: 10,000 readings, kept as means of 8 each") for note in readings.notes)
     assert len(readings.series["x"]) == 1250
+
+
+def test_figures_between_long_outputs(tmp_path: Path) -> None:
+    """Output without figures is passed over, but not the line before it, nor the one after it."""
+    path = tmp_path / "stdout.log"
+    plain = labelled(*["step, nothing else to say"] * 10_000)
+    path.write_bytes(labelled("x: 4") + b"[12:00:01.000 node-1:1] x: 4\n")
+    reader = Reader(measure("x: {}"), str(path))
+    for output in (plain + labelled("speed x"), b"[12:00:01.000 node-1:0+] : 8\n", plain):
+        reader.update()
+        with path.open("ab") as file:
+            file.write(output)
+    readings = reader.finish(None)
+    assert [value for _, value in readings.series["x"]] == [4, 8]
+    assert readings.figures["x"] == (6 + 4) / 2
 
 
 def test_keys_of_a_file(tmp_path: Path) -> None:

@@ -56,11 +56,11 @@ def test_all_that_are_missing_are_named(tmp_path):
     assert done.stderr == f"bireme: bireme tune needs packages that are not installed: {names}\n{MEND}"
     assert done.returncode == 2
     install(tmp_path, "rich", "14.0")
-    assert "not installed: numpy, hjson\n" in tune(tmp_path).stderr
+    assert "not installed: numpy, hjson, tomlkit\n" in tune(tmp_path).stderr
 
 
 def test_one_that_is_too_old_is_named_with_its_version(tmp_path):
-    for name, version in (("numpy", "1.9"), ("hjson", "3.1.0"), ("rich", "12.6")):
+    for name, version in (("numpy", "1.9"), ("hjson", "3.1.0"), ("rich", "12.6"), ("tomlkit", "0.12")):
         install(tmp_path, name, version)
     done = tune(tmp_path)
     old = "numpy>=1.24 (1.9 is installed), rich>=13 (12.6 is installed)"

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from bireme.errors import BadInputError
-from bireme.tune.search import Grid, SearchBudget, shuffled
+from bireme.tune.search import Grid, SearchBudget
 from bireme.tune.searches import KINDS, make
-from bireme.tune.space import Parameter, Space, Union, key_of
+from bireme.tune.space import Parameter, Space, Union, key_of, shuffled
 
 SPACE = Union(tuple(Space((Parameter("stage", (stage,)), Parameter("micro", (4, 8, 16, 32)))) for stage in (0, 1, 2)))
 MIXED = Union((
@@ -183,9 +183,10 @@ def test_shuffled_gives_every_number_once(size):
 
 def test_a_long_grid_is_walked_once():
     class Counted(Space):
-        def point(self, index):
-            counts.append(index)
-            return super().point(index)
+        def points(self):
+            for number, point in enumerate(super().points()):
+                counts.append(number)
+                yield point
 
     counts: list[int] = []
     search = Grid(Counted((Parameter("x", tuple(range(500))),)))

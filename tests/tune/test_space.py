@@ -65,7 +65,7 @@ def test_a_union_is_one_space_after_the_other():
     union = Union((one, zero))
     assert union.size == 4
     assert [union.point(index) for index in range(4)] == list(union.points()) == [*one.points(), *zero.points()]
-    assert union.parameters == (Parameter("stage", (0, 1)), Parameter("size", (2, 4, 8)), FLAG)
+    assert union.parameters == (Parameter("stage", (0, 1), default=1), Parameter("size", (2, 4, 8), default=4), FLAG)
     assert {"stage": 1, "size": 4} in union
     assert {"stage": 0, "size": 4, "flag": True} not in union
 

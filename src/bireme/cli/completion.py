@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import show
-from bireme.options.table import COMMANDS, select
+from bireme.options.table import COMMANDS, SUBCOMMANDS, select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ def _names(command: str, *, with_value: bool = False) -> str:
     )
 
 
+def _second(command: str) -> str:
+    """The words that may follow a command, separated by spaces."""
+    return " ".join(name.split()[1] for name in SUBCOMMANDS if name.split()[0] == command)
+
+
 def _choices() -> Iterator[tuple[str, str]]:
     """(pattern of names, values) of each option that has a list of values."""
     for option in _options("run"):
@@ -59,6 +64,9 @@ def _bash() -> str:
         f'        {command}) names="{_names(command)}" valued="{_names(command, with_value=True)}" ;;'
         for command in COMMANDS
     )
+    own = "\n".join(
+        f'        "{name}") COMPREPLY=($(compgen -W "{_names(name)}" -- "$current")); return ;;' for name in SUBCOMMANDS
+    )
     return f"""\
 # {_LINES["bash"]}
 _bireme() {{
@@ -68,6 +76,13 @@ _bireme() {{
         COMPREPLY=($(compgen -W "{" ".join(COMMANDS)} help completion --version --help" -- "$current"))
         return
     fi
+    if (( COMP_CWORD == 2 )) && [[ ${{COMP_WORDS[1]}} == tune && $current != -* ]]; then
+        COMPREPLY=($(compgen -W "{_second("tune")}" -- "$current"))
+        return
+    fi
+    case "${{COMP_WORDS[1]}} ${{COMP_WORDS[2]}}" in
+{own}
+    esac
     case "${{COMP_WORDS[1]}}" in
 {known}
         help) COMPREPLY=($(compgen -W "{" ".join(COMMANDS)} --all --man" -- "$current")); return ;;
@@ -95,6 +110,7 @@ complete -o default -F _bireme bireme
 
 def _zsh() -> str:
     known = "\n".join(f"        {command}) names=({_names(command)}) ;;" for command in COMMANDS)
+    own = "\n".join(f'        "{name}") names=({_names(name)}) ;;' for name in SUBCOMMANDS)
     return f"""\
 # {_LINES["zsh"]}
 _bireme() {{
@@ -107,6 +123,10 @@ _bireme() {{
 {known}
         help) compadd -- {" ".join(COMMANDS)} --all --man; return ;;
         completion) compadd -- {" ".join(_LINES)}; return ;;
+    esac
+    [[ $words[2] != tune ]] || (( CURRENT != 3 )) || compadd -- {_second("tune")}
+    case "$words[2] $words[3]" in
+{own}
     esac
     case $words[CURRENT-1] in
 {_cases("{names}) compadd -- {values}; return ;;")}
@@ -128,11 +148,13 @@ def _fish() -> str:
     lines.append(f"{first} '{' '.join(COMMANDS)} help completion'")
     lines.append(f"complete -c bireme -n '__fish_seen_subcommand_from help' -f -a '{' '.join(COMMANDS)}'")
     lines.append(f"complete -c bireme -n '__fish_seen_subcommand_from completion' -f -a '{' '.join(_LINES)}'")
-    for command in COMMANDS:
+    seen = "__fish_seen_subcommand_from"
+    lines.append(f"complete -c bireme -n '{seen} tune; and not {seen} {_second('tune')}' -a '{_second('tune')}'")
+    for command in (*COMMANDS, *SUBCOMMANDS):
         for option in _options(command):
             names = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
             value = "" if not option.takes_next else f" -x -a '{' '.join(option.choices)}'" if option.choices else " -r"
             text = option.help.replace("\\", "\\\\").replace("'", "\\'")
-            where = f"-n '__fish_seen_subcommand_from {command}'"
+            where = "-n '" + "; and ".join(f"{seen} {word}" for word in command.split()) + "'"
             lines.append(f"complete -c bireme {where} {names}{value} -d '{text}'")
     return "\n".join(lines) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
-from bireme.options.table import COMMANDS, select
+from bireme.options.table import COMMANDS, SUBCOMMANDS, select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +48,25 @@ as for deepspeed --autotuning. After an interruption, the same command resumes t
   bireme run --autotuning run train.py --deepspeed_config ds.json  tune, then run the job
 
 --num_nodes and --num_gpus set the size of each experiment. All other options are those of bireme run.
+
+bireme tune status [DIR] shows a running study, bireme tune report [DIR] writes a page about it.
+"""
+
+
+_STATUS_HEAD = """\
+usage: bireme tune status [--json] [DIR]
+
+Shows what a study is doing, from any terminal: what runs where and since when, the best so far, and what is left.
+DIR is the study's results folder (default: tuning).
+"""
+
+
+_REPORT_HEAD = """\
+usage: bireme tune report [--json | --csv | --html FILE] [DIR]
+
+Writes a study as one HTML file that needs no network, while the study runs or after: the answer with its confidence,
+the effect of each parameter, all trials, and what the time went into. DIR is the results folder (default: tuning).
+With MLFLOW_TRACKING_URI set and MLflow installed, the trials are logged there too.
 """
 
 
@@ -68,6 +87,7 @@ the job on the other nodes. JOB is the pid that the job prints when it starts, a
 
 
 HEADS = {"run": _HEAD, "tune": _TUNE_HEAD, "check": _CHECK_HEAD, "drain": _DRAIN_HEAD, "agent": _AGENT_HEAD}
+HEADS |= {"tune status": _STATUS_HEAD, "tune report": _REPORT_HEAD}
 """The first part of each command's page, above its options."""
 
 
@@ -89,10 +109,10 @@ def help_on(words: list[str]) -> str:
         from bireme.cli.man_page import man_page
 
         return man_page(HEADS)
-    names = [word for word in words if word != "--all"]
-    if len(names) != 1 or names[0] not in COMMANDS:
+    name = " ".join(word for word in words if word != "--all")
+    if name not in (*COMMANDS, *SUBCOMMANDS):
         raise BadInputError("expected the name of a command", hint=f"bireme help {', '.join(COMMANDS)}, or --man")
-    return help_page(names[0], everything="--all" in words)
+    return help_page(name, everything="--all" in words)
 
 
 def _page(head: str, groups: Groups, short: str = "") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bireme
-from bireme.options.table import COMMANDS, select
+from bireme.options.table import COMMANDS, SUBCOMMANDS, select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,18 +22,18 @@ def _lines(heads: Mapping[str, str]) -> Iterator[str]:
     yield ".SH NAME"
     yield "bireme \\- launch distributed jobs, and find the configuration in which they run fastest"
     yield ".SH SYNOPSIS"
-    for command in COMMANDS:
+    for command in (*COMMANDS, *SUBCOMMANDS):
         usage = heads[command].partition("\n")[0].removeprefix("usage: ")
         yield f".B {_text(usage)}"
         yield ".br"
     yield ".SH COMMANDS"
-    for command in COMMANDS:
+    for command in (*COMMANDS, *SUBCOMMANDS):
         yield f".SS bireme {command}"
         yield from _body(heads[command])
     yield ".SH OPTIONS"
     yield "Each option names the commands that have it. In names, _ and \\- mean the same."
     seen: Groups = {}
-    for command in COMMANDS:
+    for command in (*COMMANDS, *SUBCOMMANDS):
         for title, options in select(command).items():
             seen[title] = (*seen.get(title, ()), *(option for option in options if option not in seen.get(title, ())))
     for title, options in seen.items():

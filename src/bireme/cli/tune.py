@@ -37,6 +37,10 @@ NOTHING_WORKS = 1
 
 def main(argv: list[str]) -> int:
     """Run ``bireme tune ARGV``; return the exit code."""
+    if argv[:1] in (["status"], ["report"]):
+        from bireme.cli import tune_report
+
+        return tune_report.main(argv)
     parsed = parse(select("tune"), argv)
     mode = parsed.options["autotuning"] or "tune"
     parsed = parsed.replace(options={**parsed.options, "autotuning": mode})

@@ -15,10 +15,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.options.option import Groups
 
-_ALL = (*EVERYWHERE, "drain")
+_REPORT = ("tune status", "tune report")
+_ALL = (*EVERYWHERE, "drain", *_REPORT)
 
 COMMANDS = ("run", "tune", "check", "drain")
 """The commands of ``bireme`` that have options."""
+
+SUBCOMMANDS = _REPORT
+"""Commands of two words, with options of their own."""
 
 GROUPS: Groups = {
     "world": (
@@ -44,6 +48,19 @@ GROUPS: Groups = {
             metavar="PID",
             default=0,
             commands=("agent",),
+        ),
+    ),
+    "report": (
+        Option(names=("--json",), help="print JSON instead", commands=_REPORT, shared=False),
+        Option(names=("--csv",), help="print the trials as CSV instead", commands=("tune report",), shared=False),
+        Option(
+            names=("--html",),
+            help="write the report to this file (default: report.html in the study's folder)",
+            kind="word",
+            metavar="FILE",
+            default="",
+            commands=("tune report",),
+            shared=False,
         ),
     ),
     "node": (Option(names=("--back",), help="use the node again, once it is fit", commands=("drain",)),),
@@ -301,7 +318,7 @@ OPTIONS: tuple[Option, ...] = tuple(option for options in GROUPS.values() for op
 
 
 def select(command: str) -> Groups:
-    """The options of ``run``, ``tune``, ``check``, ``drain`` or ``agent`` (``python -m bireme.agent``), by group."""
+    """The options of a command, by group; ``agent`` is ``python -m bireme.agent``."""
     chosen = {
         title: tuple(option for option in options if command in option.commands) for title, options in GROUPS.items()
     }

@@ -1,10 +1,13 @@
-"""Finds the memory size of this machine's NVIDIA GPUs, for the tuner."""
+"""Finds how much memory this machine's NVIDIA GPUs have, and how much of it is used, for the tuner."""
 
 from __future__ import annotations
 
+from bireme.value import Value
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
+    from typing import Any
 
 
 def smallest(ids: Collection[str]) -> int | None:
@@ -58,3 +61,58 @@ def _parts(nvml, gpu) -> list[object]:  # type: ignore[no-untyped-def]
         except nvml.NVMLError:  # no MIG device was created at this index
             continue
     return parts
+
+
+class DeviceUse(Value):
+    """How much memory of a device is used, in bytes; ``by_process``: by pid, as far as the driver knows."""
+
+    index: str
+    uuid: str
+    used: int
+    by_process: Mapping[int, int]
+
+    def is_meant(self, word: str) -> bool:
+        """Whether an index or a UUID, possibly shortened, means this device."""
+        return _is_meant(word, self.index, self.uuid)
+
+
+class GpuMemory:
+    """The memory of this machine's NVIDIA GPUs, while they are used. Made by `open`."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._devices: list[tuple[str, str, object]] = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+            for device in _parts(nvml, gpu) or [gpu]:
+                self._devices.append((str(index), str(nvml.nvmlDeviceGetUUID(device)), device))
+
+    @staticmethod
+    def open() -> GpuMemory | None:
+        """Ask the driver, and stay connected to it; ``None`` if it does not answer, or knows no GPU."""
+        try:
+            import pynvml as nvml
+
+            nvml.nvmlInit()
+            found = GpuMemory(nvml)
+        except Exception:  # pynvml or the driver is missing, or their versions do not match
+            return None
+        return found if found._devices else None
+
+    def use(self) -> list[DeviceUse]:
+        """What is used of each device now; a device that does not answer is left out."""
+        found = []
+        for index, uuid, device in self._devices:
+            try:
+                used = int(self._nvml.nvmlDeviceGetMemoryInfo(device).used)
+            except Exception:
+                continue
+            found.append(DeviceUse(index, uuid, used, self._by_process(device)))
+        return found
+
+    def _by_process(self, device: object) -> dict[int, int]:
+        try:
+            running = self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
+        except Exception:  # an old driver
+            return {}
+        return {int(each.pid): int(each.usedGpuMemory) for each in running if each.usedGpuMemory is not None}

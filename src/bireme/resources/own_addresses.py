@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, number, sender
 _ABOUT = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, length of the prefix, flags, scope, interface
 _ATTRIBUTE = struct.Struct("=HH")  # struct rtattr: length, type
-_NEWADDR, _GETADDR = 20, 22
+_ERROR, _NEWADDR, _GETADDR = 2, 20, 22
 _ALL = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 _ADDRESS, _LOCAL = 1, 2  # the local address is another only if the interface leads to one peer
 _SIOCGIFFLAGS = 0x8913
@@ -57,10 +57,15 @@ def _only_here(text: str) -> bool:
 def all_addresses() -> list[Address]:
     """All current addresses of this machine, in the kernel's order, IPv4 first."""
     try:
-        link = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, _socket.NETLINK_ROUTE)
+        return _of_the_kernel()
     except (AttributeError, OSError):  # macOS; a sandbox
         return [(0, source, False) for family in _FAR_AWAY if (source := _source(family))]
+
+
+def _of_the_kernel() -> list[Address]:
+    link = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, _socket.NETLINK_ROUTE)
     try:
+        link.settimeout(1.0)
         found = list(_listed(link))
         idle = {interface: _is_idle(link.fileno(), interface) for interface in {address[0] for address in found}}
     finally:
@@ -75,8 +80,10 @@ def _listed(link: _socket.socket) -> Iterator[Address]:
         data, at = link.recv(1 << 16), 0
         while at < len(data):
             length, kind = _HEAD.unpack_from(data, at)[:2]
+            if kind == _ERROR:
+                raise OSError("the kernel lists no addresses")
             if kind != _NEWADDR:
-                return  # the end of the list, or an error
+                return
             family, _, flags, _, interface = _ABOUT.unpack_from(data, at + _HEAD.size)
             attributes = dict(_attributes(data[at + _HEAD.size + _ABOUT.size : at + length]))
             address = attributes.get(_LOCAL) or attributes.get(_ADDRESS, b"")

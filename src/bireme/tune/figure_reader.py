@@ -23,12 +23,14 @@ from bireme.tune.warm_up import SteadyPart, steady_part
 
 MARK = _MARK.encode()
 
-_LABEL = re.compile(rb"\[(\d\d):(\d\d):(\d\d\.\d\d\d) ([^\]]*?)(\+?)\] ")
+_LABEL = re.compile(rb"\[(\d\d):(\d\d):(\d\d\.\d\d\d) ([^\]+]*)(\+?)\] ")
 _ESCAPE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _DAY = 86400.0
+_EARLY = 3600.0
+"""A time of day that is so little before the start is not one of the next day: the clock was set."""
 
 _CHUNK = 1 << 20
-_AT_ONCE = 16
+_AT_ONCE = 4
 """Chunks that one update reads at most, so that the caller is not held up."""
 
 _LONG = 1 << 16
@@ -50,10 +52,10 @@ class _Stream:
         self.path = path
         self.offset = 0
         self.rest = b""
-        self.open: dict[bytes, tuple[float, bytes]] = {}  # each rank's last line: another may continue it
+        self.open: dict[bytes, tuple[re.Match[bytes], bytes]] = {}  # each rank's last line, which may go on: its label
 
-    def lines(self, chunks: Iterable[object]) -> Iterator[bytes]:
-        """The lines that were written since the last call, in as many chunks as are asked for."""
+    def blocks(self, chunks: Iterable[object]) -> Iterator[bytes]:
+        """The complete lines that were written since the last call, in as many chunks as are asked for."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
@@ -62,8 +64,8 @@ class _Stream:
                     if not chunk:
                         return
                     self.offset += len(chunk)
-                    *lines, self.rest = (self.rest + chunk).split(b"\n")
-                    yield from lines
+                    block, _, self.rest = (self.rest + chunk).rpartition(b"\n")
+                    yield block
                     if len(self.rest) > _CHUNK:  # the launcher cuts lines long before
                         self.rest = self.rest[:_LONG]
         except OSError:
@@ -98,11 +100,12 @@ class Reader:
         self._measure = measure
         self._sources = measure.sources
         self._streams = [_Stream(path) for path in (stdout, stderr) if path]
-        self._patterns: list[tuple[str, Pattern, re.Pattern[bytes]]] = [
-            (figure, source.pattern, source.pattern.compiled())
+        self._patterns: list[tuple[str, Pattern, bytes, re.Pattern[bytes]]] = [
+            (figure, source.pattern, source.pattern.anchor, source.pattern.compiled())
             for figure, source in self._sources.items()
             if source.kind == "pattern"
         ]
+        self._anchors = [b"+] ", b"\x1b", MARK, *(anchor for _, _, anchor, _ in self._patterns)]
         self._series: dict[str, dict[bytes, Series]] = {figure: {} for figure in self._sources}
         self._reported: dict[str, None] = {}
         self._files: dict[str, tuple[str, object]] = {}
@@ -119,10 +122,10 @@ class Reader:
         return next((list(series.values) for series in self._series[name].values()), [])
 
     def update(self) -> None:
-        """Read what the trial has written since the last call, up to 16 MiB of each file."""
+        """Read what the trial has written since the last call, up to 4 MiB of each file."""
         for stream in self._streams:
-            for line in stream.lines(range(_AT_ONCE)):
-                self._line(stream, line)
+            for block in stream.blocks(range(_AT_ONCE)):
+                self._block(stream, block)
 
     def finish(self, report: Mapping[str, object] | None, peaks: Mapping[str, float] | None = None) -> Readings:
         """Return the figures of a trial that has ended with success.
@@ -132,13 +135,11 @@ class Reader:
             peaks: the peaks of memory in bytes, by source.
         """
         for stream in self._streams:
-            for line in stream.lines(count()):
-                self._line(stream, line)
+            for block in stream.blocks(count()):
+                self._block(stream, block)
             self._line(stream, stream.rest)
-            for rank, (when, row) in stream.open.items():
-                self._search(rank, when, row)
-            stream.open.clear()
             stream.rest = b""
+            self._search_open(stream)
         figures: dict[str, float] = {}
         problems = []
         steady: dict[str, list[SteadyPart]] = {}
@@ -154,13 +155,7 @@ class Reader:
             figures=figures,
             units={figure: self._first(figure).unit for figure in figures},
             series={figure: self._first(figure).readings for figure in figures},
-            warm_up={
-                figure: max(
-                    series.early + part.left_out * series.stride
-                    for series, part in zip(self._series[figure].values(), steady[figure], strict=True)
-                )
-                for figure in figures
-            },
+            warm_up={figure: steady[figure][0].left_out for figure in figures},
             notes=tuple(self._notes(steady)),
             problem=problems[0] if problems else "",
         )
@@ -176,40 +171,58 @@ class Reader:
             if not all(part.settled for part in parts):
                 yield f"{figure} had not become steady when the trial ended"
 
+    def _block(self, stream: _Stream, block: bytes) -> None:
+        """Take the figures of complete lines."""
+        if len(block) > _LONG and not any(anchor in block for anchor in self._anchors):
+            self._search_open(stream)
+            block = block[block.rfind(b"\n", 0, -_LONG) + 1 :]  # only the last lines: the next may continue them
+        for line in block.split(b"\n"):
+            self._line(stream, line)
+
+    def _search_open(self, stream: _Stream) -> None:
+        """Take the figures of each rank's last line, which does not go on."""
+        for label, row in stream.open.values():
+            self._search(label, row)
+        stream.open.clear()
+
     def _line(self, stream: _Stream, line: bytes) -> None:
         """Search a rank's last line, and keep this one, since the next may continue it."""
         label = _LABEL.match(line)
         if label is None:  # a message of the launcher
             return
-        rank, body = label[4], line[label.end() :]
+        rank = label[4]
         earlier = stream.open.get(rank)
-        if earlier is None or not label[5]:
-            if earlier is not None:
-                self._search(rank, *earlier)
-            second = int(label[1]) * 3600 + int(label[2]) * 60 + float(label[3])
-            when = (second - self._start + _DAY / 2) % _DAY - _DAY / 2  # a little before the start: another clock
-            stream.open[rank] = (max(0.0, when) if when > -_DAY / 4 else when + _DAY, body)
-        else:
-            stream.open[rank] = (earlier[0], earlier[1] + body)
-        when, row = stream.open[rank]
+        row = line[label.end() :]
+        if earlier is not None and label[5]:
+            label, row = earlier[0], earlier[1] + row
+        elif earlier is not None:
+            self._search(*earlier)
         if len(row) > _LONG:
             cut = max(row.rfind(b"\r"), len(row) - _TAIL)
-            self._search(rank, when, row[:cut])
-            stream.open[rank] = (when, row[cut:])
+            self._search(label, row[:cut])
+            row = row[cut:]
+        stream.open[rank] = label, row
 
-    def _search(self, rank: bytes, when: float, row: bytes) -> None:
+    def _search(self, label: re.Match[bytes], row: bytes) -> None:
         """Take the figures of a line."""
         if MARK in row:
             row, *said = row.split(MARK)
             for text in said:
-                self._hear(rank, when, text)
+                self._hear(label, text)
         if b"\x1b" in row:
             row = _ESCAPE.sub(b"", row)
-        for figure, pattern, compiled in self._patterns:
-            for found in compiled.finditer(row):
-                self._add(figure, rank, when, pattern.read(found))
+        for figure, pattern, anchor, compiled in self._patterns:
+            if anchor in row:
+                for found in compiled.finditer(row):
+                    self._add(figure, label[4], self._when(label), pattern.read(found))
 
-    def _hear(self, rank: bytes, when: float, text: bytes) -> None:
+    def _when(self, label: re.Match[bytes]) -> float:
+        """Seconds from the trial's start to a line."""
+        second = int(label[1]) * 3600 + int(label[2]) * 60 + float(label[3])
+        since = (second - self._start) % _DAY
+        return since if since < _DAY - _EARLY else 0.0
+
+    def _hear(self, label: re.Match[bytes], text: bytes) -> None:
         """Take the figures of a call of :func:`bireme.report`."""
         try:
             said, _ = json.JSONDecoder().raw_decode(text.decode())
@@ -220,7 +233,7 @@ class Reader:
                 self._reported[name] = None
             source = self._sources.get(name)
             if source is not None and source.kind == "reported":
-                self._add(name, rank, when, _plain(value))
+                self._add(name, label[4], self._when(label), _plain(value))
 
     def _add(self, figure: str, rank: bytes, when: float | None, number: Number) -> None:
         ranks = self._series[figure]

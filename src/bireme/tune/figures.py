@@ -125,7 +125,7 @@ class Readings(Value):
         units: their base units, by name: ``s``, ``B``, ``%``, or "".
         series: the readings, by name: seconds since the trial's start (None if unknown), and the value. Of several
             ranks, that of the first.
-        warm_up: how many readings at the beginning were left out, by name.
+        warm_up: how many readings at the beginning of the series were left out, by name.
         notes: what a reader of the figures should know, such as that a series had not become steady.
         problem: why a figure is missing, in one or two lines; "" if none is.
     """
@@ -158,7 +158,8 @@ class Measure(Value):
 
     def over(self, figures: Mapping[str, float]) -> str:
         """How a trial's figures break a limit, such as ``p99 is 231, the limit is < 200``; "" if none is broken."""
-        return "; ".join(words for limit in self.limits if (words := limit.broken_by(figures[limit.name])))
+        broken = [limit.broken_by(figures[limit.name]) for limit in self.limits if limit.name in figures]
+        return "; ".join(filter(None, broken))
 
 
 def parse(goals: Sequence[tuple[Direction, str]], limits: Sequence[str] = ()) -> Measure:

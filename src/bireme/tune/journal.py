@@ -32,6 +32,7 @@ import os
 import re
 import socket
 import stat
+import struct
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -253,9 +254,64 @@ def _lines(fd: int, place: int, end: int | None = None) -> Iterator[bytes]:
         yield begun
 
 
+def read(path: str) -> Iterator[dict[str, object]]:
+    """The whole records of a journal that another process may be writing: without its lock, and changing nothing.
+
+    Raises:
+        BadInputError: it cannot be read, or is damaged or of another version.
+        BiremeError: this process has it open; closing a second descriptor would release the lock.
+    """
+    if _identity(path) in _OURS:
+        raise BiremeError(f"{path} is open in this process")
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise BadInputError(f"cannot be read: {error.strerror}", where=path) from None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise BadInputError("is not a regular file", where=path)
+        for place, (record, _) in enumerate(_records(path, fd)):
+            if place and record is not None:
+                yield record
+    finally:
+        os.close(fd)
+
+
+def is_open(path: str) -> bool:
+    """Whether another process has the journal open, so that its study is running. Asks, and takes no lock."""
+    darwin = sys.platform == "darwin"
+    form = "qqihh" if darwin else "hhqqi"  # struct flock
+    question = (0, 0, 0, fcntl.F_RDLCK, 0) if darwin else (fcntl.F_RDLCK, 0, 0, 0, 0)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        answer = struct.unpack(form, fcntl.fcntl(fd, fcntl.F_GETLK, struct.pack(form, *question)))
+        return bool(answer[3 if darwin else 0] != fcntl.F_UNLCK)
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(fd)
+
+
 def _check(path: str, fd: int) -> tuple[int, int, int]:
     """(offset of the first record, offset behind the last one, bytes of an incomplete record after that)."""
     first = place = 0
+    for record, size in _records(path, fd):
+        first = first or size
+        if record is None:
+            return (first, place, size) if place else (0, 0, size)
+        place += size
+    return first, place, 0
+
+
+def _records(path: str, fd: int) -> Iterator[tuple[dict[str, object] | None, int]]:
+    """Each line's record, that of the file itself first, and its size; at the end perhaps None for an incomplete one.
+
+    Raises:
+        BadInputError: a line is damaged, or the file is no journal or of another version.
+    """
     for number, line in enumerate(_lines(fd, 0), 1):
         record = _parse(line[:-1]) if line.endswith(b"\n") else None
         if number == 1:
@@ -267,17 +323,13 @@ def _check(path: str, fd: int) -> tuple[int, int, int]:
                     hint=f"continue with the version of Bireme that began it, or {_ELSEWHERE}",
                     where=f"{path}:1",
                 )
-            first = len(line)
-        if record is None:
-            if not _is_torn(line):
-                raise BadInputError(
-                    "the journal is damaged: this line is neither a record nor an interrupted append",
-                    hint=f"restore it from a copy, cut it off from here (sed -i '{number},$d'), or {_ELSEWHERE}",
-                    where=f"{path}:{number}",
-                )
-            return (first, place, len(line)) if place else (0, 0, len(line))
-        place += len(line)
-    return first, place, 0
+        if record is None and not _is_torn(line):
+            raise BadInputError(
+                "the journal is damaged: this line is neither a record nor an interrupted append",
+                hint=f"restore it from a copy, cut it off from here (sed -i '{number},$d'), or {_ELSEWHERE}",
+                where=f"{path}:{number}",
+            )
+        yield record, len(line)
 
 
 def _is_torn(line: bytes) -> bool:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from bireme.tune.search import Direction, Observation, Search, shuffled
-from bireme.tune.space import Parameter, Point, Points, key_of
+from bireme.tune.search import Direction, Observation, Search
+from bireme.tune.space import Parameter, Point, Points, key_of, shuffled
 
 if TYPE_CHECKING:
     from bireme.tune.gaussian_process import Array, GaussianProcess

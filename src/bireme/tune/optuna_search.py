@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from bireme.errors import BadInputError
-from bireme.tune.search import Direction, Observation, Search, shuffled
-from bireme.tune.space import Parameter, Point, Points, key_of
+from bireme.tune.search import Direction, Observation, Search
+from bireme.tune.space import Parameter, Point, Points, key_of, shuffled
 
 _SCANNED = 1024
 

@@ -9,6 +9,7 @@ matches its relatives too, and the number is converted to that unit: ``{} MiB/s`
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from bireme.errors import BadInputError
 from bireme.value import Value
@@ -55,12 +56,13 @@ _GOES_ON = re.compile(r"[A-Za-z_]*[.,]?\d")
 """What shows that the number before it is only a part of something else: ``1.2.3``, ``0x1F``, ``1,5``."""
 
 _BLANKS = re.compile(r"\s+")
+_SOME, _ANY = rb"[ \t]+", rb"[ \t]*"
 _AFTER = 16
 """Characters behind a number that are looked at."""
 
 
-class Number(Value):
-    """A number in the output.
+class Number(NamedTuple):
+    """A number in the output. (There may be millions: a named tuple is made quickly.)
 
     Attributes:
         value: in the base unit if a unit was read; ``nan`` if the text is no number.
@@ -119,6 +121,12 @@ class Pattern(Value):
         found = _UNIT.match(self.after)
         return (found["unit"] or "") if found else ""
 
+    @property
+    def anchor(self) -> bytes:
+        """A text that each matching line contains, by which most other lines are passed over quickly."""
+        after = self.after.partition(self.own_unit)[2] if self.own_unit else self.after
+        return max(f"{self.before} {after}".split(), key=len, default="").encode()
+
     def compiled(self) -> re.Pattern[bytes]:
         """The regular expression: its groups are the number, and the unit or prefix where the pattern has text."""
         first = self.before.lstrip()[:1]
@@ -128,8 +136,8 @@ class Pattern(Value):
             same = b"|".join(re.escape(unit.encode()) for unit in UNITS if UNITS[unit][0] == UNITS[own][0])
             end = rb"[ \t]*(" + same + rb")(?![A-Za-z0-9])" + _literal(rest)
         else:
-            end = (b"([kKMGT]?)" if self.after.strip() else b"()") + _literal(self.after)
-        return re.compile(begin + _literal(self.before) + _NUMBER + end)
+            end = (b"([kKMGT]?)" if self.after.strip() else b"()") + _literal(self.after, first=True)
+        return re.compile(begin + _literal(self.before, last=True) + _NUMBER + end)
 
     def read(self, found: re.Match[bytes]) -> Number:
         """The number of a match of `compiled`."""
@@ -197,6 +205,18 @@ def scaled(value: float, unit: str) -> str:
     return shown(value / UNITS[best][1], best)
 
 
-def _literal(text: str) -> bytes:
-    """The regular expression of literal text: blanks match any run of blanks."""
-    return b"[ \\t]+".join(re.escape(part.encode()) for part in _BLANKS.split(text))
+def _literal(text: str, *, first: bool = False, last: bool = False) -> bytes:
+    """The regular expression of literal text: blanks match any run of blanks.
+
+    Args:
+        text: the text.
+        first, last: whether a number stands before or behind it. Blanks between them may be missing in the output, as
+            in ``12it/s`` and ``tps=12``, unless a word would then go on with the number, or the number with a digit.
+    """
+    parts = [re.escape(part.encode()) for part in _BLANKS.split(text)]
+    blanks = [_SOME] * (len(parts) - 1)
+    if blanks and first and not parts[0] and not re.match(rb"[\d.,\\]", parts[1]):
+        blanks[0] = _ANY
+    if blanks and last and not parts[-1] and not re.search(rb"\w\Z", parts[-2]):
+        blanks[-1] = _ANY
+    return b"".join(part + blank for part, blank in zip(parts, [*blanks, b""], strict=True))

@@ -6,7 +6,7 @@ import re
 
 from bireme.errors import BadInputError
 
-PACKAGES = {"numpy": "1.24", "hjson": "3.1", "rich": "13"}
+PACKAGES = {"numpy": "1.24", "hjson": "3.1", "rich": "13", "tomlkit": "0.12"}
 """The oldest version of each package that suffices. A package is imported by the same name."""
 
 

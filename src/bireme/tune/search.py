@@ -8,14 +8,13 @@ telling its earlier results. The same seed and results give the same next point:
 from __future__ import annotations
 
 import math
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Literal
 
 from bireme.errors import BadInputError
-from bireme.tune.space import Point, Points, key_of
+from bireme.tune.space import Point, Points, key_of, shuffled
 from bireme.value import Value
 
 Direction = Literal["maximize", "minimize"]
@@ -194,16 +193,6 @@ class Random(_Listed):
 
     def _order(self) -> Iterator[dict[str, object]]:
         return (self.space.point(index) for index in shuffled(self.space.size, self.seed))
-
-
-def shuffled(size: int, seed: int) -> Iterator[int]:
-    """The numbers below ``size`` in random order, drawn as they are needed (Fisher and Yates)."""
-    drawn = random.Random(seed)
-    moved: dict[int, int] = {}
-    for last in range(size - 1, -1, -1):
-        pick = drawn.randint(0, last)
-        yield moved.get(pick, pick)
-        moved[pick] = moved.pop(last, last)
 
 
 # -- how much ----------------------------------------------------------------------------------------

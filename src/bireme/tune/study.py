@@ -16,6 +16,7 @@ from bireme.errors import BadInputError
 from bireme.tune import answering
 from bireme.tune.comparison import interval
 from bireme.tune.confirmation import Confirmation
+from bireme.tune.finalists import ROUNDS, choose, estimates
 from bireme.tune.measurements import CLOCK, Measurements, Run
 from bireme.tune.search import Direction, Search
 from bireme.tune.searches import make
@@ -26,16 +27,11 @@ __all__ = ["Answer", "Compared", "Goal", "Measurement", "Objective", "Study", "T
 
 _NOISE_RUNS = 2
 
-_FINALISTS = 4
-"""At most so many points are compared with the baseline."""
-
-_SMALL = 12
+_SMALL = 24
 """In a space with at most this many points, all are tried."""
 
 _RESERVE = 0.3
-"""The part of a budget that is kept for paired rounds; at least `_ROUNDS` of two runs, at most half."""
-
-_ROUNDS = 4
+"""The part of a budget that is kept for paired rounds; at least `ROUNDS` of two runs, at most half."""
 
 _CAREFUL = 0.01
 """Probability with which a trial that could win is stopped."""
@@ -225,7 +221,7 @@ class Study:
         return None if point is None else self._make(point, "search")
 
     def _new_search(self) -> Search:
-        options = {"repeats": True, "negligible": self._effect / 2} if self._kind == "model_based" else {}
+        options = {"repeats": True, "negligible": self._effect / 20} if self._kind == "model_based" else {}
         return make(self._kind, self._space, "maximize", self._seed, **options)
 
     def _weighted_search(self) -> Search:
@@ -271,8 +267,14 @@ class Study:
     def _rounds(self) -> Confirmation | None:
         """The rounds; made from the finalists when first asked for. None if there is nothing to compare."""
         if self._confirmation is None:
-            baseline, finalists = self._baseline, self._finalists
-            if baseline is None or not finalists:
+            baseline = self._baseline
+            if baseline is None:
+                return None
+            seconds = None if self._seconds is None else (self._seconds - self._spent) * self._side_by_side
+            finalists = choose(
+                self._search, self._measured, baseline, effect=self._effect, trials=self.left, seconds=seconds
+            )
+            if not finalists:
                 return None
             self._confirmation = Confirmation(
                 baseline,
@@ -348,13 +350,13 @@ class Study:
         if self._confirmation is not None:
             return True
         if self.left is not None and self._trials is not None and self._trials >= 8:
-            reserve = min(max(2 * _ROUNDS, _RESERVE * self._trials), self._trials / 2)
+            reserve = min(max(2 * ROUNDS, _RESERVE * self._trials), self._trials / 2)
             if self.left <= reserve:
                 return True
         if self._seconds is not None:
             best = self._search.best
             pair = sum(self._measured.seconds(point) for point in (self._default, best.point)) if best else 0.0
-            reserve = min(max(_ROUNDS * pair / self._side_by_side, _RESERVE * self._seconds), self._seconds / 2)
+            reserve = min(max(ROUNDS * pair / self._side_by_side, _RESERVE * self._seconds), self._seconds / 2)
             if self._spent + reserve >= self._seconds:
                 return True
         if self._space.size <= _SMALL and len(self._search.observations) < self._space.size:
@@ -369,63 +371,10 @@ class Study:
         working = self._measured.working()
         return self._default if self._measured.scores(self._default) else next(iter(working), None)
 
-    def _estimates(self) -> list[tuple[float, float, Point]]:
-        """(expected score, its standard deviation, point) of the points that work."""
-        working = self._measured.working()
-        modelled = self._search.estimates()
-        if modelled is None:
-            noise = self._measured.noise()[0] or self._effect
-            scores = [self._measured.scores(point) for point in working]
-            return [
-                (statistics.fmean(each), noise / math.sqrt(len(each)), point)
-                for each, point in zip(scores, working, strict=True)
-            ]
-        known = {key_of(point): (mean, deviation) for mean, deviation, point in modelled}
-        return [(*known[key_of(point)], point) for point in working if key_of(point) in known]
-
-    @property
-    def _finalists(self) -> list[Point]:
-        """The points, besides the baseline, that may be the best and better than the baseline."""
-        estimates = self._estimates()
-        most = _FINALISTS
-        if self.left is not None:
-            most = max(1, min(most, self.left // (_ROUNDS + 1) - 1))
-        if len(self._goals) > 1:
-            return self._nondominated()[:most]
-        base = next((each for each in estimates if each[2] == self._baseline), None)
-        if base is None:
-            return []
-        best = max(mean for mean, _, _ in estimates)
-        hopeful = [
-            (mean + deviation, point)
-            for mean, deviation, point in estimates
-            if point != self._baseline
-            and mean + 1.3 * deviation >= best
-            and mean - base[0] + 1.65 * math.hypot(deviation, base[1]) >= math.log1p(self._effect)
-        ]
-        return [point for _, point in sorted(hopeful, key=lambda each: -each[0])][:most]
-
-    def _nondominated(self) -> list[Point]:
-        """The points, besides the baseline, that no other beats in both goals by the runs of the search."""
-        scores = {
-            key_of(point): [statistics.fmean(self._measured.scores(point, goal)) for goal in range(2)]
-            for point in self._measured.working()
-        }
-        return [
-            point
-            for point in self._measured.working()
-            if point != self._baseline
-            and not any(
-                other != scores[key_of(point)]
-                and all(theirs >= own for theirs, own in zip(other, scores[key_of(point)], strict=True))
-                for other in scores.values()
-            )
-        ]
-
     @property
     def answer(self) -> Answer:
         """What is known now."""
-        promising = max(self._estimates(), key=lambda each: each[0], default=None)
+        promising = max(estimates(self._search, self._measured), key=lambda each: each[0], default=None)
         return answering.answer(
             self._measured,
             self._default,
@@ -437,7 +386,7 @@ class Study:
 
 
 def _space(choices: Mapping[str, Sequence[object]]) -> Space:
-    return Space(tuple(Parameter(name, tuple(values)) for name, values in choices.items()))
+    return Space(tuple(Parameter(name=name, choices=tuple(values)) for name, values in choices.items()))
 
 
 def _named(names: str | Sequence[str], direction: Direction) -> list[Objective]:

@@ -96,9 +96,11 @@ class TuningSpace(Value):
         """
         others = self.choices[stage]
         if fast:
-            others = tuple(parameter.replace(choices=parameter.choices[:1]) for parameter in others)
-        gas = (Parameter(GAS, self.batch.gas),) if self.batch.gas else ()
-        return Space((Parameter(STAGE, (stage,)), *others, *gas, Parameter(MICRO, tuple(micro))))
+            others = tuple(parameter.narrowed(parameter.choices[:1]) for parameter in others)
+        gas = (Parameter(name=GAS, choices=self.batch.gas),) if self.batch.gas else ()
+        return Space(
+            (Parameter(name=STAGE, choices=(stage,)), *others, *gas, Parameter(name=MICRO, choices=tuple(micro)))
+        )
 
     def impossible(self, point: Point) -> str:
         """Why the batch-size identity or a limit forbids this point, or ""."""
@@ -219,7 +221,7 @@ def _choices(config: Config, stage: int) -> Iterator[Parameter]:
         section, _, key = path.partition(".")
         if path in (STAGE, MICRO, GAS, TRAIN) or (section == ZERO and not applies(key, stage)):
             continue
-        parameter = Parameter(path, tuple(values))
+        parameter = Parameter(name=path, choices=tuple(values))
         try:
             parameter.check()
         except BadInputError as error:
@@ -231,7 +233,7 @@ def _choices(config: Config, stage: int) -> Iterator[Parameter]:
     fixed = zero if isinstance(zero, dict) else {}
     for key, default in DEFAULT_SPACES[stage].items():
         if fixed.get(key, "auto") == "auto":
-            yield Parameter(f"{ZERO}.{key}", default)
+            yield Parameter(name=f"{ZERO}.{key}", choices=default)
 
 
 def choices_in(config: Mapping[str, object], above: str = "") -> Iterator[tuple[str, list[object]]]:

@@ -94,7 +94,7 @@ class MemoryGroups:
         group = self.all[number]
         part = self._space.part(group.stage, micro, fast=only_first)
         fixed = [
-            parameter.replace(choices=(group.fixed[parameter.name],)) if parameter.name in group.fixed else parameter
+            parameter.narrowed((group.fixed[parameter.name],)) if parameter.name in group.fixed else parameter
             for parameter in part.parameters
         ]
         return Space(tuple(self._narrow(fixed) if listed else fixed))
@@ -114,7 +114,7 @@ class MemoryGroups:
     def _narrow(self, parameters: Iterable[Parameter]) -> Iterator[Parameter]:
         for each in parameters:
             mine = each.name in (STAGE, MICRO, GAS) or each.name in self._listed
-            yield each if mine else each.replace(choices=each.choices[:1])
+            yield each if mine else each.narrowed(each.choices[:1])
 
     # -- finding them --------------------------------------------------------------------------------
 

@@ -1,0 +1,98 @@
+"""Which points are run again in paired rounds: those that may be the best, and better than the baseline."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from bireme.tune.measurements import Measurements
+from bireme.tune.search import Search
+from bireme.tune.space import Point, key_of
+
+MOST = 4
+"""At most so many points are compared with the baseline: each takes a part of the allowed error."""
+
+ROUNDS = 4
+"""Fewer rounds than this say nothing for certain, so there are not more finalists than a budget has room for."""
+
+_LIKELY = 1.65
+"""A point may be the best if the difference is less than this many standard deviations: one in twenty is."""
+
+Estimate = tuple[float, float, Point]
+"""(expected score, its standard deviation, point)."""
+
+
+def estimates(search: Search, measured: Measurements) -> list[Estimate]:
+    """What the search expects of the points that work."""
+    working = measured.working()
+    modelled = search.estimates()
+    if modelled is None:
+        noise = measured.noise()[0] or 0.02
+        scores = [measured.scores(point) for point in working]
+        return [
+            (statistics.fmean(each), noise / math.sqrt(len(each)), point)
+            for each, point in zip(scores, working, strict=True)
+        ]
+    known = {key_of(point): (mean, deviation) for mean, deviation, point in modelled}
+    return [(*known[key_of(point)], point) for point in working if key_of(point) in known]
+
+
+def choose(
+    search: Search,
+    measured: Measurements,
+    baseline: Point,
+    *,
+    effect: float,
+    trials: int | None = None,
+    seconds: float | None = None,
+) -> list[Point]:
+    """The finalists.
+
+    Args:
+        search: what the search expects.
+        measured: the runs of the study.
+        baseline: what they are compared with, itself no finalist.
+        effect: the smallest relative difference that matters.
+        trials: how many may still run; None: no limit.
+        seconds: how long they may take together; None: no limit.
+    """
+    known = estimates(search, measured)
+    if len(measured.goals) > 1:
+        likely = _nondominated(measured, baseline)
+    else:
+        best = max(known, key=lambda each: each[0])
+        base = next((each for each in known if each[2] == baseline), best)
+        likely = [
+            point
+            for mean, deviation, point in sorted(known, key=lambda each: -each[0] - each[1])
+            if point != baseline
+            and mean + _LIKELY * math.hypot(deviation, best[1]) >= best[0]
+            and mean - base[0] + _LIKELY * math.hypot(deviation, base[1]) >= math.log1p(effect)
+        ]
+    return likely[: _room(measured, baseline, likely, trials, seconds)]
+
+
+def _room(
+    measured: Measurements, baseline: Point, likely: list[Point], trials: int | None, seconds: float | None
+) -> int:
+    """How many finalists a budget has room for; at least one."""
+    most = MOST if trials is None else min(MOST, trials // (ROUNDS + 1) - 1)
+    if seconds is not None:
+        lasts = [measured.seconds(point) for point in (baseline, *likely)]
+        room = seconds / (ROUNDS + 1)
+        most = min(most, sum(sum(lasts[: count + 2]) <= room for count in range(len(likely))))
+    return max(1, most)
+
+
+def _nondominated(measured: Measurements, baseline: Point) -> list[Point]:
+    """The points, besides the baseline, that no other beats in both goals by the runs of the search."""
+    working = measured.working()
+    scores = [[statistics.fmean(measured.scores(point, goal)) for goal in range(2)] for point in working]
+    return [
+        point
+        for point, own in zip(working, scores, strict=True)
+        if point != baseline
+        and not any(
+            theirs != own and all(other >= mine for other, mine in zip(theirs, own, strict=True)) for theirs in scores
+        )
+    ]

@@ -1,0 +1,144 @@
+"""Parameters: what varies in a study, and the values that it may have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+from bireme.errors import BadInputError
+from bireme.value import Value
+
+Point = Mapping[str, object]
+"""Names of parameters and their JSON values, such as ``{"stage": 1, "micro": 8}``."""
+
+_FIRST = object()
+_LISTED = 1000
+"""A parameter with more choices than this is described by its ends."""
+
+
+class Decimals(Value, Sequence[float]):
+    """Numbers at equal distances, such as 0.1, 0.2, 0.3, made as they are needed.
+
+    Each is the quotient of two whole numbers, so that the third is 0.3 and not 0.30000000000000004.
+    """
+
+    numerators: range
+    denominator: int
+
+    def __len__(self) -> int:
+        return len(self.numerators)
+
+    @overload
+    def __getitem__(self, index: int) -> float: ...
+    @overload
+    def __getitem__(self, index: slice) -> Decimals: ...
+    def __getitem__(self, index: int | slice) -> float | Decimals:
+        if isinstance(index, slice):
+            return self.replace(numerators=self.numerators[index])
+        return self.numerators[index] / self.denominator
+
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, (int, float)) or not abs(value) < float("inf"):
+            return False
+        return (near := round(value * self.denominator)) in self.numerators and near / self.denominator == value
+
+    def index(self, value: float, *_: int) -> int:
+        """The index of a number that is one of these."""
+        return self.numerators.index(round(value * self.denominator))
+
+
+class Parameter(Value):
+    """One thing that varies.
+
+    Attributes:
+        name: its name.
+        choices: its possible values, in the order of a grid search. May be lazy, such as a ``range``.
+        default: its value in the baseline; the first choice if none is given.
+        ordered: whether a model may compare the choices by their place: numbers, or words in an order that means
+            something.
+        memory: whether a program needs more memory with a later choice, or a greater number.
+        texts: each choice as the user wrote it, if that differs from `text` for any; else nothing.
+    """
+
+    name: str
+    choices: Sequence[object]
+    default: object
+    ordered: bool
+    memory: bool = False
+    texts: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        name: str,
+        choices: Sequence[object],
+        default: object = _FIRST,
+        ordered: bool | None = None,
+        memory: bool = False,
+        texts: tuple[str, ...] = (),
+    ) -> None:
+        if default is _FIRST:
+            default = choices[0] if choices else None
+        super().__init__(name, choices, default, _numbers(choices) if ordered is None else ordered, memory, texts)
+
+    def narrowed(self, choices: Sequence[object]) -> Parameter:
+        """The parameter with only these choices. If the default is none of them, the first one becomes it."""
+        default = self.default if among(self.default, choices) else choices[0]
+        texts = tuple(map(self.text, choices)) if self.texts else ()
+        return self.replace(choices=choices, default=default, texts=texts)
+
+    def index(self, value: object) -> int:
+        """The number of a choice; -1 if it is none."""
+        if not isinstance(self.choices, (range, Decimals)):
+            return next((at for at, choice in enumerate(self.choices) if _same(value, choice)), -1)
+        return self.choices.index(value) if among(value, self.choices) else -1  # type: ignore[arg-type]
+
+    def text(self, value: object) -> str:
+        """A choice as a program gets it in an argument or a variable: as the user wrote it."""
+        if self.texts:
+            return self.texts[self.index(value)]
+        return value if isinstance(value, str) else json.dumps(value)
+
+    def check(self) -> None:
+        """Check the choices and the default.
+
+        Raises:
+            BadInputError: there are no choices, one is listed twice, or the default is none of them.
+        """
+        if not self.choices:
+            raise BadInputError(f"no choices for {self.name!r}", hint="list at least one value")
+        if not isinstance(self.choices, (range, Decimals)):
+            for index, choice in enumerate(self.choices):
+                if among(choice, self.choices[:index]):
+                    raise BadInputError(f"{json.dumps(choice)} is listed twice among the choices for {self.name!r}")
+        if not among(self.default, self.choices):
+            shown = ", ".join(map(self.text, self.choices[:8])) + (", …" if len(self.choices) > 8 else "")
+            given = self.default if isinstance(self.default, str) else json.dumps(self.default)
+            raise BadInputError(
+                f"the default of {self.name!r} is not among its choices: {given}", hint=f"choose: {shown}"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, for JSON; many choices as their ends and their number."""
+        choices: object = list(self.choices[: _LISTED + 1])
+        if len(self.choices) > _LISTED:
+            choices = {"first": self.choices[0], "last": self.choices[-1], "count": len(self.choices)}
+        return {**self.__dict__, "choices": choices, "texts": list(self.texts[: _LISTED + 1])}
+
+
+def among(value: object, choices: Sequence[object]) -> bool:
+    """Whether a value is one of the choices."""
+    if isinstance(choices, (range, Decimals)):
+        return not isinstance(value, bool) and value in choices
+    return any(_same(value, choice) for choice in choices)
+
+
+def _same(value: object, choice: object) -> bool:
+    # True == 1 in Python, but not in a configuration.
+    return value == choice and isinstance(value, bool) == isinstance(choice, bool)
+
+
+def _numbers(choices: Sequence[object]) -> bool:
+    return isinstance(choices, (range, Decimals)) or all(
+        isinstance(choice, (int, float)) and not isinstance(choice, bool) for choice in choices
+    )

@@ -1,0 +1,100 @@
+"""Logs a study to MLflow: a run for the study and below it one for each trial. What is there already stays as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib.util import find_spec
+from typing import Any
+
+from bireme.tune.report.reading import shown_value
+from bireme.tune.report.study_record import MEASURED, StudyRecord, TrialRecord
+
+EXPERIMENT = "bireme tune"
+_STUDY, _TRIAL = "bireme.study", "bireme.trial"
+_NO_NAME = re.compile(r"[^\w\-. /]")
+_PAGE = 1000
+
+
+def log(study: StudyRecord) -> str:
+    """Log the trials that have ended to the server of MLFLOW_TRACKING_URI; return why that failed, or ""."""
+    if find_spec("mlflow") is None:
+        return "MLFLOW_TRACKING_URI is set, but MLflow is not installed: pip install mlflow"
+    try:
+        _log(study)
+    except Exception as error:  # any of a network and of a server; the report is written anyway
+        return f"the study was not logged to MLflow: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return ""
+
+
+def _log(study: StudyRecord) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    known = client.get_experiment_by_name(EXPERIMENT)
+    experiment = known.experiment_id if known is not None else client.create_experiment(EXPERIMENT)
+    began = next((trial.began for trial in study.trials if trial.began is not None), 0.0)
+    key = hashlib.blake2b(f"{study.folder} {began}".encode(), digest_size=8).hexdigest()
+    logged = {run.data.tags.get(_TRIAL, ""): run for run in _runs(client, experiment, key)}
+    parent = logged.get("") or client.create_run(
+        experiment,
+        start_time=_milliseconds(began),
+        run_name=study.folder.rpartition("/")[2],
+        tags={_STUDY: key, "bireme.command": study.command},
+    )
+    for trial in study.ended:
+        if trial.name not in logged:
+            _log_trial(client, experiment, trial, {_STUDY: key, "mlflow.parentRunId": parent.info.run_id})
+    _log_answer(client, parent.info.run_id, study)
+
+
+def _runs(client: Any, experiment: str, key: str) -> list[Any]:
+    found, token = [], None
+    while True:
+        page = client.search_runs(
+            [experiment], filter_string=f"tags.`{_STUDY}` = '{key}'", max_results=_PAGE, page_token=token
+        )
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
+def _log_trial(client: Any, experiment: str, trial: TrialRecord, tags: dict[str, str]) -> None:
+    from mlflow.entities import Metric, Param
+
+    own = {**tags, _TRIAL: trial.name, "bireme.phase": trial.phase, "bireme.end": trial.cause}
+    if trial.reason:
+        own["bireme.reason"] = trial.reason[:5000]
+    run = client.create_run(experiment, start_time=_milliseconds(trial.began), run_name=trial.name, tags=own)
+    when = _milliseconds(trial.ended) or 0
+    client.log_batch(
+        run.info.run_id,
+        metrics=[Metric(_name(name), value, when, 0) for name, value in trial.figures.items()],
+        params=[Param(_name(name), shown_value(value)[:500]) for name, value in trial.point.items()],
+    )
+    client.set_terminated(run.info.run_id, "FINISHED" if trial.cause == MEASURED else "FAILED", end_time=when or None)
+
+
+def _log_answer(client: Any, run: str, study: StudyRecord) -> None:
+    answer = study.answer
+    if study.noise is not None:
+        client.log_metric(run, "noise", study.noise)
+    if answer is None:
+        return
+    for name, value in (("ratio", answer.ratio), ("ratio low", answer.low), ("ratio high", answer.high)):
+        if value is not None:
+            client.log_metric(run, name, value)
+    if answer.best is not None:
+        client.set_tag(run, "bireme.best", study.configurations[answer.best].text)
+    client.set_tag(run, "bireme.confirmed", str(answer.confirmed).lower())
+    client.set_terminated(run)
+
+
+def _name(name: str) -> str:
+    """A name that MLflow allows."""
+    return _NO_NAME.sub("_", name)[:250] or "_"
+
+
+def _milliseconds(when: float | None) -> int | None:
+    return None if when is None else int(when * 1000)

@@ -1,0 +1,122 @@
+"""The peak memory of trials, measured from outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bireme.errors import BadInputError
+from bireme.tune.figures import parse
+from bireme.tune.memory_use import MemoryUse, check
+from tests import needs
+from tests.resources.test_devices import NVML
+
+MIB = 1 << 20
+
+Start = Callable[[str, str], "subprocess.Popen[str]"]
+
+HOLD = "import os, sys; memory = bytearray(b'x') * ({} << 20); {}; print('ready', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts Python code as a rank of a trial, and waits for its first word."""
+    started = []
+
+    def rank(trial: str, code: str) -> subprocess.Popen[str]:
+        environ = {**os.environ, "BIREME_TRIAL": trial, "RANK": "0"}
+        command = (sys.executable, "-S", "-c", code)
+        process = subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        return process
+
+    yield rank
+    for process in started:
+        process.communicate()
+
+
+def peak(*trials: str) -> dict[str, float]:
+    use = MemoryUse(["peak_memory"])
+    for trial in trials:
+        use.begin(trial, [])
+    use.look()
+    return {trial: use.end(trial).get("peak_memory", 0.0) / MIB for trial in trials}
+
+
+def test_memory_of_the_host(start: Start) -> None:
+    start("one", HOLD.format(60, "pass"))
+    start("one", HOLD.format(30, "pass"))
+    start("freed", HOLD.format(80, "memory = None"))
+    # the child shares the memory of its parent, which counts once
+    start("shared", HOLD.format(60, "os.fork() or (sys.stdin.read(), os._exit(0))"))
+    found = peak("one", "freed", "shared", "absent")
+    assert 90 < found["one"] < 120
+    assert 80 < found["freed"] < 100
+    assert 60 < found["shared"] < 80
+    assert MemoryUse(["peak_memory"]).end("absent") == {} and found["absent"] == 0
+
+
+USING = """
+import sys, time
+from bireme.tune.memory_use import MemoryUse
+use = MemoryUse(["peak_gpu_memory"])
+use.begin("t", sys.argv[1].split(","))
+for lines in sys.argv[3:]:
+    open(sys.argv[2], "w").write(lines.replace("RANK", sys.stdin.readline().strip() if "RANK" in lines else ""))
+    use._due = 0.0
+    use.look()
+print(use.end("t"))
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = needs.program("cc", "gcc", "clang")
+    needs.module("pynvml")
+    home = tmp_path_factory.mktemp("nvml")
+    (home / "nvml.c").write_text(NVML)
+    command = [compiler, "-shared", "-fPIC", "-o", str(home / "libnvidia-ml.so.1"), str(home / "nvml.c")]
+    subprocess.run(command, check=True)
+    return home
+
+
+@pytest.mark.parametrize(
+    ("slots", "looks", "peaks"),
+    [
+        ("0,1", ["0 RANK 500\n1 1 900\n"], {"peak_gpu_memory": 500.0}),  # not the memory of a stranger
+        ("0", ["0 0 100\n1 0 3000\n", "0 0 700\n1 0 9000\n", "0 0 300\n"], {"peak_gpu_memory": 600.0}),
+        ("GPU-1", ["", "0 0 700\n1 0 900\n"], {"peak_gpu_memory": 900.0}),
+        ("7", ["0 0 700\n"], {}),
+    ],
+)
+def test_memory_of_gpus(
+    library: Path, start: Start, tmp_path: Path, slots: str, looks: list[str], peaks: dict[str, float]
+) -> None:
+    rank = start("t", HOLD.format(1, "pass"))
+    environ = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(library),
+        "FAKE_NVML": "plain,plain",
+        "FAKE_NVML_USE": str(tmp_path / "use"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    command = (sys.executable, "-c", USING, slots, str(tmp_path / "use"), *looks)
+    done = subprocess.run(command, env=environ, input=f"{rank.pid}\n" * 3, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == repr(peaks)
+
+
+def test_what_cannot_be_measured_is_refused_before_anything_starts() -> None:
+    host = parse([("minimize", "time")], ["peak_memory < 3GiB"])
+    check(host, local=True)
+    check(parse([("minimize", "time")]), local=False)
+    with pytest.raises(BadInputError, match="peak_memory is measured only where all slots are on this machine"):
+        check(host, local=False)
+    if not os.path.exists("/dev/nvidiactl"):
+        with pytest.raises(BadInputError, match="peak_gpu_memory cannot be measured: no NVIDIA driver answers"):
+            check(parse([("minimize", "peak_gpu_memory")]), local=True)
