@@ -21,7 +21,7 @@ def state_words(study: StudyRecord, used: TimeUse) -> str:
 
 def answer(study: StudyRecord, used: TimeUse, names: Sequence[str]) -> str:
     """The HTML of the section; ``names``: what the configurations are called."""
-    parts = [_headline(study, names), _ties(study, names), _command(study), _facts(study, used)]
+    parts = [_headline(study, names), _no_default(study), _ties(study, names), _command(study), _facts(study, used)]
     return "\n".join(part for part in parts if part)
 
 
@@ -32,36 +32,31 @@ def _headline(study: StudyRecord, names: Sequence[str]) -> str:
         return _head("", what)
     if known is None:
         ratio = _single_ratio(study, best)
-        lead = "By single runs, which are not sure: the finalists have not been compared to the end."
-        return _head('Best so far, <b class="open">not confirmed</b>', names[best], ratio, lead)
+        base = "the default, by single runs. " if ratio else ""
+        lead = f"{base}The best of many runs looks better than it is: only the comparison of the finalists is sure."
+        return _head('Best so far, <b class="open">not confirmed</b>', names[best], ratio, lead, sure=False)
     if len(study.goals) == 2 and known.front:
         count = len(known.front)
         what = f"{count} configurations cannot be beaten in both goals at once" if count > 1 else names[known.front[0]]
         return _head("The front of the two goals", what, "", known.text)
     if not known.confirmed:
         base = "The default is kept" if best == 0 else names[best]
-        text = known.text or (
-            f"No configuration is better than the default with {study.confidence:.0%} confidence"
-            f" after {known.rounds} paired rounds."
-            if known.rounds
-            else f"No configuration is better than the default with {study.confidence:.0%} confidence."
-        )
-        return _head('<b class="open">Not distinguishable</b>', base, "", text)
+        after = f" after {known.rounds} paired rounds" if known.rounds else ""
+        text = f"No configuration is better than it with {study.confidence:.0%} confidence{after}."
+        return _head('<b class="open">No certain improvement</b>', base, "", text)
     goal = study.goals[0].name if study.goals else "figure"
     direction = "the default's" if not study.goals or study.goals[0].maximized else "as good as the default's"
     low, high = (f"{each:.2f}" if each is not None else "unknown" for each in (known.low, known.high))
     lead = f"{direction} {goal}. With {study.confidence:.0%} confidence"
     lead += f" {low} to {high}, from {known.rounds} paired rounds."
     eyebrow = "<b>Confirmed</b> to be better than the default"
-    return _head(eyebrow, names[best], f"{known.ratio:.2f} ×", lead) + (
-        f'<p class="lead">{escape(known.text)}</p>' if known.text else ""
-    )
+    return _head(eyebrow, names[best], f"{known.ratio:.2f} ×", lead)
 
 
-def _head(eyebrow: str, title: str, ratio: str = "", text: str = "") -> str:
+def _head(eyebrow: str, title: str, ratio: str = "", text: str = "", *, sure: bool = True) -> str:
     """``eyebrow`` is HTML; all else is text."""
     above = f'<p class="eyebrow">{eyebrow}</p>' if eyebrow else ""
-    big = f'<span class="ratio">{escape(ratio)}</span>' if ratio else ""
+    big = f'<span class="ratio{"" if sure else " open"}">{escape(ratio)}</span>' if ratio else ""
     below = f'<div class="verdict">{big}<p>{escape(text)}</p></div>' if text or big else ""
     return f'{above}<h1 id="headline">{escape(title)}</h1>{below}'
 
@@ -71,6 +66,15 @@ def _single_ratio(study: StudyRecord, config: int) -> str:
     if not mean or not base or config == 0:
         return ""
     return f"{mean / base if study.goals[0].maximized else base / mean:.2f} ×"
+
+
+def _no_default(study: StudyRecord) -> str:
+    why = study.answer.default_failed if study.answer is not None else ""
+    if not why:
+        return ""
+    base = study.configurations[0].text
+    text = f"The default itself gave no figure ({why}). What is called the default here is {base}."
+    return f'<p class="lead note">{escape(text)}</p>'
 
 
 def _ties(study: StudyRecord, names: Sequence[str]) -> str:

@@ -30,6 +30,8 @@ def progress(study: StudyRecord, now: float) -> Spec:
     clock, goal = StudyClock(study.trials, now), study.goals[0]
     unit, size = ("hours", 3600.0) if clock.wall > 2 * 3600 else ("minutes", 60.0)
     better = max if goal.maximized else min
+    many = len(study.trials) > 1500
+    size_of, opacity = (16, 0.3) if many else (42, 0.8)
     best: list[dict[str, float]] = []
     for trial in sorted(study.ended, key=lambda each: each.ended or 0.0):
         figure = study.figure(trial)
@@ -58,13 +60,13 @@ def progress(study: StudyRecord, now: float) -> Spec:
         {
             "data": {"name": "trials"},
             "transform": [{"calculate": f"datum.t / {size}", "as": "t"}, {"filter": "isValid(datum.v)"}],
-            "mark": {"type": "point", "filled": True, "size": 42, "opacity": 0.8, "cursor": "pointer"},
+            "mark": {"type": "point", "filled": True, "size": size_of, "opacity": opacity, "cursor": "pointer"},
             "encoding": {"x": x, "y": y, **kind, "tooltip": tip},
         },
         {
             "data": {"name": "trials"},
             "transform": [{"calculate": f"datum.t / {size}", "as": "t"}, {"filter": "!isValid(datum.v)"}],
-            "mark": {"type": "point", "filled": True, "size": 38, "opacity": 0.75, "cursor": "pointer"},
+            "mark": {"type": "point", "filled": True, "size": size_of, "opacity": opacity, "cursor": "pointer"},
             "encoding": {
                 "x": x,
                 "y": {"value": _HEIGHT - 8},
@@ -108,7 +110,7 @@ def effect(one: Effect) -> Spec:
             "tried": each.tried,
             "memory": each.out_of_memory,
             "share": each.out_of_memory / each.tried if each.tried else 0,
-            "note": f"{each.out_of_memory}/{each.tried}" if each.out_of_memory else "",
+            "note": _share(each.out_of_memory, each.tried),
         }
         for each in one.levels
     ]
@@ -186,6 +188,12 @@ def effect(one: Effect) -> Spec:
     ]
     spec: Spec = {"height": _EFFECT_HEIGHT, "data": {"values": rows}, "layer": layers}
     return _single(spec, f"the effect of {one.parameter} on {one.goal}")
+
+
+def _share(part: int, whole: int) -> str:
+    if not part:
+        return ""
+    return f"{part}/{whole}" if whole < 100 else f"{part / whole:.0%}"
 
 
 def forest(study: StudyRecord, goal: str, names: Sequence[str]) -> Spec:

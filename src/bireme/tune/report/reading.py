@@ -101,7 +101,7 @@ def _study(folder: str, found: _Journaled, running: bool) -> tuple[StudyRecord, 
     if best_words:
         best = shlex.join(secrets.words(best_words))
     confidence, effect = float(identity.get("confidence") or 0.95), float(identity.get("effect") or 0.02)
-    read = None if answer is None else _answer(answer, catalogue)
+    read = None if answer is None else _answer(answer, catalogue, secrets)
     by_rounds = compared_by_rounds(trials, goals, 1 - confidence, effect)
     finalists = compared_by_answer(answer or {}, catalogue.number, by_rounds, effect)
     return StudyRecord(
@@ -218,7 +218,7 @@ def _series(values: Sequence[object]) -> tuple[float, ...]:
     return tuple(number for each in plain if (number := _number(each)) is not None)
 
 
-def _answer(record: Record, catalogue: _Catalogue) -> AnswerRecord:
+def _answer(record: Record, catalogue: _Catalogue, secrets: Secrets) -> AnswerRecord:
     best = record.get("best")
     return AnswerRecord(
         best=None if best is None else catalogue.number(best),
@@ -230,8 +230,8 @@ def _answer(record: Record, catalogue: _Catalogue) -> AnswerRecord:
         ties=tuple(catalogue.number(point) for point in record.get("ties") or ()),
         front=tuple(catalogue.number(point) for point in record.get("front") or ()),
         noise=_number(record.get("noise")),
-        default_failed=str(record.get("default_failed") or ""),
-        text=str(record.get("text") or ""),
+        default_failed=secrets.text(str(record.get("default_failed") or "")),
+        text=secrets.text(str(record.get("text") or "")),
     )
 
 
