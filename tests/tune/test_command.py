@@ -500,3 +500,26 @@ def test_a_run_that_does_not_end_is_ended(desk, measures):
     (speed,) = re.findall(r"tmbspg4: (\S+) samples/s, the best so far", done.stdout)
     assert float(speed) == 77 if measures else 20 < float(speed) < 160, "8 samples in a step of 0.1 s or more"
     assert desk.stage.left() == {}
+
+
+# -- the winner by the clock -------------------------------------------------------------------------
+
+
+def test_a_study_that_is_killed_in_its_paired_rounds_goes_on_there(desk):
+    """The files of the contract are those of the search; nothing that has ended runs again."""
+    desk.configure({**STAGES, "train_micro_batch_size_per_gpu": [8]})
+    process = desk.start("--steps", "6")
+    next(line for line in process.stdout if b"@round1: " in line)
+    process.kill()
+    process.communicate()
+    done = desk.run("--steps", "6")
+    records = [json.loads(line.split(maxsplit=1)[1]) for line in (desk.results / "journal").read_text().splitlines()]
+    ends = [record["end"] for record in records if "end" in record]
+    assert len(set(ends)) == len(ends)
+    assert {end.partition("@")[2] for end in ends} >= {"", "round1", "round2", "round3"}
+    names = ["z0_gas1_tmbspg8", "z1_gas1_tmbspg8"]
+    assert ends[:2] == names
+    assert sorted(path.parent.name for path in desk.results.glob("*/metrics.json")) == names
+    assert sorted(path.stem for path in (desk.folder / "autotuning_exps").iterdir()) == names
+    assert {path.parent.name for path in desk.results.glob("confirmation/*/metrics.json")} == set(ends[2:])
+    assert re.search(r"^best: z[01]_gas1_tmbspg8, ", done.stdout, re.MULTILINE)

@@ -7,12 +7,12 @@ import sys
 from signal import SIGPIPE
 
 from bireme import isolated
-from bireme.cli import duplicate_starts
+from bireme.cli import duplicate_starts, tune_program
 from bireme.cli.default_python import in_active_environment
 from bireme.cli.parser import Parsed, parse
 from bireme.cli.spec import job_spec, tuning_width
 from bireme.cli.tune_words import launch_of, real_words, with_accelerator
-from bireme.errors import OK, BiremeError
+from bireme.errors import OK, BadInputError, BiremeError
 from bireme.logs.console import printable, show
 from bireme.logs.sink import is_gone
 from bireme.options import conflicts
@@ -26,8 +26,10 @@ from bireme.tune.slots import Shape
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from bireme.tune.deepspeed.autotune import Request, Result
+    from bireme.tune.deepspeed.finals import Care
 
 NOTHING_WORKS = 1
 """Exit code of a study in which no configuration worked."""
@@ -47,6 +49,10 @@ def main(argv: list[str]) -> int:
 
         show(help_page("tune", everything=parsed.options["help_all"]))
         return OK
+    if tune_program.is_one(parsed):
+        requirements.check("bireme tune")
+        conflicts.refuse(conflicts.of_options(parsed.options))
+        return tune_program.carry_out(in_active_environment(parsed, os.environ))
     return carry_out(parsed)
 
 
@@ -134,4 +140,30 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
         limit=options["experiment_limit"],
         capacity=gpu_memory(spec, environ),
         order=options["order"],
+        care=_care(options),
     )
+
+
+def _care(options: Mapping[str, Any]) -> Care | None:
+    """How sure the winner must be; None with ``--confidence 0``: every configuration is run once.
+
+    Raises:
+        BadInputError: a number is not one of percent.
+    """
+    from bireme.tune.deepspeed.finals import Care
+
+    given = {name: options.get(name) for name in ("confidence", "effect")}
+    parts = {name: _part(str(word), f"--{name}") for name, word in given.items() if word not in (None, "")}
+    if parts.get("confidence") == 0:
+        return None
+    return Care(**parts)  # type: ignore[arg-type]  # their fields are floats
+
+
+def _part(word: str, where: str) -> float:
+    try:
+        number = float(word.strip().removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 100:
+        raise BadInputError(f"{word!r} is not a number of percent from 0 to less than 100", where=where)
+    return number / 100

@@ -170,3 +170,17 @@ def test_what_killed_processes_have_left_is_swept_away(files, tmp_path):
     sweep(files)
     there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert there == {name.format(gone) for name in mine} | {name.format(alive) for name in (*left, *mine)}
+
+
+def test_a_repeated_run_lies_apart_and_moves_with_its_study(files, tmp_path):
+    """Who reads ``*/metrics.json`` finds one result for each configuration."""
+    name = "z0_gas1_tmbspg1@round1"
+    files.write_start(name, {}, ["bireme"])
+    draft = tmp_path / "results" / "confirmation" / name / "cmd.txt.4194305.0123456789ab.tmp"
+    draft.touch()
+    sweep(files)
+    assert not draft.exists()
+    assert [path.parent.parent.name for path in tmp_path.rglob("exp.json")] == ["confirmation"]
+    assert not files.empty
+    files.move(files.beside(1))
+    assert files.empty and (tmp_path / "results.1" / "confirmation" / name / "cmd.txt").exists()

@@ -11,6 +11,7 @@ from bireme.resources import extension_locks
 from bireme.tune.deepspeed.config import Config, read_config
 from bireme.tune.deepspeed.config_space import read_space
 from bireme.tune.deepspeed.files import StudyFiles
+from bireme.tune.deepspeed.finals import Care
 from bireme.tune.deepspeed.resume import Circumstances, circumstances, resume
 from bireme.tune.deepspeed.stale_files import sweep
 from bireme.tune.deepspeed.summary import summary
@@ -41,6 +42,7 @@ class Request(Value):
         limit: seconds after which an experiment is stopped; None: never.
         capacity: bytes of memory of a GPU; None if unknown.
         order: which experiment starts first, ``fifo`` or ``longest``.
+        care: how sure the answer must be; None: every configuration is run once.
     """
 
     launch: Launch
@@ -52,6 +54,7 @@ class Request(Value):
     limit: float | None = None
     capacity: int | None = None
     order: Order = "fifo"
+    care: Care | None = Care()
 
 
 class Result(Value):
@@ -97,7 +100,7 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
             now = circumstances(request.limit, request.launch.script)
             overwrite = config.autotuning.overwrite
             earlier, notes = resume(journal, files, _identity(config, request), now, overwrite=overwrite)
-            tuning = Tuning(space, world, capacity=request.capacity, earlier=earlier)
+            tuning = Tuning(space, world, capacity=request.capacity, earlier=earlier, care=_care(request))
             watcher = show(tuning)
             for note in (journal.note, *notes, tuning.warning, *extension_locks.warnings(request.environ)):
                 watcher.note(note)
@@ -111,6 +114,12 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
             return _conclude(request, config, tuning, conclusion, time.monotonic() - begin, journal, files)
     finally:
         journal.close()
+
+
+def _care(request: Request) -> Care | None:
+    """The user's wish, with as many rounds side by side as fit."""
+    slots = sum(len(ids) for ids in request.launch.pool.slots.values())
+    return request.care and request.care.replace(side_by_side=max(1, slots // request.shape.size))
 
 
 def _trial_options(request: Request, config: Config, now: Circumstances) -> TrialOptions:
@@ -154,8 +163,8 @@ def _conclude(
     text = summary(tuning, why, seconds)
     files.write_summary(text)
     best: tuple[str, ...] = ()
-    if tuning.best is not None:
-        ds_config = tuning.ds_config(tuning.best.trial)
+    if tuning.winner is not None:
+        ds_config = tuning.ds_config(tuning.winner.trial)
         mappings = config.autotuning.arg_mappings or {}
         best = real_job(request.real, request.args, files.best_config, ds_config, mappings)
         files.write_best(ds_config, best)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bireme.tune.deepspeed.tuning import Tuning
+from bireme.tune.tables import figure
 
 
 class TuningBoard:
@@ -35,6 +36,12 @@ class TuningBoard:
 
     def figure(self, name: str) -> str:
         """The figure of an ended trial with its unit; "" if it has none."""
+        repeated = self._tuning.repeated.get(name)
+        if repeated is not None:
+            samples = repeated.result.samples if self._tuning.by_clock else None
+            if samples is not None:
+                return f"{figure(samples)} samples/s by the clock"
+            return "" if repeated.value is None else self._tuning.metric.show(repeated.value)
         row = next((row for row in self._tuning.completed if row.trial.name == name), None)
         return "" if row is None or row.value is None else self._tuning.metric.show(row.value)
 

@@ -8,6 +8,7 @@
     results_dir/NAME/exp.json           what it is, and where it ran
     results_dir/NAME/metrics.json       its figures, written by DeepSpeed
     results_dir/NAME/std{out,err}.log   the output of its ranks
+    results_dir/confirmation/NAME/…     the same of a repeated run, where nobody takes it for another configuration
     results_dir/summary.txt             the table
     results_dir/ds_config_optimal.json  the best configuration, for the real job
     results_dir/cmd_optimal.txt         the command that runs it
@@ -30,6 +31,9 @@ from bireme.value import Value
 
 SUMMARY, BEST_CONFIG, BEST_COMMAND = "summary.txt", "ds_config_optimal.json", "cmd_optimal.txt"
 PROFILE = "profile_model_info"
+CONFIRMATION = "confirmation"
+REPEATED = "@round"
+"""No other name of an experiment contains it."""
 PROBE = ".bireme"
 """The name of a temporary file that is created to test whether a folder is writable."""
 
@@ -52,13 +56,16 @@ class StudyFiles(Value):
 
     def result(self, name: str, file: str = "") -> str:
         """An experiment's folder, or a file in it."""
-        return (
-            os.path.join(self.results_dir, _safe(name), file) if file else os.path.join(self.results_dir, _safe(name))
-        )
+        above = self._confirmation if REPEATED in name else self.results_dir
+        return os.path.join(above, _safe(name), file) if file else os.path.join(above, _safe(name))
 
     def experiment(self, name: str) -> str:
         """The file that describes an experiment."""
         return os.path.join(self.exps_dir, f"{_safe(name)}.json")
+
+    @property
+    def _confirmation(self) -> str:
+        return os.path.join(self.results_dir, CONFIRMATION)
 
     @property
     def model_info(self) -> str:
@@ -151,6 +158,8 @@ class StudyFiles(Value):
     def _of_results(self) -> list[str]:
         """The files and folders of a study in ``results_dir``."""
         folders = [self.result(name) for name in self.experiments() if os.path.isfile(self.result(name, "exp.json"))]
+        if any(REPEATED in name for name in _names(self._confirmation)):
+            folders.append(self._confirmation)
         files = [os.path.join(self.results_dir, file) for file in (SUMMARY, BEST_CONFIG, BEST_COMMAND)]
         return [*folders, *filter(os.path.isfile, files)]
 
@@ -159,10 +168,7 @@ class StudyFiles(Value):
 
     def experiments(self) -> tuple[str, ...]:
         """The names of the experiments in ``exps_dir``, sorted."""
-        try:
-            files = sorted(os.listdir(self.exps_dir))
-        except OSError:
-            return ()
+        files = _names(self.exps_dir)
         return tuple(file[: -len(".json")] for file in files if file.endswith(".json") and self._is_experiment(file))
 
     def _is_experiment(self, file: str) -> bool:
@@ -265,6 +271,14 @@ def _safe(name: str) -> str:
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise BadInputError(f"not a name for an experiment: {name!r}", hint="it becomes the name of a folder")
     return name
+
+
+def _names(folder: str) -> list[str]:
+    """The names in a folder, sorted; none if it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 def _remove_empty(folder: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from bireme.tune.deepspeed.config import SECTION, Config
+from bireme.tune.deepspeed.files import REPEATED
 from bireme.tune.deepspeed.results import METRICS, ModelInfo
 from bireme.tune.model_search import NEGLIGIBLE
 from bireme.tune.search import Search, SearchBudget
@@ -20,8 +21,8 @@ from bireme.tune.space import Point, Points
 from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
 
-Kind = Literal["profile", "limits", "search", "rest"]
-"""What a trial is for: profiling the model; finding what fits; a listed configuration; default choices."""
+Kind = Literal["profile", "limits", "search", "rest", "confirm"]
+"""What a trial is for: the model's profile; what fits; a listed configuration; default choices; another run of one."""
 
 _COUNTED = 5000
 """In larger spaces the remaining points are not counted."""
@@ -35,17 +36,29 @@ class Trial(Value):
         point: its point of the space; empty for the profiling run.
         kind: what it is for.
         seconds: its predicted duration; None if unknown.
+        round: the number of its paired round, if it is another run of a configuration.
     """
 
     name: str
     point: Mapping[str, object]
     kind: Kind = "search"
     seconds: float | None = None
+    round: int = 0
+
+    @property
+    def block(self) -> str:
+        """The trials of a round run one after the other, on the same slots."""
+        return f"round {self.round}" if self.round else ""
 
     @property
     def profile(self) -> bool:
         """Whether it is the profiling run, which measures nothing."""
         return self.kind == "profile"
+
+
+def repeated_name(name: str, number: int) -> str:
+    """The name of another run of a trial, in a paired round."""
+    return f"{name}{REPEATED}{number}"
 
 
 class CompletedTrial(Value):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from bireme import drafts
 from bireme.process.kernel import exists
-from bireme.tune.deepspeed.files import BEST_COMMAND, BEST_CONFIG, PROBE, SUMMARY, StudyFiles
+from bireme.tune.deepspeed.files import BEST_COMMAND, BEST_CONFIG, CONFIRMATION, PROBE, SUMMARY, StudyFiles
 
 _DRAFT = re.compile(r"(?P<file>.+)\.(?P<pid>\d+)\.[0-9a-f]{12}\.tmp")
 _OF_STUDY = {PROBE, SUMMARY, BEST_CONFIG, BEST_COMMAND}
@@ -28,7 +28,9 @@ def sweep(files: StudyFiles) -> None:
 
 def _in_results(folder: str) -> Iterator[str]:
     for entry in _entries(folder):
-        if entry.is_dir(follow_symlinks=False):
+        if entry.name == CONFIRMATION and entry.is_dir(follow_symlinks=False):
+            yield from _in_results(entry.path)
+        elif entry.is_dir(follow_symlinks=False):
             yield from (inner.path for inner in _entries(entry.path) if _draft(inner.name) in _OF_EXPERIMENT)
         elif _draft(entry.name) in _OF_STUDY:
             yield entry.path

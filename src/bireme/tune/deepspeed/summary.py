@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 
 from bireme.result.report import duration
 from bireme.tune.deepspeed.config_space import STAGE
@@ -19,6 +20,7 @@ def summary(tuning: Tuning, why: str, seconds: float) -> str:
         seconds: how long this run of the study took.
     """
     parts = [_spaces(tuning), _trials(tuning)] if tuning.completed else []
+    parts += _finals(tuning)
     reasons = _reasons(tuning.completed)
     if reasons:
         parts.append(listed("What failed:", (f"{few(names)}: {reason}" for reason, names in reasons.items())))
@@ -67,6 +69,50 @@ def _cells(tuning: Tuning, row: CompletedTrial) -> tuple[str, ...]:
         duration(row.result.seconds),
         row.result.cause,
     )
+
+
+def _finals(tuning: Tuning) -> list[str]:
+    """The paired rounds, and what they confirm."""
+    finals, winner = tuning.finals, tuning.winner
+    if finals is None or winner is None:
+        return []
+    if finals.winner is None:
+        why = finals.skipped
+        return [wrapped(f"best: {winner.trial.name}, by one run: {why}.")] if why else []
+    confidence = f"{100 * finals.care.confidence:g} %"
+    rows = []
+    for done in sorted(finals.finalists, key=lambda each: each != winner):
+        ratio = finals.ratio(done, winner)
+        same = done == winner
+        rows.append((
+            done.trial.name,
+            str(finals.count(done)),
+            "" if same or not ratio.rounds else f"{ratio.mean:.3f} x",
+            "" if same or not isfinite(ratio.high) else f"{ratio.low:.3f} to {ratio.high:.3f}",
+        ))  # fmt: skip
+    header = ("repeated", "rounds", f"of the best, by {_what(tuning)}", confidence)
+    return [table(header, rows), *_verdict(tuning, winner)]
+
+
+def _what(tuning: Tuning) -> str:
+    return "the clock" if tuning.by_clock else tuning.section.metric
+
+
+def _verdict(tuning: Tuning, winner: CompletedTrial) -> list[str]:
+    """What the paired rounds have decided, and what they have not."""
+    assert tuning.finals is not None
+    ties = [done.trial.name for done in tuning.finals.ties]
+    runs = "1 run" if (count := tuning.finals.count(winner)) == 1 else f"{count} runs"
+    lines = [f"best: {winner.trial.name}, {'confirmed ' if tuning.finals.certain else ''}by {_what(tuning)} in {runs}"]
+    if ties:
+        lines = [f"best: {winner.trial.name}, which DeepSpeed's figure prefers"]
+        lines.append(f"not distinguishable from it in {runs} of each: {', '.join(ties)}")
+    if left_out := [done.trial.name for done in tuning.finals.left_out]:
+        lines.append(f"left out after the first rounds, in which they were worse: {', '.join(left_out)}")
+    first = tuning.best
+    if first is not None and first != winner and first.trial.name not in ties:
+        lines.append(f"DeepSpeed's figure of one run preferred {first.trial.name}")
+    return ["\n".join(map(wrapped, lines))]
 
 
 # -- the remarks below ---------------------------------------------------------------------------------

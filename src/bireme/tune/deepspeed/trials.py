@@ -8,6 +8,7 @@ from typing import Any
 
 from bireme import isolated
 from bireme.resources import extension_locks
+from bireme.tune.blocks import Blocks
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.results import ModelInfo, read_metrics, read_model_info
 from bireme.tune.deepspeed.step_timing import last_step, samples_per_second
@@ -60,6 +61,7 @@ class Trials:
     def __init__(self, tuning: Tuning, launch: Launch, files: StudyFiles, options: TrialOptions) -> None:
         self._tuning, self._launch, self._files, self._options = tuning, launch, files, options
         self._pending: dict[str, Trial] = {}
+        self._blocks: Blocks[Trial] = Blocks(tuning.next)
         self._found: dict[str, ModelInfo] = {}
 
     @property
@@ -69,11 +71,11 @@ class Trials:
 
     def next(self) -> Task | None:
         """The next trial as an experiment to run; None if there is nothing to start now."""
-        trial = self._tuning.next()
+        trial = self._blocks.next()
         if trial is None:
             return None
         self._pending[trial.name] = trial
-        return Task(key=trial.name, shape=self._options.shape, seconds=trial.seconds)
+        return Task(key=trial.name, shape=self._options.shape, seconds=trial.seconds, pinned=self._blocks.pinned(trial))
 
     def starting(self, name: str) -> Mapping[str, object]:
         """Nothing: the record of its end says what a trial was."""
@@ -104,7 +106,9 @@ class Trials:
             args=experiment_args(options.args, ds_config, options.mappings, path=path),
         )
         shape = {"num_nodes": options.shape.nodes, "num_gpus": options.shape.slots}
-        self._files.write_experiment(name, ds_config, **shape)
+        self._blocks.started(trial, reservation)
+        if trial.kind != "confirm":
+            self._files.write_experiment(name, ds_config, **shape)
         self._files.write_start(name, ds_config, ("bireme", "run", *words), **shape, slots=reservation.include())
         return LaunchRequest(
             argv=isolated.command("bireme", "run", *words),
@@ -125,7 +129,7 @@ class Trials:
         if read_metrics(self._files.result(name, "metrics.json")).values:
             return True
         steps = last_step(tail(self._files.result(name, "stdout.log")))
-        return steps > self._tuning.section.end_profile_step + _SLACK
+        return steps > self._tuning.last_step(self._pending[name]) + _SLACK
 
     # -- after ---------------------------------------------------------------------------------------
 
@@ -138,6 +142,8 @@ class Trials:
             figures, reason = {"num_params": float(info.params or 0)}, info.reason
         if end.enough:
             return self._ended_by_us(name, end, figures, reason)
+        if self._pending[name].kind == "confirm" and self._tuning.by_clock and self._samples(name) is not None:
+            reason = ""  # with too little data for more steps, the clock has measured what there was
         result = diagnose(end, figures, reason, tail(self._files.result(name, "stderr.log")))
         if result.cause == "no metric" and not self._is_deepspeed(name):
             hint = "the script's output does not mention DeepSpeed: does it call deepspeed.initialize?"
@@ -181,18 +187,23 @@ class Trials:
     def tell(self, name: str, result: TrialResult) -> Mapping[str, object]:
         """Report a result to the study; returns what the journal keeps beside it."""
         trial, info = self._pending.pop(name), self._found.pop(name, None)
+        self._blocks.ended(name)
         self._tuning.tell(name, result, info)
         facts: dict[str, object] = {"point": dict(trial.point), "kind": trial.kind, **self._options.circumstances}
+        if trial.round:
+            facts["round"] = trial.round
         return facts if info is None else {**facts, "info": info.as_dict()}
 
     def drop(self, name: str) -> None:
         """A trial was not measured: it may be proposed again."""
         del self._pending[name]
+        self._blocks.ended(name)
         self._tuning.drop(name)
 
     def give_up(self, name: str) -> None:
         """The infrastructure failed a trial too often: it is not proposed again in this run."""
         del self._pending[name]
+        self._blocks.ended(name)
         self._tuning.give_up(name)
 
 
@@ -200,7 +211,7 @@ def recorded_trial(record: Mapping[str, Any]) -> RecordedTrial:
     """The completed trial of a record in the journal, which contains its result and what `Trials.tell` returned."""
     info = record.get("info")
     return RecordedTrial(
-        Trial(name=record["end"], point=record["point"], kind=record["kind"]),
+        Trial(name=record["end"], point=record["point"], kind=record["kind"], round=record.get("round", 0)),
         TrialResult.from_record(record["ending"]),
         None if info is None else ModelInfo(**info),
     )

@@ -1,6 +1,6 @@
 """Decides which configuration to run next, and when a study is over: DeepSpeed's autotuning as a state machine.
 
-Nothing is started here. There are up to four phases. What a phase decides depends only on its own trials and those of
+Nothing is started here. There are up to five phases. What a phase decides depends only on its own trials and those of
 earlier phases, so a resumed study continues exactly as it would have:
 
 1. **profile**, if micro-batches are to be searched: a short run finds the number of parameters and the activation
@@ -9,17 +9,20 @@ memory.
 measures.
 3. **search**: the listed configurations, in the order of ``tuner_type``.
 4. **rest**, if ``fast`` is false: the default choices of each stage, the fastest first, unless it cannot win.
+5. **confirm**, if it is wanted: the best configurations again in paired rounds (`bireme.tune.deepspeed.finals`).
 
-How much is tried in the last two phases is decided in `bireme.tune.deepspeed.rounds`.
+How much is tried in the two phases before the last is decided in `bireme.tune.deepspeed.rounds`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from bireme.tune.deepspeed.batch import TRAIN
+from bireme.tune.deepspeed.config import SECTION
 from bireme.tune.deepspeed.config_space import STAGE, TuningSpace
 from bireme.tune.deepspeed.files import PROFILE
+from bireme.tune.deepspeed.finals import Care, Finals
 from bireme.tune.deepspeed.memory_groups import MemoryGroups
 from bireme.tune.deepspeed.memory_limits import MemoryLimits
 from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, model_info, value_of
@@ -29,6 +32,12 @@ from bireme.tune.trial_result import TrialResult
 
 _MANY = 10_000
 """A grid search of more configurations than this begins with a warning."""
+
+_LONGER = 0.15
+"""A repeated run measures for this part of the time that the first run took, start included."""
+
+_MOST_STEPS = 100
+"""And for no more steps."""
 
 __all__ = ["PROFILE", "CompletedTrial", "Kind", "RecordedTrial", "Trial", "Tuning"]
 
@@ -41,14 +50,24 @@ class Tuning:
         world: ranks of each experiment.
         capacity: memory of a GPU in bytes; None if unknown.
         earlier: trials that ended in earlier runs, in the order of their ends.
+        care: how sure the answer must be; None: every configuration is run once.
     """
 
     def __init__(
-        self, space: TuningSpace, world: int, *, capacity: int | None = None, earlier: Iterable[RecordedTrial] = ()
+        self,
+        space: TuningSpace,
+        world: int,
+        *,
+        capacity: int | None = None,
+        earlier: Iterable[RecordedTrial] = (),
+        care: Care | None = None,
     ) -> None:
         self.space, self.section = space, space.config.autotuning
         self.metric = METRICS[self.section.metric]
         self._completed: dict[str, CompletedTrial] = {}
+        self._repeated: dict[str, CompletedTrial] = {}
+        self._care = care
+        self.finals: Finals | None = None
         self._pending: dict[str, Trial] = {}
         self._given_up: dict[str, Trial] = {}
         self._over = ""
@@ -90,13 +109,21 @@ class Tuning:
             point = self._round.ask()
             if point is not None:
                 return self._trial(point, self._round.kind)
-            if self._pending:
+            if any(trial.kind != "confirm" for trial in self._pending.values()):
                 return None
             following = self._following()
             if following is None:
-                self._end(self._round.enough)
-                return None
+                return self._from_finals(self._round.enough)
             self._round = following
+
+    def _from_finals(self, reason: str) -> Trial | None:
+        """The next run of a paired round."""
+        if self._care is not None and self.finals is None:
+            self.finals = Finals(self.completed, self.clock, self._figure, self._care, tuple(self._repeated.values()))
+        trial = self.finals.next() if self.finals is not None else None
+        if trial is None and not self._pending:
+            self._end(reason)
+        return trial
 
     def _trial(self, point: Point, kind: Kind) -> Trial:
         return Trial(name=self.space.name(point), point=point, kind=kind, seconds=self._predicted(point))
@@ -164,6 +191,11 @@ class Tuning:
         return self._note(self._pending.pop(name), result, info)
 
     def _note(self, trial: Trial, result: TrialResult, info: ModelInfo | None) -> CompletedTrial:
+        if trial.kind == "confirm":
+            done = self._repeated[trial.name] = self._complete(trial, result)
+            if self.finals is not None:
+                self.finals.tell(done)
+            return done
         done = self._completed[trial.name] = self._complete(trial, result)
         if trial.profile:
             self._note_profile(result, info)
@@ -187,7 +219,7 @@ class Tuning:
         if trial.profile or result.cause != "ok":
             return CompletedTrial(trial, result, None, result.reason)
         value, reason = value_of(Metrics(dict(result.metrics)), self.section.metric)
-        if value is None:
+        if value is None and trial.kind != "confirm":
             result = result.replace(cause="no metric", reason=reason)
         return CompletedTrial(trial, result, value, reason)
 
@@ -196,6 +228,10 @@ class Tuning:
         trial = self._pending.pop(name)
         self._over = ""
         if trial.profile:
+            return
+        if trial.kind == "confirm":
+            assert self.finals is not None
+            self.finals.drop(name)
             return
         self._memory_limits.forget(trial.point)
         if self._round is not None:
@@ -208,6 +244,9 @@ class Tuning:
             self._profile = False
         elif trial.kind == "limits":
             self._memory_limits.give_up(trial.point)
+        elif trial.kind == "confirm":
+            assert self.finals is not None
+            self.finals.give_up(trial)
 
     # -- views ----------------------------------------------------------------------------------------
 
@@ -237,8 +276,36 @@ class Tuning:
 
     @property
     def completed(self) -> tuple[CompletedTrial, ...]:
-        """All ended trials in the order of their ends, without the profiling run."""
+        """All ended trials in the order of their ends, without the profiling run and without repeated runs."""
         return tuple(done for done in self._completed.values() if not done.trial.profile)
+
+    @property
+    def repeated(self) -> Mapping[str, CompletedTrial]:
+        """The ended runs of paired rounds, by name."""
+        return self._repeated
+
+    @property
+    def winner(self) -> CompletedTrial | None:
+        """What the rounds confirm; the best trial if there were none."""
+        return (self.finals.winner if self.finals is not None else None) or self.best
+
+    def clock(self, done: CompletedTrial) -> float | None:
+        """What the rounds compare, more is better: samples or steps per second by the clock, or DeepSpeed's figure."""
+        samples = done.result.samples
+        if self.section.metric == "throughput" or samples is None:
+            return samples if self.by_clock else self._figure(done)
+        return samples / self.samples(done.trial) if self.by_clock else self._figure(done)
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether the rounds compare by the clock: parts of a step have no other figure than DeepSpeed's."""
+        return self.section.metric in ("throughput", "latency")
+
+    def _figure(self, done: CompletedTrial) -> float | None:
+        """DeepSpeed's figure, inverted if necessary so that more is better."""
+        if done.value is None:
+            return None
+        return done.value if self.metric.direction == "maximize" else 1 / done.value
 
     @property
     def best(self) -> CompletedTrial | None:
@@ -266,8 +333,14 @@ class Tuning:
             return None
         if not self.section.fast and (self._round is None or self._round.kind == "search"):
             return None  # results decide what else is tried
+        if self.finals is not None:
+            return 0 if self._over else self.finals.left
         left = (self._round or self._first_round()).left
-        return None if left is None else (0 if self._over else left) + len(self._pending)
+        if left is None or self._over:
+            return None if left is None else len(self._pending)
+        left += len(self._pending)
+        clocked = any(self.clock(done) for done in self.completed)
+        return left + (self._care.runs(len(self.completed) + left) if self._care and clocked else 0)
 
     @property
     def skipped(self) -> tuple[str, ...]:
@@ -285,7 +358,23 @@ class Tuning:
         """
         if trial.profile:
             return self.space.profile_config(path)
-        return self.space.ds_config(trial.point, metric_path=path)
+        config = self.space.ds_config(trial.point, metric_path=path)
+        section = config.get(SECTION)
+        if isinstance(section, dict):
+            section["end_profile_step"] = self.last_step(trial)
+        return config
+
+    def last_step(self, trial: Trial) -> int:
+        """The step at whose end a trial has measured.
+
+        A repeated run measures for longer: a few steps are soon over, and their time says little.
+        """
+        end = self.section.end_profile_step
+        first = next((done for done in self.completed if done.trial.point == trial.point), None)
+        if trial.kind != "confirm" or not self.by_clock or first is None or not first.result.samples:
+            return end
+        steps = _LONGER * first.result.seconds * first.result.samples / self.samples(trial)
+        return max(end, self.first_step + min(_MOST_STEPS, round(steps)))
 
     def samples(self, trial: Trial) -> int:
         """The number of samples in a step (``train_batch_size``)."""

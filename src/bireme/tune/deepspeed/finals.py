@@ -1,0 +1,321 @@
+"""The finals of a study: the best configurations run again in paired rounds, until the clock has confirmed one.
+
+Which configurations these are is decided by both figures of the search, DeepSpeed's and the clock's: either may be far
+off in a single run. The rounds take at most a share of the time that the search has taken, but three rounds of two
+configurations are always run. Where the share does not suffice for more, the worst of each round leave first.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+
+from bireme.tune.confirmation import MOST_ROUNDS, Confirmation
+from bireme.tune.deepspeed.rounds import CompletedTrial, Trial, repeated_name
+from bireme.tune.space import key_of
+from bireme.value import Value
+
+FINALISTS = 4
+"""No more configurations are repeated."""
+
+_AHEAD = 0.25
+"""Figures of single runs of one configuration differ by up to this part. What is worse by more does not win."""
+
+_ROUNDS = 3
+"""Rounds that are always run where the difference is not clear: fewer say nothing about noise."""
+
+_LONGER = 0.2
+"""A repeated run is longer than the first one by about this part, as it measures more steps."""
+
+
+class Care(Value):
+    """How sure the answer must be.
+
+    Attributes:
+        confidence: of all comparisons together.
+        effect: the smallest relative difference that matters.
+        share: of the time that the search took, which the rounds may take.
+        side_by_side: rounds that may run at the same time.
+    """
+
+    confidence: float = 0.95
+    effect: float = 0.02
+    share: float = 0.7
+    side_by_side: int = 1
+
+    def runs(self, trials: int) -> int:
+        """How many runs the rounds may take at most after a search of so many trials of equal length."""
+        return max(2 * _ROUNDS, int(self.share * trials / (1 + _LONGER)))
+
+
+class Ratio(Value):
+    """One configuration compared with another: the mean ratio, and where it lies for certain."""
+
+    mean: float
+    low: float
+    high: float
+    rounds: int
+
+
+Rate = Callable[[CompletedTrial], "float | None"]
+"""A figure of which more is better; None if the trial has none."""
+
+
+class Finals:
+    """The rounds among the best configurations of a search that has ended.
+
+    Args:
+        completed: the trials of the search.
+        clock: what the rounds compare.
+        metric: what DeepSpeed says.
+        care: how sure the answer must be.
+        earlier: repeated trials of earlier runs of the study.
+    """
+
+    def __init__(
+        self,
+        completed: Sequence[CompletedTrial],
+        clock: Rate,
+        metric: Rate,
+        care: Care,
+        earlier: Sequence[CompletedTrial] = (),
+    ) -> None:
+        self.care, self._clock, self._metric = care, clock, metric
+        self.finalists = _finalists(completed, clock, metric)
+        self.skipped = "" if len(self.finalists) > 1 else _why_none(completed, self.finalists)
+        self._budget = care.share * sum(done.result.seconds for done in completed)
+        self._earlier = {done.trial.name: done for done in earlier}
+        self._plans: list[dict[str, Trial]] = []
+        self._open: dict[str, Trial] = {}  # planned, and neither ended nor given up
+        self._pending: set[str] = set()
+        self._spent = 0.0
+        self._metrics = {key_of(done.trial.point): [metric(done) or 0.0] for done in self.finalists}
+        self._rounds: Confirmation | None = None
+        if len(self.finalists) > 1:
+            first, *others = (done.trial.point for done in self.finalists)
+            self._rounds = Confirmation(
+                first, others, 1, lambda _, rate: math.log(rate), confidence=care.confidence, effect=care.effect
+            )
+
+    # -- what to run ---------------------------------------------------------------------------------
+
+    def next(self) -> Trial | None:
+        """The next run, then pending; None if there is none now."""
+        while True:
+            waiting = next((trial for name, trial in self._open.items() if name not in self._pending), None)
+            if waiting is not None:
+                self._pending.add(waiting.name)
+                return waiting
+            if len({trial.round for trial in self._open.values()}) >= self.care.side_by_side or not self._add_round():
+                return None
+
+    def _add_round(self) -> bool:
+        """Plan another round, and take over what of it has run before; False if no other is to be run."""
+        number = len(self._plans) + 1
+        plan = {}
+        for done in self._taking_part(number):
+            name = repeated_name(done.trial.name, number)
+            plan[name] = done.trial.replace(name=name, kind="confirm", round=number, seconds=self._cost(done))
+        if not plan:
+            return False
+        self._plans.append(plan)
+        self._open.update(plan)
+        for name in plan:
+            if name in self._earlier:
+                self.tell(self._earlier[name])
+        return True
+
+    def _taking_part(self, number: int) -> list[CompletedTrial]:
+        """Who runs in a round, in the order of the runs; [] if everything is decided, or the time is spent."""
+        if self._rounds is None or number > MOST_ROUNDS:
+            return []
+        by_key = {key_of(done.trial.point): done for done in self.finalists}
+        planned = [by_key[key_of(point)] for point in self._rounds.plan(number)]
+        if self._plans:  # whoever has left does not come back
+            before = {key_of(trial.point) for trial in self._plans[-1].values()}
+            planned = [done for done in planned if key_of(done.trial.point) in before]
+        hopeful = [done for done in self._ranked() if done in planned and not self._clearly_worse(done)]
+        base = self.finalists[0]
+        rivals = [done for done in hopeful if done != base]
+        if base not in planned or not rivals:
+            return []
+        running = sum(trial.seconds or 0.0 for trial in self._open.values())
+        left = self._budget - self._spent - running
+        cost = statistics.fmean(self._cost(done) for done in (base, *rivals))
+        if number > _ROUNDS:
+            places = int(left / cost)
+            if places < 2:
+                return []
+        else:  # two places in each of the rounds that are always run, and what is left in the first ones
+            places = max(2, int(left / cost) - 2 * (_ROUNDS - number))
+        kept = [base, *rivals[: places - 1]]
+        return [done for done in planned if done in kept]
+
+    def _cost(self, done: CompletedTrial) -> float:
+        return done.result.seconds * (1 + _LONGER)
+
+    def _ranked(self) -> list[CompletedTrial]:
+        """The finalists, the best by the rounds first."""
+        rounds = self._rounds
+        if rounds is None:
+            return list(self.finalists)
+        return sorted(self.finalists, key=lambda done: -rounds.versus(done.trial.point).mean)
+
+    def _clearly_worse(self, done: CompletedTrial) -> bool:
+        """Whether the rounds show it worse than the best by more than figures of one configuration differ."""
+        leader = self._leader
+        if self._rounds is None or leader is None or done == leader:
+            return False
+        return self._rounds.versus(done.trial.point, leader.trial.point).mean < math.log(1 - _AHEAD)
+
+    # -- results --------------------------------------------------------------------------------------
+
+    def tell(self, done: CompletedTrial) -> None:
+        """Report the result of a planned run."""
+        trial = done.trial
+        self._close(trial.name)
+        self._spent += done.result.seconds
+        if self._rounds is None or key_of(trial.point) not in self._metrics:
+            return
+        rate = self._clock(done)
+        failed = done.result.cause not in ("ok", "no metric")
+        self._rounds.tell(trial.round, trial.point, None if failed else () if rate is None else (rate,))
+        value = self._metric(done)
+        if value is not None:
+            self._metrics[key_of(trial.point)].append(value)
+
+    def drop(self, name: str) -> None:
+        """A pending run was not measured: it may be proposed again."""
+        self._pending.discard(name)
+
+    def give_up(self, trial: Trial) -> None:
+        """A pending run cannot be measured."""
+        self._close(trial.name)
+        if self._rounds is not None:
+            self._rounds.tell(trial.round, trial.point, ())
+
+    def _close(self, name: str) -> None:
+        self._pending.discard(name)
+        self._open.pop(name, None)
+
+    # -- the answer -----------------------------------------------------------------------------------
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds have been run, or begun."""
+        return self._rounds.last if self._rounds is not None else 0
+
+    @property
+    def left(self) -> int:
+        """How many more runs may start at most, but for those that are always run."""
+        if self._rounds is None:
+            return 0
+        cost = min(self._cost(done) for done in self.finalists)
+        within = int((self._budget - self._spent) / cost) if cost else 0
+        return max(len(self._open), within, 2 * (_ROUNDS - len(self._plans)))
+
+    @property
+    def _leader(self) -> CompletedTrial | None:
+        """The best by the rounds; None if all failed."""
+        rounds = self._rounds
+        if rounds is None:
+            return None
+        working = [done for done in self._ranked() if not rounds.failed(done.trial.point)]
+        most = min(_ROUNDS, max(map(self.count, working), default=0))
+        return next((done for done in working if self.count(done) >= most), None)
+
+    def ratio(self, done: CompletedTrial, other: CompletedTrial) -> Ratio:
+        """How many times as fast as another one it is."""
+        assert self._rounds is not None
+        versus = self._rounds.versus(done.trial.point, other.trial.point)
+        high = math.exp(versus.high) if versus.high < 100 else math.inf
+        return Ratio(mean=math.exp(versus.mean), low=math.exp(versus.low), high=high, rounds=versus.count)
+
+    @property
+    def winner(self) -> CompletedTrial | None:
+        """The configuration that the rounds confirm, or the one of those as good that DeepSpeed's figure prefers.
+
+        None: no round has ended.
+        """
+        leader = self._leader
+        if self._rounds is None or leader is None or not self.count(leader):
+            return None
+        return max((leader, *self._as_good_as(leader)), key=self._preference)
+
+    def _preference(self, done: CompletedTrial) -> float:
+        """DeepSpeed's figure, the middle one of all its runs."""
+        return statistics.median(self._metrics[key_of(done.trial.point)])
+
+    @property
+    def ties(self) -> list[CompletedTrial]:
+        """Those that cannot be told apart from the winner."""
+        winner, leader = self.winner, self._leader
+        if winner is None or leader is None:
+            return []
+        return [done for done in (leader, *self._as_good_as(leader)) if done != winner]
+
+    @property
+    def left_out(self) -> list[CompletedTrial]:
+        """Those that left before there were enough rounds, as they were worse until then."""
+        winner = self.winner
+        return [] if winner is None else [done for done in self.finalists if self.count(done) < self._enough(winner)]
+
+    @property
+    def certain(self) -> bool:
+        """Whether the winner is better than every other that was not left out, at the confidence asked for."""
+        winner, rounds = self.winner, self._rounds
+        if winner is None or rounds is None:
+            return False
+        others = [done for done in self.finalists if done != winner and done not in self.left_out]
+        return bool(others) and all(
+            rounds.failed(done.trial.point) or rounds.versus(winner.trial.point, done.trial.point).low > 0
+            for done in others
+        )
+
+    def _enough(self, done: CompletedTrial) -> int:
+        return min(_ROUNDS, self.count(done))
+
+    def _as_good_as(self, leader: CompletedTrial) -> list[CompletedTrial]:
+        """The others that the rounds leave as good as the leader, but for a difference that does not matter."""
+        assert self._rounds is not None
+        found = []
+        for done in self._ranked():
+            if done == leader or self._rounds.failed(done.trial.point) or self.count(done) < self._enough(leader):
+                continue
+            versus = self._rounds.versus(done.trial.point, leader.trial.point)
+            if versus.high >= 0 and versus.plausible(-math.log1p(self.care.effect)):
+                found.append(done)
+        return found
+
+    def count(self, done: CompletedTrial) -> int:
+        """In how many rounds it was measured."""
+        assert self._rounds is not None
+        key = key_of(done.trial.point)
+        return sum(bool(self._rounds.told(number).get(key)) for number in range(1, self._rounds.last + 1))
+
+
+def _why_none(completed: Sequence[CompletedTrial], finalists: Sequence[CompletedTrial]) -> str:
+    """Why nothing is repeated; "" if there is nothing to compare."""
+    if sum(done.value is not None for done in completed) < 2:
+        return ""
+    return "no other came near" if finalists else "its log shows no steps, which the clock could confirm"
+
+
+def _finalists(completed: Sequence[CompletedTrial], clock: Rate, metric: Rate) -> list[CompletedTrial]:
+    """Those that may be the best, the one on which both figures agree the most first; fewer than two: none is near."""
+    rates = [(done, clock(done), metric(done)) for done in completed]
+    known = [(done, fast, said) for done, fast, said in rates if fast and said]
+    preferred = max((each for each in rates if each[2]), key=lambda each: each[2] or 0.0, default=None)
+    if preferred is None or not preferred[1]:
+        return []
+    fastest, most = max(fast for _, fast, _ in known), max(said for _, _, said in known)
+    parts = {done.trial.name: (fast / fastest, said / most) for done, fast, said in known}
+
+    def agreement(done: CompletedTrial) -> float:
+        fast, said = parts[done.trial.name]
+        return math.sqrt(fast * said)
+
+    near = [done for done, _, _ in known if max(parts[done.trial.name]) >= 1 - _AHEAD]
+    near.sort(key=lambda done: (max(parts[done.trial.name]) < 1, -agreement(done)))  # the best by either, then by both
+    return sorted(near[:FINALISTS], key=agreement, reverse=True)
