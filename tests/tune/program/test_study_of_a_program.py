@@ -202,3 +202,28 @@ def test_another_study_is_not_mixed_with(bench):
     bench.run("--param", "batch=8,16", *RATE, args=args)
     done = bench.run(*BATCHES, *RATE, args=args, code=2)
     assert "holds a study with other parameters" in done.stderr and "--results_dir" in done.stderr
+
+
+def test_a_study_file_says_the_same(bench):
+    """Options on the command line take precedence."""
+    done = bench.stage.run("tune", "--init", cwd=bench.folder)
+    assert done.returncode == 0 and "bireme tune tune.toml" in done.stdout
+    file = bench.folder / "tune.toml"
+    assert bench.stage.run("tune", "--init", cwd=bench.folder).returncode == 2, "an edited file is kept"
+    file.write_text(f"""
+command = "{TUNABLE} --log ran --batch {{batch}}"
+maximize = "rate: {{}}"
+trials = 4
+[parameters]
+batch = "8,16,32"
+threads = {{ values = "1,2", env = "THREADS" }}
+""")
+    done = bench.stage.run("tune", "tune.toml", cwd=bench.folder)
+    assert done.returncode == 0 and len(bench.ran) == 4, done.stderr
+    done = bench.stage.run("tune", "--trials", "60", "tune.toml", cwd=bench.folder, timeout=120)
+    assert "best: batch=32 threads=2" in done.stdout and len(bench.ran) > 6
+    file.write_text(file.read_text().replace("maximize", "maximise"))
+    done = bench.stage.run("tune", "tune.toml", cwd=bench.folder)
+    assert done.returncode == 2 and "tune.toml:3" in done.stderr and "maximize" in done.stderr
+    done = bench.stage.run("tune", "--param", "x=1,2", "tune.toml", cwd=bench.folder)
+    assert done.returncode == 2 and "write it into tune.toml" in done.stderr
