@@ -112,7 +112,7 @@ def brute_force(choices, conditions, constraints):
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_the_same_as_by_brute_force(data):
     choices = {name: data.draw(VALUES) for name in "abcd"}

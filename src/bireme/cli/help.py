@@ -38,16 +38,19 @@ Starts the ranks of one node of a job, without a runner. The command line gives 
 
 
 _TUNE_HEAD = """\
-usage: bireme tune [options] script.py [script arguments] --deepspeed_config ds.json
+usage: bireme tune [options] --param NAME=VALUES … --maximize FIGURE program {NAME} …
+       bireme tune [options] tune.toml
+       bireme tune [options] script.py … --deepspeed_config ds.json
 
-Runs the job with different configurations, as many at a time as the slots allow, and finds
-the fastest. The configuration says what to vary: lists, "auto", and its section "autotuning",
-as for deepspeed --autotuning. After an interruption, the same command resumes the search.
+Runs the program with different configurations, as many at a time as the slots allow, finds the
+best, and says how sure that is. After an interruption, the same command resumes the search.
 
-  bireme tune --num_gpus 2 train.py --deepspeed_config ds.json     experiments of two ranks
+  bireme tune --param batch=8..512:log2 --maximize 'samples/s: {}' train.py --batch {batch}
+  bireme tune --env OMP_NUM_THREADS=1,2,4 --minimize time --no_python ./solver input.dat
+  bireme tune --num_gpus 2 train.py --deepspeed_config ds.json     what its lists and "auto" say
   bireme run --autotuning run train.py --deepspeed_config ds.json  tune, then run the job
 
---num_nodes and --num_gpus set the size of each experiment. All other options are those of bireme run.
+--num_nodes and --num_gpus set the size of each trial. All other options are those of bireme run.
 
 bireme tune status [DIR] shows a running study, bireme tune report [DIR] writes a page about it.
 """
@@ -95,7 +98,8 @@ def help_page(command: str, *, everything: bool = True) -> str:
     """The help page of a command; not ``everything``: of `run` and `tune` only the most used options."""
     groups = select(command)
     if command == "tune":
-        groups = {"tuning": groups.pop("tuning"), **groups}
+        first = ("tuning any program", "tuning")
+        groups = {**{title: groups.pop(title) for title in first}, **groups}
     return _page(HEADS[command], groups, "" if everything or command not in ("run", "tune") else command)
 
 
@@ -120,7 +124,11 @@ def _page(head: str, groups: Groups, short: str = "") -> str:
     width = min(max(_columns(), 60), 100)
     lines = [head]
     for title, options in groups.items():
-        shown = [option for option in options if not short or option.common or (short, title) == ("tune", "tuning")]
+        shown = [
+            option
+            for option in options
+            if not short or option.common or (short == "tune" and title.startswith("tuning"))
+        ]
         if not shown:
             continue
         lines.append(f"{title}:")

@@ -7,7 +7,7 @@ import sys
 from signal import SIGPIPE
 
 from bireme import isolated
-from bireme.cli import duplicate_starts
+from bireme.cli import duplicate_starts, tune_program
 from bireme.cli.default_python import in_active_environment
 from bireme.cli.parser import Parsed, parse
 from bireme.cli.spec import job_spec, tuning_width
@@ -49,6 +49,9 @@ def main(argv: list[str]) -> int:
 
         show(help_page("tune", everything=parsed.options["help_all"]))
         return OK
+    if tune_program.is_one(parsed):
+        requirements.check("bireme tune")
+        return tune_program.carry_out(parsed, argv)
     return carry_out(parsed)
 
 

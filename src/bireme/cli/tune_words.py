@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bireme.options.option import Option
 
 _WHERE = ("include", "exclude", "num_nodes", "num_gpus")
-_OURS = tuple(option.dest for option in select("tune")["tuning"])
+_OURS = tuple(option.dest for option in (*select("tune")["tuning any program"], *select("tune")["tuning"]))
 NOT_SHARED = tuple(option.dest for option in OPTIONS if not option.shared)
 """Options of the command line that are not passed to experiments unchanged."""
 

@@ -10,6 +10,7 @@ from bireme import job
 from bireme.options.node_options import NODE_OPTIONS
 from bireme.options.option import EVERYWHERE, RANKS, Option
 from bireme.options.other_launchers import ACCELERATE, TORCHRUN
+from bireme.options.study_options import STUDY_OPTIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -272,6 +273,7 @@ GROUPS: Groups = {
             default=job.DEFAULT_ELASTIC_INTERVAL,
         ),
     ),
+    "tuning any program": STUDY_OPTIONS,
     "tuning": (
         Option(
             names=("--autotuning",),

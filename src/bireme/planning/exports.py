@@ -75,6 +75,8 @@ _OURS = frozenset(
     }
 )
 _OURS_PREFIX = "BIREME_"
+TRIAL = "BIREME_TRIAL"
+"""The one variable of Bireme's that may be exported: the tuner tells the ranks the name of their trial."""
 
 # These have different values in every process, or on every node.
 _BOUND = frozenset(
@@ -336,7 +338,7 @@ def _may_match(name: str, prefix: str = "-") -> bool:
 
 
 def _is_ours(name: str) -> bool:
-    return name in _OURS or name.startswith(_OURS_PREFIX)
+    return name in _OURS or (name.startswith(_OURS_PREFIX) and name != TRIAL)
 
 
 def _is_name(text: str) -> bool:

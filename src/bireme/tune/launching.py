@@ -41,11 +41,17 @@ class ResourcePool(Value):
             return ("--num_gpus", str(reservation.size))
         return ("--include", reservation.include())
 
+    @property
+    def local(self) -> bool:
+        """Whether all slots are on this machine."""
+        return all(map(self._is_here, self.slots))
+
     def only_here(self, reservation: SlotReservation) -> bool:
-        """Whether all its slots are on this machine."""
-        if self.own_names:
-            return False
-        return all(host == one_machine.HOST or is_this_machine(host) for host, _ in reservation.places)
+        """Whether all slots of a reservation are on this machine."""
+        return all(self._is_here(host) for host, _ in reservation.places)
+
+    def _is_here(self, host: str) -> bool:
+        return not self.own_names and (host == one_machine.HOST or is_this_machine(host))
 
 
 def resource_pool(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) -> ResourcePool:

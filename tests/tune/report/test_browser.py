@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from bireme.cli import tune_report
+from bireme.tune.report.page import vega
+from bireme.tune.report.reading import read_study
 from tests import needs
-from tests.tune.report.studies import finished
+from tests.tune.report.studies import BASELINE, BEGIN, StudyMaker, finished
 
 pytestmark = [
     pytest.mark.slow,
@@ -163,6 +165,23 @@ def test_colours_follow_the_system_and_the_switch(browser: Any, report: Path) ->
     assert dark[0] != light[0] and light[0] == "rgb(255, 255, 255)"
     browser.execute_script("document.getElementById('theme').click(); document.getElementById('theme').click()")
     until(lambda: colours() == dark)
+
+
+def test_two_goals_while_the_study_runs(browser: Any, tmp_path: Path) -> None:
+    """A study that has no answer yet, of two goals: their plot, and a best that is not confirmed."""
+    made = StudyMaker(tmp_path, logs=False)
+    goals = [{"name": "samples/s", "direction": "maximize"}, {"name": "p99", "direction": "minimize"}]
+    made.begin(goals=goals)
+    for threads in (1, 2, 4) * 3:
+        made.trial({**BASELINE, "OMP_NUM_THREADS": threads}, "noise")  # no trial fails
+    made.start(BASELINE, "search", 0)
+    made.journal.close()
+    study, secrets = read_study(str(tmp_path))
+    tune_report.write(study, secrets, str(tmp_path / "report.html"), BEGIN + 600, vega())
+    opened(browser, tmp_path / "report.html")
+    assert browser.get_log("browser") == []
+    drawn = browser.execute_script("return document.querySelectorAll('[data-chart=front] svg path').length")
+    assert drawn > 3 and "not confirmed" in texts(browser, ".eyebrow")[0] and "p99, ms" in texts(browser, "#table th")
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(browser: Any, report: Path) -> None:

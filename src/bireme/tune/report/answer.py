@@ -104,7 +104,7 @@ def _command(study: StudyRecord) -> str:
 
 def _facts(study: StudyRecord, used: TimeUse) -> str:
     best, facts = study.best, []
-    goal = study.goals[0].name if study.goals else ""
+    goal = study.goals[0].title if study.goals else ""
     if best and (mean := study.mean(best)) is not None:
         facts.append(("Best", _figure(mean), goal))
     if (base := study.mean(0)) is not None:

@@ -21,6 +21,7 @@ KINDS = {
 }
 """How the kinds of trials are called and drawn; each has its own shape, so that no colour is needed."""
 
+_UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 _HEIGHT, _STRIP = 300, 26
 _EFFECT_HEIGHT, _EFFECT_STRIP = 190, 24
 
@@ -28,7 +29,7 @@ _EFFECT_HEIGHT, _EFFECT_STRIP = 190, 24
 def progress(study: StudyRecord, now: float) -> Spec:
     """The figures of all trials over time, and the best so far. The page gives the data ``trials``."""
     clock, goal = StudyClock(study.trials, now), study.goals[0]
-    unit, size = ("hours", 3600.0) if clock.wall > 2 * 3600 else ("minutes", 60.0)
+    unit, size = next(each for each in _UNITS if clock.wall > 2 * each[1] or each[1] == 1)
     better = max if goal.maximized else min
     many = len(study.trials) > 1500
     size_of, opacity = (16, 0.3) if many else (42, 0.8)
@@ -46,7 +47,7 @@ def progress(study: StudyRecord, now: float) -> Spec:
     y = {
         "field": "v",
         "type": "quantitative",
-        "title": goal.name,
+        "title": goal.title,
         "scale": {"zero": False, "range": [_HEIGHT - _STRIP, 4]},
     }
     kind = {"shape": _by_kind(1), "color": _by_kind(2)}
@@ -80,6 +81,8 @@ def progress(study: StudyRecord, now: float) -> Spec:
             "encoding": {"x": x, "y": y},
         },
     ]
+    if all(study.figure(trial) is not None for trial in study.ended):
+        del layers[1]  # Vega complains about a layer without data
     if base is not None:
         layers += _marked(base, "the default", axis="y", field="v")
     return _single({"height": _HEIGHT, "layer": layers}, f"{goal.name} of all trials over time, and the best so far")
@@ -186,6 +189,8 @@ def effect(one: Effect) -> Spec:
             },
         },
     ]
+    if all(each.ratio is None for each in one.levels):
+        del layers[-2:]
     spec: Spec = {"height": _EFFECT_HEIGHT, "data": {"values": rows}, "layer": layers}
     return _single(spec, f"the effect of {one.parameter} on {one.goal}")
 
@@ -288,15 +293,16 @@ def front(study: StudyRecord, names: Sequence[str]) -> Spec:
         }
         for config, pairs in sums.items()
     ]
-    x = {"field": "a", "type": "quantitative", "title": first.name, "scale": {"zero": False}}
-    y = {"field": "b", "type": "quantitative", "title": second.name, "scale": {"zero": False}}
+    x = {"field": "a", "type": "quantitative", "title": first.title, "scale": {"zero": False}}
+    y = {"field": "b", "type": "quantitative", "title": second.title, "scale": {"zero": False}}
     groups = ["on the front", "other"]
+    line: Spec = {
+        "transform": [{"filter": "datum.f == 'on the front'"}],
+        "mark": {"type": "line", "color": "$accent", "strokeWidth": 1.4},
+        "encoding": {"x": x, "y": y, "order": {"field": "a"}},
+    }
     layers: list[Spec] = [
-        {
-            "transform": [{"filter": "datum.f == 'on the front'"}],
-            "mark": {"type": "line", "color": "$accent", "strokeWidth": 1.4},
-            "encoding": {"x": x, "y": y, "order": {"field": "a"}},
-        },
+        *([line] if chosen else []),  # Vega complains about a layer without data
         {
             "mark": {"type": "point", "filled": True, "size": 60, "opacity": 0.9},
             "encoding": {

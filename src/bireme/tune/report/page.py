@@ -206,9 +206,9 @@ def _columns(study: StudyRecord) -> Columns:
     goals = study.goals
     columns: Columns = [
         {"key": "name", "title": "Trial", "kind": "text"},
-        {"key": "figure", "title": goals[0].name if goals else "figure", "kind": "figure"},
+        {"key": "figure", "title": goals[0].title if goals else "figure", "kind": "figure"},
         {"key": "ratio", "title": "× default", "kind": "ratio"},
-        *({"key": f"figure {goal.name}", "title": goal.name, "kind": "figure"} for goal in goals[1:]),
+        *({"key": f"figure {goal.name}", "title": goal.title, "kind": "figure"} for goal in goals[1:]),
         {"key": "cause", "title": "End", "kind": "text"},
         {"key": "phase", "title": "Phase", "kind": "text"},
         *({"key": f"value {name}", "title": name, "kind": "value"} for name in _names(study)),
@@ -239,7 +239,7 @@ def _row(study: StudyRecord, trial: TrialRecord, columns: Columns, base: float |
         "place": trial.place,
         "configuration": study.configurations[trial.config].text,
         "reason": trial.reason,
-        "ended": None if trial.ended is None else round(clock.at(trial.ended), 1),
+        "ended": None if trial.ended is None else round(clock.at(trial.ended), 2),
         "kind": charts.kind_of(trial.phase, trial.cause),
         "best": trial.config == study.best,
         **{f"figure {goal.name}": trial.figures.get(goal.name) for goal in study.goals[1:]},
@@ -279,7 +279,12 @@ def _series(study: StudyRecord) -> dict[str, Any]:
         if len(values) > 1:
             skipped = trial.warm_up.get(name, 0)
             shown = [float(f"{value:.5g}") for value in values]
-            found[trial.name] = {"name": name, "values": shown, "warm_up": skipped, "from": min(skipped, len(values))}
+            found[trial.name] = {
+                "name": name,
+                "values": shown,
+                "warm_up": skipped,
+                "from": min(skipped, len(values) - 1),
+            }
     return found
 
 

@@ -95,8 +95,10 @@ def _study(folder: str, found: _Journaled, running: bool) -> tuple[StudyRecord, 
         _trial(name, found.starts.get(name, {}), found.ends.get(name), catalogue, running)
         for name in {**found.starts, **found.ends}
     ]
+    units = {name: str(unit) for each in found.ends.values() for name, unit in (each.get("units") or {}).items()}
     goals = tuple(
-        GoalRecord(str(each["name"]), str(each.get("direction", "maximize"))) for each in identity.get("goals") or ()
+        GoalRecord(str(each["name"]), str(each.get("direction", "maximize")), units.get(str(each["name"]), ""))
+        for each in identity.get("goals") or ()
     ) or _guessed_goals(trials)
     if best_words:
         best = shlex.join(secrets.words(best_words))

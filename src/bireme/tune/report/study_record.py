@@ -26,10 +26,16 @@ class ParameterRecord(Value):
 
 
 class GoalRecord(Value):
-    """What is maximized or minimized."""
+    """What is maximized or minimized, with the unit of its figures if that is known."""
 
     name: str
     direction: str = "maximize"
+    unit: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name with its unit."""
+        return f"{self.name}, {self.unit}" if self.unit else self.name
 
     @property
     def maximized(self) -> bool:

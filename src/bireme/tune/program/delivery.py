@@ -1,0 +1,224 @@
+"""Delivers the values of a point to the program: in its arguments, in its environment, or in files that it reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from bireme import jsontext
+from bireme.errors import BadInputError
+from bireme.tune.declarations import TRIAL, Declaration, fill
+from bireme.tune.space import Point
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Delivered(Value):
+    """What one trial gets.
+
+    Attributes:
+        args: the program's arguments.
+        exports: environment variables, ``NAME=VALUE``.
+        files: the content of files, by their names in the trial's folder.
+    """
+
+    args: tuple[str, ...]
+    exports: tuple[str, ...] = ()
+    files: Mapping[str, str] = {}
+
+
+class Courier:
+    """Knows how each parameter reaches the program.
+
+    Args:
+        declaration: the parameters, and how each reaches the program.
+        args: the program's arguments, with ``{name}`` where a value belongs.
+
+    Raises:
+        BadInputError: a file cannot be read, lacks a key, or is not named in the arguments.
+    """
+
+    def __init__(self, declaration: Declaration, args: Sequence[str]) -> None:
+        self._declaration, self._args = declaration, tuple(args)
+        deliveries = declaration.deliveries
+        self._documents = {each.where: _Document(each.where) for each in deliveries if each.how == "file"}
+        for each in deliveries:
+            if each.how == "file":
+                self._documents[each.where].changed({each.key: None})  # the key must be there
+                self._must_be_named(each.where)
+
+    def _must_be_named(self, path: str) -> None:
+        if not any(_names(word, path) for word in self._args):
+            raise BadInputError(
+                f"nothing in the program's arguments names {path}, so a trial cannot get a copy of its own",
+                hint=f"let the program read it from an argument, such as --config {path}",
+                where="--in",
+            )
+
+    def deliver(self, point: Point, folder: str, name: str) -> Delivered:
+        """What a trial gets.
+
+        Args:
+            point: its values; a parameter that it lacks is not delivered.
+            folder: where the files will be.
+            name: the trial's name, for ``{trial}`` in the arguments.
+        """
+        texts = self._declaration.texts(point)
+        present = [each for each in self._declaration.deliveries if each.parameter in point]
+        absent = [each.parameter for each in self._declaration.deliveries if each.parameter not in point]
+        args = list(fill(self._args, {**texts, TRIAL: name}, absent))
+        for each in present:
+            if each.how == "flag":
+                args += [each.where, texts[each.parameter]]
+        exports = [f"{each.where}={texts[each.parameter]}" for each in present if each.how == "environment"]
+        files = {}
+        for path, document in self._documents.items():
+            file = os.path.basename(path)
+            values = {each.key: point[each.parameter] for each in present if each.how == "file" and each.where == path}
+            files[file] = document.changed(values)
+            args = [_renamed(word, path, os.path.join(folder, file)) for word in args]
+        return Delivered(args=tuple(args), exports=tuple(exports), files=files)
+
+
+def _names(word: str, path: str) -> bool:
+    return word == path or word.endswith(f"={path}")
+
+
+def _renamed(word: str, path: str, to: str) -> str:
+    return word[: len(word) - len(path)] + to if _names(word, path) else word
+
+
+class _Document:
+    """A JSON, YAML, TOML or HJSON file in which some keys vary."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        ending = os.path.splitext(path)[1].lower()
+        try:
+            with open(path, encoding="utf-8") as file:
+                self._text = file.read()
+        except OSError as error:
+            raise BadInputError(f"cannot be read: {error.strerror}", where=path) from None
+        except UnicodeError:
+            raise BadInputError("is not UTF-8", where=path) from None
+        formats = {".json": _Json, ".yaml": _Yaml, ".yml": _Yaml, ".toml": _Toml, ".hjson": _Hjson}
+        if ending not in formats:
+            raise BadInputError(f"is not a file that --in can change ({', '.join(formats)})", where=path)
+        self._format = formats[ending](path)
+        self._format.read(self._text)
+
+    def changed(self, values: Mapping[str, object]) -> str:
+        """The text with other values of these keys (``a.b.0``).
+
+        Raises:
+            BadInputError: it has no such key.
+        """
+        data = self._format.read(self._text)
+        for key, value in values.items():
+            self._set(data, key, value)
+        return self._format.written(data)
+
+    def _set(self, data: Any, key: str, value: object) -> None:
+        *way, last = key.split(".")
+        for step in way:
+            data = data[self._step(data, step, key)]
+        data[self._step(data, last, key)] = value
+
+    def _step(self, data: Any, step: str, key: str) -> Any:
+        if isinstance(data, Mapping) and step in data:
+            return step
+        if isinstance(data, list) and step.isdecimal() and int(step) < len(data):
+            return int(step)
+        known = (
+            ", ".join(map(str, data))
+            if isinstance(data, Mapping)
+            else f"a list of {len(data)}"
+            if isinstance(data, list)
+            else "a value"
+        )
+        raise BadInputError(f"there is no {step!r} of {key!r} (there: {known})", where=self._path)
+
+
+def _need(module: str, package: str, path: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise BadInputError(f"changing it needs {package}", hint=f"install it: pip install {package}", where=path)
+
+
+class _Json:
+    """Reads and writes one format of files."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def read(self, text: str) -> Any:
+        """The data.
+
+        Raises:
+            BadInputError: it is not of this format.
+        """
+        try:
+            return self._load(text)
+        except Exception as error:  # each library has errors of its own
+            raise BadInputError(f"cannot be read: {' '.join(str(error).split())[:200]}", where=self._path) from None
+
+    def _load(self, text: str) -> Any:
+        return jsontext.loads(text)
+
+    def written(self, data: Any) -> str:
+        """The data as text."""
+        import json
+
+        return json.dumps(data, indent=2) + "\n"
+
+
+class _Hjson(_Json):
+    """JSON with comments; the copy is plain JSON, which is HJSON too."""
+
+    def _load(self, text: str) -> Any:
+        import hjson
+
+        return hjson.loads(text)
+
+
+class _Yaml(_Json):
+    """YAML."""
+
+    def __init__(self, path: str) -> None:
+        _need("yaml", "PyYAML", path)
+        super().__init__(path)
+
+    def _load(self, text: str) -> Any:
+        import yaml
+
+        return yaml.safe_load(text)
+
+    def written(self, data: Any) -> str:
+        """The data as text."""
+        import yaml
+
+        text: str = yaml.safe_dump(data, sort_keys=False)
+        return text
+
+
+class _Toml(_Json):
+    """TOML; comments stay."""
+
+    def __init__(self, path: str) -> None:
+        _need("tomlkit", "tomlkit", path)
+        super().__init__(path)
+
+    def _load(self, text: str) -> Any:
+        import tomlkit
+
+        return tomlkit.parse(text)
+
+    def written(self, data: Any) -> str:
+        """The data as text."""
+        import tomlkit
+
+        return tomlkit.dumps(data)

@@ -1,0 +1,101 @@
+"""The files of a study of a program; each is written completely or not at all.
+
+::
+
+    DIR/journal                     the record from which a study resumes (`bireme.tune.journal`)
+    DIR/trials/NAME/cmd.txt         the command of a trial
+    DIR/trials/NAME/std{out,err}.log  the output of its ranks
+    DIR/trials/NAME/outcome.json    the report of its run
+    DIR/trials/NAME/…               its copies of the files in which parameters vary
+    DIR/summary.txt                 the table and the answer
+    DIR/cmd_best.txt                the command that runs the job with the best configuration
+    DIR/best/…                      its files
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+
+from bireme import drafts
+from bireme.errors import BadInputError, BiremeError
+from bireme.value import Value
+
+JOURNAL, LOCK, SUMMARY, BEST_COMMAND = "journal", "trials.lock", "summary.txt", "cmd_best.txt"
+DEFAULT = "tuning"
+
+_PRIVATE = 0o600
+"""Commands may contain secrets such as ``--export TOKEN=…``."""
+
+
+class ProgramFiles(Value):
+    """The results folder of a study; `at` makes it absolute."""
+
+    results_dir: str
+
+    @classmethod
+    def at(cls, results_dir: str) -> ProgramFiles:
+        """A relative folder is below the working directory; ``~`` is the user's own."""
+        return cls(os.path.join(os.getcwd(), os.path.expanduser(results_dir or DEFAULT)))
+
+    def path(self, *parts: str) -> str:
+        """A file of the study."""
+        return os.path.join(self.results_dir, *parts)
+
+    def trial(self, name: str, *parts: str) -> str:
+        """A trial's folder, or a file in it."""
+        return self.path("trials", name, *parts)
+
+    def prepare(self) -> None:
+        """Create the folder.
+
+        Raises:
+            BadInputError: it cannot be created or written to.
+        """
+        try:
+            os.makedirs(self.path("trials"), exist_ok=True)
+            fd, probe = drafts.create(self.path(".bireme"))
+            os.close(fd)
+            drafts.remove(probe)
+        except OSError as error:
+            raise BadInputError(
+                f"{self.results_dir} cannot be written to: {error.strerror}",
+                hint="choose another folder: --results_dir DIR",
+            ) from None
+
+    def write_start(self, name: str, command: Sequence[str], files: Mapping[str, str]) -> None:
+        """Write the files of a trial's folder before its start, and remove those of an earlier attempt.
+
+        Raises:
+            BiremeError: one cannot be written.
+        """
+        folder = self.trial(name)
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise BiremeError(f"{folder} cannot be created: {error.strerror}") from error
+        for file in ("stdout.log", "stderr.log"):
+            drafts.remove(self.trial(name, file))
+        for file, text in files.items():
+            _write(self.trial(name, file), text, sync=False)
+        _write(self.trial(name, "cmd.txt"), shlex.join(command) + "\n", sync=False)
+
+    def write_summary(self, text: str) -> None:
+        """Write ``summary.txt``."""
+        _write(self.path(SUMMARY), text)
+
+    def write_best(self, command: Sequence[str], files: Mapping[str, str]) -> None:
+        """Write the command of the real job, and the files that it needs."""
+        if files:
+            os.makedirs(self.path("best"), exist_ok=True)
+        for file, text in files.items():
+            _write(self.path("best", file), text)
+        _write(self.path(BEST_COMMAND), shlex.join(command) + "\n")
+
+
+def _write(path: str, text: str, *, sync: bool = True) -> None:
+    try:
+        drafts.write(path, text.encode("utf-8"), mode=_PRIVATE, sync=sync)
+    except (OSError, UnicodeError) as error:
+        raise BiremeError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error

@@ -1,0 +1,95 @@
+"""Decides whether a study of a program in the folder is resumed or refused, and reads its trials from the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bireme.errors import BadInputError
+from bireme.tune.journal import Journal
+from bireme.tune.program.trials import measurement_of
+from bireme.tune.study import Measurement, Trial
+from bireme.tune.trial_result import TrialResult
+from bireme.value import Value
+
+_IDENTITY = {
+    "program": "program",
+    "args": "arguments",
+    "parameters": "parameters",
+    "conditions": "conditions",
+    "constraints": "constraints",
+    "goals": "goals",
+    "limits": "limits",
+    "shape": "width",
+    "seed": "seed",
+    "search": "search",
+}
+
+
+class Resumed(Value):
+    """An earlier part of the study.
+
+    Attributes:
+        trials: those that ended, in the order of their ends, each with what it measured.
+        results: the same, by name, with all that is known of their ends.
+        units: the base units of figures, by name.
+        elapsed: seconds that the study took.
+        note: what the user is told; "" if the study begins.
+    """
+
+    trials: tuple[tuple[Trial, Measurement], ...] = ()
+    results: Mapping[str, TrialResult] = {}
+    units: Mapping[str, str] = {}
+    elapsed: float = 0.0
+    note: str = ""
+
+
+def resume(journal: Journal, identity: Mapping[str, Any], results_dir: str) -> Resumed:
+    """Resume the study of a journal, or begin one.
+
+    Args:
+        journal: the folder's journal.
+        identity: what identifies the study, as JSON reads it back.
+        results_dir: the folder, for the message.
+
+    Raises:
+        BadInputError: the folder holds another study.
+    """
+    begun: Mapping[str, Any] | None = None
+    ends: list[Mapping[str, Any]] = []
+    for record in journal.records:
+        if "study" in record:
+            begun, ends = record["study"], []  # type: ignore[assignment]  # as it was written
+        elif "end" in record:
+            ends.append(record)
+    if begun is None or (not ends and begun != identity):
+        journal.append({"study": dict(identity)})
+        return Resumed()
+    if begun != identity:
+        different = [word for key, word in _IDENTITY.items() if begun.get(key) != identity.get(key)]
+        other = " and ".join(dict.fromkeys(different)) or "version"
+        raise BadInputError(
+            f"{results_dir} holds a study with other {other}: {len(ends)} of its trials have ended",
+            hint="choose another folder with --results_dir DIR, or remove this one",
+        )
+    results = {str(record["end"]): TrialResult.from_record(record["ending"]) for record in ends}
+    trials = tuple((read_trial(record), measurement_of(results[str(record["end"])])) for record in ends)
+    many = "1 of its trials has" if len(ends) == 1 else f"{len(ends)} of its trials have"
+    return Resumed(
+        trials=trials,
+        results=results,
+        units={name: unit for record in ends for name, unit in record.get("units", {}).items()},
+        elapsed=float(ends[-1].get("elapsed", 0.0)) if ends else 0.0,
+        note=f"resuming the study: {many} ended" if ends else "",
+    )
+
+
+def read_trial(record: Mapping[str, Any]) -> Trial:
+    """The trial of a record in the journal."""
+    return Trial(
+        name=record["end"],
+        point=record["point"],
+        phase=record["phase"],
+        round=record["round"],
+        block=record["block"],
+    )

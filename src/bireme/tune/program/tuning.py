@@ -1,0 +1,215 @@
+"""Runs a whole study of a program: resumes or starts it, and writes the answer and the command of the real job."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+
+from bireme.errors import BadInputError
+from bireme.tune import memory_use
+from bireme.tune.declarations import TRIAL, Declaration
+from bireme.tune.figures import Measure
+from bireme.tune.journal import Journal
+from bireme.tune.launching import Launch
+from bireme.tune.lock import ExperimentsLock
+from bireme.tune.program.board import ProgramBoard
+from bireme.tune.program.delivery import Courier
+from bireme.tune.program.files import JOURNAL, LOCK, ProgramFiles
+from bireme.tune.program.resume import Resumed, resume
+from bireme.tune.program.summary import answer_lines, summary
+from bireme.tune.program.trials import ProgramTrials, TrialOptions
+from bireme.tune.scheduler import Order, Scheduler
+from bireme.tune.slots import Shape
+from bireme.tune.study import Answer, Study
+from bireme.tune.study_run import Conclusion, StudyRun, Watcher
+from bireme.value import Value
+
+
+class Request(Value):
+    """What the user asked for.
+
+    Attributes:
+        declaration: what varies, and how it reaches the program.
+        measure: what is measured.
+        launch: what all trials have in common.
+        shape: the slots that each trial needs.
+        args: the program's arguments.
+        real: the command of the real job up to the program's arguments, for some exports.
+        environ: the environment of each trial.
+        results_dir: the folder of the study.
+        search, seed, confidence, effect, trials: see `Study`.
+        seconds: the budget of wall time of all runs of the study together; None: no limit.
+        limit: seconds after which a trial is stopped; None: never.
+        order: which trial starts first, ``fifo`` or ``longest``.
+    """
+
+    declaration: Declaration
+    measure: Measure
+    launch: Launch
+    shape: Shape
+    args: tuple[str, ...]
+    real: Callable[[tuple[str, ...]], tuple[str, ...]]
+    environ: Mapping[str, str]
+    results_dir: str = ""
+    search: str = "model_based"
+    seed: int = 0
+    confidence: float = 0.95
+    effect: float = 0.02
+    trials: int | None = None
+    seconds: float | None = None
+    limit: float | None = None
+    order: Order = "fifo"
+
+
+class ProgramResult(Value):
+    """The outcome of a study.
+
+    Attributes:
+        conclusion: how it ended.
+        answer: what it found.
+        summary: its table, as text.
+        lines: the answer, as text.
+        best: the command of the real job; empty if nothing worked.
+        exports: the words in it that set environment variables to the values found.
+        files: its folder.
+    """
+
+    conclusion: Conclusion
+    answer: Answer
+    summary: str
+    lines: str
+    best: tuple[str, ...]
+    exports: tuple[str, ...]
+    files: ProgramFiles
+
+
+def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramResult:
+    """Start or resume a study, and run it to its end.
+
+    Args:
+        request: what the user asked for.
+        show: makes the watcher that shows the study's progress.
+
+    Raises:
+        BadInputError: it is described wrongly, or the folder is in use or holds another study; nothing was started, or
+            one trial at most.
+        BiremeError: a file cannot be written; the results of finished trials are kept.
+    """
+    memory_use.check(request.measure, local=request.launch.pool.local)
+    side_by_side = _side_by_side(request)
+    _keep_files_apart(request.measure, side_by_side)
+    courier = Courier(request.declaration, request.args)
+    scheduler = Scheduler(request.launch.pool.slots, order=request.order, backfill=True)
+    if reason := scheduler.impossible(request.shape):
+        raise BadInputError(f"no trial can run: {reason}", hint="--num_nodes and --num_gpus set the size of a trial")
+    files = ProgramFiles.at(request.results_dir)
+    files.prepare()
+    journal = Journal.open(files.path(JOURNAL))
+    try:
+        with ExperimentsLock(files.path(LOCK)) as lock:
+            resumed = resume(journal, _identity(request), files.results_dir)
+            study = _study(request, resumed, side_by_side)
+            trials = ProgramTrials(
+                study,
+                request.measure,
+                courier,
+                request.launch,
+                files,
+                TrialOptions(
+                    shape=request.shape, environ=request.environ, limit=request.limit, elapsed=resumed.elapsed
+                ),
+                resumed.results,
+                {trial.name: trial for trial, _ in resumed.trials},
+                resumed.units,
+            )
+            watcher = show(ProgramBoard(study, request.measure, request.declaration, trials))
+            for note in (journal.note, resumed.note):
+                watcher.note(note)
+            if not lock.taken():
+                watcher.note("waiting for trials of an earlier tuner to end")
+                lock.wait()
+            conclusion = StudyRun(trials, scheduler, journal, watcher, keep=(lock.fileno(),)).run()
+            return _conclude(request, courier, study, trials, conclusion, journal, files)
+    finally:
+        journal.close()
+
+
+def _side_by_side(request: Request) -> int:
+    """How many trials run at the same time."""
+    on_nodes = sum(len(slots) // request.shape.slots for slots in request.launch.pool.slots.values())
+    return max(1, on_nodes // request.shape.nodes)
+
+
+def _keep_files_apart(measure: Measure, side_by_side: int) -> None:
+    """Refuse a file that trials side by side would read from each other."""
+    for source in measure.sources.values():
+        if side_by_side > 1 and source.kind == "file" and f"{{{TRIAL}}}" not in source.path:
+            stem = source.path.removesuffix(".json")
+            raise BadInputError(
+                f"{side_by_side} trials run side by side, and each would write {source.path}",
+                hint=f"let the program write {stem}-{{{TRIAL}}}.json, and name that in its arguments and in the goal",
+            )
+
+
+def _study(request: Request, resumed: Resumed, side_by_side: int) -> Study:
+    study = Study(
+        request.declaration.space,
+        request.measure.goals,
+        search=request.search,
+        seed=request.seed,
+        confidence=request.confidence,
+        effect=request.effect,
+        trials=request.trials,
+        seconds=request.seconds,
+        clock=time.monotonic,
+        side_by_side=side_by_side,
+    )
+    for trial, measurement in resumed.trials:
+        study.restore(trial, measurement)
+    return study
+
+
+def _identity(request: Request) -> Mapping[str, object]:
+    """What identifies a study, as JSON reads it back: a study with the same identity is resumed."""
+    identity = {
+        "program": request.launch.script,
+        "args": list(request.args),
+        **request.declaration.as_record(),
+        "goals": [goal.as_dict() for goal in request.measure.goals],
+        "limits": [limit.text for limit in request.measure.limits],
+        "shape": [request.shape.nodes, request.shape.slots],
+        "search": request.search,
+        "seed": request.seed,
+    }
+    read: Mapping[str, object] = json.loads(json.dumps(identity))
+    return read
+
+
+def _conclude(
+    request: Request,
+    courier: Courier,
+    study: Study,
+    trials: ProgramTrials,
+    conclusion: Conclusion,
+    journal: Journal,
+    files: ProgramFiles,
+) -> ProgramResult:
+    """Write the summary and the command of the real job, whether the study is over or was interrupted."""
+    answer = study.answer
+    why = "it was interrupted" if conclusion.signum else conclusion.over or "some trials could not be run"
+    lines = answer_lines(answer, request.confidence, request.declaration)
+    text = summary(trials, request.measure, request.declaration, why)
+    files.write_summary(f"{text}\n{lines}")
+    best: tuple[str, ...] = ()
+    exports: tuple[str, ...] = ()
+    if answer.best is not None:
+        delivered = courier.deliver(answer.best, files.path("best"), "best")
+        exports = delivered.exports
+        best = (*request.real(exports), *delivered.args)
+        files.write_best(best, delivered.files)
+    if conclusion.over and not conclusion.signum:
+        journal.append({"over": conclusion.over, "answer": answer.as_dict(), "command": list(best)})
+    return ProgramResult(
+        conclusion=conclusion, answer=answer, summary=text, lines=lines, best=best, exports=exports, files=files
+    )

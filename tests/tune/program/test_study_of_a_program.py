@@ -1,0 +1,229 @@
+"""``bireme tune`` of any program as a user types it: the answer, its files, and what survives a stop or a kill."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROGRAMS, TIMES
+
+TUNABLE = str(PROGRAMS / "tunable.py")
+RATE = ("--maximize", "rate: {}")
+BATCHES = ("--param", "batch=8,16,32")
+MODES = ("--param", "mode=safe,fast")
+
+
+class Bench:
+    """A folder in which programs are tuned."""
+
+    def __init__(self, folder: Path, stage) -> None:
+        self.folder, self.stage = folder, stage
+
+    def words(self, *options: str, args: tuple[str, ...] = ()) -> list[str]:
+        return ["tune", *options, TUNABLE, "--log", "ran", *args]
+
+    def run(self, *options: str, args: tuple[str, ...] = (), code: int = 0):
+        done = self.stage.run(*self.words(*options, args=args), cwd=self.folder, timeout=120)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    @property
+    def ran(self) -> list[str]:
+        """The trials that really ran, in order."""
+        return [line.split()[0] for line in (self.folder / "ran").read_text().splitlines()]
+
+    def records(self) -> list[dict]:
+        lines = (self.folder / "tuning" / "journal").read_text().splitlines()[1:]
+        return [json.loads(line.partition(" ")[2]) for line in lines]
+
+
+@pytest.fixture
+def bench(tmp_path, stage):
+    return Bench(tmp_path, stage)
+
+
+def test_from_the_command_line_to_the_real_job(bench):
+    done = bench.run(*BATCHES, *MODES, *RATE, args=("--batch", "{batch}", "--mode", "{mode}"))
+    assert "noise (the default against itself): 0." in done.stdout
+    best = next(line for line in done.stdout.splitlines() if line.startswith("best: "))
+    assert best.startswith("best: batch=32 mode=fast") and " x the default (95 %: 2." in best
+    real = done.stdout.splitlines()[-1].split(":  ")[1]
+    assert real.endswith("--batch 32 --mode fast")
+    assert shlex.split((bench.folder / "tuning" / "cmd_best.txt").read_text()) == shlex.split(real)
+    assert (bench.folder / "tuning" / "summary.txt").read_text() in done.stdout
+    job = bench.stage.run(*shlex.split(real)[1:], cwd=bench.folder)
+    assert job.returncode == 0 and "rate: 1" in job.stdout
+    ends = [record for record in bench.records() if "end" in record]
+    assert [record["end"] for record in ends] == bench.ran[:-1]
+    assert all(len(record["series"]["rate"]) == 6 for record in ends)
+    assert all(record["parts"].keys() == {"launch", "warm_up", "measuring"} for record in ends)
+    again = bench.run(*BATCHES, *MODES, *RATE, args=("--batch", "{batch}", "--mode", "{mode}"))
+    assert again.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
+    assert len(bench.ran) == len(ends) + 1, "nothing ran again"
+
+
+def test_values_reach_environment_and_files(bench):
+    """The copy of the file is the trial's own; the best one is kept beside the command that names it."""
+    config = bench.folder / "config.json"
+    config.write_text('{"training": {"batch": 8, "other": [1]}, "name": "x"}')
+    options = ("--env", "THREADS=1,2", "--in", "config.json:training.batch=8,64", *RATE)
+    done = bench.run(*options, args=("--config", "config.json"))
+    assert "best: THREADS=2 batch=64" in done.stdout
+    command = shlex.split((bench.folder / "tuning" / "cmd_best.txt").read_text())
+    assert command[command.index("--export") + 1] == "THREADS=2"
+    kept = json.loads(Path(command[command.index("--config") + 1]).read_text())
+    assert kept == {"training": {"batch": 64, "other": [1]}, "name": "x"}
+    assert json.loads(config.read_text())["training"]["batch"] == 8, "the user's file is as it was"
+    ran = {tuple(line.split()[1:]) for line in (bench.folder / "ran").read_text().splitlines()}
+    assert ran == {("8", "safe", "1"), ("8", "safe", "2"), ("64", "safe", "1"), ("64", "safe", "2")}
+
+
+def test_memory_and_limits_forbid(bench):
+    options = (*BATCHES, *RATE, "--limit", "p99: {} < 60ms")
+    done = bench.run(*options, args=("--batch", "{batch}", "--fail", "32"))
+    assert "best: batch=16" in done.stdout
+    ends = {str(each["point"]["batch"]): each["ending"] for each in bench.records() if "end" in each}
+    assert ends["32"]["cause"] == "out of memory"
+    done = bench.run(*options, "--results_dir", "other", args=("--batch", "{batch}"))
+    assert "over limit: p99 is 96 ms, the limit is < 60 ms" in done.stdout and "best: batch=16" in done.stdout
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_and_continued(bench, sent):
+    """What has ended does not run again; what was stopped does."""
+    options = (*BATCHES, *RATE)
+    args = ("--batch", "{batch}", "--slow", "0.3")
+    study = bench.stage.start(*bench.words(*options, args=args), cwd=bench.folder, stdout=subprocess.PIPE)
+    for line in study.stdout:
+        if line.startswith(b"trial-3") and b"starts" in line:
+            break
+    study.send_signal(sent)
+    out, _ = study.communicate(timeout=60)
+    assert study.returncode == 128 + sent and b"interrupted: the same command resumes the study" in out
+    assert bench.stage.left() == {}
+    ended = {record["end"] for record in bench.records() if "end" in record}
+    assert {"trial-1", "trial-2"} <= ended
+    before = Counter(bench.ran)
+    done = bench.run(*options, args=args)
+    assert f"resuming the study: {len(ended)} of its trials have ended" in done.stdout
+    after = Counter(bench.ran)
+    assert all(after[name] == before[name] for name in ended)
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_it_ends_as_if_undisturbed(bench):
+    options, args = (*BATCHES, *MODES, *RATE), ("--batch", "{batch}", "--mode", "{mode}")
+    chance = random.Random(3)
+    kills = 0
+    while kills < 3 * TIMES:
+        study = bench.stage.start(*bench.words(*options, args=args), cwd=bench.folder, stdout=subprocess.DEVNULL)
+        try:
+            study.wait(timeout=chance.uniform(0.2, 1.5))
+        except subprocess.TimeoutExpired:
+            study.kill()
+            study.wait()
+            kills += 1
+        else:
+            break
+    done = bench.run(*options, args=args)
+    assert "best: batch=32 mode=fast" in done.stdout
+    assert bench.stage.left(within=10) == {}
+    names = [record["end"] for record in bench.records() if "end" in record]
+    assert len(names) == len(set(names)), "what has an end record never ends again"
+
+
+def test_a_round_runs_on_the_same_slots_and_rounds_side_by_side(bench):
+    options = ("--hosts", "localhost:2", "--num_gpus", "1", *BATCHES, *RATE)
+    bench.run(*options, args=("--batch", "{batch}"))
+    places: dict[str, set[str]] = {}
+    on = {record["start"]: record["on"] for record in bench.records() if "start" in record}
+    for record in bench.records():
+        if "end" in record and record["block"]:
+            places.setdefault(record["block"], set()).add(on[record["end"]])
+    assert len(places) > 2 and all(len(each) == 1 for each in places.values()), places
+    assert set(on.values()) == {"localhost:0", "localhost:1"}
+
+
+def test_files_of_trials_side_by_side_are_kept_apart(bench):
+    options = ("--hosts", "localhost:2", "--num_gpus", "1", *BATCHES)
+    done = bench.run(*options, "--maximize", "out.json:rate", args=("--batch", "{batch}"), code=2)
+    assert "2 trials run side by side, and each would write out.json" in done.stderr
+    assert not (bench.folder / "ran").exists()
+    done = bench.run(
+        *options, "--maximize", "out-{trial}.json:rate", args=("--batch", "{batch}", "--out", "out-{trial}.json")
+    )
+    assert "best: batch=32" in done.stdout and (bench.folder / "out-trial-2.json").exists()
+    assert done.stdout.splitlines()[-1].endswith("--out out-best.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "args", "message"),
+    [
+        (RATE, ("--batch", "{batch}"), "no parameters: nothing varies"),
+        (BATCHES, ("--batch", "{batch}"), "no goal\n  add --maximize 'samples/s: {}', or --minimize time"),
+        ((*BATCHES, *RATE), ("--batch", "{bathc}"), "no parameter for {bathc} in the program's arguments"),
+        ((*BATCHES, *RATE), (), "'batch' does not reach the program"),
+        ((*BATCHES, "--maximize", "rate"), ("--batch", "{batch}"), "no figure 'rate': bireme.report was not called"),
+        ((*BATCHES, "--maximize", "rat: {}"), ("--batch", "{batch}"), "rate: "),
+        ((*BATCHES, *RATE, "--limit", "p99: {}"), ("--batch", "{batch}"), "no <, <=, > or >= in 'p99: {}'"),
+        ((*BATCHES, *RATE, "--limit", "p98: {} < 3"), ("--batch", "{batch}"), "p98"),
+        ((*BATCHES, *RATE, "--constraint", "batch > 64"), ("--batch", "{batch}"), "batch > 64"),
+        ((*BATCHES, *RATE, "--budget", "soon"), ("--batch", "{batch}"), "'soon' is not a length of time"),
+        ((*BATCHES, *RATE, "--effect", "0"), ("--batch", "{batch}"), "'0' is not a number of percent"),
+        ((*BATCHES, *RATE, "--search", "best"), ("--batch", "{batch}"), "unknown search: 'best'"),
+    ],
+)
+def test_a_wrong_description_is_refused_before_the_second_trial(bench, options, args, message):
+    done = bench.run(*options, args=args, code=2)
+    assert message in done.stderr and "Traceback" not in done.stderr
+    words = done.stderr.split("the last lines")[0]  # what the program printed may be quoted
+    assert len(words.strip().splitlines()) <= 4, done.stderr
+    assert not (bench.folder / "ran").exists() or bench.ran == ["trial-1"]
+
+
+def test_what_cannot_start_ends_the_study(bench):
+    (bench.folder / "broken.sh").write_text("#!/bin/sh\nexec ./missing\n")
+    (bench.folder / "broken.sh").chmod(0o755)
+    done = bench.stage.run("tune", *BATCHES, *RATE, "./broken.sh", "{batch}", cwd=bench.folder)
+    assert done.returncode == 2 and "trial-2" not in done.stdout and "exit code 127" in done.stderr, done.stderr
+    done = bench.stage.run("tune", *BATCHES, *RATE, "missing.py", "{batch}", cwd=bench.folder)
+    assert done.returncode == 2 and "no such script: missing.py" in done.stderr
+
+
+def test_another_study_is_not_mixed_with(bench):
+    args = ("--batch", "{batch}")
+    bench.run("--param", "batch=8,16", *RATE, args=args)
+    done = bench.run(*BATCHES, *RATE, args=args, code=2)
+    assert "holds a study with other parameters" in done.stderr and "--results_dir" in done.stderr
+
+
+def test_a_study_file_says_the_same(bench):
+    """Options on the command line take precedence."""
+    done = bench.stage.run("tune", "--init", cwd=bench.folder)
+    assert done.returncode == 0 and "bireme tune tune.toml" in done.stdout
+    file = bench.folder / "tune.toml"
+    assert bench.stage.run("tune", "--init", cwd=bench.folder).returncode == 2, "an edited file is kept"
+    file.write_text(f"""
+command = "{TUNABLE} --log ran --batch {{batch}}"
+maximize = "rate: {{}}"
+trials = 4
+[parameters]
+batch = "8,16,32"
+threads = {{ values = "1,2", env = "THREADS" }}
+""")
+    done = bench.stage.run("tune", "tune.toml", cwd=bench.folder)
+    assert done.returncode == 0 and len(bench.ran) == 4, done.stderr
+    done = bench.stage.run("tune", "--trials", "60", "tune.toml", cwd=bench.folder, timeout=120)
+    assert "best: batch=32 threads=2" in done.stdout and len(bench.ran) > 6
+    file.write_text(file.read_text().replace("maximize", "maximise"))
+    done = bench.stage.run("tune", "tune.toml", cwd=bench.folder)
+    assert done.returncode == 2 and "tune.toml:3" in done.stderr and "maximize" in done.stderr
+    done = bench.stage.run("tune", "--param", "x=1,2", "tune.toml", cwd=bench.folder)
+    assert done.returncode == 2 and "write it into tune.toml" in done.stderr
