@@ -1,6 +1,7 @@
 """A program to tune: prints a rate that depends on its arguments, its environment and a file, with a little noise.
 
 tunable.py [--batch N] [--mode fast|safe] [--config FILE] [--log FILE] [--fail WHAT] [--slow SECONDS]
+    [--out FILE]
 """
 
 import json
@@ -28,3 +29,6 @@ rate = 100.0 * batch / (batch + 8) * (1.5 if mode == "fast" else 1.0) * (1.0 + 0
 for step in range(6):
     print(f"step {step}: rate: {rate * random.uniform(0.998, 1.002):.3f} items/s", flush=True)
 print(f"p99: {batch * 3} ms")
+if out := given("--out", ""):
+    with open(out, "w") as file:
+        json.dump({"rate": rate * random.uniform(0.998, 1.002)}, file)

@@ -39,6 +39,7 @@ Starts the ranks of one node of a job, without a runner. The command line gives 
 
 _TUNE_HEAD = """\
 usage: bireme tune [options] --param NAME=VALUES … --maximize FIGURE program {NAME} …
+       bireme tune [options] tune.toml
        bireme tune [options] script.py … --deepspeed_config ds.json
 
 Runs the program with different configurations, as many at a time as the slots allow, finds the

@@ -51,8 +51,7 @@ def main(argv: list[str]) -> int:
         return OK
     if tune_program.is_one(parsed):
         requirements.check("bireme tune")
-        conflicts.refuse(conflicts.of_options(parsed.options))
-        return tune_program.carry_out(in_active_environment(parsed, os.environ))
+        return tune_program.carry_out(parsed, argv)
     return carry_out(parsed)
 
 

@@ -9,11 +9,15 @@ import sys
 from signal import SIGPIPE
 
 from bireme.cli import duplicate_starts
+from bireme.cli.default_python import in_active_environment
+from bireme.cli.parser import Parsed, parse
 from bireme.cli.spec import job_spec, tuning_width
 from bireme.cli.tune_words import launch_of, real_words, with_accelerator
 from bireme.errors import OK, BadInputError, BiremeError
-from bireme.logs.console import printable
+from bireme.logs.console import printable, show
 from bireme.logs.sink import is_gone
+from bireme.options import conflicts
+from bireme.options.table import select
 from bireme.process import activation
 from bireme.resources import program
 from bireme.tune.launching import resource_pool
@@ -23,29 +27,46 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bireme.cli.parser import Parsed
     from bireme.job import JobSpec
+    from bireme.tune.declarations import Declaration
     from bireme.tune.figures import Direction
     from bireme.tune.program.tuning import ProgramResult, Request
 
 NOTHING_WORKS = 1
 """Exit code of a study in which no configuration worked."""
 
-_SAYS_SO = ("param", "env", "in", "maximize", "minimize", "when", "constraint", "default", "limit")
+_DECLARES = ("param", "env", "in", "when", "constraint", "default")
+_SAYS_SO = (*_DECLARES, "maximize", "minimize", "limit")
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 def is_one(parsed: Parsed) -> bool:
     """Whether the command line describes a study of a program, not of a DeepSpeed configuration."""
-    return any(parsed.options[name] for name in _SAYS_SO)
+    return parsed.options["init"] or _is_study_file(parsed) or any(parsed.options[name] for name in _SAYS_SO)
 
 
-def carry_out(parsed: Parsed) -> int:
-    """Run the study of a parsed command line; return the exit code."""
+def _is_study_file(parsed: Parsed) -> bool:
+    return bool(parsed.command) and parsed.command[0].endswith(".toml")
+
+
+def carry_out(parsed: Parsed, argv: list[str]) -> int:
+    """Run the study of a parsed command line, or that of the file which it names; return the exit code.
+
+    Args:
+        parsed: the command line.
+        argv: the same, as it was typed.
+    """
     from bireme.cli.progress import any_text, watcher
     from bireme.tune.program.tuning import tune
 
-    request = make_request(parsed, os.environ)
+    if parsed.options["init"]:
+        return _init()
+    declaration = None
+    if _is_study_file(parsed):
+        parsed, declaration = _of_file(parsed, argv)
+    conflicts.refuse(conflicts.of_options(parsed.options))
+    parsed = in_active_environment(parsed, os.environ)
+    request = make_request(parsed, os.environ, declaration)
     with any_text(sys.stdout):
         result = tune(request, lambda board: watcher(board, quiet=parsed.options["quiet"]))
         signum = result.conclusion.signum
@@ -58,6 +79,36 @@ def carry_out(parsed: Parsed) -> int:
     if signum:
         return 128 + signum
     return OK if result.best else NOTHING_WORKS
+
+
+def _init() -> int:
+    from bireme.tune import study_example
+
+    study_example.write()
+    show(f"{study_example.NAME} is written; edit it, and type: bireme tune {study_example.NAME}\n")
+    return OK
+
+
+def _of_file(parsed: Parsed, argv: list[str]) -> tuple[Parsed, Declaration]:
+    """The command line that a study file describes, and its declaration; options on the command line take precedence.
+
+    Raises:
+        BadInputError: the file is wrong, or the command line declares parameters too.
+    """
+    from bireme.tune.study_file import read_study
+
+    path, *more = parsed.command
+    if more:
+        raise BadInputError(f"nothing may follow a study file: {more[0]}", hint=f"put options before {path}")
+    for name in _DECLARES:
+        if parsed.options[name]:
+            raise BadInputError(f"--{name} and a study file exclude each other", hint=f"write it into {path}")
+    study = read_study(path)
+    typed = argv[: len(argv) - 1]
+    words = [*study.words, *(word for word in typed if word != "--"), "--", *study.command]
+    parsed = parse(select("tune"), words)
+    options = {**parsed.options, "autotuning": parsed.options["autotuning"] or "tune"}
+    return parsed.replace(options=options), study.declaration
 
 
 def _show(result: ProgramResult) -> None:
@@ -78,8 +129,13 @@ def _show(result: ProgramResult) -> None:
     sys.stdout.flush()
 
 
-def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
+def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declaration | None = None) -> Request:
     """Make the request to the tuner from a parsed command line.
+
+    Args:
+        parsed: the command line.
+        environ: the environment.
+        declaration: what varies; None: what the command line declares.
 
     Raises:
         BadInputError: the study is described wrongly; nothing has been started.
@@ -93,7 +149,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     nodes, slots = tuning_width(options)
     spec = program.recognized(job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None})))
     duplicate_starts.refuse(spec, environ)
-    declaration = declare(
+    declaration = declaration or declare(
         params=options["param"],
         envs=options["env"],
         files=options["in"],

@@ -141,4 +141,10 @@ STUDY_OPTIONS: tuple[Option, ...] = (
         commands=_TUNE,
         shared=False,
     ),
+    Option(
+        names=("--init",),
+        help="write a commented example of a study file, tune.toml, and end",
+        commands=_TUNE,
+        shared=False,
+    ),
 )

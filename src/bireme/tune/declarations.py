@@ -18,6 +18,9 @@ from bireme.value import Value
 
 _How: TypeAlias = Literal["argument", "flag", "environment", "file"]
 
+TRIAL = "trial"
+"""``{trial}`` in the program's arguments is the name of the trial; no parameter can have that name."""
+
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _PLACE = re.compile(rf"\{{\{{({_NAME})\}}\}}|\{{({_NAME})\}}")
 """``{{name}}``, which is a literal ``{name}``, or ``{name}``. All other braces are left alone: they are JSON."""
@@ -258,6 +261,8 @@ def _unlike(declared: Sequence[Declared]) -> list[Declared]:
     for each in declared:
         if each.delivery.how == "file" and counts[each.parameter.name] > 1:
             each = _renamed(each, _as_name(each.delivery.key))
+        if each.parameter.name == TRIAL:
+            raise BadInputError(f"{TRIAL!r} stands for the trial's name", hint="rename the parameter", where=each.where)
         if each.parameter.name in {other.parameter.name for other in found}:
             name = each.parameter.name
             raise BadInputError(
@@ -328,7 +333,7 @@ def _check_places(declared: Sequence[Declared], args: Sequence[str], where: str)
     named = [name for word in args for name in _names(word)]
     known = [each.parameter.name for each in declared]
     for name in named:
-        if name not in known:
+        if name not in (*known, TRIAL):
             from difflib import get_close_matches
 
             near = get_close_matches(name, known, 1)

@@ -12,7 +12,7 @@ from typing import Any
 
 from bireme.errors import BadInputError
 from bireme.tune.search import Direction, Observation, Search
-from bireme.tune.space import Parameter, Point, Points, key_of, shuffled
+from bireme.tune.space import Parameter, Point, Points, key_of
 
 _SCANNED = 1024
 
@@ -81,8 +81,7 @@ class OptunaSearch(Search):
         return all(each.value is None or each.value > 0 for each in self.observations.values())
 
     def _scan(self) -> list[dict[str, object]]:
-        indices = shuffled(self.space.size, self.seed + len(self.observations))
-        return [self.space.point(index) for index, _ in zip(indices, range(_SCANNED), strict=False)]
+        return self.space.sample(_SCANNED, self.seed + len(self.observations))
 
     def _place(self, point: Point) -> dict[str, int]:
         return {name: self._indices[name][key_of({"": point[name]})] for name in self._scales if name in point}

@@ -149,3 +149,81 @@ def test_a_round_runs_on_the_same_slots_and_rounds_side_by_side(bench):
             places.setdefault(record["block"], set()).add(on[record["end"]])
     assert len(places) > 2 and all(len(each) == 1 for each in places.values()), places
     assert set(on.values()) == {"localhost:0", "localhost:1"}
+
+
+def test_files_of_trials_side_by_side_are_kept_apart(bench):
+    options = ("--hosts", "localhost:2", "--num_gpus", "1", *BATCHES)
+    done = bench.run(*options, "--maximize", "out.json:rate", args=("--batch", "{batch}"), code=2)
+    assert "2 trials run side by side, and each would write out.json" in done.stderr
+    assert not (bench.folder / "ran").exists()
+    done = bench.run(
+        *options, "--maximize", "out-{trial}.json:rate", args=("--batch", "{batch}", "--out", "out-{trial}.json")
+    )
+    assert "best: batch=32" in done.stdout and (bench.folder / "out-trial-2.json").exists()
+    assert done.stdout.splitlines()[-1].endswith("--out out-best.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "args", "message"),
+    [
+        (RATE, ("--batch", "{batch}"), "no parameters: nothing varies"),
+        (BATCHES, ("--batch", "{batch}"), "no goal\n  add --maximize 'samples/s: {}', or --minimize time"),
+        ((*BATCHES, *RATE), ("--batch", "{bathc}"), "no parameter for {bathc} in the program's arguments"),
+        ((*BATCHES, *RATE), (), "'batch' does not reach the program"),
+        ((*BATCHES, "--maximize", "rate"), ("--batch", "{batch}"), "no figure 'rate': bireme.report was not called"),
+        ((*BATCHES, "--maximize", "rat: {}"), ("--batch", "{batch}"), "rate: "),
+        ((*BATCHES, *RATE, "--limit", "p99: {}"), ("--batch", "{batch}"), "no <, <=, > or >= in 'p99: {}'"),
+        ((*BATCHES, *RATE, "--limit", "p98: {} < 3"), ("--batch", "{batch}"), "p98"),
+        ((*BATCHES, *RATE, "--constraint", "batch > 64"), ("--batch", "{batch}"), "batch > 64"),
+        ((*BATCHES, *RATE, "--budget", "soon"), ("--batch", "{batch}"), "'soon' is not a length of time"),
+        ((*BATCHES, *RATE, "--effect", "0"), ("--batch", "{batch}"), "'0' is not a number of percent"),
+        ((*BATCHES, *RATE, "--search", "best"), ("--batch", "{batch}"), "unknown search: 'best'"),
+    ],
+)
+def test_a_wrong_description_is_refused_before_the_second_trial(bench, options, args, message):
+    done = bench.run(*options, args=args, code=2)
+    assert message in done.stderr and "Traceback" not in done.stderr
+    words = done.stderr.split("the last lines")[0]  # what the program printed may be quoted
+    assert len(words.strip().splitlines()) <= 4, done.stderr
+    assert not (bench.folder / "ran").exists() or bench.ran == ["trial-1"]
+
+
+def test_what_cannot_start_ends_the_study(bench):
+    (bench.folder / "broken.sh").write_text("#!/bin/sh\nexec ./missing\n")
+    (bench.folder / "broken.sh").chmod(0o755)
+    done = bench.stage.run("tune", *BATCHES, *RATE, "./broken.sh", "{batch}", cwd=bench.folder)
+    assert done.returncode == 2 and "trial-2" not in done.stdout and "exit code 127" in done.stderr, done.stderr
+    done = bench.stage.run("tune", *BATCHES, *RATE, "missing.py", "{batch}", cwd=bench.folder)
+    assert done.returncode == 2 and "no such script: missing.py" in done.stderr
+
+
+def test_another_study_is_not_mixed_with(bench):
+    args = ("--batch", "{batch}")
+    bench.run("--param", "batch=8,16", *RATE, args=args)
+    done = bench.run(*BATCHES, *RATE, args=args, code=2)
+    assert "holds a study with other parameters" in done.stderr and "--results_dir" in done.stderr
+
+
+def test_a_study_file_says_the_same(bench):
+    """Options on the command line take precedence."""
+    done = bench.stage.run("tune", "--init", cwd=bench.folder)
+    assert done.returncode == 0 and "bireme tune tune.toml" in done.stdout
+    file = bench.folder / "tune.toml"
+    assert bench.stage.run("tune", "--init", cwd=bench.folder).returncode == 2, "an edited file is kept"
+    file.write_text(f"""
+command = "{TUNABLE} --log ran --batch {{batch}}"
+maximize = "rate: {{}}"
+trials = 4
+[parameters]
+batch = "8,16,32"
+threads = {{ values = "1,2", env = "THREADS" }}
+""")
+    done = bench.stage.run("tune", "tune.toml", cwd=bench.folder)
+    assert done.returncode == 0 and len(bench.ran) == 4, done.stderr
+    done = bench.stage.run("tune", "--trials", "60", "tune.toml", cwd=bench.folder, timeout=120)
+    assert "best: batch=32 threads=2" in done.stdout and len(bench.ran) > 6
+    file.write_text(file.read_text().replace("maximize", "maximise"))
+    done = bench.stage.run("tune", "tune.toml", cwd=bench.folder)
+    assert done.returncode == 2 and "tune.toml:3" in done.stderr and "maximize" in done.stderr
+    done = bench.stage.run("tune", "--param", "x=1,2", "tune.toml", cwd=bench.folder)
+    assert done.returncode == 2 and "write it into tune.toml" in done.stderr

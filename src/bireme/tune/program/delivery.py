@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from bireme import jsontext
 from bireme.errors import BadInputError
-from bireme.tune.declarations import Declaration, fill
+from bireme.tune.declarations import TRIAL, Declaration, fill
 from bireme.tune.space import Point
 from bireme.value import Value
 
@@ -58,27 +58,28 @@ class Courier:
                 where="--in",
             )
 
-    def deliver(self, point: Point, folder: str) -> Delivered:
+    def deliver(self, point: Point, folder: str, name: str) -> Delivered:
         """What a trial gets.
 
         Args:
             point: its values; a parameter that it lacks is not delivered.
             folder: where the files will be.
+            name: the trial's name, for ``{trial}`` in the arguments.
         """
         texts = self._declaration.texts(point)
         present = [each for each in self._declaration.deliveries if each.parameter in point]
         absent = [each.parameter for each in self._declaration.deliveries if each.parameter not in point]
-        args = list(fill(self._args, texts, absent))
+        args = list(fill(self._args, {**texts, TRIAL: name}, absent))
         for each in present:
             if each.how == "flag":
                 args += [each.where, texts[each.parameter]]
         exports = [f"{each.where}={texts[each.parameter]}" for each in present if each.how == "environment"]
         files = {}
         for path, document in self._documents.items():
-            name = os.path.basename(path)
+            file = os.path.basename(path)
             values = {each.key: point[each.parameter] for each in present if each.how == "file" and each.where == path}
-            files[name] = document.changed(values)
-            args = [_renamed(word, path, os.path.join(folder, name)) for word in args]
+            files[file] = document.changed(values)
+            args = [_renamed(word, path, os.path.join(folder, file)) for word in args]
         return Delivered(args=tuple(args), exports=tuple(exports), files=files)
 
 

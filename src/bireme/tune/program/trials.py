@@ -155,7 +155,7 @@ class ProgramTrials:
         if trial.block:
             self._places[trial.block] = reservation
         folder = self._files.trial(name)
-        delivered = self._courier.deliver(trial.point, folder)
+        delivered = self._courier.deliver(trial.point, folder, name)
         report = self._files.trial(name, "outcome.json")
         limit = () if options.limit is None else ("--time_limit", f"{options.limit:g}")
         exports = [word for export in (f"{TRIAL}={name}", *delivered.exports) for word in ("--export", export)]
@@ -225,6 +225,7 @@ class ProgramTrials:
             "figures": dict(result.metrics),
             "units": dict(readings.units),
             **_in_short(readings),
+            **({"notes": list(readings.notes)} if readings.notes else {}),
             "parts": _parts(readings, result.seconds, ranks),
         }
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from bireme.errors import BadInputError
 from bireme.tune import memory_use
-from bireme.tune.declarations import Declaration
+from bireme.tune.declarations import TRIAL, Declaration
 from bireme.tune.figures import Measure
 from bireme.tune.journal import Journal
 from bireme.tune.launching import Launch
@@ -97,6 +97,8 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
         BiremeError: a file cannot be written; the results of finished trials are kept.
     """
     memory_use.check(request.measure, local=request.launch.pool.local)
+    side_by_side = _side_by_side(request)
+    _keep_files_apart(request.measure, side_by_side)
     courier = Courier(request.declaration, request.args)
     scheduler = Scheduler(request.launch.pool.slots, order=request.order, backfill=True)
     if reason := scheduler.impossible(request.shape):
@@ -107,7 +109,7 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
     try:
         with ExperimentsLock(files.path(LOCK)) as lock:
             resumed = resume(journal, _identity(request), files.results_dir)
-            study = _study(request, resumed)
+            study = _study(request, resumed, side_by_side)
             trials = ProgramTrials(
                 study,
                 request.measure,
@@ -133,8 +135,24 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
         journal.close()
 
 
-def _study(request: Request, resumed: Resumed) -> Study:
-    side_by_side = sum(len(slots) // request.shape.slots for slots in request.launch.pool.slots.values())
+def _side_by_side(request: Request) -> int:
+    """How many trials run at the same time."""
+    on_nodes = sum(len(slots) // request.shape.slots for slots in request.launch.pool.slots.values())
+    return max(1, on_nodes // request.shape.nodes)
+
+
+def _keep_files_apart(measure: Measure, side_by_side: int) -> None:
+    """Refuse a file that trials side by side would read from each other."""
+    for source in measure.sources.values():
+        if side_by_side > 1 and source.kind == "file" and f"{{{TRIAL}}}" not in source.path:
+            stem = source.path.removesuffix(".json")
+            raise BadInputError(
+                f"{side_by_side} trials run side by side, and each would write {source.path}",
+                hint=f"let the program write {stem}-{{{TRIAL}}}.json, and name that in its arguments and in the goal",
+            )
+
+
+def _study(request: Request, resumed: Resumed, side_by_side: int) -> Study:
     study = Study(
         request.declaration.space,
         request.measure.goals,
@@ -145,7 +163,7 @@ def _study(request: Request, resumed: Resumed) -> Study:
         trials=request.trials,
         seconds=request.seconds,
         clock=time.monotonic,
-        side_by_side=max(1, side_by_side // request.shape.nodes),
+        side_by_side=side_by_side,
     )
     for trial, measurement in resumed.trials:
         study.restore(trial, measurement)
@@ -186,7 +204,7 @@ def _conclude(
     best: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
     if answer.best is not None:
-        delivered = courier.deliver(answer.best, files.path("best"))
+        delivered = courier.deliver(answer.best, files.path("best"), "best")
         exports = delivered.exports
         best = (*request.real(exports), *delivered.args)
         files.write_best(best, delivered.files)
