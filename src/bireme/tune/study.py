@@ -223,7 +223,7 @@ class Study:
         return None if point is None else self._make(point, "search")
 
     def _new_search(self) -> Search:
-        options = {"repeats": True, "negligible": self._effect / 20} if self._kind == "model_based" else {}
+        options = {"repeats": True, "negligible": self._effect / 50} if self._kind == "model_based" else {}
         return make(self._kind, self._space, "maximize", self._seed, **options)
 
     def _weighted_search(self) -> Search:
