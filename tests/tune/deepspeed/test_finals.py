@@ -141,3 +141,10 @@ def test_a_repeated_run_that_fails_does_not_win(tuning):
     study = tuning()
     play(study, Clocked(tolls=(0.0, 0.1, 0.1, 0.3), failing={f"{best}@round2": "failed"}))
     assert study.winner.trial.name != best
+
+
+def test_a_budget_bounds_the_rounds(tuning):
+    machine = Clocked(tolls=FLAT, half=2.0, noise=0.05, jitter=0.05)
+    search = sum(each.result.seconds for each in play(tuning(care=None), machine))
+    assert not repeated(play(tuning(care=Care(seconds=search)), machine))
+    assert len(repeated(play(tuning(care=Care(seconds=search + 30)), machine))) == 2
