@@ -24,7 +24,7 @@ class OptunaSearch(Search):
         space: the points.
         direction: ``maximize`` or ``minimize`` the value.
         seed: any number.
-        sampler: the name of its class, without "Sampler" if you like: ``TPE``, ``GP``, ``CmaEs``.
+        sampler: the name of its class, with or without "Sampler", in any case: ``TPE``, ``gp``, ``CmaEsSampler``.
 
     Raises:
         BadInputError: Optuna is not installed, or has no such sampler.
@@ -36,10 +36,14 @@ class OptunaSearch(Search):
             import optuna
         except ImportError as error:
             raise BadInputError("optuna is not installed", hint="type: pip install optuna") from error
-        kind = getattr(optuna.samplers, sampler, None) or getattr(optuna.samplers, f"{sampler}Sampler", None)
+        kinds = {
+            name.removesuffix("Sampler").lower(): getattr(optuna.samplers, name)
+            for name in optuna.samplers.__all__
+            if name.endswith("Sampler")
+        }
+        kind = kinds.get(sampler.lower().removesuffix("sampler"))
         if kind is None:
-            names = ", ".join(name.removesuffix("Sampler") for name in optuna.samplers.__all__ if "Sampler" in name)
-            raise BadInputError(f"optuna has no sampler {sampler!r}", hint=f"choose one of {names}")
+            raise BadInputError(f"optuna has no sampler {sampler!r}", hint=f"choose one of {', '.join(sorted(kinds))}")
         self._optuna: Any = optuna
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._sampler = kind
