@@ -12,8 +12,8 @@ from bireme.tune.space import Point, key_of
 MOST = 4
 """At most so many points are compared with the baseline: each takes a part of the allowed error."""
 
-ROUNDS = 4
-"""Fewer rounds than this say nothing for certain, so there are not more finalists than a budget has room for."""
+ROUNDS = 3
+"""Fewer rounds than this are never certain, so there are not more finalists than a budget has room for."""
 
 _LIKELY = 1.65
 """A point may be the best if the difference is less than this many standard deviations: one in twenty is."""

@@ -30,7 +30,7 @@ _NOISE_RUNS = 2
 _SMALL = 24
 """In a space with at most this many points, all are tried."""
 
-_RESERVE = 0.3
+_RESERVE = 0.25
 """The part of a budget that is kept for paired rounds; at least `ROUNDS` of two runs, at most half."""
 
 _CAREFUL = 0.01
