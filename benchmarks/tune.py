@@ -16,7 +16,10 @@ rank as many threads as there are cores, and the figures could not be compared.
 DeepSpeed's autotuner needs ``pdsh`` and ssh to this machine, even without other nodes, to clean up after each
 experiment by ``pkill -f NAME``. That ends every process with the name in its command line. Here a stand-in for ``pdsh``
 does the same without ssh, which costs less, and only in the session of the benchmarked command.
-Run it as ``python benchmarks/tune.py [--stages 0,1,2] [--micro 4,8,16,32] [--end 5] [--rounds 1]``.
+Run it as ``python benchmarks/tune.py [--stages 0,1,2] [--micro 4,8,16,32] [--end 5] [--rounds 1] [--repeats 0]``.
+
+With ``--rounds 10 --repeats 20 --only deepspeed,bireme`` it shows how many different winners ten studies of each tuner
+pick, and how fast these are by the clock of 20 runs of each. With 12 configurations that takes about an hour.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import combinations
@@ -40,6 +44,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import contest
+from winners import clock, measure, ties
+from winners import show as show_winners
 
 RANKS = 2
 DEEPSPEED = "deepspeed"
@@ -73,6 +79,8 @@ class Found:
     throughput: dict[Configuration, float]
     winner: Configuration | None
     launched: int
+    ties: list[str] = field(default_factory=list)
+    """The names of what it cannot tell apart from the winner."""
 
     @property
     def figure(self) -> float | None:
@@ -81,6 +89,9 @@ class Found:
 
 Round = Mapping[str, Found]
 """The results of one round, by the contestant's name."""
+
+Repeats = Mapping[str, list[float]]
+"""Samples per second by the clock of the runs of each winner."""
 
 
 # -- contestants -------------------------------------------------------------------------------------------------------
@@ -161,7 +172,13 @@ def read(results: Path, seconds: float) -> Found:
         best = json.loads(optimal.read_text())
         stage, accumulation = best["zero_optimization"]["stage"], best["gradient_accumulation_steps"]
         winner = Configuration(stage, best["train_micro_batch_size_per_gpu"], accumulation)
-    return Found(seconds, throughput, winner, sum(1 for _ in results.glob("*/cmd.txt")))
+    return Found(
+        seconds,
+        throughput,
+        winner,
+        len([*results.glob("*/cmd.txt"), *results.glob("confirmation/*/cmd.txt")]),
+        ties(results),
+    )
 
 
 def warm_up(folder: Path, config: Mapping[str, object], script: str, names: Iterable[str]) -> None:
@@ -295,6 +312,8 @@ def arguments() -> argparse.Namespace:
     # Each figure is that of a single step, so more steps do not make it steadier once the first few are over.
     parser.add_argument("--end", type=int, default=5, help="end_profile_step (%(default)s, as DeepSpeed has it)")
     parser.add_argument("--rounds", type=int, default=1, help="how often each contestant runs (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=0, help="run each winner so often at the end (%(default)s)")
+    parser.add_argument("--steps", type=int, default=28, help="steps of these runs (%(default)s)")
     parser.add_argument("--only", default=",".join(known), metavar="NAME,…", help="run only these (%(default)s)")
     parser.add_argument(
         "--limit", type=float, default=1800, help="the longest time of one contestant in seconds (%(default)s)"
@@ -311,8 +330,27 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def play(options: argparse.Namespace, config: Mapping[str, object]) -> tuple[list[Round], list[str]]:
-    """Run all rounds; return their results, and the messages of the contestants that failed."""
+def repeat(rounds: Sequence[Round], folder: Path, config: Mapping[str, object], options: argparse.Namespace) -> Repeats:
+    """Run all winners again, and return their figures by name."""
+    winners = sorted({one.winner for each in rounds for one in each.values() if one.winner})
+
+    def run(winner: Configuration) -> float:
+        batch = winner.micro * winner.accumulation * RANKS
+        changes = {
+            "train_batch_size": batch,
+            "train_micro_batch_size_per_gpu": winner.micro,
+            "gradient_accumulation_steps": winner.accumulation,
+            "zero_optimization": {"stage": winner.stage},
+        }
+        chosen = {**config, **changes}
+        steps = options.steps
+        return clock(folder / "winner", options.script, chosen, ranks=RANKS, threads=threads(), steps=steps)
+
+    return measure({str(winner): partial(run, winner) for winner in winners}, options.repeats)
+
+
+def play(options: argparse.Namespace, config: Mapping[str, object]) -> tuple[list[Round], list[str], Repeats]:
+    """Run all rounds; return their results, the messages of the contestants that failed, and the winners' repeats."""
     rounds: list[Round] = []
     failures = []
     with tempfile.TemporaryDirectory() as name:
@@ -331,7 +369,8 @@ def play(options: argparse.Namespace, config: Mapping[str, object]) -> tuple[lis
                     failures.append(str(failure))
             rounds.append(found)
         contest.progress("")
-    return rounds, failures
+        repeats = repeat(rounds, folder, config, options) if options.repeats else {}
+    return rounds, failures, repeats
 
 
 def main() -> int:
@@ -343,8 +382,12 @@ def main() -> int:
         "zero_optimization": {"stage": [int(word) for word in options.stages.split(",")]},
     }
     print(f"DeepSpeed {version('deepspeed')}, PyTorch {version('torch')}; a stand-in replaces pdsh and ssh")
-    rounds, failures = play(options, config)
+    rounds, failures, repeats = play(options, config)
     show(rounds)
+    if repeats:
+        names = dict.fromkeys(name for each in rounds for name in each)
+        found = {name: [each[name].winner for each in rounds if name in each] for name in names}
+        show_winners(repeats, {name: [str(each) for each in mine if each] for name, mine in found.items()})
     results = [
         {
             "round": number,
@@ -352,12 +395,13 @@ def main() -> int:
             "seconds": one.seconds,
             "launched": one.launched,
             "winner": one.winner,
+            "ties": one.ties,
             "throughput": [[*each, figure] for each, figure in sorted(one.throughput.items())],
         }
         for number, each in enumerate(rounds, 1)
         for name, one in each.items()
     ]
-    contest.write_json(options.json, benchmark="tune", results=results, failures=failures)
+    contest.write_json(options.json, benchmark="tune", results=results, repeats=repeats, failures=failures)
     for words in failures:
         print(f"\n{words}", file=sys.stderr)
     return 1 if failures else 0

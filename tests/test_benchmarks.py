@@ -111,13 +111,18 @@ def test_launching_costs_little_more_than_a_bare_loop(benchmark, ranks, rounds, 
 
 
 @needs.modules("torch", "deepspeed", "tabulate")
-def test_tune(benchmark):
+def test_tune(benchmark, tmp_path):
     """Ours alone, on a script without PyTorch; the benchmark's own is trained in ``tests/tune/test_contract.py``."""
-    words = ("--stages", "1", "--micro", "8", "--script", PROGRAMS / "contract.py")
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import runpy, sys\nsys.argv += ['--steps', '6']\nrunpy.run_path({str(PROGRAMS / 'contract.py')!r})"
+    )
+    words = ("--stages", "1", "--micro", "8", "--repeats", "1", "--script", script)
     table, measured = benchmark("tune", *words, only="bireme")
     assert [(each["name"], each["launched"]) for each in measured["results"]] == [("bireme", 1)]
     for each in measured["results"]:
         assert [figure[:3] for figure in each["throughput"]] == [[1, 8, 1]]
         assert each["winner"] == [1, 8, 1]
-    assert table.count("stage 1, 8 x 1") == 2  # the winner, and the figures
+    assert table.count("stage 1, 8 x 1") == 3  # the winner, the figures, and the winner again by the clock
+    assert [len(figures) for figures in measured["repeats"].values()] == [1]
     assert not measured["failures"]

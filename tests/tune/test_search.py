@@ -286,6 +286,14 @@ def test_numpy_is_imported_by_the_model_only():
     assert done.stdout == "False\n"
 
 
+def test_samplers_of_optuna():
+    pytest.importorskip("optuna")
+    search = make("optuna:tpe", MIXED)
+    assert len(asked(search)) == MIXED.size
+    with pytest.raises(BadInputError, match="optuna has no sampler 'annealing'"):
+        make("optuna:annealing", SPACE)
+
+
 # -- how much is tried -------------------------------------------------------------------------------
 
 

@@ -8,8 +8,10 @@ import pytest
 
 import bireme.tune
 from bireme.errors import BadInputError
-from bireme.tune.study import Measurement, Study, Trial
+from bireme.tune.space import Parameter, Space
+from bireme.tune.study import Measurement, Objective, Study, Trial
 
+GOALS = [Objective("speed")]
 CHOICES = {"batch": [8, 16, 32], "threads": [1, 2, 4], "compile": ["off", "on"]}
 
 
@@ -68,3 +70,151 @@ def test_what_is_told_must_be_pending_and_complete():
         study.tell("x", speed=1.0)
     with pytest.raises(BadInputError, match="has no figure 'speed'"):
         study.tell(study.ask().name, sped=1.0)
+
+
+# -- honesty -----------------------------------------------------------------------------------------
+
+
+def test_no_winner_where_all_points_are_the_same():
+    claims = 0
+    for seed in range(12):
+        draw, study = random.Random(seed), Study({"a": [1, 2, 3], "b": ["x", "y"]}, maximize="speed", seed=seed)
+        while trial := study.ask():
+            study.tell(trial.name, speed=draw.gauss(100, 3))
+        claims += study.answer.confirmed
+        assert study.answer.best == ({"a": 1, "b": "x"} if not study.answer.confirmed else study.answer.best)
+    assert claims <= 1
+
+
+def test_a_default_that_fails_is_replaced_and_that_is_said():
+    study = make()
+    while trial := study.ask():
+        if trial.point["batch"] == 8:
+            study.tell(trial.name, Measurement(cause="failed", reason="segmentation fault"))
+        else:
+            study.tell(trial.name, speed=speed(trial.point, 0.01, trial.name))
+    answer = study.answer
+    assert answer.default_failed == "segmentation fault"
+    assert answer.baseline["batch"] != 8 and "the first point that works" in answer.text
+
+
+def test_nothing_works():
+    study = make()
+    while trial := study.ask():
+        study.tell(trial.name, failed="no such file")
+    assert study.over == "nothing works" and study.answer.best is None
+
+
+# -- budget ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trials", [1, 5, 20])
+def test_a_budget_of_trials(trials):
+    study = make(trials=trials)
+    done = run(study)
+    assert len(done) <= trials and study.left == trials - len(done)
+    if len(done) == trials:
+        assert study.over == f"the budget of {trials} trials is spent"
+    assert study.answer.promising is not None
+    assert study.answer.confirmed == (trials == 20)
+
+
+def test_a_budget_of_seconds_keeps_some_for_rounds():
+    now = [0.0]
+    study = Study(CHOICES, maximize="speed", seconds=20.0, clock=lambda: now[0])
+    phases = []
+    while trial := study.ask():
+        now[0] += 1.0
+        phases.append(trial.phase)
+        study.tell(trial.name, speed=speed(trial.point, 0.01, trial.name))
+    assert len(phases) <= 20 and phases.count("confirm") >= 6
+
+
+# -- what is not run ---------------------------------------------------------------------------------
+
+
+def test_out_of_memory_rules_out_what_needs_more():
+    sizes = Parameter(name="size", choices=(1, 2, 4, 8, 16, 32, 64, 128), memory=True)
+    kinds = Parameter(name="kind", choices=("a", "b"))
+    study = Study(Space((sizes, kinds)), [Objective("speed")], clock=lambda: 0.0)
+    failed = []
+    while trial := study.ask():
+        size = trial.point["size"]
+        assert not any(size >= small and trial.point["kind"] == kind for small, kind in failed)
+        if size > 8:
+            failed.append((size, trial.point["kind"]))
+            study.tell(trial.name, failed="out of memory")
+        else:
+            study.tell(trial.name, speed=float(size))
+    assert study.answer.best["size"] == 8 and 1 <= len(failed) <= 6
+
+
+def test_a_running_trial_that_cannot_win_is_stopped():
+    study = Study({"x": [1, 2, 3, 4]}, minimize="time", clock=lambda: 0.0)
+    draw = random.Random(1)
+    while (trial := study.ask()) and trial.phase == "noise":
+        study.tell(trial.name, Measurement(seconds=10 * draw.gauss(1, 0.01)))
+    assert not study.hopeless(trial.name, 9.0)
+    assert study.hopeless(trial.name, 20.0) == "slower than the best already"
+
+
+def test_a_series_that_stays_below_the_best_is_stopped():
+    study, draw = make(), random.Random(2)
+    while (trial := study.ask()) and trial.phase == "noise":
+        study.tell(trial.name, speed=100 * draw.gauss(1, 0.01))
+    assert not study.hopeless(trial.name, 1.0, [50.0] * 4)  # too few to say so
+    assert study.hopeless(trial.name, 1.0, [50 * draw.gauss(1, 0.02) for _ in range(20)])
+    assert not study.hopeless(trial.name, 1.0, [98 * draw.gauss(1, 0.02) for _ in range(20)])
+
+
+# -- other kinds of studies --------------------------------------------------------------------------
+
+
+def test_side_by_side_without_barriers():
+    """Each end makes room for another trial, whichever of the running ones it is."""
+    study, draw, running, ended = make(side_by_side=3), random.Random(3), [], 0
+    while ended < 200:
+        while len(running) < 3 and (trial := study.ask()):
+            running.append(trial)
+        if not running:
+            break
+        searching = [trial for trial in running if trial.phase == "search"]
+        assert len({str(trial.point) for trial in searching}) == len(searching)
+        trial = running.pop(draw.randrange(len(running)))
+        study.tell(trial.name, speed=speed(trial.point, 0.01, trial.name))
+        ended += 1
+    assert study.over and study.answer.confirmed and study.answer.best["batch"] == 32
+
+
+def test_two_goals_give_a_front():
+    study = Study({"size": list(range(1, 9)), "waste": [0, 1]}, maximize="quality", minimize="time", clock=lambda: 0.0)
+    draw = random.Random(5)
+    while trial := study.ask():
+        size, waste = trial.point["size"], trial.point["waste"]
+        figures = {"quality": 10 * size**0.5 * draw.gauss(1, 0.005), "time": size * (1 + waste) * draw.gauss(1, 0.005)}
+        study.tell(trial.name, **figures)
+    front = study.answer.front
+    assert len(front) >= 3 and not any(point["waste"] for point in front)
+
+
+def test_a_study_by_another_search():
+    study = make(search="random", trials=30)
+    run(study)
+    assert study.answer.confirmed
+
+
+def test_a_trial_that_was_dropped_is_asked_for_again():
+    study = make()
+    first = study.ask()
+    study.drop(first.name)
+    assert study.ask() == first
+    study.give_up(first.name)
+    assert study.ask() != first
+
+
+def test_a_million_points_cost_nothing():
+    study = Study(Space((Parameter(name="n", choices=range(1000)), Parameter(name="m", choices=range(1000)))), GOALS)
+    for _ in range(8):
+        trial = study.ask()
+        study.tell(trial.name, speed=100.0 + trial.point["n"])
+    assert study.ask()

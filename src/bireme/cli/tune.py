@@ -147,7 +147,7 @@ def _care(options: Mapping[str, Any]) -> Care | None:
     """How sure the winner must be; None with ``--confidence 0``: every configuration is run once.
 
     Raises:
-        BadInputError: a number is not one of percent.
+        BadInputError: a number is not one of percent, or the budget is no time.
     """
     from bireme.tune.deepspeed.finals import Care
 
@@ -155,6 +155,8 @@ def _care(options: Mapping[str, Any]) -> Care | None:
     parts = {name: _part(str(word), f"--{name}") for name, word in given.items() if word not in (None, "")}
     if parts.get("confidence") == 0:
         return None
+    if options.get("budget"):
+        parts["seconds"] = tune_program.seconds_of(options["budget"], "--budget")
     return Care(**parts)  # type: ignore[arg-type]  # their fields are floats
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from bireme.tune.search import Direction, Observation, Search
@@ -31,6 +30,12 @@ _SCANNED = 1024
 
 _SHORT = 3
 """On an axis with this many values or fewer, all values count as neighbours."""
+
+_LONG = 1000
+"""A parameter with more choices than this is not listed: its choices are lazy."""
+
+_MOST_RUNS = 8
+"""A point is not measured more often than this; what is still unclear then is for paired rounds."""
 
 _FAR_BEHIND = 0.5
 """How far a point is behind the best matters less beyond this logarithm of the ratio."""
@@ -78,7 +83,8 @@ class ModelBased(Search):
             return self.space.points()
         if self._spreads:
             return self._farthest()
-        return [point for _, _, point in sorted(self._gains(), key=lambda each: -each[1])]
+        ranked = sorted(self._gains(), key=lambda each: -each[1])
+        return [point for gain, _, point in ranked if gain >= self._negligible or self.open(point)]
 
     @property
     def promising(self) -> bool:
@@ -176,9 +182,11 @@ class ModelBased(Search):
         if self.pending:
             # Assume the expected results for pending points, so that the next point tells something else.
             known = [self._place(each.point) for each in measured]
-            pending = [self._place(point) for point in self.pending.values()]
-            values = [*model.measured, *model.expected(pending)]
-            model = GaussianProcess([*known, *pending], values)
+            counts = [len(each.values) + (key_of(each.point) in self.pending) for each in measured]
+            pending = [place for place in map(self._place, self.pending.values()) if place not in known]
+            values = [*model.measured, *(model.expected(pending) if pending else ())]
+            counts += [1] * len(pending)
+            model = GaussianProcess([*known, *pending], values, counts, sum(_squares(each.values) for each in measured))
         gains = np.array(model.gains(candidates))
         if not self._repeats:
             # Points beside the best always count: a model is easily wrong about a stage with only slow points so far.
@@ -233,16 +241,18 @@ class ModelBased(Search):
                 self._all = list(self.space.points())
             points = [self._all[index] for index in shuffled(len(self._all), seed)]
         else:
-            drawn = map(self.space.point, islice(shuffled(self.space.size, seed), _SCANNED))
+            drawn = self.space.sample(_SCANNED, seed)
             beside = self._neighbours(self.best.point) if self.best else ()
             points = list({key_of(point): point for point in (*drawn, *beside)}.values())
-        measured = [each.point for each in self.observations.values() if each.value is not None]
-        return [point for point in points if self.open(point)] + (measured if self._repeats else [])
+        points = [point for point in points if self.open(point)]
+        if self._repeats:
+            points += [each.point for each in self.observations.values() if 0 < len(each.values) < _MOST_RUNS]
+        return points
 
     def _neighbours(self, best: Point) -> Iterator[dict[str, object]]:
         """The points that differ from the best in one parameter."""
         for axis in self._axes:
-            changed = ({**best, axis.name: choice} for choice in axis.choices if axis.name in best)
+            changed = ({**best, axis.name: choice} for choice in axis.others(best) if axis.name in best)
             yield from (point for point in changed if point in self.space)
 
     def _place(self, point: Point) -> Place:
@@ -261,19 +271,28 @@ class _Axis:
     """
 
     def __init__(self, parameter: Parameter) -> None:
-        self.name, self.choices, self.memory = (
-            parameter.name,
-            list(parameter.choices),
-            getattr(parameter, "memory", False),
-        )
-        if parameter.ordered and all(isinstance(choice, (int, float)) for choice in self.choices):
-            self.choices.sort(key=lambda number: float(str(number)))
+        self.name, self.memory, self._parameter = parameter.name, parameter.memory, parameter
+        self.choices: Sequence[object] = parameter.choices
         self.step = 1 / (len(self.choices) - 1) if parameter.ordered else 10.0
-        self._index = {key_of({"": choice}): index for index, choice in enumerate(self.choices)}
+        self._index: dict[str, int] | None = None
+        if len(self.choices) <= _LONG:
+            if all(isinstance(choice, (int, float)) for choice in self.choices) and parameter.ordered:
+                self.choices = sorted(self.choices, key=lambda number: float(str(number)))
+            self._index = {key_of({"": choice}): index for index, choice in enumerate(self.choices)}
 
     def index(self, point: Point) -> int:
         """The point's rank or category on this axis; 0 if it lacks the parameter or has an unknown value."""
+        if self._index is None:
+            return max(0, self._parameter.index(point[self.name])) if self.name in point else 0
         return self._index.get(key_of({"": point.get(self.name)}), 0)
+
+    def others(self, point: Point) -> list[object]:
+        """The other choices; of very many, those one, two, four and so on steps away."""
+        if self._index is not None:
+            return list(self.choices)
+        here, last = self.index(point), len(self.choices) - 1
+        steps = [sign * 2**power for power in range(last.bit_length()) for sign in (-1, 1)]
+        return [self.choices[here + step] for step in steps if 0 <= here + step <= last]
 
 
 def _distance(one: Place, other: Place) -> float:

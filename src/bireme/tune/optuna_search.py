@@ -12,7 +12,7 @@ from typing import Any
 
 from bireme.errors import BadInputError
 from bireme.tune.search import Direction, Observation, Search
-from bireme.tune.space import Parameter, Point, Points, key_of, shuffled
+from bireme.tune.space import Parameter, Point, Points, key_of
 
 _SCANNED = 1024
 
@@ -24,7 +24,7 @@ class OptunaSearch(Search):
         space: the points.
         direction: ``maximize`` or ``minimize`` the value.
         seed: any number.
-        sampler: the name of its class, without "Sampler" if you like: ``TPE``, ``GP``, ``CmaEs``.
+        sampler: the name of its class, with or without "Sampler", in any case: ``TPE``, ``gp``, ``CmaEsSampler``.
 
     Raises:
         BadInputError: Optuna is not installed, or has no such sampler.
@@ -36,10 +36,14 @@ class OptunaSearch(Search):
             import optuna
         except ImportError as error:
             raise BadInputError("optuna is not installed", hint="type: pip install optuna") from error
-        kind = getattr(optuna.samplers, sampler, None) or getattr(optuna.samplers, f"{sampler}Sampler", None)
+        kinds = {
+            name.removesuffix("Sampler").lower(): getattr(optuna.samplers, name)
+            for name in optuna.samplers.__all__
+            if name.endswith("Sampler")
+        }
+        kind = kinds.get(sampler.lower().removesuffix("sampler"))
         if kind is None:
-            names = ", ".join(name.removesuffix("Sampler") for name in optuna.samplers.__all__ if "Sampler" in name)
-            raise BadInputError(f"optuna has no sampler {sampler!r}", hint=f"choose one of {names}")
+            raise BadInputError(f"optuna has no sampler {sampler!r}", hint=f"choose one of {', '.join(sorted(kinds))}")
         self._optuna: Any = optuna
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._sampler = kind
@@ -81,8 +85,7 @@ class OptunaSearch(Search):
         return all(each.value is None or each.value > 0 for each in self.observations.values())
 
     def _scan(self) -> list[dict[str, object]]:
-        indices = shuffled(self.space.size, self.seed + len(self.observations))
-        return [self.space.point(index) for index, _ in zip(indices, range(_SCANNED), strict=False)]
+        return self.space.sample(_SCANNED, self.seed + len(self.observations))
 
     def _place(self, point: Point) -> dict[str, int]:
         return {name: self._indices[name][key_of({"": point[name]})] for name in self._scales if name in point}

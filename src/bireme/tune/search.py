@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Literal
 
 from bireme.errors import BadInputError
-from bireme.tune.space import Point, Points, key_of, shuffled
+from bireme.tune.space import Parameter, Point, Points, key_of, shuffled
 from bireme.value import Value
 
 Direction = Literal["maximize", "minimize"]
@@ -54,7 +54,7 @@ class Search(ABC):
         self.observations: dict[str, Observation] = {}
         self.pending: dict[str, dict[str, object]] = {}
         self._rules: list[Callable[[Point], bool]] = []
-        self._memory = {each.name: each for each in space.parameters if getattr(each, "memory", False)}
+        self._memory = {each.name: each for each in space.parameters if each.memory}
 
     @abstractmethod
     def _candidates(self) -> Iterable[dict[str, object]]:
@@ -108,7 +108,7 @@ class Search(ABC):
         def needs_more(point: Point) -> bool:
             return {name: value for name, value in point.items() if name not in memory} == rest and all(
                 (name in point) == (name in failed)
-                and (name not in point or each.choices.index(point[name]) >= each.choices.index(failed[name]))
+                and (name not in point or _size(each, point[name]) >= _size(each, failed[name]))
                 for name, each in memory.items()
             )
 
@@ -141,6 +141,13 @@ class Search(ABC):
     def cost(self, value: float) -> float:
         """The value, negated if necessary so that less is better."""
         return -value if self.direction == "maximize" else value
+
+
+def _size(parameter: Parameter, choice: object) -> float:
+    """How much memory a choice needs, compared with other choices of the parameter."""
+    if parameter.ordered and isinstance(choice, (int, float)):
+        return float(choice)
+    return float(parameter.choices.index(choice))
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -92,13 +92,14 @@ class Study:
         self._trials, self._seconds, self._clock, self._side_by_side = trials, seconds, clock, side_by_side
         self._kind, self._measured = search, Measurements(self._goals)
         self._search = self._new_search()
-        self._default: dict[str, object] = dict(getattr(self._space, "default", None) or self._space.point(0))
+        self._default: dict[str, object] = dict(self._space.default)
         self._pending: dict[str, Trial] = {}
         self._asked: dict[str, float] = {}
         self._names: set[str] = set()
         self._began = clock()
         self._restored = 0.0
         self._confirmation: Confirmation | None = None
+        self._exhausted = False
         self._plans: dict[int, list[dict[str, object]]] = {}
 
     # -- ask and tell ----------------------------------------------------------------------------------
@@ -213,15 +214,16 @@ class Study:
         return self._make(self._default, "noise", len(runs) + 1, "noise")
 
     def _next_search(self) -> Trial | None:
-        if self._search_over or (self._side_by_side == 1 and self._pending):
+        if (self._side_by_side == 1 and self._pending) or self._search_over:
             return None
         if len(self._goals) > 1:
             self._search = self._weighted_search()
         point = self._search.ask()
+        self._exhausted = point is None and not self._pending
         return None if point is None else self._make(point, "search")
 
     def _new_search(self) -> Search:
-        options = {"repeats": True, "negligible": self._effect / 20} if self._kind == "model_based" else {}
+        options = {"repeats": True, "negligible": self._effect / 50} if self._kind == "model_based" else {}
         return make(self._kind, self._space, "maximize", self._seed, **options)
 
     def _weighted_search(self) -> Search:
@@ -347,7 +349,7 @@ class Study:
     @property
     def _search_over(self) -> bool:
         """Whether the search has had its share of the budget, or expects nothing better."""
-        if self._confirmation is not None:
+        if self._confirmation is not None or self._exhausted:
             return True
         if self.left is not None and self._trials is not None and self._trials >= 8:
             reserve = min(max(2 * ROUNDS, _RESERVE * self._trials), self._trials / 2)
@@ -359,7 +361,7 @@ class Study:
             reserve = min(max(ROUNDS * pair / self._side_by_side, _RESERVE * self._seconds), self._seconds / 2)
             if self._spent + reserve >= self._seconds:
                 return True
-        if self._space.size <= _SMALL and len(self._search.observations) < self._space.size:
+        if self._space.size <= _SMALL and any(map(self._search.open, self._space.points())):
             return False
         return not self._search.promising
 

@@ -12,7 +12,7 @@ import pytest
 from bireme.tune.deepspeed.finals import Care
 from bireme.tune.deepspeed.summary import summary
 from bireme.tune.deepspeed.tuning import Tuning
-from tests.tune.deepspeed.machine import MICRO, Machine, names, play
+from tests.tune.deepspeed.machine import MICRO, Machine, names, play, play_in_parallel
 
 GRID = {MICRO: [4, 8, 16, 32], "zero_optimization": {"stage": [0, 1, 2]}}
 FLAT = (0.0, 0.01, 0.3, 0.3)
@@ -141,3 +141,20 @@ def test_a_repeated_run_that_fails_does_not_win(tuning):
     study = tuning()
     play(study, Clocked(tolls=(0.0, 0.1, 0.1, 0.3), failing={f"{best}@round2": "failed"}))
     assert study.winner.trial.name != best
+
+
+def test_a_budget_bounds_the_rounds(tuning):
+    machine = Clocked(tolls=FLAT, half=2.0, noise=0.05, jitter=0.05)
+    search = sum(each.result.seconds for each in play(tuning(care=None), machine))
+    assert not repeated(play(tuning(care=Care(seconds=search)), machine))
+    assert len(repeated(play(tuning(care=Care(seconds=search + 30)), machine))) == 2
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rounds_side_by_side_in_any_order(tuning, seed):
+    """No name twice, and an end in any case, also where runs come to nothing or are given up."""
+    study = tuning(care=Care(side_by_side=2))
+    rows = play_in_parallel(study, Clocked(tolls=FLAT, half=2.0, noise=0.05, jitter=0.05), 5, seed, faults=0.2)
+    assert any(row.trial.round for row in rows)
+    assert bool(study.over) == (not study.given_up) and study.winner is not None
+    assert summary(study, study.over, 1.0)

@@ -37,12 +37,14 @@ class Care(Value):
         effect: the smallest relative difference that matters.
         share: of the time that the search took, which the rounds may take.
         side_by_side: rounds that may run at the same time.
+        seconds: of the whole study, search included, after which no round begins; None: `share` alone decides.
     """
 
     confidence: float = 0.95
     effect: float = 0.02
     share: float = 0.7
     side_by_side: int = 1
+    seconds: float | None = None
 
     def runs(self, trials: int) -> int:
         """How many runs the rounds may take at most after a search of so many trials of equal length."""
@@ -84,7 +86,10 @@ class Finals:
         self.care, self._clock, self._metric = care, clock, metric
         self.finalists = _finalists(completed, clock, metric)
         self.skipped = "" if len(self.finalists) > 1 else _why_none(completed, self.finalists)
-        self._budget = care.share * sum(done.result.seconds for done in completed)
+        searched = sum(done.result.seconds for done in completed)
+        self._budget, self._least = care.share * searched, 2
+        if care.seconds is not None and care.seconds * care.side_by_side - searched < self._budget:
+            self._budget, self._least = care.seconds * care.side_by_side - searched, 0
         self._earlier = {done.trial.name: done for done in earlier}
         self._plans: list[dict[str, Trial]] = []
         self._open: dict[str, Trial] = {}  # planned, and neither ended nor given up
@@ -143,12 +148,11 @@ class Finals:
         running = sum(trial.seconds or 0.0 for trial in self._open.values())
         left = self._budget - self._spent - running
         cost = statistics.fmean(self._cost(done) for done in (base, *rivals))
-        if number > _ROUNDS:
-            places = int(left / cost)
-            if places < 2:
-                return []
-        else:  # two places in each of the rounds that are always run, and what is left in the first ones
-            places = max(2, int(left / cost) - 2 * (_ROUNDS - number))
+        # Two places in each of the rounds that are always run, and what is left in the first ones.
+        least = self._least if number <= _ROUNDS else 0
+        places = max(least, int(left / cost) - least * (_ROUNDS - number))
+        if places < 2:
+            return []
         kept = [base, *rivals[: places - 1]]
         return [done for done in planned if done in kept]
 
@@ -213,7 +217,7 @@ class Finals:
             return 0
         cost = min(self._cost(done) for done in self.finalists)
         within = int((self._budget - self._spent) / cost) if cost else 0
-        return max(len(self._open), within, 2 * (_ROUNDS - len(self._plans)))
+        return max(len(self._open), within, self._least * (_ROUNDS - len(self._plans)))
 
     @property
     def _leader(self) -> CompletedTrial | None:

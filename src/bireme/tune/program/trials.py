@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from bireme import isolated
 from bireme.errors import BAD_INPUT, BadInputError
 from bireme.planning.exports import TRIAL
+from bireme.tune.blocks import Blocks
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.experiment import End, LaunchRequest, tail
 from bireme.tune.figure_reader import Reader
@@ -91,8 +92,7 @@ class ProgramTrials:
         self._ranks: dict[str, float | None] = {}
         self._cannot_start: set[str] = set()
         self._memory = MemoryUse(measure.memory)
-        self._held: list[Trial] = []  # the slots of their block are not known or not free yet
-        self._places: dict[str, SlotReservation] = {}  # of blocks
+        self._blocks: Blocks[Trial] = Blocks(study.ask)
 
     @property
     def elapsed(self) -> float:
@@ -106,7 +106,7 @@ class ProgramTrials:
 
     def next(self) -> Task | None:
         """The next trial as an experiment to run; None if there is nothing to start now."""
-        trial = self._next()
+        trial = self._blocks.next()
         if trial is None:
             return None
         self._pending[trial.name] = self.trials[trial.name] = trial
@@ -114,27 +114,13 @@ class ProgramTrials:
             key=trial.name,
             shape=self._options.shape,
             seconds=self._predicted(),
-            pinned=self._places.get(trial.block) if trial.block else None,
+            pinned=self._blocks.pinned(trial),
         )
 
     def _predicted(self) -> float | None:
         """The predicted duration of a trial: the mean of those that worked."""
         worked = [result.seconds for result in self.results.values() if result.cause == "ok"]
         return sum(worked) / len(worked) if worked else None
-
-    def _next(self) -> Trial | None:
-        for held in self._held:
-            if not self._is_busy(held.block):
-                self._held.remove(held)
-                return held
-        while (trial := self.study.ask()) is not None:
-            if not (trial.block and self._is_busy(trial.block)):
-                return trial
-            self._held.append(trial)  # the trials of a block run one after the other, on the same slots
-        return None
-
-    def _is_busy(self, block: str) -> bool:
-        return any(trial.block == block for trial in self._pending.values())
 
     # -- before --------------------------------------------------------------------------------------
 
@@ -152,8 +138,7 @@ class ProgramTrials:
             place: a low number that no other running experiment has, another one at each attempt.
         """
         trial, options = self._pending[name], self._options
-        if trial.block:
-            self._places[trial.block] = reservation
+        self._blocks.started(trial, reservation)
         folder = self._files.trial(name)
         delivered = self._courier.deliver(trial.point, folder, name)
         report = self._files.trial(name, "outcome.json")
@@ -216,6 +201,7 @@ class ProgramTrials:
         if not self.results and (result.cause == "no metric" or name in self._cannot_start):
             raise BadInputError(result.reason, hint=f"the output of the trial is in {self._files.trial(name)}")
         del self._pending[name]
+        self._blocks.ended(name)
         self.results[name] = result
         self.units.update(readings.units)
         self.study.tell(name, measurement_of(result))
@@ -232,11 +218,13 @@ class ProgramTrials:
     def drop(self, name: str) -> None:
         """A trial was not measured: it may be proposed again."""
         del self._pending[name]
+        self._blocks.ended(name)
         self.study.drop(name)
 
     def give_up(self, name: str) -> None:
         """The infrastructure failed a trial too often: it is not proposed again in this run."""
         del self._pending[name]
+        self._blocks.ended(name)
         self.study.give_up(name)
 
 

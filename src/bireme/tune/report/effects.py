@@ -28,6 +28,8 @@ from bireme.value import Value
 _MOST_LEVELS = 16
 """Values of a parameter that are shown one by one; more are put into classes."""
 _CLASSES = 8
+_MOST_NAMES = 40
+"""Values that are no numbers; a parameter with more of them is left out."""
 _PRIOR = 2.0
 """Standard deviation of the prior, in those of the figures."""
 _INACTIVE = "inactive"
@@ -73,7 +75,7 @@ def effects(study: StudyRecord, goal: GoalRecord) -> tuple[Effect, ...]:
     """The effects of all parameters on a goal, the strongest first. Those that had one value only are left out."""
     ended = [each for each in study.trials if each.cause not in (RUNNING, INTERRUPTED)]
     parameters = study.parameters or _seen(ended)
-    tables = [table for each in parameters if len((table := _Levels(each, ended, study)).labels) > 1]
+    tables = [table for each in parameters if 1 < len((table := _Levels(each, ended, study)).labels) <= _MOST_NAMES]
     if not tables:
         return ()
     fitted = _fit(ended, goal, tables, study.confidence)

@@ -80,7 +80,10 @@ def _last_study(records: Iterable[Record]) -> _Journaled:
 
 def _study(folder: str, found: _Journaled, running: bool) -> tuple[StudyRecord, Secrets]:
     identity = found.identity
-    command = identity.get("command") or [identity.get("program") or "", *identity.get("args", ())]
+    command = identity.get("command") or [
+        identity.get("program") or identity.get("script") or "",
+        *identity.get("args", ()),
+    ]
     command = [str(word) for word in command if word != ""]
     best, best_words = "", _words(os.path.join(folder, BEST_COMMAND))
     values = {str(each["name"]): each.get("choices") or () for each in identity.get("parameters") or ()}
@@ -88,8 +91,7 @@ def _study(folder: str, found: _Journaled, running: bool) -> tuple[StudyRecord, 
     catalogue = _Catalogue(secrets)
     answer = found.over.get("answer")
     baseline = (answer or {}).get("baseline") or _baseline(found)
-    if baseline is not None:
-        catalogue.number(baseline)
+    catalogue.number(baseline or {})  # without a default, number 0 is a point that no trial has
     state: State = "running" if running else "over" if found.over else "stopped"
     trials = [
         _trial(name, found.starts.get(name, {}), found.ends.get(name), catalogue, running)
@@ -183,7 +185,7 @@ def _parameter(record: Record, secrets: Secrets, baseline: Record) -> ParameterR
 
 
 def _trial(name: str, start: Record, end: Record | None, catalogue: _Catalogue, running: bool) -> TrialRecord:
-    point = (end or {}).get("point") or start.get("point") or {}
+    point = (end or {}).get("point") or start.get("point") or {"trial": name}
     config = catalogue.number(point)
     trial = TrialRecord(
         name=name,

@@ -60,19 +60,40 @@ class Landscape:
         return 1 - (figure / self.best if self.goal.direction == "maximize" else self.best / figure)
 
 
+class Listed(Space):
+    """Some points of a space: those that were recorded."""
+
+    def __init__(self, parameters: Sequence[Parameter], points: Sequence[Point]) -> None:
+        super().__init__(parameters)
+        self._listed = [dict(point) for point in points]
+        self._keys = set(map(key_of, points))
+        self.size = len(self._listed)
+
+    def point(self, index: int) -> dict[str, object]:
+        return dict(self._listed[index])
+
+    def points(self) -> Iterator[dict[str, object]]:
+        return map(dict, self._listed)
+
+    def allows(self, point: Point) -> bool:
+        return key_of(point) in self._keys
+
+
 def recorded(path: str) -> Landscape:
     """A landscape from a file of runs: ``parameters``, ``goal``, and ``trials`` with all their repeats."""
     with open(path, encoding="utf-8") as file:
         data: dict[str, Any] = json.load(file)
-    parameters = []
-    for each in data["parameters"]:
-        first = each.get("default", each["choices"][0])
-        rest = [choice for choice in each["choices"] if choice != first]
-        options = {name: each[name] for name in ("ordered", "memory", "default") if name in each}
-        known = {name: value for name, value in options.items() if name in Parameter._fields}
-        choices = each["choices"] if "default" in known else [first, *rest]
-        parameters.append(Parameter(name=each["name"], choices=tuple(choices), **known))
-    space = Space(tuple(parameters))
+    parameters = [
+        Parameter(
+            name=each["name"],
+            choices=tuple(each["choices"]),
+            default=each.get("default", each["choices"][0]),
+            ordered=each.get("ordered"),
+            memory=each.get("memory", False),
+        )
+        for each in data["parameters"]
+    ]
+    space = Listed(tuple(parameters), [trial["point"] for trial in data["trials"]])
     truth: dict[str, Truth] = {}
     repeats: dict[str, list[tuple[float, float]]] = {}
     spreads = []
@@ -89,8 +110,8 @@ def recorded(path: str) -> Landscape:
 
 
 def all_recorded() -> list[Landscape]:
-    """The recorded landscapes in this folder."""
-    folder = os.path.dirname(os.path.abspath(__file__))
+    """The recorded landscapes."""
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "landscapes")
     return [recorded(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if name.endswith(".json")]
 
 
@@ -250,7 +271,7 @@ def _numbers(point: Point, *names: str) -> Iterator[Any] | list[Any]:
 
 
 def _space(**choices: Sequence[object]) -> Space:
-    return Space(tuple(Parameter(name, tuple(values)) for name, values in choices.items()))
+    return Space(tuple(Parameter(name=name, choices=tuple(values)) for name, values in choices.items()))
 
 
 def _build(
@@ -261,7 +282,6 @@ def _build(
     truth: Callable[[Point], Truth],
     memory: Sequence[str] = (),
 ) -> Landscape:
-    if "memory" in Parameter._fields:
-        space = Space(tuple(each.replace(memory=each.name in memory) for each in space.parameters))
+    space = Space(tuple(each.replace(memory=each.name in memory) for each in space.parameters))
     goal = Objective("figure", direction)
     return Landscape(name, space, goal, {key_of(point): truth(point) for point in space.points()}, noise)

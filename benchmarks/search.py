@@ -1,0 +1,176 @@
+"""Compares searches and whole studies on landscapes whose best is known, and prints tables in Markdown.
+
+    python benchmarks/search.py [--seeds 50] [--noise 0.01,0.03,0.1] [--only runs,budget,equal,whole]
+
+Nothing runs but the simulation: a trial draws its figure and its seconds from the landscape. Recorded landscapes are
+those in ``landscapes/``; the synthetic ones are in ``search_landscapes.py``.
+
+- ``runs``: how many runs a search needs until the best figure so far is of a point within 2 % of the true best.
+- ``budget``: a study that may take 20 % of the time of a grid with one run of each point, rounds included.
+- ``whole``: a study that ends by itself, and what a grid would cost that is repeated until it is as sure.
+- ``equal``: how often a study claims a winner where there is none, and where one is better by 4 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+from collections.abc import Sequence
+
+from search_landscapes import Landscape, all_recorded, better, equal, synthetic
+
+from bireme.tune.searches import make
+from bireme.tune.study import Answer, Study
+
+CLOSE = 0.02
+
+
+class Result:
+    """A simulated study: its answer, its cost in grids of one run each, and its runs by phase."""
+
+    def __init__(self, landscape: Landscape, seed: int, seconds: float | None = None) -> None:
+        draw, now = random.Random(f"{landscape.name} {seed}"), [0.0]
+        goals = [landscape.goal]
+        study = Study(landscape.space, goals, seed=seed, seconds=seconds, clock=lambda: now[0])
+        self.runs = dict.fromkeys(("noise", "search", "confirm"), 0)
+        while trial := study.ask():
+            measurement = landscape.run(trial.point, draw)
+            now[0] += measurement.seconds
+            self.runs[trial.phase] += 1
+            study.tell(trial.name, measurement)
+        self.answer: Answer = study.answer
+        self.cost = now[0] / landscape.cost
+        named = self.answer.best if self.answer.confirmed else self.answer.promising
+        self.regret = landscape.regret(named)
+
+
+def runs_needed(landscape: Landscape, kind: str, seed: int) -> int:
+    """Runs until the point with the best figure is within 2 % of the true best; the first is the default."""
+    draw = random.Random(f"{landscape.name} {seed}")
+    search = make(kind, landscape.space, "maximize", seed)
+    best: tuple[float, float] | None = None
+    for count in range(1, landscape.space.size + 1):
+        point = dict(landscape.space.default) if count == 1 else search.ask()
+        if point is None:
+            break
+        measurement = landscape.run(point, draw)
+        value = measurement.figures.get(landscape.goal.name)
+        if value is not None:
+            value = value if landscape.goal.direction == "maximize" else 1 / value
+            best = max(best or (0.0, 1.0), (value, landscape.regret(point)), key=lambda each: each[0])
+        search.tell(point, value, cause=measurement.cause, seconds=measurement.seconds)
+        if best and best[1] <= CLOSE:
+            return count
+    return landscape.space.size
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(part * len(values)))]
+
+
+def spread(values: Sequence[float], unit: str = "") -> str:
+    """The median, and what nine in ten are below."""
+    scale = 100 if unit == "%" else 1
+    low, high = (scale * each for each in (statistics.median(values), quantile(values, 0.9)))
+    return f"{low:.3g} / {high:.3g}"
+
+
+def table(*rows: Sequence[str]) -> None:
+    print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
+    for row in rows[1:]:
+        print("| " + " | ".join(row) + " |")
+    print(flush=True)
+
+
+def compare_runs(landscapes: Sequence[Landscape], seeds: int) -> None:
+    kinds = ["model_based", "random"]
+    try:
+        import optuna  # noqa: F401
+
+        kinds.insert(1, "optuna:TPE")
+    except ImportError:
+        print("(optuna is not installed)\n")
+    rows = [["landscape", "points", "noise", *kinds]]
+    totals = dict.fromkeys(kinds, 0.0)
+    for landscape in landscapes:
+        cells = []
+        for kind in kinds:
+            counts = [runs_needed(landscape, kind, seed) for seed in range(seeds)]
+            totals[kind] += statistics.median(counts)
+            cells.append(spread(counts))
+        rows.append([landscape.name, str(landscape.space.size), f"{landscape.noise:.1%}", *cells])
+    rows.append(["sum of medians", "", "", *(f"{totals[kind]:g}" for kind in kinds)])
+    print(f"### Runs until the best so far is within {CLOSE:.0%} of the true best (median / nine in ten)\n")
+    table(*rows)
+
+
+def compare_studies(landscapes: Sequence[Landscape], seeds: int, part: float | None) -> None:
+    rows = [["landscape", "points", "noise", "behind the best, %", "confirmed", "cost, grids", "runs"]]
+    if part is None:
+        rows[0].append("equally sure grid")
+    for landscape in landscapes:
+        seconds = None if part is None else part * landscape.cost
+        results = [Result(landscape, seed, seconds) for seed in range(seeds)]
+        row = [landscape.name, str(landscape.space.size), f"{landscape.noise:.1%}"]
+        row.append(spread([each.regret for each in results], "%"))
+        row.append(f"{sum(each.answer.confirmed for each in results) / seeds:.0%}")
+        row.append(spread([each.cost for each in results]))
+        row.append(
+            " + ".join(f"{statistics.median(each.runs[phase] for each in results):g}" for phase in results[0].runs)
+        )
+        if part is None:
+            row.append(f"{sure_grid(landscape):.1f}")
+        rows.append(row)
+    what = "ends by itself" if part is None else f"may take {part:.0%} of the time of a grid"
+    print(f"### A study that {what} (median / nine in ten; runs: noise + search + rounds)\n")
+    table(*rows)
+
+
+def sure_grid(landscape: Landscape) -> float:
+    """How often a grid must run each point to tell 2 % at 95 %, with equal shares of the error for all points."""
+    share = 0.05 / landscape.space.size
+    quantile_of_normal = statistics.NormalDist().inv_cdf(1 - share / 2)
+    return max(1.0, math.ceil(2 * (quantile_of_normal * landscape.noise / math.log1p(CLOSE)) ** 2))
+
+
+def compare_equal(seeds: int) -> None:
+    rows = [["what differs", "points", "noise", "claims a winner", "of the better ones", "runs"]]
+    for noise in (0.01, 0.03):
+        for size in (8, 24, 60):
+            kinds = [("nothing", equal(size, noise)), ("a quarter is 4 % better", better(size, noise, 0.04, True))]
+            if size <= 24:
+                kinds.append(("one is 4 % better", better(size, noise, 0.04, False)))
+            for text, landscape in kinds:
+                results = [Result(landscape, seed) for seed in range(seeds)]
+                claims = [each for each in results if each.answer.confirmed]
+                right = sum(each.regret < 0.001 for each in claims) / seeds if text != "nothing" else math.nan
+                runs = statistics.mean(sum(each.runs.values()) for each in results)
+                row = [text, str(size), f"{noise:.0%}", f"{len(claims) / seeds:.1%}"]
+                rows.append([*row, "" if math.isnan(right) else f"{right:.1%}", f"{runs:.0f}"])
+    print(f"### Claims in {seeds} studies each\n")
+    table(*rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--noise", default="0.01,0.03", help="of the synthetic landscapes")
+    parser.add_argument("--only", default="runs,budget,whole,equal")
+    options = parser.parse_args()
+    noises = [float(each) for each in options.noise.split(",")]
+    landscapes = [*all_recorded(), *(each for noise in noises for each in synthetic(noise))]
+    only = options.only.split(",")
+    if "runs" in only:
+        compare_runs(landscapes, options.seeds)
+    if "budget" in only:
+        compare_studies(landscapes, options.seeds, 0.2)
+    if "whole" in only:
+        compare_studies(landscapes, options.seeds, None)
+    if "equal" in only:
+        compare_equal(8 * options.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Paired rounds: who is run again, for how long, and how often a winner is claimed where there is none."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from bireme.tune.confirmation import MOST_ROUNDS, Confirmation
+
+POINTS = [{"x": number} for number in range(4)]
+
+
+def run(effects: list[float], noise: float, seed: int) -> tuple[Confirmation, int]:
+    """Rounds until everything is decided; ``effects``: by how much each point is better, the baseline first."""
+    draw = random.Random(seed)
+    points = POINTS[: len(effects)]
+    rounds = Confirmation(points[0], points[1:], 1, lambda goal, figure: math.log(figure), seed=seed)
+    number = runs = 0
+    while planned := rounds.plan(number + 1):
+        number += 1
+        runs += len(planned)
+        for point in planned:
+            drift = 0.1 * math.sin(number)  # of the machine: the same for all in a round
+            rounds.tell(number, point, [math.exp(effects[points.index(point)] + drift + draw.gauss(0, noise))])
+    return rounds, runs
+
+
+def test_equal_points_do_not_win():
+    """With the usual t-interval, looked at after each round, every fourth study or so would claim a winner."""
+    claims = [rounds.versus(rounds.leader).low > 0 for rounds, _ in (run([0, 0, 0, 0], 0.03, n) for n in range(150))]
+    assert sum(claims) <= 0.05 * 150
+
+
+def test_twice_the_effect_is_found():
+    found = [rounds.versus(POINTS[2]).low > 0 for rounds, _ in (run([0, 0, 0.04], 0.02, n) for n in range(60))]
+    assert sum(found) >= 0.9 * 60
+
+
+def test_what_is_far_behind_is_run_three_times():
+    rounds, runs = run([0, 0.3, -0.3], 0.01, 1)
+    assert rounds.leader == POINTS[1] and rounds.versus(POINTS[2]).count == 3
+    assert runs <= 4 * 2 + 3
+
+
+def test_it_ends():
+    assert run([0, 0.015], 0.1, 3)[1] <= 2 * MOST_ROUNDS
+
+
+def test_what_fails_once_is_out():
+    rounds = Confirmation(POINTS[0], POINTS[1:3], 1, lambda goal, figure: figure)
+    rounds.tell(1, POINTS[1], None)
+    assert rounds.failed(POINTS[1]) and rounds.leader == POINTS[2]
+    assert POINTS[1] not in rounds.plan(2)
+
+
+def test_a_round_is_planned_by_the_rounds_before_it():
+    """So that a study which goes on in the middle of a round runs what is missing of the same round."""
+    rounds, _ = run([0, 0.3, -0.3], 0.01, 1)
+    again = [rounds.plan(number) for number in (1, 2, 3)]
+    assert all(sorted(point["x"] for point in planned) == [0, 1, 2] for planned in again)
