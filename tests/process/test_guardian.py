@@ -101,6 +101,36 @@ def test_what_a_killed_guardian_leaves_is_asked_to_end(tmp_path: Path) -> None:
     assert not (tmp_path / "lost").exists(), "the agent was there"
 
 
+LATE = """
+import os, signal, subprocess, sys, time
+
+def end(*_):
+    if sys.argv[1:] == ["late"]:
+        open("late", "w")
+    else:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # it may be asked before it can listen
+        subprocess.Popen([sys.executable, "-c", os.environ["LATE"], "late"])
+        while not os.path.exists("born"):
+            time.sleep(0.01)
+        open("asked", "w")
+    sys.exit()
+
+signal.signal(signal.SIGTERM, end)
+open("born" if sys.argv[1:] else "up", "w")
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a watcher needs subreapers")
+def test_what_appears_while_others_are_asked_is_asked_too(tmp_path: Path) -> None:
+    """A process may be started, or lose its parent, while the list of processes is made."""
+    program = LEFT.replace("program, asked)", "program, os.environ['LATE'])")
+    environ = {**os.environ, "LATE": LATE}
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, timeout=20, check=True)
+    assert (tmp_path / "asked").exists() and (tmp_path / "late").exists()
+
+
 HALTED = """
 import os, signal, sys
 from bireme.process import guardian, kernel

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from bireme.tune.deepspeed.autotune import Request, Result
     from bireme.tune.deepspeed.finals import Care
 
+_IN_THE_SECTION = {"trials": "tuner_num_trials", "search": "tuner_type", "results_dir": "results_dir"}
+"""Options about any program, and the keys of the section ``autotuning`` that say the same."""
+
 NOTHING_WORKS = 1
 """Exit code of a study in which no configuration worked."""
 
@@ -52,6 +55,10 @@ def main(argv: list[str]) -> int:
     if tune_program.is_one(parsed):
         requirements.check("bireme tune")
         return tune_program.carry_out(parsed, argv)
+    for name, key in _IN_THE_SECTION.items():
+        if parsed.options[name]:
+            what = "tunes a DeepSpeed configuration, which says that itself"
+            raise BadInputError(what, hint=f"set autotuning.{key} there", where=f"--{name}")
     return carry_out(parsed)
 
 

@@ -126,6 +126,8 @@ def _show(result: ProgramResult) -> None:
         print(f"  the real job:  {printable(shlex.join(shown))}")
         if shown != list(result.best):
             print(f"  with the values hidden here: {result.files.path(BEST_COMMAND)}")
+    if result.answer.best is not None:
+        print(f"  a page about it:  bireme tune report {shlex.quote(os.path.relpath(result.files.results_dir))}")
     sys.stdout.flush()
 
 

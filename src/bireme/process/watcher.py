@@ -98,11 +98,16 @@ def _await_agent(shared: Shared) -> NoReturn:
 
 
 def _bid_farewell(seconds: float) -> None:
-    """Send SIGTERM to everything below, and wait up to ``seconds`` for its end."""
+    """Send SIGTERM once to everything below, and wait up to ``seconds`` for its end."""
     deadline = time.monotonic() + seconds
-    for pid in kernel.descendants([os.getpid()]):
-        kernel.send(pid, signal.SIGTERM)
+    asked: set[int] = set()
     while True:
+        # A process whose parent dies while this list is made is missing in it; that death wakes us.
+        below = kernel.descendants([os.getpid()])
+        for pid in below:
+            if pid not in asked:
+                kernel.send(pid, signal.SIGTERM)
+        asked.update(below)
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:

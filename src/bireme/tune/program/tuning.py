@@ -109,6 +109,7 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
     try:
         with ExperimentsLock(files.path(LOCK)) as lock:
             resumed = resume(journal, _identity(request), files.results_dir)
+            journal.append({"run": _bounds(request)}, sync=False)
             study = _study(request, resumed, side_by_side)
             trials = ProgramTrials(
                 study,
@@ -184,6 +185,16 @@ def _identity(request: Request) -> Mapping[str, object]:
     }
     read: Mapping[str, object] = json.loads(json.dumps(identity))
     return read
+
+
+def _bounds(request: Request) -> Mapping[str, object]:
+    """What may differ when a study goes on, for those who look at it."""
+    return {
+        "confidence": request.confidence,
+        "effect": request.effect,
+        "trials": request.trials,
+        "seconds": request.seconds,
+    }
 
 
 def _conclude(

@@ -66,6 +66,8 @@ def _last_study(records: Iterable[Record]) -> _Journaled:
         if "study" in record:
             found = _Journaled()
             found.identity = record["study"]
+        elif "run" in record:  # what may differ from one start of the command to the next
+            found.identity = {**found.identity, **record["run"]}
         elif "start" in record:
             found.starts.pop(record["start"], None)
             found.starts[record["start"]] = record
