@@ -182,14 +182,13 @@ class Study:
         goal = self._goals[0]
         if goal.name == CLOCK and goal.direction == "minimize":
             return "slower than the best already" if self._measured.score(0, max(seconds, 1e-9)) < bound else ""
-        if len(series) < 8 or (min(series) <= 0 and best.value > 0):
+        if len(series) < 8 or min(series) <= 0:
             return ""
         # Neighbours in a series are not independent: means of quarters nearly are.
         size = len(series) // 4
         parts = [statistics.fmean(series[start : start + size]) for start in range(0, 4 * size, size)]
         may_be = interval([self._measured.score(0, part) for part in parts], _CAREFUL)
-        spread = 3 * may_be.error * 2.6 if not math.isfinite(may_be.high) else may_be.high - may_be.mean
-        return "worse than the best for certain" if may_be.mean + spread < bound else ""
+        return "worse than the best for certain" if may_be.high < bound else ""
 
     def _note(self, trial: Trial, measurement: Measurement) -> None:
         run = self._measured.add(trial, measurement)
