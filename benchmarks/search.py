@@ -84,7 +84,7 @@ def table(*rows: Sequence[str]) -> None:
     print(flush=True)
 
 
-def compare_runs(landscapes: Sequence[Landscape], seeds: int) -> None:
+def compare_runs(landscapes: Sequence[Landscape], seeds: range) -> None:
     kinds = ["model_based", "random"]
     try:
         import optuna  # noqa: F401
@@ -127,10 +127,8 @@ def compare_studies(landscapes: Sequence[Landscape], seeds: range, part: float |
     what = "ends by itself" if part is None else f"may take {part:.0%} of the time of a grid"
     print(f"### A study that {what} (median / nine in ten; runs: noise + search + rounds)\n")
     table(*rows)
-    print(
-        "Behind the true best: what the study answers (the default, if nothing is confirmed); and the confirmed best,"
-    )
-    print("or, where nothing is, the point that it calls the most promising.\n")
+    print("Behind the true best: the answer (the default, where nothing is confirmed), and the guess (the confirmed")
+    print("best; where nothing is confirmed, the point that the study calls the most promising).\n")
 
 
 def sure_grid(landscape: Landscape) -> float:
