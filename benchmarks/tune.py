@@ -153,10 +153,19 @@ def run(name: str, folder: Path, config: Mapping[str, object], options: argparse
     section = {"enabled": True, "tuner_type": tuner.kind, "end_profile_step": options.end}
     (here / "ds.json").write_text(json.dumps({**config, "autotuning": section}))
     path = f"{folder}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"  # the stand-in for pdsh is there
-    launcher = contest.Launcher(name, tuner.head, (), env={**tuner.env, "OMP_NUM_THREADS": threads(), "PATH": path})
+    env = {**tuner.env, "OMP_NUM_THREADS": threads(), "PATH": path, "PYTHONPATH": without_mlflow(folder)}
+    launcher = contest.Launcher(name, tuner.head, (), env=env)
     command = [*tuner.head, "train.py", "--deepspeed_config", "ds.json"]
     seconds = contest.seconds(launcher, command, limit=options.limit, cwd=here)
     return read(here / "autotuning_results", seconds)
+
+
+def without_mlflow(folder: Path) -> str:
+    """A folder for PYTHONPATH that hides MLflow: where it is installed, DeepSpeed's tuner demands MLFLOW_RUN_ID."""
+    hidden = folder / "hidden"
+    hidden.mkdir(exist_ok=True)
+    (hidden / "mlflow.py").write_text("raise ImportError('hidden')\n")
+    return str(hidden)
 
 
 def read(results: Path, seconds: float) -> Found:

@@ -95,6 +95,18 @@ def test_json_is_written_as_python_writes_it(value):
     assert jsontext.dumps(value) == json.dumps(value, separators=(",", ":"))
 
 
+@pytest.mark.parametrize("text", ["{", "{num: 2}", '"open', "[1,", "nul", ""])
+def test_what_is_not_json_is_refused_where_nothing_has_imported_json(text):
+    """The parts in C cannot word their errors then."""
+    code = (
+        "import sys; from bireme import jsontext; assert 'json' not in sys.modules\ntry: jsontext.loads(sys.argv[1])\n"
+    )
+    code += "except ValueError as error: print(type(error).__name__)"
+    environ = clean_environ(PYTHONPATH=str(Path(jsontext.__file__).parents[1]))
+    done = subprocess.run([sys.executable, "-S", "-c", code, text], env=environ, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("JSONDecodeError\n", "")
+
+
 def test_json_without_the_parts_in_c():
     code = "import sys; sys.modules['_json'] = None\nfrom bireme import jsontext\n"
     code += "print(jsontext.dumps(jsontext.loads(' [1, {\"a\": null}]')))"

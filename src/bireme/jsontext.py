@@ -73,7 +73,7 @@ def parse(text: str) -> Any:
             value, end = _scan(text, len(text) - len(text.lstrip(_BLANKS)))
             if end == len(text.rstrip(_BLANKS)):
                 return value
-        except (StopIteration, ValueError):
+        except (StopIteration, ValueError, SystemError):  # the last: an error while ``json`` is not imported
             pass
     import json
 

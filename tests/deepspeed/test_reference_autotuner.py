@@ -13,6 +13,8 @@ from tests.conftest import clean_environ
 from tests.deepspeed.conftest import CONTRACT
 
 PORTED = f"""
+import sys
+sys.modules["mlflow"] = None  # where MLflow is installed, DeepSpeed's autotuner demands MLFLOW_RUN_ID
 import deepspeed.autotuning.autotuner as reference
 from bireme.deepspeed import runner
 from bireme.deepspeed.scheduler import ResourceManager
