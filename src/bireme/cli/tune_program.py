@@ -146,8 +146,8 @@ def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declar
     from bireme.tune.figures import parse as parse_measure
     from bireme.tune.program.tuning import Request
 
-    options = with_accelerator(parsed.options)
-    parsed = _direct(parsed.replace(options=options))
+    parsed = _direct(parsed.replace(options=with_accelerator(parsed.options)))
+    options = parsed.options
     nodes, slots = tuning_width(options)
     spec = program.recognized(job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None})))
     duplicate_starts.refuse(spec, environ)

@@ -199,6 +199,12 @@ def test_what_cannot_start_ends_the_study(bench):
     assert done.returncode == 2 and "no such script: missing.py" in done.stderr
 
 
+def test_a_program_on_the_path_needs_no_option(bench):
+    words = ("--param", "word=one,two", "--maximize", "'{}'", "--trials", "2", "printf", "{word} '%s'", "1")
+    done = bench.stage.run("tune", *words, cwd=bench.folder)
+    assert done.returncode == 0 and "bireme run --no_python --num_gpus 1 printf" in done.stdout, done.stderr
+
+
 def test_another_study_is_not_mixed_with(bench):
     args = ("--batch", "{batch}")
     bench.run("--param", "batch=8,16", *RATE, args=args)
