@@ -131,6 +131,33 @@ def test_what_appears_while_others_are_asked_is_asked_too(tmp_path: Path) -> Non
     assert (tmp_path / "asked").exists() and (tmp_path / "late").exists()
 
 
+EARLY = """
+import os, signal, sys, time
+from bireme.process import guardian, kernel
+from bireme.process.worker import WorkerStart
+
+null = os.open(os.devnull, os.O_RDWR)
+program = "import os, time\\nwhile not os.path.exists('go'): time.sleep(0.001)"
+worker = WorkerStart((sys.executable, "-c", program), dict(os.environ), os.getcwd(), null, null, null)
+handle = guardian.start([worker], at_loss=lambda: open("lost", "w"))
+(pid,) = [int(event[2]) for event in handle.read() if event[0] == "up"]
+_, _, ours = kernel.stat_of(pid)
+os.kill(ours, signal.SIGSTOP)
+open("go", "w")
+while kernel.stat_of(pid)[1] != "Z":
+    time.sleep(0.001)
+handle.close()
+os.kill(ours, signal.SIGCONT)  # it hears in one instant that the agent goes and that the last worker has ended
+os.waitpid(handle.pid, 0)
+"""
+
+
+def test_an_agent_that_goes_as_the_last_worker_ends_is_not_lost(tmp_path: Path) -> None:
+    """It still needs its files: an elastic job keeps its pid file between two epochs."""
+    subprocess.run([sys.executable, "-c", EARLY], cwd=tmp_path, timeout=20, check=True)
+    assert not (tmp_path / "lost").exists()
+
+
 HALTED = """
 import os, signal, sys
 from bireme.process import guardian, kernel

@@ -26,10 +26,11 @@ from bireme.tune.slots import Shape
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from bireme.job import JobSpec
     from bireme.tune.declarations import Declaration
-    from bireme.tune.figures import Direction
+    from bireme.tune.figures import Direction, Measure
     from bireme.tune.program.tuning import ProgramResult, Request
 
 NOTHING_WORKS = 1
@@ -42,7 +43,12 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 def is_one(parsed: Parsed) -> bool:
     """Whether the command line describes a study of a program, not of a DeepSpeed configuration."""
-    return parsed.options["init"] or _is_study_file(parsed) or any(parsed.options[name] for name in _SAYS_SO)
+    return (
+        parsed.options["init"]
+        or parsed.options["ask_tell"]
+        or _is_study_file(parsed)
+        or any(parsed.options[name] for name in _SAYS_SO)
+    )
 
 
 def _is_study_file(parsed: Parsed) -> bool:
@@ -61,6 +67,8 @@ def carry_out(parsed: Parsed, argv: list[str]) -> int:
 
     if parsed.options["init"]:
         return _init()
+    if parsed.options["ask_tell"]:
+        return _ask_tell(parsed)
     declaration = None
     if _is_study_file(parsed):
         parsed, declaration = _of_file(parsed, argv)
@@ -87,6 +95,55 @@ def _init() -> int:
     study_example.write()
     show(f"{study_example.NAME} is written; edit it, and type: bireme tune {study_example.NAME}\n")
     return OK
+
+
+def _ask_tell(parsed: Parsed) -> int:
+    from bireme.cli.tune_ask_tell import serve
+    from bireme.tune.study import Study
+
+    if parsed.command:
+        raise BadInputError("--ask_tell runs no program", hint=f"leave out {parsed.command[0]}")
+    places = [f"{{{name}}}" for text in parsed.options["param"] if not (name := text.partition("=")[0]).startswith("-")]
+    declaration, measure = _declared(parsed, tuple(places)), _measured(parsed)
+    return serve(Study(declaration.space, measure.goals, **_bounds(parsed)))
+
+
+def _declared(parsed: Parsed, args: tuple[str, ...]) -> Declaration:
+    """What the command line declares."""
+    from bireme.tune.declarations import declare
+
+    options = parsed.options
+    return declare(
+        params=options["param"],
+        envs=options["env"],
+        files=options["in"],
+        conditions=options["when"],
+        constraints=options["constraint"],
+        defaults=options["default"],
+        args=args,
+    )
+
+
+def _measured(parsed: Parsed) -> Measure:
+    """What the command line measures."""
+    from bireme.tune.figures import parse as parse_measure
+
+    goals: list[tuple[Direction, str]] = [("maximize", text) for text in parsed.options["maximize"]]
+    goals += [("minimize", text) for text in parsed.options["minimize"]]
+    return parse_measure(goals, parsed.options["limit"])
+
+
+def _bounds(parsed: Parsed) -> dict[str, Any]:
+    """How the study searches, and when it ends."""
+    options = parsed.options
+    return {
+        "search": options["search"] or "model_based",
+        "seed": options["seed"],
+        "confidence": _percent(options["confidence"] or "95", "--confidence", least=50, most=99.99),
+        "effect": _percent(options["effect"] or "2", "--effect", least=0.01, most=100),
+        "trials": options["trials"],
+        "seconds": None if options["budget"] is None else seconds_of(options["budget"], "--budget"),
+    }
 
 
 def _of_file(parsed: Parsed, argv: list[str]) -> tuple[Parsed, Declaration]:
@@ -142,8 +199,6 @@ def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declar
     Raises:
         BadInputError: the study is described wrongly; nothing has been started.
     """
-    from bireme.tune.declarations import declare
-    from bireme.tune.figures import parse as parse_measure
     from bireme.tune.program.tuning import Request
 
     parsed = _direct(parsed.replace(options=with_accelerator(parsed.options)))
@@ -151,18 +206,8 @@ def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declar
     nodes, slots = tuning_width(options)
     spec = program.recognized(job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None})))
     duplicate_starts.refuse(spec, environ)
-    declaration = declaration or declare(
-        params=options["param"],
-        envs=options["env"],
-        files=options["in"],
-        conditions=options["when"],
-        constraints=options["constraint"],
-        defaults=options["default"],
-        args=spec.program.args,
-    )
-    goals: list[tuple[Direction, str]] = [("maximize", text) for text in options["maximize"]]
-    goals += [("minimize", text) for text in options["minimize"]]
-    measure = parse_measure(goals, options["limit"])
+    declaration = declaration or _declared(parsed, spec.program.args)
+    measure = _measured(parsed)
     program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
     pool = resource_pool(spec, environ, slots)
     shape = Shape(nodes or len(pool.slots), slots or min(map(len, pool.slots.values())))
@@ -182,12 +227,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declar
         ),
         environ=environ,
         results_dir=options["results_dir"],
-        search=options["search"] or "model_based",
-        seed=options["seed"],
-        confidence=_percent(options["confidence"] or "95", "--confidence", least=50, most=99.99),
-        effect=_percent(options["effect"] or "2", "--effect", least=0.01, most=100),
-        trials=options["trials"],
-        seconds=None if options["budget"] is None else seconds_of(options["budget"], "--budget"),
+        **_bounds(parsed),
         limit=options["experiment_limit"],
         order=options["order"],
     )

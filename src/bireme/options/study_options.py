@@ -142,6 +142,12 @@ STUDY_OPTIONS: tuple[Option, ...] = (
         shared=False,
     ),
     Option(
+        names=("--ask_tell",),
+        help="run nothing: propose trials and take results as JSON lines on stdin and stdout",
+        commands=_TUNE,
+        shared=False,
+    ),
+    Option(
         names=("--init",),
         help="write a commented example of a study file, tune.toml, and end",
         commands=_TUNE,

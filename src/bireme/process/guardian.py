@@ -270,7 +270,7 @@ class _Guardian:
                 cgroup.leave(self.group)
                 cgroup.remove(self.group)
                 write_line(self.events, "empty")
-                os._exit(0)
+                os._exit(CLEANED if self.cleaned else 0)
             if pid == 0:
                 break
             self._reap_one(pid, status)

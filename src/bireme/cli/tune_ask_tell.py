@@ -1,0 +1,73 @@
+"""``bireme tune --ask_tell``: a study as JSON lines on stdin and stdout, so that any program can drive it.
+
+Each line on stdin is a request, and each gets one line on stdout (``docs/tuning-any-program.md`` has examples)::
+
+    {"ask": true}                                  {"trial": {"name": …, "point": {…}, …}} or {"trial": null, "over": …}
+    {"tell": NAME, "figures": {…}, "seconds": …}   {"told": NAME}
+    {"tell": NAME, "failed": "out of memory"}      {"told": NAME}
+    {"answer": true}                               {"answer": {…}}
+    anything else                                  {"error": …}
+"""
+
+from __future__ import annotations
+
+import sys
+
+from bireme import jsontext
+from bireme.errors import OK, BadInputError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from bireme.tune.study import Study
+
+
+def serve(study: Study) -> int:
+    """Answer requests until stdin ends; return the exit code."""
+    for line in sys.stdin:
+        if not line.strip():
+            continue
+        try:
+            reply = _reply(study, _request(line))
+        except BadInputError as error:
+            reply = {"error": str(error)}
+        print(jsontext.dumps(reply), flush=True)
+    return OK
+
+
+def _request(line: str) -> Mapping[str, Any]:
+    try:
+        request = jsontext.loads(line, finite=True)
+    except ValueError as error:
+        raise BadInputError(f"not JSON: {error}") from None
+    if not isinstance(request, dict):
+        raise BadInputError("not a JSON object", hint='write {"ask": true}, {"tell": NAME, …} or {"answer": true}')
+    return request
+
+
+def _reply(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
+    if "ask" in request:
+        trial = study.ask()
+        return {"trial": None, "over": study.over} if trial is None else {"trial": trial.as_dict()}
+    if "tell" in request:
+        return _tell(study, request)
+    if "answer" in request:
+        return {"answer": study.answer.as_dict()}
+    raise BadInputError(f"no request in {', '.join(request) or 'an empty object'}", hint="one of: ask, tell, answer")
+
+
+def _tell(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
+    from bireme.tune.study import Measurement
+
+    name, figures, failed = str(request["tell"]), request.get("figures", {}), str(request.get("failed", ""))
+    numbers = isinstance(figures, dict) and all(
+        isinstance(figure, (int, float)) and not isinstance(figure, bool) for figure in figures.values()
+    )
+    seconds = request.get("seconds", 0.0)
+    if not numbers or isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise BadInputError(f"trial {name!r}: figures and seconds are numbers")
+    cause = "ok" if not failed else "out of memory" if failed == "out of memory" else "failed"
+    study.tell(name, Measurement(cause=cause, figures=figures, seconds=float(seconds), reason=failed))  # type: ignore[arg-type]
+    return {"told": name}
