@@ -77,23 +77,23 @@ MUTATIONS = (
     Mutation(
         "end-in-send",
         _rewrite(f"{_CHANNEL}._try", "self._loop.after(0, lambda: self._drain(reason))", "self._end(reason)"),
-        seed=13,
+        seed=208,
     ),
     Mutation(
         "loss-by-arrival",
         _rewrite(f"{_CREW}._on_guardian_lost", "member.our_time(lost.when)", "self._session.loop.now()"),
-        seed=12,
+        seed=356,
     ),
     Mutation(
         "answer-halted",
         _rewrite(f"{_BOOTSTRAP}._check_answer", "silence.look(due, ", "-silence.since + max(due, "),
         seed=33,
     ),
-    Mutation("silent-before-its-end", _rewrite(f"{_AGENT_CREW}._last_heard", "> owed", "> 1e9"), seed=383),
+    Mutation("silent-before-its-end", _rewrite(f"{_AGENT_CREW}._last_heard", "> owed", "> 1e9"), seed=1230),
     Mutation(
         "start-after-the-end",
         _rewrite(f"{_AGENT}._on_start", "self._channel.is_ending", "False"),
-        seed=502786,
+        seed=504703,
         elastic=True,
     ),
     Mutation(
@@ -129,7 +129,7 @@ MUTATIONS = (
         _rewrite(f"{_AGENT}._on_suspend", "if self._watchdog is not None:", "if False:"),
         seed=30,
     ),
-    Mutation("no-watch-after-resume", _rewrite(f"{_AGENT}._on_resume", "self._watchdog is None", "False"), seed=515),
+    Mutation("no-watch-after-resume", _rewrite(f"{_AGENT}._on_resume", "self._watchdog is None", "False"), seed=2218),
     Mutation("silence-never-noticed", _rewrite(f"{_AGENT}._beat", "is not watchdog", "is watchdog"), seed=8),
     # The first failure.
     Mutation("clock-sign", _rewrite(_OURS, "theirs - self.offset", "theirs + self.offset"), seed=12),
@@ -143,7 +143,7 @@ MUTATIONS = (
     Mutation(
         "no-sweep",
         _rewrite(f"{_NODE}._guardian_gone", "self._tree.sweep(gone, [pid for pid, _ in self._up.values()])", "()"),
-        seed=80,
+        seed=1131,
     ),
     Mutation("no-over", _rewrite(f"{_AGENT}._maybe_over", "self._channel.send", "bool"), seed=1),
     Mutation(
@@ -154,12 +154,12 @@ MUTATIONS = (
     Mutation("ladder-never-kills", _without_row("stopping", "deadline"), seed=5),
     Mutation("strays-spared", _without_row("running", "deserted"), seed=1),
     Mutation("lost-is-alive", _rewrite(f"{_AGENT_CREW}._declare_lost", 'member.protocol.on("lose")', "pass"), seed=3),
-    Mutation("connection-kept", _rewrite(f"{_LAUNCHER}.end", "self._handle is not None", "False"), seed=80),
+    Mutation("connection-kept", _rewrite(f"{_LAUNCHER}.end", "self._handle is not None", "False"), seed=177),
     Mutation("not-released", _rewrite(f"{_AGENT_CREW}._leave", "member.send(Release())", "pass"), seed=1),
     # Output.
     Mutation("no-credit", _rewrite(f"{_CREDIT}.__init__", "self._held = False", "self._held = True"), seed=5),
-    Mutation("over-before-its-output", _rewrite(f"{_AGENT}._maybe_over", "not self._pipes.ended", "False"), seed=133),
-    Mutation("output-kept-when-cut-off", _rewrite(f"{_AGENT}._cut_off", "self._pipes.resume()", "pass"), seed=142),
+    Mutation("over-before-its-output", _rewrite(f"{_AGENT}._maybe_over", "not self._pipes.ended", "False"), seed=331),
+    Mutation("output-kept-when-cut-off", _rewrite(f"{_AGENT}._cut_off", "self._pipes.resume()", "pass"), seed=396),
     Mutation(
         "rest-after-the-end",
         _rewrite(
@@ -178,7 +178,7 @@ MUTATIONS = (
     Mutation(
         "unfit-ends-it",
         _rewrite("bireme.elastic.elastic_job:ElasticJob._unfit", "self._epoch == 1 and there", "there"),
-        seed=199,
+        seed=888,
         elastic=True,
     ),
     Mutation(
