@@ -219,7 +219,7 @@ def test_a_study_file_says_the_same(bench):
     file = bench.folder / "tune.toml"
     assert bench.stage.run("tune", "--init", cwd=bench.folder).returncode == 2, "an edited file is kept"
     file.write_text(f"""
-command = "{TUNABLE} --log ran --batch {{batch}}"
+command = {json.dumps([TUNABLE, "--log", "ran", "--batch", "{batch}"])}
 maximize = "rate: {{}}"
 trials = 4
 [parameters]
