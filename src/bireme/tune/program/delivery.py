@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bireme import jsontext
 from bireme.errors import BadInputError
 from bireme.tune.declarations import TRIAL, Declaration, fill
+from bireme.tune.program.files import OUTCOME, digest
 from bireme.tune.space import Point
 from bireme.value import Value
 
@@ -22,7 +23,7 @@ class Delivered(Value):
     Attributes:
         args: the program's arguments.
         exports: environment variables, ``NAME=VALUE``.
-        files: the content of files, by their names in the trial's folder.
+        files: the content of files, by their paths in the trial's folder.
     """
 
     args: tuple[str, ...]
@@ -43,12 +44,25 @@ class Courier:
 
     def __init__(self, declaration: Declaration, args: Sequence[str]) -> None:
         self._declaration, self._args = declaration, tuple(args)
-        deliveries = declaration.deliveries
-        self._documents = {each.where: _Document(each.where) for each in deliveries if each.how == "file"}
-        for each in deliveries:
-            if each.how == "file":
-                self._documents[each.where].changed({each.key: None})  # the key must be there
-                self._must_be_named(each.where)
+        in_files = [each for each in declaration.deliveries if each.how == "file"]
+        self._documents = {each.where: _Document(each.where) for each in in_files}
+        self._copies = _copies(self._documents)
+        choices = {each.name: each.choices for each in declaration.space.parameters}
+        varied: list[tuple[str, list[str]]] = []
+        for each in in_files:
+            self._documents[each.where].check(each.key, choices[each.parameter])
+            self._must_be_named(each.where)
+            way = each.key.split(".")
+            for where, other in varied:
+                if where == each.where and way[: len(other)] == other[: len(way)]:
+                    what = f"{'.'.join(other)!r} and {each.key!r} cannot both vary: one is a part of the other"
+                    raise BadInputError(what, hint="keep one of the two", where=where)
+            varied.append((each.where, way))
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digest of each file in which keys vary, by its path."""
+        return {path: document.digest for path, document in self._documents.items()}
 
     def _must_be_named(self, path: str) -> None:
         if not any(_names(word, path) for word in self._args):
@@ -76,11 +90,22 @@ class Courier:
         exports = [f"{each.where}={texts[each.parameter]}" for each in present if each.how == "environment"]
         files = {}
         for path, document in self._documents.items():
-            file = os.path.basename(path)
+            file = self._copies[path]
             values = {each.key: point[each.parameter] for each in present if each.how == "file" and each.where == path}
             files[file] = document.changed(values)
             args = [_renamed(word, path, os.path.join(folder, file)) for word in args]
         return Delivered(args=tuple(args), exports=tuple(exports), files=files)
+
+
+def _copies(paths: Iterable[str]) -> dict[str, str]:
+    """The path of each file's copy in a trial's folder: its name, in a folder of its own if that name is taken."""
+    copies: dict[str, str] = {}
+    taken = {OUTCOME}
+    for number, path in enumerate(paths, 1):
+        name = os.path.basename(path)
+        copies[path] = name if name.lower() not in taken else os.path.join(str(number), name)
+        taken.add(name.lower())
+    return copies
 
 
 def _names(word: str, path: str) -> bool:
@@ -110,26 +135,45 @@ class _Document:
         self._format = formats[ending](path)
         self._format.read(self._text)
 
-    def changed(self, values: Mapping[str, object]) -> str:
-        """The text with other values of these keys (``a.b.0``).
+    @property
+    def digest(self) -> str:
+        """Another one if the file is another."""
+        return digest(self._text.encode())
+
+    def check(self, key: str, choices: Sequence[object]) -> None:
+        """Check that a key can get these values.
 
         Raises:
-            BadInputError: it has no such key.
+            BadInputError: there is no such key, or the format has no such value.
         """
+        self._place(self._format.read(self._text), key)
+        if isinstance(self._format, _Toml) and isinstance(choices, tuple) and None in choices:
+            raise BadInputError(f"TOML has no null for {key!r}", hint="leave that value out", where=self._path)
+
+    def changed(self, values: Mapping[str, object]) -> str:
+        """The text with other values of these keys (``a.b.0``)."""
         data = self._format.read(self._text)
         for key, value in values.items():
-            self._set(data, key, value)
+            table, last = self._place(data, key)
+            table[last] = value
         return self._format.written(data)
 
-    def _set(self, data: Any, key: str, value: object) -> None:
+    def _place(self, data: Any, key: str) -> tuple[Any, Any]:
+        """The table or list that has a key, and the key in it.
+
+        Raises:
+            BadInputError: there is no such key.
+        """
         *way, last = key.split(".")
         for step in way:
             data = data[self._step(data, step, key)]
-        data[self._step(data, last, key)] = value
+        return data, self._step(data, last, key)
 
     def _step(self, data: Any, step: str, key: str) -> Any:
-        if isinstance(data, Mapping) and step in data:
-            return step
+        if isinstance(data, Mapping):
+            for name in data:
+                if str(name) == step:  # YAML has numbers as keys too
+                    return name
         if isinstance(data, list) and step.isdecimal() and int(step) < len(data):
             return int(step)
         known = (
@@ -186,7 +230,7 @@ class _Hjson(_Json):
 
 
 class _Yaml(_Json):
-    """YAML."""
+    """YAML; the order of keys stays, comments do not."""
 
     def __init__(self, path: str) -> None:
         _need("yaml", "PyYAML", path)
@@ -195,14 +239,21 @@ class _Yaml(_Json):
     def _load(self, text: str) -> Any:
         import yaml
 
-        return yaml.safe_load(text)
+        return _unshared(yaml.safe_load(text))
 
     def written(self, data: Any) -> str:
         """The data as text."""
         import yaml
 
-        text: str = yaml.safe_dump(data, sort_keys=False)
+        text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
         return text
+
+
+def _unshared(data: Any) -> Any:
+    """A copy in which each alias of YAML has data of its own, so that a change of one does not change the others."""
+    if isinstance(data, dict):
+        return {key: _unshared(value) for key, value in data.items()}
+    return [_unshared(value) for value in data] if isinstance(data, list) else data
 
 
 class _Toml(_Json):

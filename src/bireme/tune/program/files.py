@@ -6,7 +6,8 @@
     DIR/trials/NAME/cmd.txt         the command of a trial
     DIR/trials/NAME/std{out,err}.log  the output of its ranks
     DIR/trials/NAME/outcome.json    the report of its run
-    DIR/trials/NAME/…               its copies of the files in which parameters vary
+    DIR/trials/NAME/…               its copies of the files in which parameters vary; in folders 2, 3, … if others
+                                    have the same name
     DIR/summary.txt                 the table and the answer
     DIR/cmd_best.txt                the command that runs the job with the best configuration
     DIR/best/…                      its files
@@ -14,15 +15,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bireme import drafts
 from bireme.errors import BadInputError, BiremeError
 from bireme.value import Value
 
 JOURNAL, LOCK, SUMMARY, BEST_COMMAND = "journal", "trials.lock", "summary.txt", "cmd_best.txt"
+OUTCOME = "outcome.json"
 DEFAULT = "tuning"
 
 _PRIVATE = 0o600
@@ -70,15 +73,10 @@ class ProgramFiles(Value):
         Raises:
             BiremeError: one cannot be written.
         """
-        folder = self.trial(name)
-        try:
-            os.makedirs(folder, exist_ok=True)
-        except OSError as error:
-            raise BiremeError(f"{folder} cannot be created: {error.strerror}") from error
+        _make_folder(self.trial(name))
         for file in ("stdout.log", "stderr.log"):
             drafts.remove(self.trial(name, file))
-        for file, text in files.items():
-            _write(self.trial(name, file), text, sync=False)
+        self._write_copies(self.trial(name), files, sync=False)
         _write(self.trial(name, "cmd.txt"), shlex.join(command) + "\n", sync=False)
 
     def write_summary(self, text: str) -> None:
@@ -87,11 +85,38 @@ class ProgramFiles(Value):
 
     def write_best(self, command: Sequence[str], files: Mapping[str, str]) -> None:
         """Write the command of the real job, and the files that it needs."""
-        if files:
-            os.makedirs(self.path("best"), exist_ok=True)
-        for file, text in files.items():
-            _write(self.path("best", file), text)
+        self._write_copies(self.path("best"), files, sync=True)
         _write(self.path(BEST_COMMAND), shlex.join(command) + "\n")
+
+    def _write_copies(self, folder: str, files: Mapping[str, str], *, sync: bool) -> None:
+        for file, text in files.items():
+            path = os.path.join(folder, file)
+            _make_folder(os.path.dirname(path))
+            _write(path, text, sync=sync)
+
+
+def digest(data: bytes) -> str:
+    """The digest of a file's content, as the journal keeps it."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def digests(paths: Iterable[str]) -> dict[str, str]:
+    """The digest of each of these that is a file; a module or a program on PATH is none."""
+    found = {}
+    for path in filter(os.path.isfile, paths):
+        try:
+            with open(path, "rb") as file:
+                found[path] = digest(file.read())
+        except OSError as error:
+            raise BadInputError(f"cannot be read: {error.strerror}", where=path) from None
+    return found
+
+
+def _make_folder(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise BiremeError(f"{path} cannot be created: {error.strerror}") from error
 
 
 def _write(path: str, text: str, *, sync: bool = True) -> None:
