@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from bireme.tune.diagnosis import diagnose
+from bireme.tune.experiment import End
 from bireme.tune.figure_reader import Reader
 from bireme.tune.figures import Measure, Readings, parse
 
+PRUNED = End(143, None, 2.0, stopped=False, hopeless="worse than the best for certain")
 REPORT = {"ends": [{"rank": 0, "seconds": 3.5}, {"rank": 1, "seconds": 4.0}]}
 
 
@@ -276,3 +279,21 @@ def test_reporting_outside_of_a_tuning_costs_nothing() -> None:
     ours = {name for name in done.stdout.split() if name.startswith("bireme")}
     assert ours == {"bireme", "bireme.figure_report"}
     assert not {"json", "re", "typing", "numpy"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("rows", "cause"),
+    [
+        (("y: 3 ms", "y: 3 ms"), "pruned"),
+        (("y: 3 ms", "y: nan"), "no metric"),
+        (("y: 3 ms", "y: 4 MiB"), "no metric"),
+    ],
+)
+def test_what_was_stopped_early_has_the_figure_of_its_goal_or_none(
+    read: Callable[..., Readings], rows: tuple[str, ...], cause: str
+) -> None:
+    """A limit's figure, which is there or not, does not stand for it."""
+    for other in ("z: 1", "w: 1"):
+        readings = read(labelled(*rows, other), "y: {}", limits=("z: {} < 5",))
+        result = diagnose(PRUNED, readings.figures, readings.problem, "")
+        assert (result.cause, "y" in result.metrics) == (cause, cause == "pruned")

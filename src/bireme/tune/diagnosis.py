@@ -38,12 +38,14 @@ def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -
 
     Args:
         end: how the run ended.
-        figures: what it measured, by name.
+        figures: what it measured, by name; none if the figure of its first goal is missing.
         reason: why a required figure is missing; "" if none is.
         stderr: the end of the run's stderr.
     """
-    if end.hopeless and end.exit_code != OK:
+    if end.hopeless and end.exit_code != OK and (figures or not reason):
         result = TrialResult(cause="pruned", reason=end.hopeless, metrics=dict(figures))
+    elif end.hopeless and end.exit_code != OK:
+        result = TrialResult(cause="no metric", reason=reason)
     elif end.exit_code == OK:
         result = (
             TrialResult(cause="no metric", reason=reason) if reason else TrialResult(cause="ok", metrics=dict(figures))

@@ -151,6 +151,8 @@ class Reader:
                 continue
             steady[figure] = [steady_part(series.values) for series in self._series[figure].values()]
             figures[figure] = sum(part.mean for part in steady[figure]) / len(steady[figure])
+        if self._measure.goals[0].name not in figures:  # the others are of no use
+            figures = {}
         return Readings(
             figures=figures,
             units={figure: self._first(figure).unit for figure in figures},
@@ -254,7 +256,7 @@ class Reader:
             self._add(figure, b"", None, Number(float(max(numbers)), "s", ""))
         elif source.unit:
             if source.text not in peaks:
-                return f"{source.text} was not measured"
+                return f"{source.text} was not measured: the program may have ended before it was looked at"
             self._add(figure, b"", None, Number(peaks[source.text], "B", ""))
         elif not self._series[figure]:
             if source.kind == "pattern":
