@@ -25,11 +25,12 @@ HOLD = "import os, sys; memory = bytearray(b'x') * ({} << 20); {}; print('ready'
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts Python code as a rank of a trial, and waits for its first word."""
+    """Starts Python code as a rank of a trial of this tuner, or of TUNER/TRIAL, and waits for its first word."""
     started = []
 
     def rank(trial: str, code: str) -> subprocess.Popen[str]:
-        environ = {**os.environ, "BIREME_TRIAL": trial, "RANK": "0"}
+        tuner, _, name = trial.rpartition("/")
+        environ = {**os.environ, "BIREME_TRIAL": name, "BIREME_TUNER": tuner or "me", "RANK": "0"}
         command = (sys.executable, "-S", "-c", code)
         process = subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         started.append(process)
@@ -41,21 +42,19 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def peak(*trials: str) -> dict[str, float]:
-    use = MemoryUse(["peak_memory"])
+def test_memory_of_the_host(start: Start) -> None:
+    use = MemoryUse(["peak_memory"], "me")
+    trials = ("one", "freed", "shared", "absent")
     for trial in trials:
         use.begin(trial, [])
-    use.look()
-    return {trial: use.end(trial).get("peak_memory", 0.0) / MIB for trial in trials}
-
-
-def test_memory_of_the_host(start: Start) -> None:
+    start("another/one", HOLD.format(200, "pass"))  # of another study on this machine
     start("one", HOLD.format(60, "pass"))
     start("one", HOLD.format(30, "pass"))
     start("freed", HOLD.format(80, "memory = None"))
     # the child shares the memory of its parent, which counts once
     start("shared", HOLD.format(60, "os.fork() or (sys.stdin.read(), os._exit(0))"))
-    found = peak("one", "freed", "shared", "absent")
+    use.look()
+    found = {trial: use.end(trial).get("peak_memory", 0.0) / MIB for trial in trials}
     assert 90 < found["one"] < 120
     assert 80 < found["freed"] < 100
     assert 60 < found["shared"] < 80
@@ -65,10 +64,12 @@ def test_memory_of_the_host(start: Start) -> None:
 USING = """
 import sys, time
 from bireme.tune.memory_use import MemoryUse
-use = MemoryUse(["peak_gpu_memory"])
+use = MemoryUse(["peak_gpu_memory"], "me")
 use.begin("t", sys.argv[1].split(","))
+print("begun", flush=True)
+rank = sys.stdin.readline().strip()
 for lines in sys.argv[3:]:
-    open(sys.argv[2], "w").write(lines.replace("RANK", sys.stdin.readline().strip() if "RANK" in lines else ""))
+    open(sys.argv[2], "w").write(lines.replace("RANK", rank))
     use._due = 0.0
     use.look()
 print(use.end("t"))
@@ -98,7 +99,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_memory_of_gpus(
     library: Path, start: Start, tmp_path: Path, slots: str, looks: list[str], peaks: dict[str, float]
 ) -> None:
-    rank = start("t", HOLD.format(1, "pass"))
     environ = {
         **os.environ,
         "LD_LIBRARY_PATH": str(library),
@@ -107,8 +107,12 @@ def test_memory_of_gpus(
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     command = (sys.executable, "-c", USING, slots, str(tmp_path / "use"), *looks)
-    done = subprocess.run(command, env=environ, input=f"{rank.pid}\n" * 3, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == repr(peaks)
+    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as using:
+        assert using.stdin is not None and using.stdout is not None and using.stdout.readline() == "begun\n"
+        rank = start("t", HOLD.format(1, "pass"))
+        using.stdin.write(f"{rank.pid}\n")
+        using.stdin.flush()
+        assert using.stdout.read().strip() == repr(peaks)
 
 
 def test_what_cannot_be_measured_is_refused_before_anything_starts() -> None:

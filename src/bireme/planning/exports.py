@@ -75,8 +75,8 @@ _OURS = frozenset(
     }
 )
 _OURS_PREFIX = "BIREME_"
-TRIAL = "BIREME_TRIAL"
-"""The one variable of Bireme's that may be exported: the tuner tells the ranks the name of their trial."""
+TRIAL, TUNER = "BIREME_TRIAL", "BIREME_TUNER"
+"""The variables of Bireme's that may be exported: the tuner tells the ranks the name of their trial, and its own."""
 
 # These have different values in every process, or on every node.
 _BOUND = frozenset(
@@ -338,7 +338,7 @@ def _may_match(name: str, prefix: str = "-") -> bool:
 
 
 def _is_ours(name: str) -> bool:
-    return name in _OURS or (name.startswith(_OURS_PREFIX) and name != TRIAL)
+    return name in _OURS or (name.startswith(_OURS_PREFIX) and name not in (TRIAL, TUNER))
 
 
 def _is_name(text: str) -> bool:

@@ -1,9 +1,9 @@
 """Measures the peak memory of the trials that run on this machine, by looking several times a second.
 
-A trial's ranks are the processes with its name and a rank in their environment, so that Bireme's own do not count. Of
-the host's memory, pages that several processes share count once (their proportional set size), and files that the
-kernel caches do not count, which a control group's ``memory.peak`` includes. What one process needed between two looks
-is known too (``VmHWM``).
+A trial's ranks are the processes with its name, a rank and this tuner's mark in their environment, so that neither
+Bireme's own nor those of another study on this machine count. Of the host's memory, pages that several processes share
+count once (their proportional set size), and files that the kernel caches do not count, which a control group's
+``memory.peak`` includes. What one process needed between two looks is known too (``VmHWM``).
 
 Of a GPU, the memory of the ranks counts. Where the driver does not know the processes by their ids, as in many
 containers, what is used more than at its lowest during the trial counts: a trial has its GPUs for itself.
@@ -11,15 +11,17 @@ containers, what is used more than at its lowest during the trial counts: a tria
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 
 from bireme.errors import BadInputError
+from bireme.planning.exports import TRIAL, TUNER
 from bireme.resources.device_memory import GpuMemory
 from bireme.tune.figures import Measure
 
-_PAUSE = 0.2
+_PAUSE = 0.05
 """Seconds between two looks, at least; more where a look takes long: this machine runs the trials too."""
 
 _SHARE = 50
@@ -47,27 +49,37 @@ def check(measure: Measure, *, local: bool) -> None:
             raise BadInputError(f"{kind} cannot be measured: this machine has no /proc")
 
 
+@functools.cache
+def mark() -> str:
+    """What tells the trials of this process from those of another tuner, also of one in a container."""
+    return f"{os.getpid()}-{os.urandom(4).hex()}"
+
+
 class MemoryUse:
     """Watches the memory of trials.
 
     Args:
         kinds: which peaks are measured (`Measure.memory`); with none, nothing is done.
+        tuner: the mark of the tuner (``BIREME_TUNER`` in the ranks' environment); "": of this process.
     """
 
-    def __init__(self, kinds: Collection[str]) -> None:
-        self._kinds = kinds
+    def __init__(self, kinds: Collection[str], tuner: str = "") -> None:
+        self._kinds, self._tuner = kinds, tuner or mark()
+        self._others: set[str] = set()  # the pids of older processes than all trials
         self._gpus = GpuMemory.open() if "peak_gpu_memory" in kinds else None
         self._trials: dict[str, _Trial] = {}
         self._due = 0.0
 
     def begin(self, name: str, slots: Sequence[str]) -> None:
-        """Watch a trial from its start.
+        """Watch a trial. Call this before it starts.
 
         Args:
             name: its name (``BIREME_TRIAL`` in its environment).
             slots: the ids of its GPUs.
         """
         if self._kinds:
+            if not self._trials:
+                self._others = _pids()
             self._trials[name] = _Trial(slots)
             self._due = 0.0
 
@@ -76,7 +88,9 @@ class MemoryUse:
         begin = time.monotonic()
         if not self._trials or begin < self._due:
             return
-        ranks = ranks_of(self._trials)
+        there = _pids()
+        self._others &= there
+        ranks = _ranks(there - self._others, self._tuner, self._trials)
         devices = self._gpus.use() if self._gpus is not None else ()
         for name, trial in self._trials.items():
             if "peak_memory" in self._kinds:
@@ -121,18 +135,23 @@ class _Trial:
         self.gpu_by_device[device] = max(self.gpu_by_device.get(device, 0), used - self._lowest[device])
 
 
-def ranks_of(trials: Collection[str]) -> dict[str, set[int]]:
-    """The pids of each trial's ranks and of the processes that these have started."""
+def _pids() -> set[str]:
+    """All processes."""
+    return set(filter(str.isdigit, os.listdir("/proc")))
+
+
+def _ranks(pids: Collection[str], tuner: str, trials: Collection[str]) -> dict[str, set[int]]:
+    """Of these processes, each trial's ranks and those that these have started."""
     found: dict[str, set[int]] = {name: set() for name in trials}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for pid in pids:
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
-                environ = file.read()
+                words = file.read().decode(errors="replace").split("\0")
         except OSError:  # it has ended, or is not ours
             continue
-        _, _, rest = (b"\0" + environ).partition(b"\0BIREME_TRIAL=")
-        name = rest.partition(b"\0")[0].decode(errors="replace")
-        if name in found and b"\0RANK=" in b"\0" + environ:
+        environ = dict(word.split("=", 1) for word in words if "=" in word)
+        name = environ.get(TRIAL, "")
+        if name in found and environ.get(TUNER) == tuner and "RANK" in environ:
             found[name].add(int(pid))
     return found
 

@@ -18,6 +18,7 @@ _IDENTITY = {
     "parameters": "parameters",
     "conditions": "conditions",
     "constraints": "constraints",
+    "deliveries": "parameters",
     "goals": "goals",
     "limits": "limits",
     "shape": "width",
@@ -65,16 +66,14 @@ def resume(journal: Journal, identity: Mapping[str, Any], results_dir: str) -> R
     if begun is None or (not ends and begun != identity):
         journal.append({"study": dict(identity)})
         return Resumed()
+    many = "1 of its trials has" if len(ends) == 1 else f"{len(ends)} of its trials have"
     if begun != identity:
-        different = [word for key, word in _IDENTITY.items() if begun.get(key) != identity.get(key)]
-        other = " and ".join(dict.fromkeys(different)) or "version"
         raise BadInputError(
-            f"{results_dir} holds a study with other {other}: {len(ends)} of its trials have ended",
+            f"{results_dir} holds a study with {_difference(begun, identity)}: {many} ended",
             hint="choose another folder with --results_dir DIR, or remove this one",
         )
     results = {str(record["end"]): TrialResult.from_record(record["ending"]) for record in ends}
     trials = tuple((read_trial(record), measurement_of(results[str(record["end"])])) for record in ends)
-    many = "1 of its trials has" if len(ends) == 1 else f"{len(ends)} of its trials have"
     return Resumed(
         trials=trials,
         results=results,
@@ -82,6 +81,16 @@ def resume(journal: Journal, identity: Mapping[str, Any], results_dir: str) -> R
         elapsed=float(ends[-1].get("elapsed", 0.0)) if ends else 0.0,
         note=f"resuming the study: {many} ended" if ends else "",
     )
+
+
+def _difference(begun: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
+    """What is different in the study of the folder."""
+    different = [word for key, word in _IDENTITY.items() if begun.get(key) != identity.get(key)]
+    words = [f"other {' and '.join(dict.fromkeys(different))}"] if different else []
+    now = identity["digests"]
+    changed = [path for path, was in begun.get("digests", {}).items() if now.get(path, was) != was]
+    words += [f"another content of {path}" for path in changed]
+    return " and ".join(words) or "another version of Bireme"
 
 
 def read_trial(record: Mapping[str, Any]) -> Trial:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from bireme.errors import BadInputError
+from bireme.planning.exports import TUNER
 from bireme.tune import memory_use
 from bireme.tune.declarations import TRIAL, Declaration
 from bireme.tune.figures import Measure
@@ -15,7 +16,7 @@ from bireme.tune.launching import Launch
 from bireme.tune.lock import ExperimentsLock
 from bireme.tune.program.board import ProgramBoard
 from bireme.tune.program.delivery import Courier
-from bireme.tune.program.files import JOURNAL, LOCK, ProgramFiles
+from bireme.tune.program.files import JOURNAL, LOCK, ProgramFiles, digests
 from bireme.tune.program.resume import Resumed, resume
 from bireme.tune.program.summary import answer_lines, summary
 from bireme.tune.program.trials import ProgramTrials, TrialOptions
@@ -108,14 +109,14 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
     journal = Journal.open(files.path(JOURNAL))
     try:
         with ExperimentsLock(files.path(LOCK)) as lock:
-            resumed = resume(journal, _identity(request), files.results_dir)
+            resumed = resume(journal, _identity(request, courier), files.results_dir)
             journal.append({"run": _bounds(request)}, sync=False)
             study = _study(request, resumed, side_by_side)
             trials = ProgramTrials(
                 study,
                 request.measure,
                 courier,
-                request.launch,
+                _marked(request),
                 files,
                 TrialOptions(
                     shape=request.shape, environ=request.environ, limit=request.limit, elapsed=resumed.elapsed
@@ -134,6 +135,13 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
             return _conclude(request, courier, study, trials, conclusion, journal, files)
     finally:
         journal.close()
+
+
+def _marked(request: Request) -> Launch:
+    """The launch of trials, whose ranks are found on this machine by this tuner's mark where memory is measured."""
+    if not request.measure.memory:
+        return request.launch
+    return request.launch.replace(words=(*request.launch.words, "--export", f"{TUNER}={memory_use.mark()}"))
 
 
 def _side_by_side(request: Request) -> int:
@@ -171,7 +179,7 @@ def _study(request: Request, resumed: Resumed, side_by_side: int) -> Study:
     return study
 
 
-def _identity(request: Request) -> Mapping[str, object]:
+def _identity(request: Request, courier: Courier) -> Mapping[str, object]:
     """What identifies a study, as JSON reads it back: a study with the same identity is resumed."""
     identity = {
         "program": request.launch.script,
@@ -182,6 +190,7 @@ def _identity(request: Request) -> Mapping[str, object]:
         "shape": [request.shape.nodes, request.shape.slots],
         "search": request.search,
         "seed": request.seed,
+        "digests": {**courier.digests, **digests([request.launch.script])},
     }
     read: Mapping[str, object] = json.loads(json.dumps(identity))
     return read
