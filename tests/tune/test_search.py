@@ -9,7 +9,7 @@ import pytest
 
 from bireme.errors import BadInputError
 from bireme.tune.search import Grid, SearchBudget
-from bireme.tune.searches import KINDS, make
+from bireme.tune.searches import KINDS, check, make
 from bireme.tune.space import Parameter, Space, Union, key_of, shuffled
 
 SPACE = Union(tuple(Space((Parameter("stage", (stage,)), Parameter("micro", (4, 8, 16, 32)))) for stage in (0, 1, 2)))
@@ -290,8 +290,24 @@ def test_samplers_of_optuna():
     pytest.importorskip("optuna")
     search = make("optuna:tpe", MIXED)
     assert len(asked(search)) == MIXED.size
-    with pytest.raises(BadInputError, match="optuna has no sampler 'annealing'"):
-        make("optuna:annealing", SPACE)
+    for name in ("annealing", "Grid", "PartialFixed", "BruteForce", "Base"):
+        with pytest.raises(BadInputError, match=f"cannot search by optuna:{name}\n.*tpe"):
+            make(f"optuna:{name}", SPACE)
+
+
+def test_every_sampler_that_is_listed_works():
+    pytest.importorskip("optuna")
+    with pytest.raises(BadInputError) as caught:
+        check("optuna:x")
+    names = caught.value.hint.removeprefix("choose one of ").split(", ")
+    assert {"tpe", "random", "qmc", "nsgaii"} <= set(names)
+    for name in names:
+        try:
+            search = make(f"optuna:{name}", MIXED)
+        except BadInputError as error:
+            assert "type: pip install" in str(error)
+        else:
+            assert len(asked(search)) == MIXED.size
 
 
 # -- how much is tried -------------------------------------------------------------------------------

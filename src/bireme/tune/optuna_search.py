@@ -7,7 +7,9 @@ nearest point that may be tried.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from bireme.errors import BadInputError
@@ -15,6 +17,36 @@ from bireme.tune.search import Direction, Observation, Search
 from bireme.tune.space import Parameter, Point, Points, key_of
 
 _SCANNED = 1024
+
+_SAMPLERS = ("cmaes", "gp", "nsgaii", "nsgaiii", "qmc", "random", "tpe")
+"""The others need arguments, or a space without conditions."""
+
+_NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy", "torch"), "qmc": ("scipy",)}
+"""Packages that samplers import when they are used, and that Optuna does not install."""
+
+
+def sampler_kind(name: str) -> Any:
+    """The class of a sampler.
+
+    Args:
+        name: see `OptunaSearch`.
+
+    Raises:
+        BadInputError: Optuna or a package that the sampler needs is not installed, or the sampler is not one that works
+            here.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise BadInputError("optuna is not installed", hint="type: pip install optuna") from None
+    there = {each.removesuffix("Sampler").lower(): each for each in optuna.samplers.__all__ if each.endswith("Sampler")}
+    kinds = {each: getattr(optuna.samplers, there[each]) for each in _SAMPLERS if each in there}
+    word = name.lower().removesuffix("sampler")
+    if word not in kinds:
+        raise BadInputError(f"cannot search by optuna:{name}", hint=f"choose one of {', '.join(kinds)}")
+    if missing := [each for each in _NEEDS.get(word, ()) if find_spec(each) is None]:
+        raise BadInputError(f"optuna:{name} needs {', '.join(missing)}", hint=f"type: pip install {' '.join(missing)}")
+    return kinds[word]
 
 
 class OptunaSearch(Search):
@@ -27,26 +59,17 @@ class OptunaSearch(Search):
         sampler: the name of its class, with or without "Sampler", in any case: ``TPE``, ``gp``, ``CmaEsSampler``.
 
     Raises:
-        BadInputError: Optuna is not installed, or has no such sampler.
+        BadInputError: see `sampler_kind`.
     """
 
     def __init__(self, space: Points, direction: Direction = "maximize", seed: int = 0, *, sampler: str) -> None:
         super().__init__(space, direction, seed)
-        try:
-            import optuna
-        except ImportError as error:
-            raise BadInputError("optuna is not installed", hint="type: pip install optuna") from error
-        kinds = {
-            name.removesuffix("Sampler").lower(): getattr(optuna.samplers, name)
-            for name in optuna.samplers.__all__
-            if name.endswith("Sampler")
-        }
-        kind = kinds.get(sampler.lower().removesuffix("sampler"))
-        if kind is None:
-            raise BadInputError(f"optuna has no sampler {sampler!r}", hint=f"choose one of {', '.join(sorted(kinds))}")
+        self._sampler = sampler_kind(sampler)
+        import optuna
+
         self._optuna: Any = optuna
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._sampler = kind
+        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self._scales = {each.name: _scale(optuna, each) for each in space.parameters if len(each.choices) > 1}
         self._indices = {
             each.name: {key_of({"": choice}): index for index, choice in enumerate(each.choices)}

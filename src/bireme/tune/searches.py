@@ -12,6 +12,28 @@ OPTUNA = "optuna:"
 """What the name of a sampler of Optuna begins with, such as ``optuna:TPE``."""
 
 
+def check(kind: str, where: str = "") -> None:
+    """Check that there is such a search.
+
+    Args:
+        kind: its name; see `make`.
+        where: as for `BadInputError`.
+
+    Raises:
+        BadInputError: there is none, or a package that it needs is not installed.
+    """
+    if kind.startswith(OPTUNA):
+        from bireme.tune.optuna_search import sampler_kind
+
+        try:
+            sampler_kind(kind.removeprefix(OPTUNA))
+        except BadInputError as error:
+            raise BadInputError(error.what, hint=error.hint, where=where) from None
+    elif kind not in KINDS:
+        hint = f"choose one of {', '.join(KINDS)}, {OPTUNA}SAMPLER"
+        raise BadInputError(f"unknown search: {kind!r}", hint=hint, where=where)
+
+
 def make(kind: str, space: Points, direction: Direction = "maximize", seed: int = 0, **options: object) -> Search:
     """Create a search by its name (in DeepSpeed's configuration, its ``tuner_type``).
 
@@ -25,6 +47,7 @@ def make(kind: str, space: Points, direction: Direction = "maximize", seed: int 
     Raises:
         BadInputError: no such search.
     """
+    check(kind)
     if kind == "model_based":
         from bireme.tune.model_search import ModelBased
 
@@ -33,8 +56,4 @@ def make(kind: str, space: Points, direction: Direction = "maximize", seed: int 
         from bireme.tune.optuna_search import OptunaSearch
 
         return OptunaSearch(space, direction, seed, sampler=kind.removeprefix(OPTUNA))
-    if kind == "gridsearch":
-        return Grid(space, direction, seed)
-    if kind == "random":
-        return Random(space, direction, seed)
-    raise BadInputError(f"unknown search: {kind!r}", hint=f"choose one of {', '.join(KINDS)}, {OPTUNA}SAMPLER")
+    return Grid(space, direction, seed) if kind == "gridsearch" else Random(space, direction, seed)
