@@ -13,6 +13,7 @@ from bireme.errors import BadInputError
 from bireme.tune import study_example
 from bireme.tune.declarations import Delivery, declare
 from bireme.tune.study_file import read_study
+from bireme.tune.time_budget import seconds_of
 from bireme.tune.toml_lines import key_lines
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -128,6 +129,9 @@ def test_values_of_every_kind(tmp_path):
         (("[parameters]", "trials = true\n[parameters]"), "tune.toml:3: 'trials' is no whole number"),
         (("[parameters]", "confidence = 0.95\n[parameters]"), "'confidence' is no percentage between 50 and 100: 0.95"),
         (("[parameters]", 'budget = "2 hours"\n[parameters]'), "tune.toml:3: 'budget' is no time: \"2 hours\""),
+        (("[parameters]", "budget = 0\n[parameters]"), "tune.toml:3: 'budget' is no time: 0"),
+        (("[parameters]", 'search = "grid"\n[parameters]'), "tune.toml:3: unknown search: 'grid'\n  choose one"),
+        (('batch = "8,16"', 'batch = "8,16"\n[launch]\nask_tell = true'), "tune.toml:6: unknown option: 'ask_tell'"),
         (("[parameters]", "search = 3\n[parameters]"), "tune.toml:3: 'search' is no text"),
         (("[parameters]", 'constraints = ["batch >"]\n[parameters]'), "tune.toml:3: not an expression at character"),
         (("[parameters]", 'constraints = [\n"batch > 0",\n"bach > 0"]\n[parameters]'), "toml:5: unknown name 'bach'"),
@@ -160,6 +164,31 @@ def test_values_of_every_kind(tmp_path):
 def test_mistakes(tmp_path, change, said):
     assert change[0] in LEAST
     assert said in refusal(tmp_path, LEAST.replace(*change))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90.0), ('"90"', 90.0), ('"1h30m"', 5400.0), ('"1d"', 86400.0), ("1.5", 1.5)]
+)
+def test_a_budget_is_what_the_command_line_takes(tmp_path, text, seconds):
+    word = study(tmp_path, LEAST.replace("[parameters]", f"budget = {text}\n[parameters]")).words[-1]
+    assert seconds_of(word.removeprefix("--budget="), "--budget") == seconds
+
+
+def test_options_replace_those_of_the_file(tmp_path):
+    """Goals replace goals, and a limit those on the same figure."""
+    limits = 'limits = ["p99: {} < 200", "p99: {} > 1", "time < 3s"]\n'
+    found = study(tmp_path, LEAST.replace("[parameters]", f"{limits}[parameters]"))
+    assert found.without(goals=False, limits=()) == found
+    words = found.without(goals=True, limits=["p99: {} < 300"]).words
+    assert words == ("--limit=time < 3s",)
+
+
+def test_an_error_about_an_option_has_its_line(tmp_path):
+    found = study(tmp_path, LEAST + "[launch]\nnum_gpus = 2\n")
+    error = BadInputError("wrong", where="--num_gpus")
+    assert str(found.located(error)).endswith("tune.toml:6: --num_gpus: wrong")
+    for other in (found.located(error, ["--num-gpus=3"]), found.located(BadInputError("wrong", where="--hosts"))):
+        assert "tune.toml" not in str(other)
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -157,13 +157,14 @@ def _care(options: Mapping[str, Any]) -> Care | None:
         BadInputError: a number is not one of percent, or the budget is no time.
     """
     from bireme.tune.deepspeed.finals import Care
+    from bireme.tune.time_budget import seconds_of
 
     given = {name: options.get(name) for name in ("confidence", "effect")}
     parts = {name: _part(str(word), f"--{name}") for name, word in given.items() if word not in (None, "")}
     if parts.get("confidence") == 0:
         return None
     if options.get("budget"):
-        parts["seconds"] = tune_program.seconds_of(options["budget"], "--budget")
+        parts["seconds"] = seconds_of(options["budget"], "--budget")
     return Care(**parts)  # type: ignore[arg-type]  # their fields are floats
 
 

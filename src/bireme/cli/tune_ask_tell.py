@@ -3,7 +3,7 @@
 Each line on stdin is a request, and each gets one line on stdout (``docs/tuning-any-program.md`` has examples)::
 
     {"ask": true}                                  {"trial": {"name": …, "point": {…}, …}} or {"trial": null, "over": …}
-    {"tell": NAME, "figures": {…}, "seconds": …}   {"told": NAME}
+    {"tell": NAME, "figures": {…}, "seconds": …}   {"told": NAME}   (seconds: as measured since the ask, if left out)
     {"tell": NAME, "failed": "out of memory"}      {"told": NAME}
     {"answer": true}                               {"answer": {…}}
     anything else                                  {"error": …}
@@ -12,6 +12,7 @@ Each line on stdin is a request, and each gets one line on stdout (``docs/tuning
 from __future__ import annotations
 
 import sys
+import time
 
 from bireme import jsontext
 from bireme.errors import OK, BadInputError
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 
 def serve(study: Study) -> int:
     """Answer requests until stdin ends; return the exit code."""
+    asked: dict[str, float] = {}
     for line in sys.stdin:
         if not line.strip():
             continue
         try:
-            reply = _reply(study, _request(line))
+            reply = _reply(study, _request(line), asked)
         except BadInputError as error:
             reply = {"error": str(error)}
         print(jsontext.dumps(reply), flush=True)
@@ -47,25 +49,30 @@ def _request(line: str) -> Mapping[str, Any]:
     return request
 
 
-def _reply(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
+def _reply(study: Study, request: Mapping[str, Any], asked: dict[str, float]) -> dict[str, object]:
+    """The reply to a request; ``asked``: when each trial was asked for."""
     if "ask" in request:
         trial = study.ask()
-        return {"trial": None, "over": study.over} if trial is None else {"trial": trial.as_dict()}
+        if trial is None:
+            return {"trial": None, "over": study.over}
+        asked[trial.name] = time.monotonic()
+        return {"trial": trial.as_dict()}
     if "tell" in request:
-        return _tell(study, request)
+        return _tell(study, request, asked)
     if "answer" in request:
         return {"answer": study.answer.as_dict()}
     raise BadInputError(f"no request in {', '.join(request) or 'an empty object'}", hint="one of: ask, tell, answer")
 
 
-def _tell(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
+def _tell(study: Study, request: Mapping[str, Any], asked: Mapping[str, float]) -> dict[str, object]:
     from bireme.tune.study import Measurement
 
     name, figures, failed = str(request["tell"]), request.get("figures", {}), str(request.get("failed", ""))
     numbers = isinstance(figures, dict) and all(
         isinstance(figure, (int, float)) and not isinstance(figure, bool) for figure in figures.values()
     )
-    seconds = request.get("seconds", 0.0)
+    now = time.monotonic()
+    seconds = request.get("seconds", now - asked.get(name, now))
     if not numbers or isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise BadInputError(f"trial {name!r}: figures and seconds are numbers")
     cause = "ok" if not failed else "out of memory" if failed == "out of memory" else "failed"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from signal import SIGPIPE
@@ -32,13 +31,17 @@ if TYPE_CHECKING:
     from bireme.tune.declarations import Declaration
     from bireme.tune.figures import Direction, Measure
     from bireme.tune.program.tuning import ProgramResult, Request
+    from bireme.tune.study_file import StudyFile
 
 NOTHING_WORKS = 1
 """Exit code of a study in which no configuration worked."""
 
 _DECLARES = ("param", "env", "in", "when", "constraint", "default")
 _SAYS_SO = (*_DECLARES, "maximize", "minimize", "limit")
-_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_FOR_ASK_TELL = (
+    *(*_DECLARES, "maximize", "minimize", "budget", "trials", "confidence", "effect", "search", "seed"),
+    *("ask_tell", "autotuning", "quiet"),
+)
 
 
 def is_one(parsed: Parsed) -> bool:
@@ -69,12 +72,15 @@ def carry_out(parsed: Parsed, argv: list[str]) -> int:
         return _init()
     if parsed.options["ask_tell"]:
         return _ask_tell(parsed)
-    declaration = None
+    file = None
     if _is_study_file(parsed):
-        parsed, declaration = _of_file(parsed, argv)
-    conflicts.refuse(conflicts.of_options(parsed.options))
-    parsed = in_active_environment(parsed, os.environ)
-    request = make_request(parsed, os.environ, declaration)
+        parsed, file = _of_file(parsed, argv)
+    try:
+        conflicts.refuse(conflicts.of_options(parsed.options))
+        parsed = in_active_environment(parsed, os.environ)
+        request = make_request(parsed, os.environ, file.declaration if file else None)
+    except BadInputError as error:
+        raise (file.located(error, argv) if file else error) from None
     with any_text(sys.stdout):
         result = tune(request, lambda board: watcher(board, quiet=parsed.options["quiet"]))
         signum = result.conclusion.signum
@@ -103,6 +109,11 @@ def _ask_tell(parsed: Parsed) -> int:
 
     if parsed.command:
         raise BadInputError("--ask_tell runs no program", hint=f"leave out {parsed.command[0]}")
+    absent = parse(select("tune"), ()).options
+    for name, value in parsed.options.items():
+        if name not in _FOR_ASK_TELL and value != absent[name]:
+            hint = "tell such trials as failed" if name == "limit" else "leave it out"
+            raise BadInputError("does not apply to --ask_tell, which runs no program", hint=hint, where=f"--{name}")
     places = [f"{{{name}}}" for text in parsed.options["param"] if not (name := text.partition("=")[0]).startswith("-")]
     declaration, measure = _declared(parsed, tuple(places)), _measured(parsed)
     return serve(Study(declaration.space, measure.goals, **_bounds(parsed)))
@@ -135,7 +146,11 @@ def _measured(parsed: Parsed) -> Measure:
 
 def _bounds(parsed: Parsed) -> dict[str, Any]:
     """How the study searches, and when it ends."""
+    from bireme.tune import searches
+    from bireme.tune.time_budget import seconds_of
+
     options = parsed.options
+    searches.check(options["search"] or "model_based", "--search")
     return {
         "search": options["search"] or "model_based",
         "seed": options["seed"],
@@ -146,8 +161,8 @@ def _bounds(parsed: Parsed) -> dict[str, Any]:
     }
 
 
-def _of_file(parsed: Parsed, argv: list[str]) -> tuple[Parsed, Declaration]:
-    """The command line that a study file describes, and its declaration; options on the command line take precedence.
+def _of_file(parsed: Parsed, argv: list[str]) -> tuple[Parsed, StudyFile]:
+    """The command line that a study file describes, and the file; options on the command line take precedence.
 
     Raises:
         BadInputError: the file is wrong, or the command line declares parameters too.
@@ -161,11 +176,19 @@ def _of_file(parsed: Parsed, argv: list[str]) -> tuple[Parsed, Declaration]:
         if parsed.options[name]:
             raise BadInputError(f"--{name} and a study file exclude each other", hint=f"write it into {path}")
     study = read_study(path)
+    study = study.without(
+        goals=bool(parsed.options["maximize"] or parsed.options["minimize"]), limits=parsed.options["limit"]
+    )
+    for each in study.options:
+        try:
+            parse(select("tune"), (each.text,))
+        except BadInputError as error:
+            raise study.located(error) from None
     typed = argv[: len(argv) - 1]
     words = [*study.words, *(word for word in typed if word != "--"), "--", *study.command]
     parsed = parse(select("tune"), words)
     options = {**parsed.options, "autotuning": parsed.options["autotuning"] or "tune"}
-    return parsed.replace(options=options), study.declaration
+    return parsed.replace(options=options), study
 
 
 def _show(result: ProgramResult) -> None:
@@ -260,19 +283,3 @@ def _percent(text: str, where: str, *, least: float, most: float) -> float:
     if not least <= number <= most:
         raise BadInputError(f"{text!r} is not a number of percent from {least:g} to {most:g}", where=where)
     return number / 100
-
-
-def seconds_of(text: str, where: str) -> float:
-    """Seconds from a length of time: ``90``, ``90s``, ``30m``, ``1.5h``, ``1h30m``.
-
-    Raises:
-        BadInputError: it is none, or not above 0.
-    """
-    parts = re.findall(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    whole = "".join(number + unit for number, unit in parts) == re.sub(r"\s", "", text.lower())
-    if not parts or not whole or any(unit not in _SECONDS for _, unit in parts):
-        raise BadInputError(f"{text!r} is not a length of time (expected e.g. 90s, 30m or 2h)", where=where)
-    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    if seconds <= 0:
-        raise BadInputError("must be above 0", where=where)
-    return seconds

@@ -83,7 +83,8 @@ STUDY_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         names=("--budget",),
-        help="time for the whole study: 90s, 30m, 2h (default: until nothing better is expected)",
+        help="time for the whole study: 90s, 30m, 1h30m (default: until nothing better is expected); for a DeepSpeed "
+        "configuration it bounds only the rounds after the search",
         kind="word",
         metavar="TIME",
         commands=_TUNE,
@@ -91,7 +92,7 @@ STUDY_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         names=("--trials",),
-        help="run the program this many times at most",
+        help="run the program this many times at most (a DeepSpeed configuration says that itself)",
         kind="count",
         metavar="N",
         least=1,

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from bireme.errors import BadInputError
 from bireme.options.option import Option
 from bireme.options.table import select
-from bireme.tune import figures, toml_lines, value_lists
+from bireme.tune import figures, searches, toml_lines, value_lists
 from bireme.tune.declarations import Declaration, Declared, Delivery, Written, assemble, choice, nearest
 from bireme.tune.parameter import Parameter, among
+from bireme.tune.time_budget import seconds_of
 from bireme.tune.toml_lines import TomlFile
 from bireme.value import Value
 
@@ -28,7 +29,7 @@ _RULES = ("constraints", "conditions")
 _KEYS = ("command", *_TEXTS, *_RULES, *_NUMBERS, *_WORDS, "launch", "parameters")
 _PARAMETER = ("values", "default", "ordered", "memory", "only_if", "flag", "env", "file", "key")
 _NOT_LAUNCH = {"help", "help_all", "autotuning", *_TEXTS.values(), *_NUMBERS, *_WORDS}
-_NOT_LAUNCH |= {"param", "env", "in", "when", "constraint", "default", "init"}
+_NOT_LAUNCH |= {"param", "env", "in", "when", "constraint", "default", "init", "ask_tell"}
 
 
 class StudyFile(Value):
@@ -50,6 +51,41 @@ class StudyFile(Value):
     def words(self) -> tuple[str, ...]:
         """The options as the words of a command line."""
         return tuple(each.text for each in self.options)
+
+    def without(self, *, goals: bool, limits: Sequence[str]) -> StudyFile:
+        """The file without its goals, and without its limits on the figures of other limits."""
+        replaced = set(map(_limited, limits))
+
+        def kept(word: str) -> bool:
+            name, _, text = word.partition("=")
+            return not (goals and name in ("--maximize", "--minimize")) and not (
+                name == "--limit" and _limited(text) in replaced
+            )
+
+        return self.replace(options=tuple(each for each in self.options if kept(each.text)))
+
+    def located(self, error: BadInputError, typed: Sequence[str] = ()) -> BadInputError:
+        """An error about an option, with its line if the file has the option and the command line has not.
+
+        Args:
+            error: as it was raised; ``where`` begins with the option.
+            typed: the words of the command line.
+        """
+        wrong = _option_of(error.where.partition(" ")[0])
+        if wrong not in map(_option_of, typed):
+            for each in self.options:
+                if _option_of(each.text) == wrong:
+                    return BadInputError(error.what, hint=error.hint, where=f"{each.where}: {wrong}")
+        return error
+
+
+def _option_of(word: str) -> str:
+    return word.partition("=")[0].replace("-", "_").replace("__", "--", 1)
+
+
+def _limited(text: str) -> str:
+    """The name of the figure of a limit."""
+    return figures.parse([("minimize", "time")], [text]).limits[0].name
 
 
 def read_study(path: str) -> StudyFile:
@@ -149,6 +185,8 @@ class _Reader:
                 value = self._data[key]
                 if not isinstance(value, str) or not value:
                     raise self._refuse(f"{key!r} is no text: {_shown(value)}", "put it in quotes", key)
+                if key == "search":
+                    searches.check(value, self._where(key))
                 found.append(Written(f"--{key}={value}", self._where(key)))
         return found
 
@@ -278,7 +316,7 @@ _SUCH = {
     "trials": "write it like: trials = 40",
     "confidence": "write it like: confidence = 95",
     "effect": "write it like: effect = 2",
-    "budget": 'write it like: budget = "2h" (or s, m, d)',
+    "budget": 'write it like: budget = "2h" (or 90s, 1h30m, 1d)',
     "seed": "write it like: seed = 1",
 }
 
@@ -300,8 +338,11 @@ def _no_percentage(least: float) -> Callable[[object], str]:
 
 
 def _no_time(value: object) -> str:
-    fine = isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?[smhd]", value)
-    return "" if fine else "is no time"
+    try:
+        seconds_of("" if isinstance(value, bool) else str(value), "budget")
+    except BadInputError:
+        return "is no time"
+    return ""
 
 
 _WRONG: dict[str, Callable[[object], str]] = {

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 
+import pytest
+
+from bireme.cli import tune
+from bireme.errors import BadInputError
 from tests.conftest import bireme, clean_environ
 
 WORDS = ("tune", "--ask_tell", "--param", "batch=8,16", "--param", "--mode=safe,fast", "--maximize", "rate")
@@ -48,5 +52,24 @@ def test_what_is_wrong_is_said_and_the_study_goes_on():
     assert ask({"tell": name, "failed": "out of memory"}) == {"told": name}
     ask.process.stdin.close()
     assert ask.process.wait(timeout=20) == 0
-    done = subprocess.run(bireme(*WORDS, "train.py"), capture_output=True, text=True, env=clean_environ())
-    assert done.returncode == 2 and "--ask_tell runs no program" in done.stderr
+
+
+def test_without_seconds_the_time_since_the_ask_counts(monkeypatch, capsys):
+    """Otherwise the time of every trial would be 0."""
+    monkeypatch.setattr("sys.stdin", ['{"ask": 1}', '{"tell": "trial-1"}', '{"answer": 1}'])
+    tune.main(["--ask_tell", "--param", "batch=8,16", "--minimize", "time"])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["answer"]["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train.py",), "--ask_tell runs no program\n  leave out train.py"),
+        (("--limit", "p99 < 3"), "--limit: does not apply to --ask_tell, which runs no program\n  tell such trials as"),
+        (("--results_dir", "x"), "--results_dir: does not apply to --ask_tell, which runs no program\n  leave it out"),
+        (("--num_gpus", "2"), "--num_gpus: does not apply to --ask_tell"),
+    ],
+)
+def test_what_does_not_apply_is_refused(words, said):
+    with pytest.raises(BadInputError, match=said):
+        tune.main([*WORDS[1:], *words])
