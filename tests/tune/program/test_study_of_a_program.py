@@ -51,7 +51,7 @@ def bench(tmp_path, stage):
 
 def test_from_the_command_line_to_the_real_job(bench):
     done = bench.run(*BATCHES, *MODES, *RATE, args=("--batch", "{batch}", "--mode", "{mode}"))
-    assert "noise (the default against itself): 0." in done.stdout
+    assert "noise of a run: 0." in done.stdout
     best = next(line for line in done.stdout.splitlines() if line.startswith("best: "))
     assert best.startswith("best: batch=32 mode=fast") and " x the default (95 %: 2." in best
     real = done.stdout.splitlines()[-2].split(":  ")[1]
@@ -206,10 +206,21 @@ def test_a_program_on_the_path_needs_no_option(bench):
 
 
 def test_another_study_is_not_mixed_with(bench):
-    args = ("--batch", "{batch}")
-    bench.run("--param", "batch=8,16", *RATE, args=args)
-    done = bench.run(*BATCHES, *RATE, args=args, code=2)
+    config = bench.folder / "config.json"
+    config.write_text('{"training": {"batch": 8}}')
+    options, args = ("--trials", "1", *RATE, "--in"), ("--config", "config.json")
+    bench.run(*options, "config.json:training.batch=8,16", args=args)
+    done = bench.run(*options, "config.json:training.batch=8,32", args=args, code=2)
     assert "holds a study with other parameters" in done.stderr and "--results_dir" in done.stderr
+    config.write_text('{"training": {"batch": 9}}')
+    done = bench.run(*options, "config.json:training.batch=8,16", args=args, code=2)
+    assert "holds a study with another content of config.json: 1 of its trials has ended" in done.stderr
+
+
+def test_memory_of_this_study_alone(bench):
+    words = ("--param", "n=1,2", "--minimize", "peak_memory", "--trials", "1", "sh", "-c", "sleep 0.3; : {n}")
+    done = bench.stage.run("tune", *words, cwd=bench.folder)
+    assert done.returncode == 0 and "peak_memory" in done.stdout, done.stderr
 
 
 def test_a_study_file_says_the_same(bench):
@@ -235,3 +246,6 @@ threads = {{ values = "1,2", env = "THREADS" }}
     assert done.returncode == 2 and "tune.toml:3" in done.stderr and "maximize" in done.stderr
     done = bench.stage.run("tune", "--param", "x=1,2", "tune.toml", cwd=bench.folder)
     assert done.returncode == 2 and "write it into tune.toml" in done.stderr
+    file.write_text(file.read_text().replace("maximise", "maximize") + '[launch]\nnum_gpus = "many"\n')
+    done = bench.stage.run("tune", "tune.toml", cwd=bench.folder)
+    assert done.returncode == 2 and "tune.toml:9: --num_gpus: 'many' is not a whole number" in done.stderr

@@ -17,6 +17,7 @@ from bireme.cli import tune_report
 from bireme.errors import BadInputError, BiremeError
 from bireme.tune.journal import Journal
 from bireme.tune.report import page
+from bireme.tune.report.answer import answer
 from bireme.tune.report.effects import effects
 from bireme.tune.report.reading import read_study
 from bireme.tune.report.status import status_text
@@ -107,6 +108,20 @@ def test_a_study_without_trials_and_one_that_goes_on(tmp_path: Path) -> None:
     made.trial(BASELINE, "noise")
     made.journal.close()
     assert read_study(str(tmp_path))[0].state == "stopped"
+
+
+def test_an_answer_that_is_not_certain_names_what_is_promising_and_the_baseline(tmp_path: Path) -> None:
+    made = StudyMaker(tmp_path, logs=False)
+    made.begin()
+    made.trial(BASELINE, "noise")
+    base, promising = {**BASELINE, "batch": 64}, {**BASELINE, "batch": 128}
+    made.finish(base, confirmed=False, baseline=base, promising=promising, default_failed="exit code 1", ties=[])
+    made.journal.close()
+    study, _ = read_study(str(tmp_path))
+    texts = [each.text for each in study.configurations]
+    text = answer(study, time_use(study.trials, BEGIN), texts)
+    assert f"Promising, but not confirmed: {next(each for each in texts if 'batch=128' in each)}." in text
+    assert f"What is called the default here is {next(each for each in texts if 'batch=64' in each)}." in text
 
 
 def test_effects_are_those_of_the_landscape(folder: Path) -> None:

@@ -81,17 +81,21 @@ def answer_lines(answer: Answer, confidence: float, declaration: Declaration) ->
     """What the study found, with its confidence; ends with a newline."""
     lines = []
     if answer.noise is not None:
-        lines.append(f"noise (the default against itself): {100 * answer.noise:.1f} %")
+        lines.append(f"noise of a run: {100 * answer.noise:.1f} % (standard deviation, by what ran several times)")
     if answer.best is None:
         return "\n".join([*lines, "no configuration worked"]) + "\n"
+    failed = key_of(answer.baseline) != key_of(declaration.space.default)
+    baseline = f"({described(declaration, answer.baseline)})" if failed else "the default"
     sure = ""
     if answer.confirmed and answer.high is not None:
         rounds = f"{answer.rounds} paired {'round' if answer.rounds == 1 else 'rounds'}"
         interval = f"{100 * confidence:g} %: {answer.low:.3g} to {answer.high:.3g}"
-        sure = f"    {answer.ratio:.3g} x the default ({interval}, {rounds})"
+        sure = f"    {answer.ratio:.3g} x {baseline} ({interval}, {rounds})"
     lines.append(f"best: {described(declaration, answer.best)}{sure}")
     if answer.text and not answer.confirmed:
         lines.append(answer.text)
+        if answer.promising is not None and key_of(answer.promising) != key_of(answer.best):
+            lines.append(f"promising, but not confirmed: {described(declaration, answer.promising)}")
     if answer.default_failed:
         lines.append(f"the default itself failed: {answer.default_failed}")
     for tie in answer.ties:

@@ -43,6 +43,8 @@ def _headline(study: StudyRecord, names: Sequence[str]) -> str:
         base = "The default is kept" if best == 0 else names[best]
         after = f" after {known.rounds} paired rounds" if known.rounds else ""
         text = f"No configuration is better than it with {study.confidence:.0%} confidence{after}."
+        if known.promising is not None and known.promising != best:
+            text += f" Promising, but not confirmed: {names[known.promising]}."
         return _head('<b class="open">No certain improvement</b>', base, "", text)
     goal = study.goals[0].name if study.goals else "figure"
     direction = "the default's" if not study.goals or study.goals[0].maximized else "as good as the default's"
@@ -69,10 +71,9 @@ def _single_ratio(study: StudyRecord, config: int) -> str:
 
 
 def _no_default(study: StudyRecord) -> str:
-    why = study.answer.default_failed if study.answer is not None else ""
-    if not why:
+    if study.answer is None or not (why := study.answer.default_failed):
         return ""
-    base = study.configurations[0].text
+    base = study.configurations[study.answer.baseline].text
     text = f"The default itself gave no figure ({why}). What is called the default here is {base}."
     return f'<p class="lead note">{escape(text)}</p>'
 

@@ -225,9 +225,11 @@ def _series(values: Sequence[object]) -> tuple[float, ...]:
 
 
 def _answer(record: Record, catalogue: _Catalogue, secrets: Secrets) -> AnswerRecord:
-    best = record.get("best")
+    best, baseline, promising = (record.get(name) for name in ("best", "baseline", "promising"))
     return AnswerRecord(
         best=None if best is None else catalogue.number(best),
+        baseline=0 if baseline is None else catalogue.number(baseline),
+        promising=None if promising is None else catalogue.number(promising),
         confirmed=bool(record.get("confirmed")),
         ratio=_number(record.get("ratio")) or 1.0,
         low=_number(record.get("low")),

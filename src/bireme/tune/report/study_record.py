@@ -119,6 +119,8 @@ class AnswerRecord(Value):
     """The answer of a study that is over; see `bireme.tune.study_results.Answer`."""
 
     best: int | None = None
+    baseline: int = 0
+    promising: int | None = None
     confirmed: bool = False
     ratio: float = 1.0
     low: float | None = None

@@ -1,0 +1,33 @@
+"""What the end of a study says: the answer's own words, and no more than is certain."""
+
+from __future__ import annotations
+
+from bireme.tune.declarations import declare
+from bireme.tune.program.summary import answer_lines
+from bireme.tune.study import Answer
+
+BATCHES = declare(params=["batch=8,16,32"], args=["{batch}"])
+SURE = Answer(best={"batch": 32}, baseline={"batch": 8}, confirmed=True, ratio=1.5, low=1.4, high=1.6, rounds=4)
+
+
+def test_a_confirmed_answer() -> None:
+    text = answer_lines(SURE.replace(noise=0.008, promising={"batch": 32}), 0.95, BATCHES)
+    assert text.splitlines() == [
+        "noise of a run: 0.8 % (standard deviation, by what ran several times)",
+        "best: batch=32    1.5 x the default (95 %: 1.4 to 1.6, 4 paired rounds)",
+    ]
+
+
+def test_where_the_default_fails_the_baseline_is_named() -> None:
+    text = answer_lines(SURE.replace(baseline={"batch": 16}, default_failed="exit code 1"), 0.95, BATCHES)
+    assert text.splitlines() == [
+        "best: batch=32    1.5 x (batch=16) (95 %: 1.4 to 1.6, 4 paired rounds)",
+        "the default itself failed: exit code 1",
+    ]
+
+
+def test_what_is_promising_is_shown_if_nothing_is_certain() -> None:
+    open_ = Answer(best={"batch": 8}, baseline={"batch": 8}, promising={"batch": 16}, text="no point is better")
+    lines = ["best: batch=8", "no point is better", "promising, but not confirmed: batch=16"]
+    assert answer_lines(open_, 0.95, BATCHES).splitlines() == lines
+    assert answer_lines(open_.replace(promising={"batch": 8}), 0.95, BATCHES).splitlines() == lines[:2]
