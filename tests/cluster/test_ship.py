@@ -92,6 +92,17 @@ def sent(err: str) -> list[str]:
 
 
 @pytest.mark.slow
+def test_a_check_of_nodes_without_the_code(project: Project) -> None:
+    """As the job does, it sends the tree, and looks for the script in the copy."""
+    for script, code, word in ("look.py", 0, "Python"), ("ignored.tmp", 1, "is not in the tree that --ship sends"):
+        command = project.command(script)
+        place = command.index("--log_level")
+        command[place : place + 2], command[command.index("run")] = [], "check"
+        done = project.login.run(command, cwd=f"{PROJECT}/sub", env={"XDG_CACHE_HOME": CACHE}, check=False)
+        assert done.returncode == code and (done.stdout + done.stderr).count(word) == 2, done
+    assert len(copies(project.jobs.testbed["node2"])) == 1
+
+
 @pytest.mark.parametrize("project", backends("ssh", "openmpi"), indirect=True)
 def test_ranks_run_in_a_copy(project: Project) -> None:
     """With its files, links, permissions and places; sent once, and again only what has changed."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from bireme.agent import session
 from bireme.agent.machine import MACHINE
 from bireme.cluster import agent_launch
+from bireme.cluster.agent_connector import with_python
 from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.cluster.cluster_job import ClusterJob
 from bireme.job import DEFAULT_PORT
@@ -103,13 +103,21 @@ def plan(spec: JobSpec, nodes: Nodes) -> Sketch:
     )
     facts = NodeFacts(
         hostname="",
-        interpreter=sys.executable,
+        interpreter="",
         cwd=os.getcwd(),
         cores=0,
         error_dir=ONLY_NODES_KNOW,
         omp_threads_set=True,
     )
-    return sketch(spec, active, job, lambda name: facts.replace(hostname=name))
+    return sketch(spec, active, job, lambda name: facts.replace(hostname=name, interpreter=_interpreter(spec, name)))
+
+
+def _interpreter(spec: JobSpec, name: str) -> str:
+    """The Python of the ranks on a node, as far as it is known before connecting."""
+    from bireme.resources.active_environment import python_of  # for a dry run only
+
+    python = with_python(spec, name).python
+    return ONLY_NODES_KNOW if python is None else python_of(python) or python
 
 
 def of_the_first_epoch(spec: JobSpec, nodes: Nodes) -> Nodes:

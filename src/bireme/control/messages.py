@@ -203,6 +203,7 @@ class Hello(Message):
         addresses: those at which other nodes may reach it.
         interpreter: the Python that runs the ranks.
         python: its version; "": not known.
+        lacks_python: there is no such Python.
         local_rank_flag: the option by which the script expects its local rank; "": it expects none.
         accelerator: the kind of its devices.
         slots: its devices.
@@ -219,6 +220,7 @@ class Hello(Message):
     addresses: tuple[str, ...]
     interpreter: str = ""
     python: str = ""
+    lacks_python: bool = False
     local_rank_flag: str = ""
     accelerator: str = ""
     slots: tuple[str, ...] = ()
