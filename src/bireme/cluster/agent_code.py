@@ -84,6 +84,7 @@ MODULES = (
 """All modules that an agent may import, at any time."""
 
 FOR_A_TREE = (
+    "bireme.agent.tree_copy",
     "bireme.agent.tree_store",
     "bireme.agent.tree_taker",
     "bireme.control.ship_messages",

@@ -125,7 +125,7 @@ class AgentConnector:
             return None
         agent.protocol.offer()
         made, cache = tree.manifest, self._cluster_job.exports.get("XDG_CACHE_HOME", "")
-        return TreeOffer(digest=made.digest, length=len(made.text), roots=tree.roots, cache=cache)
+        return TreeOffer(digest=made.digest, length=len(made.text), roots=tree.roots, cache=cache, job=tree.job)
 
     def _exports(self, agent: AgentHandle, readable: str) -> dict[str, str]:
         """The variables to export to the agent: without secrets if others can read the channel."""

@@ -64,12 +64,14 @@ class TreeOffer(Value):
         length: bytes of the manifest.
         roots: the paths of its folder on the runner.
         cache: the value of XDG_CACHE_HOME to use; "": that of the agent.
+        job: the id of a job that is started several times, each time in the same copy if it can; "": it is not.
     """
 
     digest: str
     length: int
     roots: tuple[str, ...]
     cache: str
+    job: str = ""
 
 
 class Ask(Message):
