@@ -153,10 +153,16 @@ $(VENV)-%/.done: $(VENV)/.pip
 	if $(PIP) install --ignore-installed --no-warn-script-location --prefix $(@D) "$$package"; then touch $@; \
 	else echo "$$package cannot be installed: its tests are skipped" >&2; fi
 
-$(VENV)-tool/.done: pyproject.toml $(VENV)/.pip
-	@echo "Installing Bireme as a tool into $(@D)"
+$(VENV)-tool/.uv: $(VENV)/.pip
+	@echo "Installing uv into $(@D)/uv"
 	@$(PIP) install --upgrade --target $(@D)/uv uv
-	@UV_TOOL_DIR=$(@D)/tools UV_TOOL_BIN_DIR=$(@D)/bin $(@D)/uv/bin/uv tool install --quiet --force .
+	@touch $@
+
+# uv takes what it has built before unless it is told not to.
+$(VENV)-tool/.done: pyproject.toml $(if $(TOOL),$(shell find src -type f -name '*.py')) $(VENV)-tool/.uv
+	@echo "Installing Bireme as a tool into $(@D)"
+	@UV_TOOL_DIR=$(@D)/tools UV_TOOL_BIN_DIR=$(@D)/bin $(@D)/uv/bin/uv tool install --quiet --force \
+		--reinstall-package bireme .
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.pip

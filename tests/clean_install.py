@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
@@ -108,6 +109,15 @@ def closure(names: Iterable[str]) -> set[str]:
             found.add(name)
             left += more
     return found
+
+
+def pack(distribution: metadata.Distribution, folder: Path) -> None:
+    """Make a wheel of an installed distribution, for installers that download nothing."""
+    name = distribution.metadata["Name"].replace("-", "_")
+    with zipfile.ZipFile(folder / f"{name}-{distribution.version}-py3-none-any.whl", "w") as wheel:
+        for file in distribution.files or ():
+            if file.parts[0] != ".." and "__pycache__" not in file.parts:
+                wheel.write(str(distribution.locate_file(file)), str(file))
 
 
 def link(distribution: metadata.Distribution, site: Path) -> None:

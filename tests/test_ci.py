@@ -114,6 +114,19 @@ def test_pythons_that_are_not_there(tmp_path: Path) -> None:
     assert "3.10" in done.stderr
 
 
+def test_the_tool_is_made_again_after_an_edit(tmp_path: Path) -> None:
+    """`make demo TOOL=1` runs the sources as they are."""
+    done = [tmp_path / "venv" / ".pip", tmp_path / "venv-tool" / ".uv", tmp_path / "venv-tool" / ".done"]
+    for stamp in done:
+        stamp.parent.mkdir(exist_ok=True)
+        stamp.touch()
+    common = ["make", "-C", ROOT, "--dry-run", "TOOL=1", f"VENV={tmp_path}/venv", str(done[-1])]
+    for more, made in ([], False), (["--assume-new=src/bireme/tune/study.py"], True):
+        environ = {"PATH": os.environ["PATH"]}  # not that of a make around the tests
+        said = subprocess.run([*common, *more], env=environ, capture_output=True, text=True, check=True)
+        assert ("uv tool install" in said.stdout) == made, said
+
+
 PYTHON = """#!/bin/sh
 case "$*" in
 *"-m venv"*)

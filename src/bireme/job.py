@@ -94,6 +94,7 @@ class JobSpec(Value):
         venv_script: a file to source first.
         python: the Python that runs the ranks; ``None``: the one that ``venv_script`` selects, else that of Bireme.
             ``{host}`` is replaced by the node's name.
+        python_from: what has named ``python``, for messages.
         node_python: the Python that runs the agents; "": that of Bireme where it exists, else python3.
         grace: seconds between SIGTERM and SIGKILL.
         time_limit: seconds after which the job is stopped; ``None``: never.
@@ -145,6 +146,7 @@ class JobSpec(Value):
     bind_core_list: str | None = None
     venv_script: str | None = None
     python: str | None = None
+    python_from: str = "--python"
     node_python: str = ""
     grace: float = DEFAULT_GRACE
     time_limit: float | None = None
@@ -185,6 +187,10 @@ class JobSpec(Value):
     local_ranks: tuple[int, ...] = ()
     rendezvous: str = ""
     torchrun_args: tuple[str, ...] = ()
+
+    def on_node(self, name: str) -> JobSpec:
+        """The job as it runs on the node of this name: ``{host}`` in ``python`` is replaced."""
+        return self if self.python is None else self.replace(python=self.python.replace("{host}", name))
 
     @property
     def has_own_names(self) -> bool:

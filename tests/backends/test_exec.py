@@ -48,7 +48,11 @@ def test_user() -> None:
 BAD = {
     "": "needs a command",
     "docker exec -i": "{host} does not occur",
-    "{host} -i": "{host} does not occur",
+    "docker {argv}": "{host} does not occur",
+    "{host} -i": "the first word is the program",
+    "./reach-{host} {argv}": "the first word is the program, and nothing is replaced in it: ./reach-{host}",
+    "{command} {host}": "the first word is the program",
+    "{argv} {host}": "the first word is the program",
     "docker exec {hots} {host}": "unknown placeholder: {hots}",
     "ssh {host} exec={argv}": "{argv} is several words",
     "ssh {host} {argv} {command}": "{argv} and {command}",
@@ -66,7 +70,8 @@ def test_refused_template(template: str) -> None:
 
 def test_options_of_exec_alone_are_not_passed_to_get() -> None:
     given = ("-n", "ns", "-c", "main", "--container=x", "-cx", "-q", "--pod-running-timeout", "5s", "--context=dev")
-    assert load("kubectl").query("app=x", given) == (
+    flags = ("-i", "--stdin", "-it", "--tty=false", "-itc", "main")
+    assert load("kubectl").query("app=x", (*flags, *given)) == (
         "get",
         "pods",
         "--selector=app=x",

@@ -10,6 +10,9 @@ import sys
 
 import pytest
 
+from bireme import JobSpec, Program
+from bireme.api import preview
+from bireme.errors import BadInputError
 from bireme.planning.masking import MASK, is_secret, masked_environment, masked_words
 from tests.conftest import bireme, clean_environ
 
@@ -84,6 +87,35 @@ def test_by_hand_it_is_the_part_of_this_node(stage, witness):
     assert (found["world_size"], found["master_addr"], found["launch"]) == (3, "a", [])
     done = stage.run("run", "--dry_run", *words, "2", witness)
     assert (done.returncode, done.stdout) == (2, "") and "--node_rank: no such node: 2" in done.stderr
+
+
+def first_words(witness, **fields):
+    """The program of each node's first rank."""
+    sketch, _ = preview(JobSpec(Program(str(witness)), **fields), clean_environ())
+    return [node.workers[0].argv[0] for node in sketch.whole().nodes]
+
+
+def test_python_of_each_node(witness, tmp_path):
+    """What a node would run, as far as it is known here."""
+    nodes = {"hosts": "a:1,b:1"}
+    assert first_words(witness, **nodes) == [sys.executable] * 2
+    assert first_words(witness, **nodes, python="/{host}/python") == ["/a/python", "/b/python"]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    assert first_words(witness, **nodes, python=str(tmp_path)) == [f"{tmp_path}/bin/python"] * 2
+    for unknown in ({"launcher": "docker"}, {"venv_script": "/activate"}):
+        assert first_words(witness, **nodes, **unknown) == ["<the node says>"] * 2
+    by_hand = {"by_hand": True, "node_rank": 1}
+    (tmp_path / "b").symlink_to(tmp_path)
+    assert first_words(witness, **nodes, **by_hand, python=f"{tmp_path}/{{host}}") == [f"{tmp_path}/b/bin/python"]
+
+
+def test_python_that_cannot_differ(witness):
+    """Where one command is for all nodes, it cannot have another path on each."""
+    common = {"hosts": "a:1,b:1", "launcher": "openmpi"}
+    for more in ({"native_ranks": True, "python": "/{host}/python"}, {"node_python": "/{host}/python"}):
+        with pytest.raises(BadInputError, match=r"^--(node_)?python: .*{host} is not replaced"):
+            first_words(witness, **common, **more)
 
 
 def test_the_command_can_be_pasted_into_a_shell(stage, witness):

@@ -47,7 +47,9 @@ def test_another_on_each_node(request: pytest.FixtureRequest, backend: str) -> N
     assert "Python has not" not in jobs.look(option, hosts="node[1-2]:1").done.stderr
     if backend == "ssh":
         lines = checked(jobs, option, hosts="node[1-3]:1").stdout.splitlines()
-        assert [line.split()[-1] for line in lines] == ["3.12", "3.12", "3.13"]
+        shown = [line.partition("Python ")[2] for line in lines]
+        versions = {"node1": "3.12", "node2": "3.12", "node3": "3.13"}
+        assert shown == [f"{version}  {jobs.shared}/{node}/python" for node, version in versions.items()]
 
 
 @pytest.mark.parametrize("backend", ["ssh", "mpich"])
@@ -57,6 +59,7 @@ def test_missing_on_a_node(request: pytest.FixtureRequest, backend: str) -> None
     found = refused(jobs, option, hosts="node[1-2]:1")
     assert list(found) == ["node2"]
     assert f"--python: not found: {jobs.shared}/node2/python" in found["node2"][0]
+    assert found["node2"][-1] == "elsewhere it is there: 3.12 on node1"
 
 
 @pytest.mark.slow

@@ -17,8 +17,9 @@ import pytest
 from tests.cluster.basics import signal_all, wait_until
 from tests.cluster.host import Host
 from tests.cluster.test_world import Jobs, backends
-from tests.conftest import TIMES, read_lines
+from tests.conftest import read_lines
 
+MOMENTS = int(os.environ.get("BIREME_TEST_MOMENTS", "3"))  # of the three faults together
 CACHE = "/tmp/cache"  # of each host alone, as its whole /tmp
 PROJECT = "/tmp/project"
 LOOK = """
@@ -92,12 +93,23 @@ def sent(err: str) -> list[str]:
 
 
 @pytest.mark.slow
+def test_a_check_of_nodes_without_the_code(project: Project) -> None:
+    """As the job does, it sends the tree, and looks for the script in the copy."""
+    for script, code, word in ("look.py", 0, "Python"), ("ignored.tmp", 1, "is not in the tree that --ship sends"):
+        command = project.command(script)
+        place = command.index("--log_level")
+        command[place : place + 2], command[command.index("run")] = [], "check"
+        done = project.login.run(command, cwd=f"{PROJECT}/sub", env={"XDG_CACHE_HOME": CACHE}, check=False)
+        assert done.returncode == code and (done.stdout + done.stderr).count(word) == 2, done
+    assert len(copies(project.jobs.testbed["node2"])) == 1
+
+
 @pytest.mark.parametrize("project", backends("ssh", "openmpi"), indirect=True)
 def test_ranks_run_in_a_copy(project: Project) -> None:
     """With its files, links, permissions and places; sent once, and again only what has changed."""
     node = project.jobs.testbed["node1"]
     data = f"{PROJECT}/data.txt"
-    found, err = project.run("look.py", data, f"--in={data}", "/tmp/project-2", f"{PROJECT}/new")
+    found, err = project.run("look.py", data, f"--in={data}", "--out=../../runs", "/tmp/project-2", f"{PROJECT}/new")
     (copy,) = copies(node)
     place = f"{CACHE}/bireme/trees/{copy.name}/project"
     assert len(found) == 2 and len(sent(err)) == 1
@@ -106,6 +118,7 @@ def test_ranks_run_in_a_copy(project: Project) -> None:
         "look.py",
         f"{place}/data.txt",
         f"--in={place}/data.txt",
+        "--out=/tmp/runs",
         "/tmp/project-2",
         f"{PROJECT}/new",
     ]
@@ -173,7 +186,7 @@ def test_a_file_that_is_changed_meanwhile(project: Project) -> None:
     wait_until("a copy in the making", lambda: temporary(node), 30)
     project.write("large", random.randbytes(2 << 20))
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 69 and b"large was changed while it was sent" in err, err
+    assert process.returncode == 69 and b"large has changed since the job began" in err, err
     wait_until("what is half to go", lambda: not copies(node), 10)
 
 
@@ -218,8 +231,35 @@ def test_a_node_that_returns(project: Project) -> None:
     read_lines(process, 2, "here 2 2")
     go.touch()
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+    assert process.returncode == 0 and err.count(b"files in /tmp/project have changed: ") == 1, err
     assert [whole(copy) for copy in copies(node)] == [True]
+
+
+AGAIN = """
+import os, sys, time
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+print("attempt", attempt, os.path.exists("checkpoint"), open("../data.txt").read(), flush=True)
+open("checkpoint", "w").close()
+open("../data.txt", "a").write(" and more")
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+sys.exit(attempt == "0")
+"""
+
+
+@pytest.mark.slow
+def test_an_attempt_runs_where_the_last_one_did(project: Project) -> None:
+    """With what that has written, whatever has become of the files here."""
+    go = project.jobs.shared / "go"
+    project.write("sub/again.py", AGAIN)
+    process = project.start("--restarts", "1", "again.py", str(go), hosts="node1:1")
+    read_lines(process, 1, "attempt 0 False some data")
+    project.write("sub/again.py", "the next version")
+    project.write("new.log", "one more file")
+    go.touch()
+    read_lines(process, 1, "attempt 1 True some data and more")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and len(sent(err.decode())) == 1, err
 
 
 def whole(copy: Path) -> bool:
@@ -233,12 +273,12 @@ def whole(copy: Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", "cut", "agent"])
-def test_half_a_tree_is_never_used(project: Project, fault: str) -> None:
-    """The command is killed, a cable is cut, or an agent is killed, at random moments of sending."""
+def test_anything_dies_while_the_tree_is_sent(project: Project, fault: str) -> None:
+    """The command, a cable or an agent, at random moments of sending: half a tree is never used."""
     node = project.jobs.testbed["node1"]
     node.rate(60)
     half = 0
-    for moment in range(max(1, TIMES // 4)):
+    for moment in range(-(-MOMENTS // 3)):
         project.write("large", b"%d" % moment + random.randbytes(8 << 20))
         process = project.start("--heartbeat", "2", "look.py")
         wait_until("a copy in the making", lambda: temporary(node), 30)

@@ -295,6 +295,7 @@ def test_python_is_missing_on_one_node(
     assert re.search("[Nn]o such file|not found|could not access", " ".join(found["node2"])), found
     if backend == "ssh":
         assert list(found) == ["node2"]
+        assert found["node2"][0] == f"the Python of the command: not found: {own.path}"
     if backend == "ssh":  # with it there, the same job runs
         own.make("node2")
         done = with_python(jobs, own.path)
@@ -309,6 +310,15 @@ exec {python} -c "import sys
 sys.version_info, sys.version, sys.executable = (3, 6, 8), '3.6.8 (default)', '$0'
 code, sys.argv[1:] = sys.argv[5], sys.argv[6:]
 exec(code)" "$@"
+"""
+
+
+PYTHON_2 = """\
+#!/bin/sh
+echo "Unknown option: $1
+usage: $0 [option] ... [-c cmd | -m mod | file | -] [arg] ...
+Try \\`python -h' for more information." >&2
+exit 2
 """
 
 
@@ -327,13 +337,17 @@ def test_a_python_that_cannot_run_an_agent(
     own_python(jobs.testbed)  # takes the directories away
     other_python(jobs, "node1", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     path = other_python(jobs, "node2", TOO_OLD.format(python=shlex.quote(sys.executable)))
-    done = jobs.run("--node_python", path, jobs.write("started.py", STARTED))
+    other_python(jobs, "node4", PYTHON_2)
+    hosts = "node[1-4]:2" if backend == "ssh" else "node[1-3]:2"  # of mpirun, all that was printed is shown for all
+    done = jobs.run("--node_python", path, jobs.write("started.py", STARTED), hosts=hosts)
     assert done.returncode == 69, done.stderr
     assert not list(jobs.shared.glob("started-*"))
     found = table_of(done.stderr)
     assert {"node2", "node3"} <= set(found)
-    if backend == "ssh":  # of mpirun, all that was printed is shown for all
-        assert list(found) == ["node2", "node3"]
+    if backend == "ssh":
+        assert list(found) == ["node2", "node3", "node4"]
+        assert found["node4"][0] == "Unknown option: -I" and found["node4"][1].startswith(f"usage: {path} ")
+        assert found["node4"][-1].startswith("that is Python 2, or older than 3.4")
         assert "No such file" in found["node3"][0] and found["node3"][1].endswith("with --node_python")
         assert found["node2"] == [
             f"Python 3.10 or later is needed; {path} is 3.6.8",
@@ -350,12 +364,14 @@ def test_another_python_on_each_node(
     own_python(jobs.testbed)
     if not PYTHONS:
         needs.missing("no other Python from 3.10 on is installed")
-    others = list(PYTHONS.values())
-    for number, python in enumerate((sys.executable, others[0], others[-1])):
-        path = other_python(jobs, f"node{number + 1}", f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n')
-    done = jobs.run("--node_python", path, jobs.write("started.py", STARTED))
+    names = ("node1", "node2", "node3", "node4", "login")[: 1 + len(PYTHONS)]
+    assert len(names) == 1 + len(PYTHONS), "more versions than hosts"
+    for name, python in zip(names, (sys.executable, *PYTHONS.values()), strict=True):
+        path = other_python(jobs, name, f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n')
+    hosts = ",".join(f"{name}:1" for name in names)
+    done = jobs.run("--node_python", path, jobs.write("started.py", STARTED), hosts=hosts)
     assert done.returncode == 0, done.stderr
-    assert len(list(jobs.shared.glob("started-*"))) == 6
+    assert len(list(jobs.shared.glob("started-*"))) == len(names)
 
 
 def only_on(jobs: Jobs, *hosts: str, script: bool) -> str:
@@ -378,7 +394,8 @@ def test_working_directory_is_missing(
     assert done.returncode == 69, done.stderr
     found = table_of(done.stderr)
     assert list(found) == ["node1", "node3"], found
-    assert all(cwd in " ".join(lines) and "No such file" in " ".join(lines) for lines in found.values())
+    for lines in found.values():
+        assert all(word in " ".join(lines) for word in (cwd, "No such file", "bireme run --ship"))
     assert not any(jobs.testbed[name].run(f"ls {cwd}/started-* 2>/dev/null; :").stdout for name in ("login", "node2"))
 
 
@@ -395,7 +412,7 @@ def test_script_is_missing_on_one_node(
     assert done.returncode == 69, done.stderr
     found = table_of(done.stderr)
     assert list(found) == ["node2"]
-    assert "started.py" in found["node2"][0]
+    assert "started.py" in found["node2"][0] and "--ship" in found["node2"][1]
     for name in ("login", "node1", "node3"):
         assert not jobs.testbed[name].run(f"ls {cwd}/started-* 2>/dev/null; :").stdout
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import platform
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import ways
-from tests.cluster.basics import PATH
+from tests.cluster.basics import PATH, wait_until
 from tests.cluster.test_losses import end, found, start
 from tests.cluster.test_unfit import table_of
 from tests.cluster.test_world import Jobs
@@ -28,7 +31,8 @@ SCENE = PROGRAMS / "scene.py"
 
 def cluster(jobs: Jobs, *pods: dict[str, Any]) -> dict[str, str]:
     """The environment in which kubectl knows these pods."""
-    path = jobs.write("pods", json.dumps([{"namespace": "ns", "labels": {"app": "train"}, **pod} for pod in pods]))
+    text = json.dumps([{"namespace": "ns", "labels": {"app": "train"}, **pod} for pod in pods])
+    path = jobs.write("pods.new", text).replace(jobs.shared / "pods")
     return {"KUBECONFIG": str(path), "PATH": f"{ways.FAKE}:{PATH}"}
 
 
@@ -106,7 +110,7 @@ def test_stream_is_dropped(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.slow
 def test_example_of_a_job(request: pytest.FixtureRequest) -> None:
-    """Pod 0 fetches kubectl and runs the job; another waits until it is told to end."""
+    """Pod 0 fetches kubectl, waits for another pod, and runs the job; the other waits until it is told to end."""
     jobs = Jobs.on(request, "kubectl")
     text = (ways.FAKE.parents[2] / "examples" / "indexed_job.yaml").read_text()
     files = re.search(r"  start.py: \|\n(.*)  train.py: \|\n(.*?)---", text, flags=re.DOTALL)
@@ -114,15 +118,22 @@ def test_example_of_a_job(request: pytest.FixtureRequest) -> None:
     script = jobs.write("start.py", textwrap.dedent(files[1]))
     jobs.write("train.py", textwrap.dedent(files[2]))
     hosts, more = ("login", "node2"), {"namespace": "default", "labels": {"batch.kubernetes.io/job-name": "train"}}
-    env = cluster(jobs, *(pod(index, **more, host=host) for index, host in enumerate(hosts)))
-    env |= {"PODS": "batch.kubernetes.io/job-name=train", "KUBECTL": f"file://{ways.KUBECTL}", "NODES": "2"}
+    pods = [pod(index, **more, host=host) for index, host in enumerate(hosts)]
+    env = cluster(jobs, pods[0]) | {"JOB": "train", "KUBECTL": f"file://{jobs.shared}", "NODES": "2"}
+    kind = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    (jobs.shared / kind).mkdir()
+    shutil.copy(ways.KUBECTL, jobs.shared / kind)
+    jobs.write(f"{kind}/kubectl.sha256", hashlib.sha256(ways.KUBECTL.read_bytes()).hexdigest() + "\n")
 
     def started(index: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(script), "--num_gpus", "1", "train.py"]
         host, own = jobs.testbed[hosts[index]], {**env, "JOB_COMPLETION_INDEX": str(index)}
         return host.popen(command, cwd=str(jobs.shared), env=own, stdout=subprocess.PIPE)
 
-    waiting, leading = started(1), started(0)
+    leading = started(0)
+    wait_until("pod 0 to wait", lambda: found(jobs.login, "kubectl", "wait"), 30)
+    waiting = started(1)
+    cluster(jobs, *pods)
     out, _ = leading.communicate(timeout=60)
     ranks = [line for line in out.decode().splitlines() if "rank" in line]
     assert sorted(ranks) == ["[train-0:0] rank 0 of 2 on login", "[train-1:1] rank 1 of 2 on node2"]

@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import pytest
 
-from bireme.agent.tree_store import NEWEST, HeldTree, NewTree, TreeStore, write_all
+from bireme.agent.tree_copy import HeldTree, NewTree, write_all
+from bireme.agent.tree_store import NEWEST, TreeStore
 from bireme.resources import manifest
 from bireme.resources.manifest import Entry, Manifest
 
@@ -153,8 +154,11 @@ def test_old_copies_are_removed(store: TreeStore) -> None:
         "cached",
         "written",
         "added",
+        "beside",
         "ancient",
     ]
+    os.makedirs(f"{store.folder}/results")  # which a rank has left
+    os.utime(f"{store.folder}/results", (0, 0))
     names = {}
     for number, kind in enumerate(kinds):
         held = make(store, kind.encode())
@@ -168,13 +172,16 @@ def test_old_copies_are_removed(store: TreeStore) -> None:
             (path / "sub/__pycache__/a.pyc").write_text("x")
         elif kind == "written":
             (path / "sub/a").write_text("more")
+        elif kind == "beside":
+            (path.parent / "runs").mkdir()
+            (path.parent / "runs/checkpoint").write_text("x")
         elif kind in ("added", "ancient"):
             (path / "empty/inner/checkpoint").write_text("x")
     for _ in range(2):
         run(store.remove_old())
         left = {kind for kind, name in names.items() if name in os.listdir(store.folder)}
-        assert left == {*kinds[:NEWEST], "in use", "written", "added"}
-    assert len(os.listdir(store.folder)) == len(left)
+        assert left == {*kinds[:NEWEST], "in use", "written", "added", "beside"}
+    assert len(os.listdir(store.folder)) == len(left) + 1
 
 
 def test_what_is_being_removed_is_not_found(store: TreeStore) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -159,14 +161,61 @@ def contents(tree: SourceTree, spans: tuple[int, ...], most: int) -> bytes:
     return found
 
 
-@pytest.mark.parametrize("change", ["shorter", "longer", "gone"])
+def test_a_file_that_grows(place: Path) -> None:
+    """What was there at first is sent."""
+    (place / "log").write_bytes(b"0123456789")
+    there = os.lstat(place / "log")
+    (place / "log").write_bytes(b"0123456789 and more")
+    (entry,) = source_tree._entries((str(place),), {"log": there}, os.environ)
+    assert entry.size == 10 and entry.content == hashlib.sha256(b"0123456789").hexdigest()
+    tree = SourceTree((str(place),), manifest.make("x", [entry]))
+    assert contents(tree, (0, 1), 100) == b"0123456789"
+
+
+FIND = """
+import os
+from bireme.job import JobSpec, Program
+from bireme.resources import source_tree
+tree = source_tree.find(JobSpec(program=Program("x.py"), ship="."), os.environ)
+print([entry.path for entry in tree.manifest.entries])
+"""
+
+
+def test_ones_own_output_is_not_sent(place: Path) -> None:
+    (place / "other.log").write_text("x")
+    with open(place / "nohup.out", "w") as output:
+        subprocess.run([sys.executable, "-c", FIND], stdout=output, stderr=output, check=True)
+    assert (place / "nohup.out").read_text() == "['other.log']\n"
+
+
+def test_where_links_lead(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same place in a copy: what is in the tree there, what is elsewhere where it is."""
+    (place.parent / "alias").symlink_to(place)
+    monkeypatch.setenv("PWD", str(place.parent / "alias"))
+    (place / "sub").mkdir()
+    targets = {
+        "sub/a": (f"{place}/x", "../x"),
+        "sub/b": (f"{place.parent}/alias/sub/x", "x"),
+        "sub/c": (str(place), ".."),
+        "sub/d": ("../x", "../x"),
+        "sub/e": ("../../datasets", f"{place.parent}/datasets"),
+        "sub/f": ("/nowhere", "/nowhere"),
+        "sub/g": (f"{place}-2", f"{place}-2"),
+    }
+    for name, (target, _) in targets.items():
+        (place / name).symlink_to(target)
+    found = {entry.path: entry.content for entry in find(".").manifest.entries}
+    assert found == {name: wanted for name, (_, wanted) in targets.items()}
+
+
+@pytest.mark.parametrize("change", ["shorter", "gone"])
 def test_a_file_that_changes_while_it_is_sent(place: Path, change: str) -> None:
     (place / "x").write_bytes(bytes(10))
     tree = find(".")
-    (place / "x").write_bytes(bytes({"shorter": 5, "longer": 15, "gone": 0}[change]))
+    (place / "x").write_bytes(bytes(5))
     if change == "gone":
         (place / "x").unlink()
-    with pytest.raises(ChangedError, match="was changed while it was sent"):
+    with pytest.raises(ChangedError, match="has changed since the job began"):
         contents(tree, (0, 1), 100)
 
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 import bireme
+from bireme.cli.default_python import in_active_environment
+from bireme.cli.parser import parse
+from bireme.cli.spec import nodes_spec
+from bireme.errors import BadInputError
+from bireme.options.table import select
+from bireme.process import activation
+from tests import needs
+from tests.clean_install import build_wheel, closure, pack, required
 from tests.conftest import clean_environ
 
 SHOWS = "import sys; print('prefix', sys.prefix)\n"
@@ -55,6 +65,28 @@ def prefix_of(stage, words, env, *options):
     return done.stdout.strip()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("installer", ["uv", "pipx"])
+def test_installed_as_a_tool(stage, script, project, tmp_path, tmp_path_factory, installer):
+    """As users do it; nothing is downloaded."""
+    module = needs.module(installer)
+    wheels, bin_folder = tmp_path / "wheels", tmp_path / "bin"
+    wheels.mkdir()
+    for name in closure(required(metadata.distribution("bireme"))):
+        pack(metadata.distribution(name), wheels)
+    offline = ["--no-index", "--find-links", str(wheels)]
+    if installer == "uv":
+        words = [module.find_uv_bin(), "tool", "install", "--offline", *offline]
+        places = {"UV_TOOL_DIR": tmp_path / "tools", "UV_TOOL_BIN_DIR": bin_folder, "UV_CACHE_DIR": tmp_path / "cache"}
+    else:
+        words = [sys.executable, "-m", "pipx", "install", "--pip-args", shlex.join(offline)]
+        places = {"PIPX_HOME": tmp_path / "tools", "PIPX_BIN_DIR": bin_folder}
+    environ = clean_environ(HOME=str(tmp_path), **{name: str(place) for name, place in places.items()})
+    words += ["--python", sys.executable, str(build_wheel(tmp_path_factory))]
+    subprocess.run(words, env=environ, check=True)
+    assert prefix_of(stage, [str(bin_folder / "bireme")], active(project), script(SHOWS)) == f"prefix {project}"
+
+
 @pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
 def test_ranks_run_in_the_active_environment(stage, script, tool, project, variable):
     assert prefix_of(stage, tool[1], active(project, variable), script(SHOWS)) == f"prefix {project}"
@@ -85,6 +117,29 @@ def test_the_python_of_torchruns_variable(stage, script, tool, project):
     environ = {**active(place), "PYTHON_EXEC": str(project / "bin" / "python")}
     assert prefix_of(stage, words, environ, script(SHOWS)) == f"prefix {project}"
     assert prefix_of(stage, words, environ, "--python", place, script(SHOWS)) == f"prefix {place}"
+
+
+def test_a_path_for_each_machine(stage, script, project):
+    own = project.parent / os.uname().nodename.partition(".")[0]
+    own.symlink_to(project)
+    words = [sys.executable, "-m", "bireme"]
+    place = project.parent / "{host}"
+    assert prefix_of(stage, words, clean_environ(), "--python", place, script(SHOWS)) == f"prefix {own}"
+
+
+def test_check_shows_the_python_of_the_ranks(stage, tool, project):
+    done = stage.run_argv([*tool[1], "check"], env=active(project))
+    version = "{}.{}".format(*sys.version_info)
+    assert done.stdout.endswith(f" cores  Python {version}  {project}/bin/python\n"), done
+    done = stage.run_argv([*tool[1], "check"], env=active(tool[0]))
+    assert done.stdout.endswith(f" cores  Python {sys.version.split()[0]}\n"), done
+
+
+def test_what_has_named_a_python_that_is_missing():
+    environ = {"PYTHON_EXEC": "/no/such/python"}
+    spec = nodes_spec(in_active_environment(parse(select("check"), []), environ))
+    with pytest.raises(BadInputError, match=r"^PYTHON_EXEC: not found: /no/such/python\n  --python names"):
+        activation.interpreter(spec, environ)
 
 
 def test_no_environment_is_active(stage, script, tool):

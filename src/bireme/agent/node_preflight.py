@@ -56,7 +56,10 @@ class NodePreflight:
         try:
             os.chdir(cwd)
         except OSError as error:
-            self.problems.append(f"cannot change to the working directory {cwd}: {error.strerror}")
+            hint = (
+                f"\n  {program.MISSING_THERE}" if isinstance(error, FileNotFoundError) and not self._spec.ship else ""
+            )
+            self.problems.append(f"cannot change to the working directory {cwd}: {error.strerror}{hint}")
         else:
             self._program()
         self._devices(slots, tasks)
@@ -67,6 +70,7 @@ class NodePreflight:
             self.interpreter, self.environ = activation.interpreter(spec, self.environ)
         except BiremeError as error:
             self.problems.append(str(error))
+            self.found["lacks_python"] = True
             return
         try:
             if spec.program.target:  # `bireme check` may have none

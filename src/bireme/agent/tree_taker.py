@@ -10,7 +10,8 @@ import hashlib
 import os
 from collections import deque
 
-from bireme.agent.tree_store import NEWEST, HeldTree, NewTree, TreeStore, write_all
+from bireme.agent.tree_copy import HeldTree, NewTree, write_all
+from bireme.agent.tree_store import NEWEST, TreeStore
 from bireme.control.ship_messages import Need, Shipped, Taken
 from bireme.errors import BiremeError, ProtocolError
 from bireme.resources import manifest
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Literal
 
-    from bireme.agent.tree_store import Stamp
+    from bireme.agent.tree_copy import Stamp
     from bireme.control.messages import Ask, Message
     from bireme.loop import Loop
     from bireme.planning.start import NodePlan
@@ -104,9 +105,10 @@ class TreeTaker:
 
     def _fail(self, error: OSError | BiremeError) -> None:
         self.close()
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        hint = "--export XDG_CACHE_HOME=DIR names another place"
-        self._end(f"cannot make a copy of the tree in {self._folder}: {why}\n{hint}")
+        why = str(error)
+        if isinstance(error, OSError):
+            why = f"{error.strerror}\n--export XDG_CACHE_HOME=DIR names another place"
+        self._end(f"cannot make a copy of the tree in {self._folder}: {why}")
 
     def _end(self, problem: str = "") -> None:
         ask = self._ask if problem else self._moved_ask()
@@ -134,7 +136,7 @@ class TreeTaker:
         """Find a copy that is here already, or ask what there is to copy."""
         store = TreeStore(self._folder)
         yield from store.remove_temporary()
-        self._held = yield from store.find(self._offer.digest)
+        self._held = yield from store.find(self._offer.digest, self._offer.job)
         if self._held is not None:
             self._end()
         else:
@@ -212,7 +214,7 @@ class TreeTaker:
 
     def _complete(self, new: NewTree, place: int, entry: Entry) -> None:
         if self._digest.hexdigest() != entry.content:
-            raise manifest.ManifestError(f"{entry.path} was changed while it was sent; start the job again")
+            raise manifest.ManifestError(f"{entry.path} has changed since the job began; start the job again")
         file, self._file = self._file, -1
         new.close_file(place, file)
         self._missing.popleft()
@@ -222,6 +224,7 @@ class TreeTaker:
     def _make(self, wanted: Manifest) -> Iterator[None]:
         """Begin a copy: take what other copies have, and ask for the rest."""
         store = TreeStore(self._folder)
+        yield from store.remove_old()  # not only afterwards: a job may end too early for that, and there must be room
         new = self._new = NewTree(store.folder, wanted)
         new.make_folders()
         others = [held for held in map(store.hold, store.names()[:NEWEST]) if held is not None]
@@ -254,24 +257,39 @@ class TreeTaker:
         for place, original in self._duplicates:
             yield from new.duplicate(place, original)
         self._held, self._new = new.finish(), None
+        self._held.note(self._offer.job)
         self._end()
 
     # -- what is elsewhere in the copy -----------------------------------------------------------
 
     def _moved(self, word: str) -> str:
-        """A path in the tree, or an option with one, as it is in the copy; any other word as it is."""
+        """A path, or an option with one, that leads from the copy to where the user meant; any other word as it is."""
         assert self._held is not None
-        for root in self._offer.roots:
-            if word == root or word.startswith(f"{root}/"):
-                path = self._held.path + word[len(root) :]
-                return path if os.path.lexists(path) else word
         name, equals, value = word.partition("=")
-        return f"{name}={self._moved(value)}" if equals and value.startswith("/") else word
+        if equals and "/" not in name:
+            return f"{name}={self._moved(value)}"
+        path = os.path.join(self._ask.cwd, word)
+        if self._below(path) is None:
+            return word
+        if ".." in word.split("/"):
+            path = os.path.normpath(path)
+        below = self._below(path)
+        if below is None:
+            return path
+        moved = self._held.path + below
+        return moved if os.path.isabs(word) and os.path.lexists(moved) else word
+
+    def _below(self, path: str) -> str | None:
+        """What follows the path of the tree in this path; ``None``: it is elsewhere."""
+        for root in self._offer.roots:
+            if f"{path}/".startswith(f"{root.rstrip('/')}/"):
+                return path[len(root.rstrip("/")) :]
+        return None
 
     def _moved_ask(self) -> Ask:
         assert self._held is not None
         spec, exports = self._ask.spec, dict(self._ask.exports)
-        program = spec.program
+        program, logs = spec.program, spec.rank_log_dir
         program = program.replace(target=self._moved(program.target), args=tuple(map(self._moved, program.args)))
         if "PYTHONPATH" in exports:
             exports["PYTHONPATH"] = os.pathsep.join(map(self._moved, exports["PYTHONPATH"].split(os.pathsep)))
@@ -282,6 +300,7 @@ class TreeTaker:
                 program=program,
                 python=spec.python and self._moved(spec.python),
                 venv_script=spec.venv_script and self._moved(spec.venv_script),
+                rank_log_dir=logs if logs is None or os.path.isabs(logs) else self._moved(logs),
             ),
             cwd=cwd,
             exports=exports,

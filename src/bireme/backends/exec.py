@@ -84,7 +84,11 @@ def template(extra: tuple[str, ...]) -> tuple[str, ...]:
             if name == "{argv}" and word != name:
                 hint = "write {command}, which is one word for a shell, or {argv} as a word of its own"
                 raise BadInputError(f"{{argv}} is several words, and {word!r} is one", hint=hint, where=_WHERE)
-    if not any("{host}" in word for word in extra[1:]):
+    if any(name in extra[0] for name in _PLACEHOLDERS):
+        what = f"the first word is the program, and nothing is replaced in it: {extra[0]}"
+        hint = f"start it by env: --launcher_args 'env {extra[0]} …'" if extra[0][0] != "{" else _HINT
+        raise BadInputError(what, hint=hint, where=_WHERE)
+    if not any("{host}" in word for word in extra):
         raise BadInputError("{host} does not occur in the command", hint=_HINT, where=_WHERE)
     given = [name for word in extra for name in ("{command}", "{argv}") if name in word]
     if len(given) > 1:

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     from bireme.backends.base import HostLaunch, LaunchPlan
 
-_OF_EXEC = ("-c", "--container", "--pod-running-timeout")
-"""Options of ``kubectl exec`` with a value that ``kubectl get`` does not have."""
-_FLAGS_OF_EXEC = ("-q", "--quiet")
+_OF_EXEC = r"-[iqt]*c|--container|--pod-running-timeout"
+"""Options of ``kubectl exec`` whose value follows, and which ``kubectl get`` does not have."""
+_WHOLE = r"-[iqt]+|-[iqt]*c.+|--(container|pod-running-timeout)=.*|--(stdin|quiet|tty)(=.*)?"
+"""Others, with their values."""
 _OVER = ("Succeeded", "Failed")
 
 
@@ -60,9 +61,9 @@ def _for_get(extra: tuple[str, ...]) -> Iterator[str]:
     """The words of ``--launcher_args`` that ``kubectl get`` understands too."""
     words = iter(extra)
     for word in words:
-        if word in _OF_EXEC:
+        if re.fullmatch(_OF_EXEC, word):
             next(words, "")
-        elif word not in _FLAGS_OF_EXEC and not re.match(r"-c.|--(container|pod-running-timeout)=", word):
+        elif not re.fullmatch(_WHOLE, word):
             yield word
 
 

@@ -57,27 +57,35 @@ def _inventory(facts: Mapping[str, Hello]) -> str:
     rows = []
     for name, hello in facts.items():
         slots = "cpu" if hello.accelerator == "cpu" else f"{hello.accelerator} {','.join(hello.slots)}"
-        rows.append((name, hello.hostname, slots, f"{hello.cores} cores", f"Python {hello.python}"))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+        rows.append((name, hello.hostname, slots, f"{hello.cores} cores", *_python(hello.interpreter, hello.python)))
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
     lines = ("  ".join(f"{word:{width}}" for word, width in zip(row, widths, strict=True)) for row in rows)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
+def _python(path: str, version: str) -> tuple[str, str]:
+    """How the ranks' Python is shown: its version if that is known, and its path if it is not the command's own."""
+    return f"Python {version}", "" if path == sys.executable else path
+
+
 def _check_here(spec: JobSpec) -> int:
     """Check this machine, when it is the only node; return 0 if it is fit, else 1."""
+    from bireme.agent.facts import short_hostname
     from bireme.errors import BadInputError
     from bireme.process import activation
     from bireme.resources import cores, devices, program
 
+    spec = spec.on_node(short_hostname())
     try:
         found = devices.discover(spec.accelerator, os.environ)
         slots, _ = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=bool(spec.include or spec.exclude))
-        activation.interpreter(spec, os.environ)
+        python, environ = activation.interpreter(spec, os.environ)
         if spec.program.target:
-            program.check(spec, os.environ, own_interpreter=activation.own_interpreter(spec))
+            program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
     except BadInputError as error:
         complain(str(error))
         return 1
     kind = "cpu" if found.accelerator == "cpu" else f"{found.accelerator} {','.join(slots)}"
-    show(f"{os.uname().nodename}  {kind}  {cores.usable()} cores  Python {sys.version.split()[0]}\n")
+    words = (os.uname().nodename, kind, f"{cores.usable()} cores", *_python(python, activation.version_of(python)))
+    show(f"{'  '.join(words).rstrip()}\n")
     return OK

@@ -23,7 +23,7 @@ def in_active_environment(parsed: Parsed, environ: Mapping[str, str]) -> Parsed:
     if options.get("python") or options.get("venv_script"):
         return parsed
     if named := environ.get("PYTHON_EXEC"):
-        return parsed.replace(options={**options, "python": named})
+        return parsed.replace(options={**options, "python": named, "python_from": "PYTHON_EXEC"})
     if options.get("launcher") in CONTAINERS or str(options.get("hosts")).startswith(BY_LABELS):
         return parsed  # an environment of this machine is in no container
     from bireme.resources.active_environment import active_prefix, other_python
@@ -33,4 +33,4 @@ def in_active_environment(parsed: Parsed, environ: Mapping[str, str]) -> Parsed:
         return parsed
     if options.get("log_level") in ("debug", "info") and not options.get("quiet"):
         complain(f"ranks run in the active environment {active_prefix(environ)}")
-    return parsed.replace(options={**options, "python": python})
+    return parsed.replace(options={**options, "python": python, "python_from": "the active environment"})

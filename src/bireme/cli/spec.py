@@ -66,6 +66,8 @@ def _fields(options: dict[str, Any]) -> dict[str, Any]:
     found.update(_address(options))
     found.update(_slots(options))
     found.update(_as_other_launchers(options))
+    if "python_from" in options:
+        found["python_from"] = options["python_from"]
     for name in ("wrap", "launcher_args"):
         found[name] = _words(options.get(name, ""), f"--{name}")
     found["wrap_ranks"] = _ranks(options.get("wrap_ranks", ""), "--wrap_ranks")

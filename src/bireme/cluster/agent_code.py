@@ -15,6 +15,7 @@ import zlib
 
 from bireme import isolated
 from bireme.control.greeting import python_tag
+from bireme.errors import BadInputError
 from bireme.planning.trust import reason_to_pass_over
 from bireme.resources.cache import cache_folder, keep
 
@@ -83,6 +84,7 @@ MODULES = (
 """All modules that an agent may import, at any time."""
 
 FOR_A_TREE = (
+    "bireme.agent.tree_copy",
     "bireme.agent.tree_store",
     "bireme.agent.tree_taker",
     "bireme.control.ship_messages",
@@ -151,7 +153,13 @@ def command(
         node_python: the Python there; "": ours if it exists there, otherwise the first python3 on PATH.
         short: with a name instead of the stub, to be shown.
         patience: seconds for which the agent waits for its code, and then for the job.
+
+    Raises:
+        BadInputError: the Python is to have another path on each node.
     """
+    if "{host}" in node_python:
+        hint = "name a path that is the same on every node, or a name on PATH such as python3.12"
+        raise BadInputError("{host} is not replaced in it", hint=hint, where="--node_python")
     packed = "<stub>"
     if not short:
         ahead = {name: _short(_source(name)) for name in AHEAD[kind]}

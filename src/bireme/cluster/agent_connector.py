@@ -98,7 +98,7 @@ class AgentConnector:
         spec = self._cluster_job.spec
         channel.send(
             Ask(
-                spec=spec.replace(python=_ranks_python(spec, agent.name)),
+                spec=with_python(spec, agent.name),
                 cwd=os.getcwd(),
                 heartbeat=spec.heartbeat,
                 first=agent.index == 0 or spec.elastic,
@@ -125,7 +125,7 @@ class AgentConnector:
             return None
         agent.protocol.offer()
         made, cache = tree.manifest, self._cluster_job.exports.get("XDG_CACHE_HOME", "")
-        return TreeOffer(digest=made.digest, length=len(made.text), roots=tree.roots, cache=cache)
+        return TreeOffer(digest=made.digest, length=len(made.text), roots=tree.roots, cache=cache, job=tree.job)
 
     def _exports(self, agent: AgentHandle, readable: str) -> dict[str, str]:
         """The variables to export to the agent: without secrets if others can read the channel."""
@@ -155,8 +155,11 @@ class AgentConnector:
             self._attach(agent, fd, fd, transport)
 
 
-def _ranks_python(spec: JobSpec, host: str) -> str | None:
-    """The Python of the ranks on a node; ``None``: the one that ``--venv_script`` selects there, or the agent's own."""
-    if spec.python is not None:
-        return spec.python.replace("{host}", host)
-    return None if spec.venv_script is not None or spec.in_containers else sys.executable
+def with_python(spec: JobSpec, host: str) -> JobSpec:
+    """The job with the Python of the ranks on a node.
+
+    It stays ``None`` where that is the one that ``--venv_script`` selects there, or the agent's own.
+    """
+    if spec.python is None and spec.venv_script is None and not spec.in_containers:
+        return spec.replace(python=sys.executable, python_from="the Python of the command")
+    return spec.on_node(host)

@@ -145,7 +145,7 @@ class AgentCrew(Crew):
             self._leave()
 
     def _complain(self, bad: Sequence[AgentHandle], total: int) -> None:
-        note = complaint(bad, total)
+        note = complaint(bad, total, self.agents)
         self._session.trouble("unfit", note, self._session.loop.now(), tuple(member.name for member in bad))
 
     # -- what agents send ------------------------------------------------------------------------

@@ -38,7 +38,9 @@ _ADVICE = {
     # Not what prints the agent's whole command line: it took that for the name of a program.
     r"(?m)^(?!.*bireme\.agent --).*(python.*: (command )?not found|python.*no such file"
     r"|executable file.* not found|exec: .*: stat .*no such file)": "name a Python that is there with --node_python",
-    r"unknown option: -i\nusage: [^\n]*python": "Python 3.10 or later is needed there: name one with --node_python",
+    # A later one runs what we send, which says its version.
+    r"unknown option: -i\nusage: [^\n]*python": "that is Python 2, or older than 3.4, and 3.10 or later is needed: name"
+    " another with --node_python",
 }
 """What to do about messages of launchers and login shells (this one: nologin) that do not say so themselves."""
 
@@ -226,20 +228,32 @@ class Bootstrap:
         self._session.loop.after(_WORDS_WAIT, look)
 
 
-def complaint(bad: Sequence[AgentHandle], total: int) -> str:
+def complaint(bad: Sequence[AgentHandle], total: int, agents: Sequence[AgentHandle]) -> str:
     """The unfit nodes and their problems, as an error message.
 
     Args:
         bad: the agents of the unfit nodes.
         total: how many nodes the job has.
+        agents: the agents of all nodes: where one lacks the ranks' Python, those that have it are named.
     """
     lines = [f"{len(bad)} of {total} node{'' if total == 1 else 's'} cannot run the job:"]
     width = max(len(member.name) for member in bad)
     for member in bad:
         said = member.problems or [member.hint]
+        if member.has_answered and member.hello.lacks_python and (found := python_versions(agents)):
+            said = [*said, f"elsewhere it is there: {'; '.join(found)}"]
         for place, problem in enumerate(line for text in said for line in text.splitlines()):
             lines.append(f"  {member.name if not place else '':{width}}  {problem.strip()}")
     return "\n".join(lines)
+
+
+def python_versions(agents: Iterable[AgentHandle]) -> tuple[str, ...]:
+    """On which nodes the ranks' Python has which version; several if these differ, nothing if none is known."""
+    nodes: dict[str, list[str]] = {}
+    for agent in agents:
+        if agent.has_answered and agent.hello.python:
+            nodes.setdefault(".".join(agent.hello.python.split(".")[:2]), []).append(agent.name)
+    return tuple(f"{version} on {', '.join(names[:3])}{', …' * (len(names) > 3)}" for version, names in nodes.items())
 
 
 def _noise(member: AgentHandle) -> list[str]:

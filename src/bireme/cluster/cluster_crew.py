@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bireme.cluster.agent_crew import AgentCrew
+from bireme.cluster.bootstrap import python_versions
 from bireme.cluster.node_plans import node_plans
 from bireme.cluster.output_credit import WINDOW, OutputCredit
 from bireme.cluster.rendezvous_address import RendezvousAddress
@@ -24,8 +25,6 @@ from bireme.logs.rankfiles import RankFiles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bireme.agent.machine import Machine
     from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
@@ -113,7 +112,8 @@ class ClusterCrew(AgentCrew):
             self._complain(bad, len(self.agents))
         elif not self._all_fit:
             self._all_fit = True
-            if note := different_pythons(self.members):
+            if len(versions := python_versions(self.members)) > 1:
+                note = f"the ranks' Python has not the same version on all nodes: {'; '.join(versions)}"
                 self._session.console.say("warning", note)
             if not self._leaving:
                 self._address.find()
@@ -167,18 +167,3 @@ class ClusterCrew(AgentCrew):
         self.killed += over.killed
         self.stuck += tuple(f"{member.name}: {' '.join(what.splitlines())}" for what in over.stuck)
         self._maybe_leave()
-
-
-def different_pythons(members: Sequence[AgentHandle]) -> str:
-    """A warning if the ranks' Python has not the same version everywhere, as far as that is known; "" if it has."""
-    nodes: dict[str, list[str]] = {}
-    for member in members:
-        version = ".".join(member.hello.python.split(".")[:2])
-        nodes.setdefault(version, []).append(member.name)
-    nodes.pop("", None)
-    if len(nodes) < 2:
-        return ""
-    found = "; ".join(
-        f"{version} on {', '.join(names[:3])}{', …' * (len(names) > 3)}" for version, names in nodes.items()
-    )
-    return f"the ranks' Python has not the same version on all nodes: {found}"

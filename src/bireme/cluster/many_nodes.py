@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from bireme.agent import session
 from bireme.agent.machine import MACHINE
 from bireme.cluster import agent_launch
+from bireme.cluster.agent_connector import with_python
 from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.cluster.cluster_job import ClusterJob
 from bireme.job import DEFAULT_PORT
@@ -26,13 +26,21 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
     from bireme.planning.start import Sketch
+    from bireme.resources.source_tree import SourceTree
     from bireme.result.outcome import Outcome
 
 ONLY_NODES_KNOW = "<the node says>"
 """Placeholder in a dry run for what is known only after connecting."""
 
 
-def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str, machine: Machine = MACHINE) -> Outcome:
+def run(
+    spec: JobSpec,
+    environ: Mapping[str, str],
+    nodes: Nodes,
+    launcher: str,
+    machine: Machine = MACHINE,
+    tree: SourceTree | None = None,
+) -> Outcome:
     """Start an agent on every node, and the ranks through them; return when nothing is left anywhere.
 
     Args:
@@ -41,13 +49,14 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str, 
         nodes: the nodes.
         launcher: the launcher's name.
         machine: this machine.
+        tree: the files to send to the nodes, if they are known already.
 
     Raises:
         BadInputError: the job cannot run as described; nothing was started.
         UnfitError: no port is free for the agents to connect to.
     """
     exported = agent_launch.what_travels(spec, environ)
-    job = prepare(spec, environ, nodes, launcher, exported)
+    job = prepare(spec, environ, nodes, launcher, exported, tree=tree)
     with PidFile(os.getpid() if spec.save_pid else None) as pid_file:
         return session.run(
             spec, job.notes(exported), lambda running: ClusterCrew(running, job, pid_file, machine), machine.loop
@@ -55,7 +64,13 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str, 
 
 
 def prepare(
-    spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str, exported: Exports, accelerator: str = ""
+    spec: JobSpec,
+    environ: Mapping[str, str],
+    nodes: Nodes,
+    launcher: str,
+    exported: Exports,
+    accelerator: str = "",
+    tree: SourceTree | None = None,
 ) -> ClusterJob:
     """Make the value that a crew carries out, and open what it needs.
 
@@ -66,11 +81,12 @@ def prepare(
         launcher: the launcher's name.
         exported: the exported variables.
         accelerator: the kind of device that every node must have; "": any.
+        tree: the files to send to the nodes, if they are known already.
 
     Raises:
         BadInputError, UnfitError: as :func:`run`.
     """
-    tree = ClusterJob.find_tree(spec, environ)
+    tree = tree or ClusterJob.find_tree(spec, environ)
     launch = agent_launch.prepare(spec, environ, nodes, launcher)
     log_dir = rankfiles.prepare(spec.log_dir, "--log_dir") if spec.log_dir is not None else None
     return ClusterJob(
@@ -103,13 +119,21 @@ def plan(spec: JobSpec, nodes: Nodes) -> Sketch:
     )
     facts = NodeFacts(
         hostname="",
-        interpreter=sys.executable,
+        interpreter="",
         cwd=os.getcwd(),
         cores=0,
         error_dir=ONLY_NODES_KNOW,
         omp_threads_set=True,
     )
-    return sketch(spec, active, job, lambda name: facts.replace(hostname=name))
+    return sketch(spec, active, job, lambda name: facts.replace(hostname=name, interpreter=_interpreter(spec, name)))
+
+
+def _interpreter(spec: JobSpec, name: str) -> str:
+    """The Python of the ranks on a node, as far as it is known before connecting."""
+    from bireme.resources.active_environment import python_of  # for a dry run only
+
+    python = with_python(spec, name).python
+    return ONLY_NODES_KNOW if python is None else python_of(python) or python
 
 
 def of_the_first_epoch(spec: JobSpec, nodes: Nodes) -> Nodes:

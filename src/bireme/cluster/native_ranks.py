@@ -119,6 +119,9 @@ def rank_command(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tupl
     Raises:
         BadInputError: the program or its interpreter cannot be found.
     """
+    if spec.python is not None and "{host}" in spec.python:
+        what, hint = "one command starts the ranks of all nodes", "name a path that is the same on every node"
+        raise BadInputError(f"with --native_ranks {{host}} is not replaced: {what}", hint=hint, where=spec.python_from)
     interpreter, _ = activation.interpreter(spec, environ)
     flag = program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
     argv = worker_argv(spec.program, interpreter, local_rank=f"{flag}={{local_rank}}" if flag else "", wrap=spec.wrap)

@@ -64,12 +64,14 @@ class TreeOffer(Value):
         length: bytes of the manifest.
         roots: the paths of its folder on the runner.
         cache: the value of XDG_CACHE_HOME to use; "": that of the agent.
+        job: the id of a job that is started several times, each time in the same copy if it can; "": it is not.
     """
 
     digest: str
     length: int
     roots: tuple[str, ...]
     cache: str
+    job: str = ""
 
 
 class Ask(Message):
@@ -203,6 +205,7 @@ class Hello(Message):
         addresses: those at which other nodes may reach it.
         interpreter: the Python that runs the ranks.
         python: its version; "": not known.
+        lacks_python: there is no such Python.
         local_rank_flag: the option by which the script expects its local rank; "": it expects none.
         accelerator: the kind of its devices.
         slots: its devices.
@@ -219,6 +222,7 @@ class Hello(Message):
     addresses: tuple[str, ...]
     interpreter: str = ""
     python: str = ""
+    lacks_python: bool = False
     local_rank_flag: str = ""
     accelerator: str = ""
     slots: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from bireme.agent import session
 from bireme.agent.machine import MACHINE
 from bireme.backends import base
 from bireme.cluster import agent_launch, many_nodes, node_selection
+from bireme.cluster.cluster_job import ClusterJob
 from bireme.cluster.node_selection import DeclaredPool
 from bireme.elastic.control_socket import ControlSocket
 from bireme.elastic.crews import EpochCrew, IdleCrew
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from bireme.agent.session import Session
     from bireme.job import JobSpec
     from bireme.planning.start import StartPlan
+    from bireme.resources.source_tree import SourceTree
 
 _THIS_MACHINE = "this machine"
 _FRUITLESS = 10
@@ -152,6 +154,7 @@ class ElasticJob:
         self._stuck: list[str] = []
         self._invited: tuple[str, ...] = ()
         self._running: Session | None = None
+        self._tree: SourceTree | None = None
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -203,10 +206,11 @@ class ElasticJob:
         )
         try:
             nodes, exported = node_selection.select(spec, pool), self._exports
-            job = many_nodes.prepare(spec, self._environ, nodes, self._launcher, exported, self._accelerator)
+            changed, launcher = self._look_at_tree(spec), self._launcher
+            job = many_nodes.prepare(spec, self._environ, nodes, launcher, exported, self._accelerator, self._tree)
             return session.run(
                 spec,
-                job.notes(exported),
+                (*changed, *job.notes(exported)),
                 lambda running: EpochCrew(running, job, pid_file, self._machine, number=number, observer=self),
                 self._machine.loop,
             )
@@ -217,6 +221,17 @@ class ElasticJob:
             return Outcome(exit_code=UNFIT, cause="unfit", seconds=0.0, note=str(error))
         finally:
             self._detach()
+
+    def _look_at_tree(self, spec: JobSpec) -> tuple[tuple[str, str], ...]:
+        """Find the files to send: those of the last epoch as long as they are there. Return messages, with levels."""
+        found, last = ClusterJob.find_tree(spec, self._environ), self._tree
+        if found is not None and last is not None and set(last.manifest.entries) <= set(found.manifest.entries):
+            return ()
+        self._tree = found
+        if found is None or last is None:
+            return ()
+        what = "the ranks run in a new copy, without what they wrote to relative paths"
+        return (("warning", f"files in {found.roots[0]} have changed: {what}"),)
 
     def _waited(self) -> Outcome:
         """Wait until enough nodes are available, or for too long."""

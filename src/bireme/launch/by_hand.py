@@ -8,6 +8,7 @@ cannot restart the others.
 
 from __future__ import annotations
 
+from bireme.agent.facts import short_hostname
 from bireme.errors import BadInputError
 from bireme.launch import one_machine
 from bireme.process import activation
@@ -76,6 +77,7 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: i
         )
     accelerator = devices.discover(spec.accelerator, environ).accelerator
     host = list(world)[node_rank]
+    spec = spec.on_node(short_hostname() if spec.rendezvous else host)  # as under torchrun, the nodes have no names
     notes: list[tuple[str, str]] = []
     if spec.by_hand:
         first = node_rank == 0 and spec.rendezvous != "c10d"

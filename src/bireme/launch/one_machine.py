@@ -6,7 +6,7 @@ import os
 
 from bireme.agent import session
 from bireme.agent.crew import LocalCrew
-from bireme.agent.facts import node_facts
+from bireme.agent.facts import node_facts, short_hostname
 from bireme.errors import BadInputError, UnfitError
 from bireme.job import DEFAULT_PORT
 from bireme.logs import rankfiles
@@ -93,6 +93,7 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
     else:
         active, notes = slots_left(spec, found, HOST if declared is None else declared.name)
     (host,) = active
+    spec = spec.on_node(short_hostname() if declared is None else host)
     lease, note = (lease_named_port(spec.master_port), "") if spec.master_port else lease_port()
     said = [("info", text) for text in (*notes, note) if text]
     try:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.launch import one_machine
     from bireme.resources.pool import Pool
+    from bireme.resources.source_tree import SourceTree
     from bireme.result.outcome import Outcome
 
     Placement: TypeAlias = "ThisMachine | ByHand | Agents | NativeRanks | Epochs"
@@ -147,13 +148,14 @@ def _this_machine(nodes: Nodes) -> one_machine.Declared:
     return one_machine.Declared(entry.name, nodes.slots[entry.name], entry.tasks, note)
 
 
-def run(spec: JobSpec, environ: Mapping[str, str], place: Placement) -> Outcome:
+def run(spec: JobSpec, environ: Mapping[str, str], place: Placement, tree: SourceTree | None = None) -> Outcome:
     """Run the job where it belongs, and wait for its end.
 
     Args:
         spec: the job.
         environ: the environment.
         place: where it runs; not `Epochs`.
+        tree: the files to send to the nodes, if they are known already.
 
     Raises:
         BadInputError: the job cannot run as described; nothing was started.
@@ -173,7 +175,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], place: Placement) -> Outcome:
         return native_ranks.run(spec, environ, place.nodes, place.launcher)
     from bireme.cluster import many_nodes
 
-    return many_nodes.run(spec, environ, place.nodes, place.launcher)
+    return many_nodes.run(spec, environ, place.nodes, place.launcher, tree=tree)
 
 
 def preview(spec: JobSpec, environ: Mapping[str, str]) -> tuple[Sketch, LauncherCommands | None]:

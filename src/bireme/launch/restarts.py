@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
     from bireme.launch.placement import Placement
+    from bireme.resources.source_tree import SourceTree
     from bireme.result.outcome import Outcome
 
 CURABLE = ("rank failed", "agent lost")
@@ -41,11 +42,16 @@ def run(
     begin, limit = time.monotonic(), spec.time_limit
     budget = RestartBudget(spec.restarts, spec.restart_window)
     last: Outcome | None = None
+    tree: SourceTree | None = None
     while True:
         budget.begin(time.monotonic())
         try:
             place = place if last is None else placement.resolve(spec, environ)
-            outcome = placement.run(spec, environ, place)
+            if spec.ship is not None and isinstance(place, placement.Agents):
+                from bireme.cluster.cluster_job import ClusterJob
+
+                tree = tree or ClusterJob.find_tree(spec, environ)  # once: all attempts run in the same copy
+            outcome = placement.run(spec, environ, place, tree)
         except BadInputError as error:
             if last is None:
                 raise

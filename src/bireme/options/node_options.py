@@ -114,7 +114,7 @@ NODE_OPTIONS: Groups = {
             help="send the working tree to the nodes, and run there: what git does not ignore, or all of DIR",
             kind="word",
             metavar="DIR",
-            commands=("run",),
+            commands=("run", "check"),
             bare="git",
         ),
         Option(
@@ -122,7 +122,7 @@ NODE_OPTIONS: Groups = {
             help="send a tree of up to this size, e.g. 2G (default: 256M)",
             kind="size",
             metavar="SIZE",
-            commands=("run",),
+            commands=("run", "check"),
             default=job.DEFAULT_SHIP_LIMIT,
         ),
         Option(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
 
 _WHERE = "--venv_script"
+_ANOTHER = "--python names another: a path, a name on PATH such as python3, or the folder of an environment"
 
 
 def interpreter(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
@@ -34,7 +35,7 @@ def interpreter(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, Mapping
     if script is not None:
         environ = _activated(script, environ)
     if spec.python is not None:
-        return _named(spec.python, environ), environ
+        return _named(spec.python, environ, spec.python_from), environ
     if script is None:
         return sys.executable, environ
     for name in ("python", "python3"):
@@ -57,8 +58,14 @@ def version_of(python: str) -> str:
     return name if name.replace(".", "").isdecimal() and "." in name else ""
 
 
-def _named(python: str, environ: Mapping[str, str]) -> str:
-    """The path of the Python of ``--python``, which may be a name on ``PATH``, or the folder of an environment."""
+def _named(python: str, environ: Mapping[str, str], where: str) -> str:
+    """The path of the Python of ``--python``, which may be a name on ``PATH``, or the folder of an environment.
+
+    Args:
+        python: what was named.
+        environ: the environment.
+        where: what has named it; this need not be the option.
+    """
     path = "" if os.sep in python else find_executable(python, environ)
     path = path or os.path.abspath(python)
     if os.path.isdir(path):
@@ -68,9 +75,9 @@ def _named(python: str, environ: Mapping[str, str]) -> str:
     if not os.path.isfile(path):
         what = f"not found: {python}" if not os.path.isdir(path) else f"no Python in {python}"
         hint = "give --python the path of a Python, its name on PATH, or the folder of an environment"
-        raise BadInputError(what, hint=hint, where="--python")
+        raise BadInputError(what, hint=hint if where == "--python" else _ANOTHER, where=where)
     if not os.access(path, os.X_OK):
-        raise BadInputError(f"cannot be executed: {path}", where="--python")
+        raise BadInputError(f"cannot be executed: {path}", where=where)
     return path
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec, Program
 
+MISSING_THERE = "every node needs it at this path: in a folder that they share, copied, or sent by `bireme run --ship`"
 _ENOUGH = 1 << 20
 """Bytes of a script that are searched for ``--local_rank``."""
 
@@ -68,7 +69,7 @@ def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool, s
     """
     program = spec.program
     if program.kind == "script":
-        text = _read_script(program.target, environ, shared=shared)
+        text = _read_script(program.target, environ, _missing_there(spec) if shared else "")
     elif program.kind == "module":
         text = _read_module(program, environ) if own_interpreter else b""
     else:
@@ -80,23 +81,26 @@ def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool, s
     return flag or ("--local_rank" if spec.local_rank_arg == "always" else "")
 
 
-def _read_script(path: str, environ: Mapping[str, str], *, shared: bool) -> bytes:
+def _missing_there(spec: JobSpec) -> str:
+    """What to do about a script that a node lacks."""
+    return MISSING_THERE if spec.ship is None else "it is not in the tree that --ship sends"
+
+
+def _read_script(path: str, environ: Mapping[str, str], hint: str) -> bytes:
     if os.path.isdir(path):
         path = os.path.join(path, "__main__.py")
         if not os.path.isfile(path):
             raise BadInputError(f"{path[:-12]} is a directory, not a script", hint="name the Python file to run")
     if not os.path.exists(path):
-        raise BadInputError(f"no such script: {path}", hint=_instead(path, environ, shared=shared))
+        raise BadInputError(f"no such script: {path}", hint=hint or _instead(path, environ))
     try:
         return _read(path)
     except OSError as error:
         raise BadInputError(f"cannot read the script {path}: {error.strerror}") from None
 
 
-def _instead(path: str, environ: Mapping[str, str], *, shared: bool) -> str:
+def _instead(path: str, environ: Mapping[str, str]) -> str:
     """What to do about a script that does not exist."""
-    if shared:
-        return "every node needs it at this path: in a folder that they share, or copied"
     if os.path.isfile(f"{path}.py"):
         return f"did you mean {path}.py?"
     command = find_executable(path, environ) if os.sep not in path else ""

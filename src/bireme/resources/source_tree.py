@@ -48,10 +48,12 @@ class SourceTree(Value):
     Attributes:
         roots: the path of its folder, and others of the same folder that the user may have typed.
         manifest: what it holds.
+        job: the id of a job that is started several times; "": it is not.
     """
 
     roots: tuple[str, ...]
     manifest: Manifest
+    job: str = ""
 
 
 class Contents:
@@ -96,15 +98,13 @@ class Contents:
 
     def changed(self) -> ChangedError:
         """The error that the file that was read last has changed."""
-        return ChangedError(f"{self._path} was changed while it was sent", hint="start the job again")
+        return ChangedError(f"{self._path} has changed since the job began", hint="start the job again")
 
     @property
     def _path(self) -> str:
         return os.path.join(self._root, self._entry.path)
 
     def _open_next(self) -> bool:
-        if self._fd >= 0 and os.fstat(self._fd).st_size != self._entry.size:
-            raise self.changed()
         self.close()
         entry = next(self._entries, None)
         if entry is None:
@@ -113,7 +113,7 @@ class Contents:
         try:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
-            raise ChangedError(f"{self._path} was changed while it was sent: {error.strerror}") from None
+            raise ChangedError(f"{self._path} has changed since the job began: {error.strerror}") from None
         self._left = entry.size
         return True
 
@@ -141,8 +141,9 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
     paths = _paths_of_git(root, environ) if spec.ship == GIT else _paths_below(root)
     found = _lstat_all(root, paths)
     _refuse_large(root, found, spec.ship_limit)
-    made = manifest.make(os.path.basename(root) or "root", _entries(root, found, environ))
-    return SourceTree(_names_of(root, cwd, environ.get("PWD", "")), made)
+    roots = _names_of(root, cwd, environ.get("PWD", ""))
+    made = manifest.make(os.path.basename(root) or "root", _entries(roots, found, environ))
+    return SourceTree(roots, made, os.urandom(6).hex() if spec.restarts or spec.elastic else "")
 
 
 def _names_of(root: str, cwd: str, typed: str) -> tuple[str, ...]:
@@ -207,8 +208,11 @@ def _refuse_unreadable(error: OSError) -> NoReturn:
 
 
 def _lstat_all(root: str, paths: Iterator[str]) -> dict[str, os.stat_result]:
-    """The files, links and folders that exist; git also names those that were removed."""
-    found = {}
+    """The files, links and folders that exist, without those to which this process writes its own output.
+
+    Git also names files that were removed. One's own output is another at each start, and grows.
+    """
+    found, own = {}, list(_outputs())
     for path in paths:
         try:
             there = os.lstat(f"{root}/{path}")
@@ -216,9 +220,22 @@ def _lstat_all(root: str, paths: Iterator[str]) -> dict[str, os.stat_result]:
             continue
         except OSError as error:
             _refuse_unreadable(error)
+        if any(os.path.samestat(there, other) for other in own):
+            continue
         if stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode) or stat.S_ISDIR(there.st_mode):
             found[path] = there
     return found
+
+
+def _outputs() -> Iterator[os.stat_result]:
+    """The files to which this process writes its output and its messages."""
+    for fd in (1, 2):
+        try:
+            there = os.fstat(fd)
+        except OSError:
+            continue
+        if stat.S_ISREG(there.st_mode):
+            yield there
 
 
 def _refuse_large(root: str, found: Mapping[str, os.stat_result], limit: int) -> None:
@@ -252,15 +269,16 @@ def _enough(size: int) -> str:
 # -- digests -------------------------------------------------------------------------------------
 
 
-def _entries(root: str, found: Mapping[str, os.stat_result], environ: Mapping[str, str]) -> Iterator[Entry]:
+def _entries(roots: Sequence[str], found: Mapping[str, os.stat_result], environ: Mapping[str, str]) -> Iterator[Entry]:
     """The entries of the manifest; digests come from the cache where the file is as it was."""
+    root = roots[0]
     store = os.path.join(cache_folder(environ), "digests", f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json")
     known, now = _load(store), time.time_ns()
     files = {path: there for path, there in found.items() if stat.S_ISREG(there.st_mode)}
     stamps = {path: [at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino] for path, at in files.items()}
     digests = {path: str(known[path][4]) for path in files if path in known and known[path][:4] == stamps[path]}
-    fresh = {path: f"{root}/{path}" for path in files if path not in digests}
-    digests.update(zip(fresh, _hashed_all(tuple(fresh.values()), sum(stamps[path][0] for path in fresh)), strict=True))
+    fresh = {path: (f"{root}/{path}", stamps[path][0]) for path in files if path not in digests}
+    digests.update(zip(fresh, _hashed_all(tuple(fresh.values())), strict=True))
     kept = {
         path: [*stamps[path], digests[path]]
         for path, there in files.items()
@@ -274,35 +292,43 @@ def _entries(root: str, found: Mapping[str, os.stat_result], environ: Mapping[st
             mode = there.st_mode & 0o777
             yield Entry(kind="file", path=path, mode=mode, size=there.st_size, content=digests[path])
         elif stat.S_ISLNK(there.st_mode):
-            yield Entry(kind="link", path=path, content=_target(f"{root}/{path}"))
+            yield Entry(kind="link", path=path, content=_target(roots, path))
         elif path not in parents:
             yield Entry(kind="folder", path=path)
 
 
-def _target(path: str) -> str:
+def _target(roots: Sequence[str], path: str) -> str:
+    """The target of a link, such that it leads to the same place in a copy: relative if that is in the tree."""
+    folder = os.path.dirname(f"{roots[0]}/{path}")
     try:
-        return os.readlink(path)
+        target = os.readlink(f"{roots[0]}/{path}")
     except OSError as error:
-        raise BadInputError(f"cannot read {path}: {error.strerror}", where=WHERE) from None
+        raise BadInputError(f"cannot read {roots[0]}/{path}: {error.strerror}", where=WHERE) from None
+    place = os.path.normpath(os.path.join(folder, target))
+    inside = [root for root in roots if f"{place}/".startswith(f"{root.rstrip('/')}/")]
+    if os.path.isabs(target) and inside:
+        return os.path.relpath(roots[0] + place[len(inside[0]) :], folder)
+    return target if os.path.isabs(target) or inside else place
 
 
-def _hashed_all(paths: Sequence[str], size: int) -> list[str]:
-    """The SHA-256 of files of so many bytes together: of many bytes, by several threads."""
-    if size < _MANY:
-        return list(map(_hashed, paths))
+def _hashed_all(files: Sequence[tuple[str, int]]) -> list[str]:
+    """The SHA-256 of so many bytes of each of these files: of many bytes, by several threads."""
+    if sum(size for _, size in files) < _MANY:
+        return list(map(_hashed, files))
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-        return list(threads.map(_hashed, paths))
+        return list(threads.map(_hashed, files))
 
 
-def _hashed(path: str) -> str:
-    """The SHA-256 of a file."""
-    digest = hashlib.sha256()
+def _hashed(file: tuple[str, int]) -> str:
+    """The SHA-256 of the first bytes of a file, of which there may be more by now."""
+    (path, left), digest = file, hashlib.sha256()
     try:
-        with open(path, "rb", buffering=0) as file:
-            while block := file.read(_BLOCK):
+        with open(path, "rb", buffering=0) as opened:
+            while block := opened.read(min(left, _BLOCK)):
                 digest.update(block)
+                left -= len(block)
     except OSError as error:
         raise BadInputError(f"cannot read {path}: {error.strerror}", where=WHERE) from None
     return digest.hexdigest()
