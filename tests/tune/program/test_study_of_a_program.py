@@ -39,8 +39,8 @@ class Bench:
         """The trials that really ran, in order."""
         return [line.split()[0] for line in (self.folder / "ran").read_text().splitlines()]
 
-    def records(self) -> list[dict]:
-        lines = (self.folder / "tuning" / "journal").read_text().splitlines()[1:]
+    def records(self, results_dir: str = "tuning") -> list[dict]:
+        lines = (self.folder / results_dir / "journal").read_text().splitlines()[1:]
         return [json.loads(line.partition(" ")[2]) for line in lines]
 
 
@@ -241,6 +241,10 @@ threads = {{ values = "1,2", env = "THREADS" }}
     assert done.returncode == 0 and len(bench.ran) == 4, done.stderr
     done = bench.stage.run("tune", "--trials", "60", "tune.toml", cwd=bench.folder, timeout=120)
     assert "best: batch=32 threads=2" in done.stdout and len(bench.ran) > 6
+    bench.stage.run(
+        "tune", "--minimize", "time", "--trials", "1", "--results_dir", "other", "tune.toml", cwd=bench.folder
+    )
+    assert [goal["name"] for goal in bench.records("other")[0]["study"]["goals"]] == ["time"]
     file.write_text(file.read_text().replace("maximize", "maximise"))
     done = bench.stage.run("tune", "tune.toml", cwd=bench.folder)
     assert done.returncode == 2 and "tune.toml:3" in done.stderr and "maximize" in done.stderr
