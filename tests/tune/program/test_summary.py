@@ -31,3 +31,7 @@ def test_what_is_promising_is_shown_if_nothing_is_certain() -> None:
     lines = ["best: batch=8", "no point is better", "promising, but not confirmed: batch=16"]
     assert answer_lines(open_, 0.95, BATCHES).splitlines() == lines
     assert answer_lines(open_.replace(promising={"batch": 8}), 0.95, BATCHES).splitlines() == lines[:2]
+    front = answer_lines(open_.replace(front=({"batch": 8},)), 0.95, BATCHES)
+    assert front.splitlines() == [*lines[:2], "on the front: batch=8"], (
+        "of two goals, promising is about the first alone"
+    )

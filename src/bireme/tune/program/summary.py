@@ -94,7 +94,7 @@ def answer_lines(answer: Answer, confidence: float, declaration: Declaration) ->
     lines.append(f"best: {described(declaration, answer.best)}{sure}")
     if answer.text and not answer.confirmed:
         lines.append(answer.text)
-        if answer.promising is not None and key_of(answer.promising) != key_of(answer.best):
+        if answer.promising is not None and not answer.front and key_of(answer.promising) != key_of(answer.best):
             lines.append(f"promising, but not confirmed: {described(declaration, answer.promising)}")
     if answer.default_failed:
         lines.append(f"the default itself failed: {answer.default_failed}")
