@@ -18,7 +18,7 @@ from bireme.cluster import agent_code
 from bireme.control.frames import encode_code
 from bireme.control.greeting import END, STEM, python_tag
 from tests import needs
-from tests.conftest import clean_environ
+from tests.conftest import Stage, clean_environ
 from tests.test_layers import all_modules, imports
 
 
@@ -94,6 +94,24 @@ def test_every_module_is_imported_from_memory(version: str) -> None:
     packed = agent_code.pack(python_tag() if not version else "another")
     done = subprocess.run([python, "-I", "-S", "-c", program], input=packed, capture_output=True, check=False)
     assert done.stdout == b"{'SentModules'}\n", done.stderr.decode()
+
+
+def test_an_agent_loads_little_of_the_standard_library(tmp_path: Path, stage: Stage) -> None:
+    """Each of these takes longer than all modules of ours, on each node, before the first rank."""
+    (tmp_path / "rank.py").write_text("")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -X importtime "$@" 2>>"{tmp_path}/imports.$$"\n')
+    python.chmod(0o755)
+    way_in = ("--launcher", "exec", "--launcher_args", "env HOST={host} {argv}", "--node_python", str(python))
+    done = stage.run("run", "--hosts", "one:1,two:1", "--master_addr", "127.0.0.1", *way_in, "rank.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    logs = list(tmp_path.glob("imports.*"))
+    assert len(logs) == 2
+    for log in logs:
+        loaded = {line.rpartition("|")[2].strip() for line in log.read_text().splitlines()}
+        assert {"bireme.agent.remote", "bireme.process.guardian"} <= loaded
+        costly = {"collections", "ctypes", "dataclasses", "encodings.idna", "enum", "functools", "json", "re", "socket"}
+        assert not loaded & {*costly, "subprocess", "threading", "traceback", "typing"}
 
 
 @pytest.mark.parametrize("version", PYTHONS or ["no other"])

@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping, MutableMapping
+    from typing import Any
 
     from bireme.control.transport import Transport
 
@@ -80,7 +81,8 @@ def connect(
             time.sleep(random.uniform(_PAUSE / 10, _PAUSE))
         for address in tuple(left):
             try:
-                connection = socket.create_connection((address, port), timeout=_CONNECT_WAIT)
+                host: Any = address.encode() if address.isascii() else address  # see resources/name_lookup.py
+                connection = socket.create_connection((host, port), timeout=_CONNECT_WAIT)
             except OSError as error:
                 why[address] = error.strerror or str(error)
                 left.remove(address)

@@ -21,6 +21,7 @@ from bireme.resources.cache import cache_folder, keep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, Literal, TypeAlias
 
     Kind: TypeAlias = Literal["channel", "dial", "native"]
@@ -68,6 +69,7 @@ MODULES = (
     "bireme.resources.extension_locks",
     "bireme.resources.hostfile",
     "bireme.resources.local_rank_option",
+    "bireme.resources.name_lookup",
     "bireme.resources.nvidia",
     "bireme.resources.own_addresses",
     "bireme.resources.pool",
@@ -131,10 +133,15 @@ if sys.version_info < (3, 10):
     sys.stderr.write("bireme: Python 3.10 or later is needed; " + sys.executable + " is " + version + "\\n")
     sys.stderr.write("  name another with --node_python\\n")
     sys.exit(69)
-exec(compile(S[1], "sent:bireme.agent.sent_modules", "exec"))
-modules = SentModules(S[2])
+magic = sys.modules["_frozen_importlib_external"].MAGIC_NUMBER
+if S[3] == sys.implementation.cache_tag + "-" + magic.hex():
+    finder, ahead = marshal.loads(S[4][0]), S[4][1]
+else:
+    finder, ahead = compile(S[2][0], "sent:bireme.agent.sent_modules", "exec"), S[2][1]
+exec(finder)
+modules = SentModules(ahead)
 from bireme.agent import stub
-stub.command(modules, S[3])
+stub.command(modules, S[1])
 """
 _FIND = 'p=$0;[ -x "$p" ]||p=python3;exec "$p" "$@"'
 _PATIENCE = 60.0
@@ -160,11 +167,7 @@ def command(
     if "{host}" in node_python:
         hint = "name a path that is the same on every node, or a name on PATH such as python3.12"
         raise BadInputError("{host} is not replaced in it", hint=hint, where="--node_python")
-    packed = "<stub>"
-    if not short:
-        ahead = {name: _short(_source(name)) for name in AHEAD[kind]}
-        parts = (_BEGIN, _short(_source("bireme.agent.sent_modules")), ahead, float(patience))
-        packed = binascii.b2a_base64(zlib.compress(marshal.dumps(parts, _MARSHAL_FORMAT), 9), newline=False).decode()
+    packed = "<stub>" if short else _stub(kind, patience)
     line = ("-I", "-S", "-B", "-c", _LOADER, packed, "bireme.agent", f"--{kind}", *words)
     if node_python:
         return (node_python, *line)
@@ -178,37 +181,54 @@ def pack(tag: str, *, tree: bool = False) -> bytes:
         tag: names the Python that runs it (`greeting.python_tag`); any other than ours gets the source.
         tree: whether it is to take a tree.
     """
-    return _pack(tag if tag == python_tag() else "source", MODULES + FOR_A_TREE if tree else MODULES)
+    names = MODULES + FOR_A_TREE if tree else MODULES
+    if tag == python_tag():
+        return _kept(tag, names, lambda: _compressed({name: _code(name) for name in names}))
+    return _kept("source", names, lambda: _compressed({name: _source(name) for name in names}))
 
 
-_PACKED: dict[tuple[str, tuple[str, ...]], bytes] = {}
+def _stub(kind: Kind, patience: float) -> str:
+    """The stub as an argument, which `_LOADER` unpacks."""
+    finder, names = "bireme.agent.sent_modules", AHEAD[kind]
+
+    def make() -> bytes:
+        source = _short(_source(finder)), {name: _short(_source(name)) for name in names}
+        tag, code = "", None  # type: tuple[str, Any]
+        if kind == "channel":  # small enough to send bytecode too, which saves 2 ms where the Python is the same
+            tag, code = python_tag(), (_code(finder), {name: _code(name) for name in names})
+        return binascii.b2a_base64(_compressed((_BEGIN, patience, source, tag, code), 9), newline=False)
+
+    return _kept(f"{kind} {patience}", (finder, *names), make).decode()
 
 
-def _pack(form: str, names: tuple[str, ...]) -> bytes:
-    if (form, names) not in _PACKED:
-        _PACKED[form, names] = _make_pack(form, names)
-    return _PACKED[form, names]
+def _compressed(value: Any, level: int = -1) -> bytes:
+    return zlib.compress(marshal.dumps(value, _MARSHAL_FORMAT), level)
 
 
-def _make_pack(form: str, names: tuple[str, ...]) -> bytes:
-    state = _state(form, names)
-    place = os.path.join(cache_folder(os.environ), "agents", f"{zlib.crc32(state):08x}")
-    packed = _cached(place, state) if state else b""
-    if not packed:
-        modules = {name: _source(name) if form == "source" else _code(name) for name in names}
-        packed = zlib.compress(marshal.dumps(modules, _MARSHAL_FORMAT))
-        if state:
-            keep(place, state + packed)
-    return packed
+_KEPT: dict[tuple[str, tuple[str, ...]], bytes] = {}
+
+
+def _kept(form: str, names: tuple[str, ...], make: Callable[[], bytes]) -> bytes:
+    """What was made of these modules before, in this process or as the user's cache has it; or make it."""
+    if (form, names) not in _KEPT:
+        state = _state(form, names)
+        place = os.path.join(cache_folder(os.environ), "agents", f"{zlib.crc32(state):08x}")
+        made = _cached(place, state) if state else b""
+        if not made:
+            made = make()
+            if state:
+                keep(place, state + made)
+        _KEPT[form, names] = made
+    return _KEPT[form, names]
 
 
 def _state(form: str, names: tuple[str, ...]) -> bytes:
     """The times and sizes of these modules, as a line; empty if they are in no folder, as in a zip file."""
     try:
-        found = [os.stat(_path(name)) for name in names]
+        found = [os.stat(_path(name)) for name in (*names, __name__)]
     except OSError:
         return b""
-    return f"{isolated.root()!a} {form} {[(it.st_mtime_ns, it.st_size) for it in found]}\n".encode()
+    return f"{isolated.root()!a} {python_tag()} {form} {[(it.st_mtime_ns, it.st_size) for it in found]}\n".encode()
 
 
 def _cached(place: str, state: bytes) -> bytes:

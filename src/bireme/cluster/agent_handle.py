@@ -5,6 +5,7 @@ from __future__ import annotations
 from bireme.cluster.agent_protocol import AgentProtocol
 from bireme.cluster.peer_clock import PeerClock
 from bireme.control.silence import Silence
+from bireme.resources.name_lookup import look_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -128,10 +129,8 @@ _ADDRESSES: dict[str, list[str]] = {}
 def addresses_of(name: str) -> list[str]:
     """Resolve a name, once, to numeric addresses; none when it cannot be resolved."""
     if name not in _ADDRESSES:
-        import socket
-
         try:
-            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            found = look_up(name)
         except OSError:
             found = []
         _ADDRESSES[name] = [str(it[4][0]) for it in found]

@@ -209,15 +209,14 @@ def check_address(addr: str | None, notes: list[tuple[str, str]], *, first: bool
     """
     if addr is None:
         return
-    import _socket
-
     from bireme.resources.locality import is_this_machine
+    from bireme.resources.name_lookup import look_up
 
     if is_this_machine(addr):
         return
     try:
-        _socket.getaddrinfo(addr, None)
-    except (OSError, UnicodeError):
+        look_up(addr)
+    except OSError:
         if refuse:
             hint = "leave the option out: on one machine the ranks meet at 127.0.0.1"
             raise BadInputError(f"no such address: {addr!r}", hint=hint, where="--master_addr") from None

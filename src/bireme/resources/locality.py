@@ -11,6 +11,7 @@ import _socket
 import os
 import sys
 
+from bireme.resources.name_lookup import look_up
 from bireme.resources.own_addresses import all_addresses, is_loopback, packed
 
 TYPE_CHECKING = False
@@ -121,13 +122,8 @@ def _resolve(names: list[str], own: set[bytes], timeout: float) -> str | None:
 
 
 def _looked_up(name: str) -> list[bytes]:
-    if "\0" in name:
-        return []
     try:
-        # As bytes: for text, Python would load its Unicode tables.
-        host = name.encode("ascii" if name.isascii() else "idna")
-        answers = _socket.getaddrinfo(host, None, 0, _socket.SOCK_STREAM)
-    except (OSError, ValueError):  # a UnicodeError is a ValueError
+        texts = [str(answer[4][0]) for answer in look_up(name)]
+    except OSError:
         return []
-    texts = (str(answer[4][0]) for answer in answers)
     return [address for text in texts if (address := packed(text)) is not None]

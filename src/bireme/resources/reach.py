@@ -7,6 +7,8 @@ import errno
 import select
 import time
 
+from bireme.resources.name_lookup import look_up
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,8 +49,8 @@ def reachable(addresses: Sequence[str], port: int, *, seconds: float) -> list[st
 def _connect(address: str, port: int) -> Iterator[_socket.socket]:
     """A socket that is connecting for each numeric address, without those for which that failed at once."""
     try:
-        found = _socket.getaddrinfo(address, port, 0, _socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
+        found = look_up(address, port)
+    except OSError:
         return
     for family, *_, place in found:
         try:
