@@ -46,6 +46,9 @@ def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -
         result = TrialResult(cause="pruned", reason=end.hopeless, metrics=dict(figures))
     elif end.hopeless and end.exit_code != OK:
         result = TrialResult(cause="no metric", reason=reason)
+    elif end.exit_code == OK and reason and end.report is None:
+        words = _our_words(stderr) or "no report, though the run exited with 0: is the disk full?"
+        result = TrialResult(cause="infrastructure", reason=tracebacks.clip(words.partition("\n")[0]))
     elif end.exit_code == OK:
         result = (
             TrialResult(cause="no metric", reason=reason) if reason else TrialResult(cause="ok", metrics=dict(figures))
