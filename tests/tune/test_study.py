@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
 import bireme.tune
 from bireme.errors import BadInputError
-from bireme.tune.space import Parameter, Space
+from bireme.tune.space import Parameter, Space, key_of
 from bireme.tune.study import Measurement, Objective, Study, Trial
 
 GOALS = [Objective("speed")]
@@ -45,13 +46,44 @@ def test_finds_the_best_and_is_sure_of_it():
     assert 0.001 < answer.noise < 0.1
 
 
-@pytest.mark.parametrize("cut", [1, 5, 12, -3])
-def test_goes_on_where_it_was_interrupted(cut):
+def restored(done: list[tuple[Trial, Measurement]], **options) -> Study:
+    study = make(**options)
+    for trial, measurement in done:
+        study.restore(trial, measurement)
+    return study
+
+
+def begin_of_round(trials: list[tuple[Trial, Measurement]], number: int) -> int:
+    return next(index for index, (trial, _) in enumerate(trials) if trial.block == f"round-{number}")
+
+
+@pytest.mark.parametrize("budget", [None, 24])
+def test_goes_on_where_it_was_interrupted(budget):
+    """Also with the same finalists, of which a budget has room for a few."""
+    whole = run(make(seed=4, trials=budget))
+    for cut in (1, 5, 12, begin_of_round(whole, 1), begin_of_round(whole, 2)):
+        assert run(restored(whole[:cut], seed=4, trials=budget)) == whole[cut:]
+
+
+def test_a_round_that_was_cut_is_not_completed():
+    """Its other runs would be hours later, and on other slots."""
     whole = run(make(seed=4))
-    resumed = make(seed=4)
-    for trial, measurement in whole[:cut]:
-        resumed.restore(trial, measurement)
-    assert run(resumed) == whole[cut:]
+    cut = begin_of_round(whole, 2) + 1
+    rest = run(restored(whole[:cut], seed=4))
+    assert {trial.round for trial, _ in rest} == set(range(3, rest[-1][0].round + 1))
+    finalists = {key_of(trial.point) for trial, _ in whole if trial.block == "round-1"}
+    assert {key_of(trial.point) for trial, _ in rest} <= finalists
+
+
+def test_a_larger_budget_goes_on_with_the_search():
+    first = make(trials=12)
+    done = run(first)
+    assert first.over and {trial.phase for trial, _ in done} == {"noise", "search", "confirm"}
+    second = restored(done, trials=60)
+    rest = run(second)
+    assert rest[0][0].phase == "search" and second.answer.confirmed
+    known = {key_of(trial.point) for trial, _ in done if trial.phase == "search"}
+    assert len({key_of(trial.point) for trial, _ in rest if trial.phase == "search"} - known) >= 5
 
 
 def test_a_python_loop():
@@ -130,6 +162,32 @@ def test_a_budget_of_seconds_keeps_some_for_rounds():
     assert len(phases) <= 20 and phases.count("confirm") >= 6
 
 
+@pytest.mark.parametrize(("trials", "side_by_side"), [(4, 4), (10, 1), (13, 3), (20, 4), (30, 8)])
+def test_a_budget_holds_whatever_runs_side_by_side(trials, side_by_side):
+    """Of a round, all runs fit into it, or none is started."""
+    study, draw, running, begun = make(trials=trials, side_by_side=side_by_side), random.Random(1), [], []
+    while True:
+        while len(running) < 5 * side_by_side and (trial := study.ask()):
+            running.append(trial)
+            begun.append(trial)
+        if not running:
+            break
+        trial = running.pop(draw.randrange(len(running)))
+        study.tell(trial.name, speed=speed(trial.point, 0.01, trial.name))
+    assert len(begun) <= trials and study.over
+    rounds = Counter(trial.round for trial in begun if trial.phase == "confirm")
+    assert min(rounds.values(), default=2) >= 2  # the baseline alone says nothing
+
+
+def test_a_program_that_always_fails_does_not_run_the_whole_space():
+    study = Study({"x": list(range(1000))}, maximize="speed")
+    count = 0
+    while trial := study.ask():
+        study.tell(trial.name, failed="ImportError")
+        count += 1
+    assert count == 20 and study.over == "nothing works: each of the first 20 points has failed"
+
+
 # -- what is not run ---------------------------------------------------------------------------------
 
 
@@ -167,6 +225,52 @@ def test_a_series_that_stays_below_the_best_is_stopped():
     assert not study.hopeless(trial.name, 1.0, [98 * draw.gauss(1, 0.02) for _ in range(20)])
 
 
+def test_what_was_stopped_early_is_never_the_best():
+    """Its figure is a bound: for a time, the seconds until it was stopped."""
+    study = Study({"x": list(range(30))}, minimize="time", clock=lambda: 0.0)
+    for _ in range(3):
+        trial = study.ask()
+        study.tell(trial.name, Measurement(seconds=10.0))
+    study.tell(study.ask().name, Measurement(cause="pruned", seconds=5.0))
+    trial = study.ask()
+    assert not study.hopeless(trial.name, 9.0)
+
+
+def test_a_point_that_worked_once_and_then_fails_is_left_alone():
+    study, tried = Study({"x": list(range(8))}, maximize="speed", search="gridsearch", clock=lambda: 0.0), Counter()
+    draw = random.Random(2)
+    while trial := study.ask():
+        tried[trial.point["x"]] += 1
+        if trial.point["x"] == 3 and tried[3] > 1:
+            study.tell(trial.name, failed="out of memory")
+        else:
+            study.tell(trial.name, speed=draw.gauss(100, 5))
+    assert tried[3] <= 2 and max(tried.values()) > 2
+
+
+def test_a_baseline_that_fails_in_the_rounds_ends_them():
+    study = make()
+    while trial := study.ask():
+        if trial.round and trial.point["batch"] == 8 and trial.point["threads"] == 1:
+            study.tell(trial.name, failed="out of memory")
+        else:
+            study.tell(trial.name, speed=speed(trial.point, 0.01, trial.name))
+        assert trial.round <= 2
+    assert not study.answer.confirmed
+
+
+def test_a_single_better_point_among_many_is_found():
+    """A model takes one good figure for noise; screening runs it again."""
+    found = 0
+    for seed in range(20):
+        draw = random.Random(seed)
+        study = Study({"x": list(range(40))}, maximize="speed", search="gridsearch", seed=seed, clock=lambda: 0.0)
+        while trial := study.ask():
+            study.tell(trial.name, speed=(104 if trial.point["x"] == 29 else 100) * draw.gauss(1, 0.015))
+        found += study.answer.best == {"x": 29}
+    assert found >= 18
+
+
 # -- other kinds of studies --------------------------------------------------------------------------
 
 
@@ -195,6 +299,37 @@ def test_two_goals_give_a_front():
         study.tell(trial.name, **figures)
     front = study.answer.front
     assert len(front) >= 3 and not any(point["waste"] for point in front)
+
+
+def test_the_units_of_two_goals_do_not_matter():
+    """If they did, the goal with the larger numbers would decide alone."""
+
+    def front(unit: float) -> list[object]:
+        study = Study({"size": list(range(1, 9)), "waste": [0, 1]}, maximize="rate", minimize="bytes")
+        draw = random.Random(4)
+        while trial := study.ask():
+            rate, used = trial.point["size"] ** 0.5, unit * trial.point["size"] * (1 + trial.point["waste"])
+            study.tell(trial.name, rate=rate * draw.gauss(1, 0.003), bytes=used * draw.gauss(1, 0.003))
+        return sorted(point["size"] for point in study.answer.front)
+
+    assert min(len(front(1.0)), len(front(1e9))) >= 6
+
+
+def test_a_figure_of_zero_may_be_the_best():
+    """There is no logarithm of it, so all scores change; the search is told all runs again."""
+    study, draw = Study({"x": [3, 2, 1, 0]}, minimize="errors", clock=lambda: 0.0), random.Random(1)
+    while trial := study.ask():
+        study.tell(trial.name, errors=max(0.0, trial.point["x"] + (trial.point["x"] > 0) * draw.gauss(0, 0.01)))
+    assert study.answer.best == {"x": 0}
+
+
+def test_a_search_of_ones_own():
+    study = make()
+    trial = study.propose({"batch": 32, "threads": 1, "compile": "on"})
+    study.tell(trial.name, speed=200.0)
+    with pytest.raises(BadInputError, match="no point of the space"):
+        study.propose({"batch": 33, "threads": 1, "compile": "on"})
+    assert study.answer.promising == trial.point
 
 
 def test_a_study_by_another_search():

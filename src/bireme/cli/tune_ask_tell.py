@@ -3,6 +3,7 @@
 Each line on stdin is a request, and each gets one line on stdout (``docs/tuning-any-program.md`` has examples)::
 
     {"ask": true}                                  {"trial": {"name": …, "point": {…}, …}} or {"trial": null, "over": …}
+    {"propose": {"batch": 16, …}}                  {"trial": …}: of a point that your own search chose
     {"tell": NAME, "figures": {…}, "seconds": …}   {"told": NAME}   (seconds: as measured since the ask, if left out)
     {"tell": NAME, "failed": "out of memory"}      {"told": NAME}
     {"answer": true}                               {"answer": {…}}
@@ -57,11 +58,20 @@ def _reply(study: Study, request: Mapping[str, Any], asked: dict[str, float]) ->
             return {"trial": None, "over": study.over}
         asked[trial.name] = time.monotonic()
         return {"trial": trial.as_dict()}
+    if "propose" in request:
+        point = request["propose"]
+        if not isinstance(point, dict):
+            raise BadInputError("propose: an object with a value for each parameter is expected")
+        trial = study.propose(point)
+        asked[trial.name] = time.monotonic()
+        return {"trial": trial.as_dict()}
     if "tell" in request:
         return _tell(study, request, asked)
     if "answer" in request:
         return {"answer": study.answer.as_dict()}
-    raise BadInputError(f"no request in {', '.join(request) or 'an empty object'}", hint="one of: ask, tell, answer")
+    raise BadInputError(
+        f"no request in {', '.join(request) or 'an empty object'}", hint="one of: ask, propose, tell, answer"
+    )
 
 
 def _tell(study: Study, request: Mapping[str, Any], asked: Mapping[str, float]) -> dict[str, object]:

@@ -40,16 +40,29 @@ class Interval(Value):
         """The same comparison the other way round."""
         return self.replace(mean=-self.mean, low=-self.high, high=-self.low)
 
-    def plausible(self, difference: float) -> bool:
+    def plausible(self, difference: float, others: Sequence[Interval] = ()) -> bool:
         """Whether the mean may be as great as ``difference``, by the upper end of the usual one-sided 95 % t-interval.
 
         Decides only whether another round is worth its time, so it does not have to hold at every look.
+
+        Args:
+            difference: of scores.
+            others: comparisons of the same kind. A few rounds may agree by chance: the error is at least what the
+                spread of all of them together makes of it.
         """
         if self.count < 3:
             return True
-        freedom = self.count - 1
-        quantile = 1.645 + 1.52 / freedom + 2 / freedom**2  # of Student's t, within 1 % from two degrees on
-        return self.mean + quantile * self.error >= difference
+        most = quantile(self.count - 1) * self.error
+        freedom = sum(each.count - 1 for each in others if each.count > 1)
+        if freedom:
+            squares = sum(each.error**2 * each.count * (each.count - 1) for each in others if each.count > 1)
+            most = max(most, quantile(freedom) * math.sqrt(squares / freedom / self.count))
+        return self.mean + most >= difference
+
+
+def quantile(freedom: int) -> float:
+    """The 95 % quantile of Student's t with these degrees of freedom: within 1 % from two on, too small for one."""
+    return 1.645 + 1.52 / freedom + 2 / freedom**2
 
 
 def interval(differences: Sequence[float], alpha: float) -> Interval:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from bireme.tune.comparison import Interval, interval
 from bireme.tune.space import Point, key_of
 
-MOST_ROUNDS = 40
+MOST_ROUNDS = 60
 """Who is not certain after this many rounds will not be soon."""
 
 Figures = Sequence[float]
@@ -63,7 +63,7 @@ class Confirmation:
         later = {each: self._rounds.pop(each) for each in list(self._rounds) if each >= number}
         running = self.undecided if number <= MOST_ROUNDS else []
         self._rounds.update(later)
-        points = [self.baseline, *running] if running else []
+        points = sorted([self.baseline, *running], key=key_of) if running else []
         random.Random(f"{self._seed} {number}").shuffle(points)
         return points
 
@@ -75,14 +75,19 @@ class Confirmation:
     @property
     def undecided(self) -> list[dict[str, object]]:
         """The finalists that further rounds may say something about that matters."""
+        if self.failed(self.baseline):
+            return []
         working = [each for each in self.finalists if not self.failed(each)]
         if len(self._goals) > 1:
             return [each for each in working if any(self._open(self.versus(each, goal=goal)) for goal in self._goals)]
-        hopeful = [each for each in working if self.versus(each).plausible(self._effect)]
-        leader = self.leader
-        rivals = [each for each in hopeful if each != leader and self.versus(each, leader).plausible(self._effect)]
-        if leader not in hopeful:
+        against = [self.versus(each) for each in working]
+        hopeful = [each for each, one in zip(working, against, strict=True) if one.plausible(self._effect, against)]
+        if not hopeful:
             return []
+        leader = max(hopeful, key=lambda each: self.versus(each).mean)
+        others = [each for each in hopeful if each != leader]
+        against = [self.versus(each, leader) for each in others]
+        rivals = [each for each, one in zip(others, against, strict=True) if one.plausible(self._effect, against)]
         return [leader, *rivals] if rivals or self.versus(leader).low <= 0 else []
 
     def _open(self, versus: Interval) -> bool:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
+from typing import Protocol
 
 from bireme.tune.measurements import Measurements
-from bireme.tune.search import Search
+from bireme.tune.screening import candidates
 from bireme.tune.space import Point, key_of
 
 MOST = 4
 """At most so many points are compared with the baseline: each takes a part of the allowed error."""
 
+MOST_OF_TWO = 8
+"""The same with two goals, where the finalists are a whole front."""
+
 ROUNDS = 3
 """Fewer rounds than this are never certain, so there are not more finalists than a budget has room for."""
+
+_RUNS_OF_ITS_OWN = 3
+"""With so many runs, a point may be a finalist though the model does not believe in it."""
 
 _LIKELY = 1.65
 """A point may be the best if the difference is less than this many standard deviations: one in twenty is."""
@@ -22,7 +30,14 @@ Estimate = tuple[float, float, Point]
 """(expected score, its standard deviation, point)."""
 
 
-def estimates(search: Search, measured: Measurements) -> list[Estimate]:
+class Expecting(Protocol):
+    """What has estimates of points, as a search has."""
+
+    def estimates(self) -> list[Estimate] | None:
+        """Of the measured points; None: unknown."""
+
+
+def estimates(search: Expecting, measured: Measurements) -> list[Estimate]:
     """What the search expects of the points that work."""
     working = measured.working()
     modelled = search.estimates()
@@ -38,7 +53,7 @@ def estimates(search: Search, measured: Measurements) -> list[Estimate]:
 
 
 def choose(
-    search: Search,
+    search: Expecting,
     measured: Measurements,
     baseline: Point,
     *,
@@ -58,17 +73,25 @@ def choose(
     """
     known = estimates(search, measured)
     if len(measured.goals) > 1:
-        likely = _nondominated(measured, baseline)
+        front = sorted(_nondominated(measured, baseline), key=lambda point: statistics.fmean(measured.scores(point)))
+        # From one end of the front to the other.
+        likely = (
+            [front[number * (len(front) - 1) // (MOST_OF_TWO - 1)] for number in range(MOST_OF_TWO)] if front else []
+        )
+        likely = list({key_of(point): point for point in likely}.values())
     else:
         best = max(known, key=lambda each: each[0])
         base = next((each for each in known if each[2] == baseline), best)
-        likely = [
+        by_the_model = [
             point
             for mean, deviation, point in sorted(known, key=lambda each: -each[0] - each[1])
             if point != baseline
             and mean + _LIKELY * math.hypot(deviation, best[1]) >= best[0]
             and mean - base[0] + _LIKELY * math.hypot(deviation, base[1]) >= math.log1p(effect)
         ]
+        by_their_runs = [each.point for each in candidates(measured, baseline, effect) if each.runs >= _RUNS_OF_ITS_OWN]
+        pairs = itertools.zip_longest(by_their_runs, by_the_model)
+        likely = list({key_of(point): point for pair in pairs for point in pair if point is not None}.values())
     return likely[: _room(measured, baseline, likely, trials, seconds)]
 
 
@@ -76,7 +99,8 @@ def _room(
     measured: Measurements, baseline: Point, likely: list[Point], trials: int | None, seconds: float | None
 ) -> int:
     """How many finalists a budget has room for; at least one."""
-    most = MOST if trials is None else min(MOST, trials // (ROUNDS + 1) - 1)
+    most = MOST if len(measured.goals) == 1 else MOST_OF_TWO
+    most = most if trials is None else min(most, trials // (ROUNDS + 1) - 1)
     if seconds is not None:
         lasts = [measured.seconds(point) for point in (baseline, *likely)]
         room = seconds / (ROUNDS + 1)

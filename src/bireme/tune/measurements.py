@@ -41,6 +41,11 @@ class Measurements:
         self._by_point: dict[str, list[Run]] = {}
         self._scales: list[float | None] = [None for _ in goals]
 
+    @property
+    def scales(self) -> tuple[float | None, ...]:
+        """What scores are relative to, for each goal; None: scores are logarithms."""
+        return tuple(self._scales)
+
     def add(self, trial: Trial, measurement: Measurement) -> Run:
         """Note that a trial has ended.
 
@@ -69,6 +74,11 @@ class Measurements:
         score = math.log(figure) if scale is None else figure / (scale or 1.0)
         return score if self.goals[goal].direction == "maximize" else -score
 
+    def worst_and_best(self, goal: int) -> tuple[float, float]:
+        """The least and the greatest score of all runs; two zeros if there are none."""
+        scores = [self.score(goal, run.figures[goal]) for run in self.runs if run.figures] or [0.0]
+        return min(scores), max(scores)
+
     def ratio(self, goal: int, difference: float) -> float:
         """A difference of scores as a ratio."""
         return math.exp(difference) if self._scales[goal] is None else 1 + difference
@@ -81,14 +91,24 @@ class Measurements:
             if run.figures and not run.bounded and run.trial.phase != "confirm"
         ]
 
+    @property
+    def failures(self) -> int:
+        """How many points have failed, not counting those that need too much memory or time, or exceed a limit."""
+        return len({key_of(run.trial.point) for run in self.runs if run.measurement.cause in ("failed", "no metric")})
+
     def seconds(self, point: Point) -> float:
         """The mean wall time of the complete runs of a point; of all runs if it has none."""
         runs = [each for each in self.of(point) if each.measurement.cause == "ok"] or self.runs
         return statistics.fmean(each.measurement.seconds for each in runs) if runs else 0.0
 
     def working(self) -> list[Point]:
-        """The points with scores, in the order of their first runs."""
-        return [runs[0].trial.point for runs in self._by_point.values() if self.scores(runs[0].trial.point)]
+        """The points with scores that have not failed in any run but rounds, in the order of their first runs."""
+        return [
+            runs[0].trial.point
+            for runs in self._by_point.values()
+            if self.scores(runs[0].trial.point)
+            and all(run.figures is not None for run in runs if run.trial.phase != "confirm")
+        ]
 
     def noise(self, goal: int = 0) -> tuple[float | None, int]:
         """(relative standard deviation of a run, its degrees of freedom), by the points that ran several times."""

@@ -37,6 +37,9 @@ _LONG = 1000
 _MOST_RUNS = 8
 """A point is not measured more often than this; what is still unclear then is for paired rounds."""
 
+_MODELLED = 256
+"""The model is of at most so many points: the better half, and some of the rest."""
+
 _FAR_BEHIND = 0.5
 """How far a point is behind the best matters less beyond this logarithm of the ratio."""
 
@@ -120,13 +123,14 @@ class ModelBased(Search):
         measured = [each for each in self.observations.values() if each.value is not None]
         if not measured:
             return None
-        sure = [each for each in measured if each.cause != "pruned"] or measured
+        complete = [each for each in measured if each.cause != "pruned"]
+        sure = self._some(complete or measured)
         values = self._values(sure)
         places = [self._place(each.point) for each in sure]
         counts = [len(each.values) for each in sure]
         squares = sum(_squares(each.values) for each in sure)
         model = GaussianProcess(places, values, counts, squares)
-        bounded = [each for each in measured if each.cause == "pruned"] if len(sure) < len(measured) else []
+        bounded = self._some([each for each in measured if each.cause == "pruned"]) if complete else []
         if bounded:
             # A pruned point is at most as good as its figure: the smaller of that and what is expected without it.
             bounds = self._values(sure + bounded)[len(sure) :]
@@ -147,6 +151,16 @@ class ModelBased(Search):
         mean = model.weights @ means
         deviation = np.sqrt(model.weights @ (deviations**2 + (means - mean) ** 2))
         return [(float(a), float(b), each.point) for a, b, each in zip(mean, deviation, measured, strict=True)]
+
+    def _some(self, measured: list[Observation]) -> list[Observation]:
+        """The first, the best, and of the others as many at even distances as a model has room for."""
+        if len(measured) <= _MODELLED:
+            return measured
+        ranked = sorted(range(1, len(measured)), key=lambda index: self.cost(measured[index].value or 0.0))
+        half = _MODELLED // 2
+        rest = ranked[half:]
+        kept = {0, *ranked[:half], *rest[:: -(-len(rest) // (half - 1))]}
+        return [measured[index] for index in sorted(kept)]
 
     def _values(self, measured: Sequence[Observation]) -> list[float]:
         """Logarithms, more is better. What is far behind the best is drawn nearer: its figure should not count more."""
@@ -204,7 +218,7 @@ class ModelBased(Search):
         from bireme.tune.gaussian_process import GaussianProcess
 
         chances = np.ones(len(candidates))
-        told = list(self.observations.values())
+        told = list(self.observations.values())[-_MODELLED:]
         memory = [number for number, axis in enumerate(self._axes) if axis.memory]
         wall = [each for each in told if each.value is None and each.cause == "out of memory" and memory]
         other = [each for each in told if each not in wall]
@@ -246,7 +260,8 @@ class ModelBased(Search):
             points = list({key_of(point): point for point in (*drawn, *beside)}.values())
         points = [point for point in points if self.open(point)]
         if self._repeats:
-            points += [each.point for each in self.observations.values() if 0 < len(each.values) < _MOST_RUNS]
+            told = self.observations.values()
+            points += [each.point for each in told if each.cause == "ok" and len(each.values) < _MOST_RUNS]
         return points
 
     def _neighbours(self, best: Point) -> Iterator[dict[str, object]]:

@@ -134,8 +134,12 @@ class Search(ABC):
 
     @property
     def best(self) -> Observation | None:
-        """The best point so far, the earliest of equals; None if none has a figure yet."""
+        """The best point so far, the earliest of equals; None if none has a figure yet.
+
+        One that was stopped early, or has failed since, counts only if there is no other.
+        """
         measured = [each for each in self.observations.values() if each.value is not None]
+        measured = [each for each in measured if each.cause == "ok"] or measured
         return min(measured, key=lambda each: self.cost(each.value or 0.0), default=None)
 
     def cost(self, value: float) -> float:

@@ -1,27 +1,26 @@
 """A study: which trial comes next, and what is certain after those that have ended. Starts no processes.
 
-It measures the noise (the default against itself), searches, and runs the finalists again in paired rounds. The next
-trial depends on the results alone, so a study that was interrupted goes on as if it had not been.
+It measures the noise (the default against itself), searches, runs again what may be the best (screening), and then the
+finalists in paired rounds. The next trial depends on the results alone, so a study that was interrupted goes on as if
+it had not been.
 """
 
 from __future__ import annotations
 
-import math
-import random
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from bireme.errors import BadInputError
-from bireme.tune import answering
-from bireme.tune.comparison import interval
+from bireme.tune import answering, screening
 from bireme.tune.confirmation import Confirmation
-from bireme.tune.finalists import ROUNDS, choose, estimates
-from bireme.tune.measurements import CLOCK, Measurements, Run
-from bireme.tune.search import Direction, Search
-from bireme.tune.searches import make
+from bireme.tune.finalists import MOST, choose, estimates
+from bireme.tune.measurements import Measurements
+from bireme.tune.pruning import reason_to_prune
+from bireme.tune.search import Direction
 from bireme.tune.space import Parameter, Point, Points, Space, key_of
+from bireme.tune.study_budget import LEAST, Budget
 from bireme.tune.study_results import Answer, Compared, Goal, Measurement, Objective, Phase, Trial
+from bireme.tune.study_search import StudySearch
 
 __all__ = ["Answer", "Compared", "Goal", "Measurement", "Objective", "Study", "Trial"]
 
@@ -30,11 +29,11 @@ _NOISE_RUNS = 2
 _SMALL = 24
 """In a space with at most this many points, all are tried."""
 
-_RESERVE = 0.25
-"""The part of a budget that is kept for paired rounds; at least `ROUNDS` of two runs, at most half."""
+_NEGLIGIBLE = 0.02
+"""The search ends when it expects no improvement by this part of the effect."""
 
-_CAREFUL = 0.01
-"""Probability with which a trial that could win is stopped."""
+_FAILURES = 20
+"""If so many points have failed and none has worked, the reason has nothing to do with the points."""
 
 _IGNORED = ("stopped", "infrastructure")
 """Causes that say nothing about the point: the trial is run again."""
@@ -88,31 +87,47 @@ class Study:
         self._goals: tuple[Goal, ...] = (*goals, *_named(maximize, "maximize"), *_named(minimize, "minimize"))
         if not 1 <= len(self._goals) <= 2:
             raise BadInputError(f"{len(self._goals)} goals", hint="name one or two figures to maximize or minimize")
-        self._confidence, self._effect, self._seed = confidence, effect, seed
-        self._trials, self._seconds, self._clock, self._side_by_side = trials, seconds, clock, side_by_side
-        self._kind, self._measured = search, Measurements(self._goals)
-        self._search = self._new_search()
+        self._confidence, self._effect, self._seed, self._side_by_side = confidence, effect, seed, side_by_side
+        self._budget = Budget(trials, seconds, clock, side_by_side)
+        self._measured = Measurements(self._goals)
+        self._search = StudySearch(search, self._space, seed, _NEGLIGIBLE * effect, self._measured)
         self._default: dict[str, object] = dict(self._space.default)
         self._pending: dict[str, Trial] = {}
         self._asked: dict[str, float] = {}
         self._names: set[str] = set()
-        self._began = clock()
-        self._restored = 0.0
-        self._confirmation: Confirmation | None = None
+        self._clock = clock
         self._exhausted = False
+        self._screening = False
+        self._confirmation: Confirmation | None = None
         self._plans: dict[int, list[dict[str, object]]] = {}
+        self._earlier: list[tuple[int, Point, Sequence[float] | None]] = []
 
     # -- ask and tell ----------------------------------------------------------------------------------
 
     def ask(self) -> Trial | None:
         """The next trial, which is then pending; None if there is nothing to start now, or ever (see ``over``)."""
-        if self.over:
+        if self._budget.spent(self._begun) or self.over:
             return None
-        trial = self._next_noise() or self._next_search() or self._next_round()
-        if trial is not None:
-            self._pending[trial.name] = trial
-            self._names.add(trial.name)
-            self._asked[trial.name] = self._clock()
+        trial = self._next_noise() or self._next_search() or self._next_screen() or self._next_round()
+        return None if trial is None else self._begin(trial)
+
+    def propose(self, point: Point) -> Trial:
+        """A trial of a point of your own choice, which is then pending, as part of the search.
+
+        Raises:
+            BadInputError: it is no point of the space, or the search is over.
+        """
+        if point not in self._space:
+            raise BadInputError(f"no point of the space: {dict(point)}")
+        if self._confirmation is not None or self._budget.spent(self._begun):
+            raise BadInputError("the search is over", hint="ask for the trials of the finalists")
+        self._search.begin(point)
+        return self._begin(self._make(point, "search"))
+
+    def _begin(self, trial: Trial) -> Trial:
+        self._pending[trial.name] = trial
+        self._names.add(trial.name)
+        self._asked[trial.name] = self._clock()
         return trial
 
     def tell(self, name: str, measurement: Measurement | None = None, *, failed: str = "", **figures: float) -> None:
@@ -140,13 +155,25 @@ class Study:
         del self._pending[name]
         del self._asked[name]
 
-    def restore(self, trial: Trial, measurement: Measurement) -> None:
-        """Take over a trial of an earlier run of this study. To be called in the order of their ends, before asking."""
+    def restore(self, trial: Trial, measurement: Measurement, elapsed: float = 0.0) -> None:
+        """Take over a trial of an earlier run of this study. To be called in the order of their ends, before asking.
+
+        A round that an interruption has cut is not completed: its runs would be hours apart, on other slots.
+
+        Args:
+            trial: the trial.
+            measurement: its result.
+            elapsed: seconds that the study had taken at its end; 0.0: unknown.
+        """
         if measurement.cause in _IGNORED:
             return
         self._names.add(trial.name)
-        self._restored += measurement.seconds / self._side_by_side
-        self._note(trial, measurement)
+        self._budget.earlier = elapsed or self._budget.earlier + measurement.seconds / self._side_by_side
+        if trial.phase == "confirm":
+            run = self._measured.add(trial, measurement)
+            self._earlier.append((trial.round, trial.point, run.figures))
+        else:
+            self._note(trial, measurement)
 
     def drop(self, name: str) -> None:
         """A pending trial was not measured: it may be proposed again."""
@@ -162,7 +189,7 @@ class Study:
         if trial.phase == "confirm" and self._rounds:
             self._rounds.tell(trial.round, trial.point, ())
         else:
-            self._search.rule_out(lambda point: point == trial.point)
+            self._search.give_up(trial.point)
 
     def hopeless(self, name: str, seconds: float, series: Sequence[float] = ()) -> str:
         """Why a running trial cannot win any more; "" as long as it may.
@@ -172,34 +199,19 @@ class Study:
             seconds: it has run for.
             series: its figures of the first goal since its warm-up.
         """
-        trial, best = self._pending[name], self._search.best
-        noise, freedom = self._measured.noise()
-        if trial.phase != "search" or len(self._goals) > 1 or best is None or not best.value or noise is None:
+        best = self._search.best
+        if self._pending[name].phase != "search" or len(self._goals) > 1 or best is None:
             return ""
-        # The best may look better than it is, and the noise of a few runs smaller.
-        margin = 3 * max(noise, 0.005) * (1 + 3 / freedom) * math.sqrt(1 + 1 / len(best.values))
-        bound = math.log(best.value) - margin
-        goal = self._goals[0]
-        if goal.name == CLOCK and goal.direction == "minimize":
-            return "slower than the best already" if self._measured.score(0, max(seconds, 1e-9)) < bound else ""
-        if len(series) < 8 or min(series) <= 0:
-            return ""
-        # Neighbours in a series are not independent: means of quarters nearly are.
-        size = len(series) // 4
-        parts = [statistics.fmean(series[start : start + size]) for start in range(0, 4 * size, size)]
-        may_be = interval([self._measured.score(0, part) for part in parts], _CAREFUL)
-        return "worse than the best for certain" if may_be.high < bound else ""
+        return reason_to_prune(self._measured, best, seconds, series)
 
     def _note(self, trial: Trial, measurement: Measurement) -> None:
+        scales = self._measured.scales
         run = self._measured.add(trial, measurement)
-        if trial.phase != "confirm":
-            self._teach(self._search, run)
+        if trial.phase == "confirm" and self._rounds is not None:
+            self._rounds.tell(trial.round, trial.point, run.figures)
             return
-        rounds = self._rounds
-        if rounds is None:
-            raise BadInputError(f"trial {trial.name!r} is of a round, but there are no finalists")
-        self._planned(trial.round)  # before the result is known, as when it was asked for
-        rounds.tell(trial.round, trial.point, run.figures)
+        self._screening = self._screening or trial.phase == "screen"
+        self._search.note(run, rescaled=self._measured.scales != scales)
 
     # -- phases ----------------------------------------------------------------------------------------
 
@@ -207,7 +219,7 @@ class Study:
         if self._waits("noise"):
             return None
         runs = [run for run in self._measured.runs if run.trial.phase == "noise"]
-        wanted = 1 if self._trials is not None and self._trials < 8 else _NOISE_RUNS
+        wanted = 1 if self._budget.trials is not None and self._budget.trials < LEAST else _NOISE_RUNS
         if len(runs) >= wanted or any(run.figures is None for run in runs):
             return None
         return self._make(self._default, "noise", len(runs) + 1, "noise")
@@ -215,77 +227,68 @@ class Study:
     def _next_search(self) -> Trial | None:
         if (self._side_by_side == 1 and self._pending) or self._search_over:
             return None
-        if len(self._goals) > 1:
-            self._search = self._weighted_search()
         point = self._search.ask()
         self._exhausted = point is None and not self._pending
         return None if point is None else self._make(point, "search")
 
-    def _new_search(self) -> Search:
-        options = {"repeats": True, "negligible": self._effect / 50} if self._kind == "model_based" else {}
-        return make(self._kind, self._space, "maximize", self._seed, **options)
-
-    def _weighted_search(self) -> Search:
-        """With two goals: a search for the best by random weights, other ones each time.
-
-        Knowles, "ParEGO: a hybrid algorithm with on-line landscape approximation for expensive multiobjective
-        optimization problems" (2006). All weights together find the whole front.
-        """
-        search = self._new_search()
-        for run in self._measured.runs:
-            if run.trial.phase != "confirm":
-                self._teach(search, run)
-        for trial in self._pending.values():
-            search.pending[key_of(trial.point)] = dict(trial.point)
-        return search
-
-    def _teach(self, search: Search, run: Run) -> None:
-        value = None
-        if run.figures:
-            scores = [self._measured.score(goal, figure) for goal, figure in enumerate(run.figures)]
-            if len(scores) > 1:
-                weight = random.Random(f"{self._seed} {len(self._measured.runs)}").random()
-                sides = [weight * scores[0], (1 - weight) * scores[1]]
-                scores = [min(sides) + 0.05 * sum(sides)]
-            value = math.exp(scores[0])
-        measurement = run.measurement
-        search.tell(run.trial.point, value, cause=measurement.cause, seconds=measurement.seconds)
+    def _next_screen(self) -> Trial | None:
+        baseline = self._baseline
+        unsure = len(self._goals) == 1 and self._confirmation is None and not self._share_spent
+        if baseline is None or not unsure or self._waits("noise") or self._waits("search"):
+            return None
+        running = [key_of(each.point) for each in self._pending.values()]
+        if len(running) >= self._side_by_side:
+            return None
+        point = screening.next_point(self._measured, baseline, self._effect, MOST, running)
+        return None if point is None else self._make(point, "screen")
 
     def _next_round(self) -> Trial | None:
-        if self._waits("noise") or self._waits("search") or self._rounds is None:
+        if any(each.phase != "confirm" for each in self._pending.values()) or self._rounds is None:
             return None
-        running = {each.round for each in self._pending.values() if each.phase == "confirm"}
-        for number in range(1, max(self._rounds.last, *running, 0) + 1 if running else self._rounds.last + 1):
+        running = {each.round for each in self._pending.values()}
+        closed = max((number for number, _, _ in self._earlier), default=0)
+        last = max(self._rounds.last, closed, *running)
+        for number in range(closed + 1, last + 1):
             for point in self._planned(number):
                 if key_of(point) not in self._started(number):
                     return self._make(point, "confirm", number, f"round-{number}")
-        number = max(self._rounds.last, *running) + 1 if running else self._rounds.last + 1
-        if len(running) >= self._side_by_side or not self._planned(number):
+        plan = self._planned(last + 1)
+        if len(running) >= self._side_by_side or not plan or self._too_little(plan):
             return None
-        return self._make(self._planned(number)[0], "confirm", number, f"round-{number}")
+        return self._make(plan[0], "confirm", last + 1, f"round-{last + 1}")
+
+    def _too_little(self, plan: Sequence[Point]) -> str:
+        """Why a round does not fit into what is left of the budget; "" if it does."""
+        return self._budget.too_little(self._begun, len(plan), sum(map(self._measured.seconds, plan)))
 
     @property
     def _rounds(self) -> Confirmation | None:
-        """The rounds; made from the finalists when first asked for. None if there is nothing to compare."""
-        if self._confirmation is None:
-            baseline = self._baseline
-            if baseline is None:
-                return None
-            seconds = None if self._seconds is None else (self._seconds - self._spent) * self._side_by_side
-            finalists = choose(
-                self._search, self._measured, baseline, effect=self._effect, trials=self.left, seconds=seconds
-            )
-            if not finalists:
-                return None
-            self._confirmation = Confirmation(
-                baseline,
-                finalists,
-                len(self._goals),
-                self._measured.score,
-                confidence=self._confidence,
-                effect=self._effect,
-                seed=self._seed,
-            )
+        """The rounds; made when they begin, with the finalists and those of earlier runs. None: nothing to compare."""
+        baseline = self._baseline
+        if self._confirmation is None and baseline is not None:
+            finalists = {key_of(point): point for _, point, _ in self._earlier if point != baseline}
+            if not finalists or self._measured.runs[-1].trial.phase != "confirm":  # the search has gone on since
+                chosen = choose(
+                    self._search,
+                    self._measured,
+                    baseline,
+                    effect=self._effect,
+                    trials=self.left,
+                    seconds=self._budget.seconds_left,
+                )
+                finalists.update((key_of(point), point) for point in chosen)
+            if finalists:
+                self._confirmation = Confirmation(
+                    baseline,
+                    list(finalists.values()),
+                    len(self._goals),
+                    self._measured.score,
+                    confidence=self._confidence,
+                    effect=self._effect,
+                    seed=self._seed,
+                )
+                for number, point, figures in self._earlier:
+                    self._confirmation.tell(number, point, figures)
         return self._confirmation
 
     def _planned(self, number: int) -> list[dict[str, object]]:
@@ -318,51 +321,46 @@ class Study:
 
     @property
     def _enough(self) -> str:
-        if self.left == 0:
-            return f"the budget of {self._trials} trials is spent"
-        if self._seconds is not None and self._spent >= self._seconds:
-            return f"the budget of {self._seconds:g} s is spent"
-        if self._pending or self._next_noise() or not self._search_over:
+        if spent := self._budget.spent(self._begun):
+            return spent
+        works = bool(self._measured.working())
+        if not works and self._measured.failures >= _FAILURES:
+            return f"nothing works: each of the first {self._measured.failures} points has failed"
+        if self._next_noise() or not self._search_over or self._next_screen():
             return ""
-        if self._baseline is None:
+        if not works:
             return "nothing works"
         if self._rounds is None:
             return "no other point is expected to be better"
-        unfinished = any(
-            key_of(point) not in self._started(number)
-            for number in range(1, self._rounds.last + 1)
-            for point in self._planned(number)
-        )
-        return "" if unfinished or self._planned(self._rounds.last + 1) else "no difference that matters is undecided"
+        if self._next_round():
+            return ""
+        plan = self._planned(self._rounds.last + 1)
+        return (plan and self._too_little(plan)) or "no difference that matters is undecided"
+
+    @property
+    def _begun(self) -> int:
+        return len(self._measured.runs) + len(self._pending)
 
     @property
     def left(self) -> int | None:
         """How many more trials may start at most; None: unknown."""
-        done = len(self._measured.runs) + len(self._pending)
-        return None if self._trials is None else max(0, self._trials - done)
-
-    @property
-    def _spent(self) -> float:
-        return self._restored + self._clock() - self._began
+        return self._budget.left(self._begun)
 
     @property
     def _search_over(self) -> bool:
         """Whether the search has had its share of the budget, or expects nothing better."""
-        if self._confirmation is not None or self._exhausted:
+        if self._confirmation is not None or self._exhausted or self._screening or self._share_spent:
             return True
-        if self.left is not None and self._trials is not None and self._trials >= 8:
-            reserve = min(max(2 * ROUNDS, _RESERVE * self._trials), self._trials / 2)
-            if self.left <= reserve:
-                return True
-        if self._seconds is not None:
-            best = self._search.best
-            pair = sum(self._measured.seconds(point) for point in (self._default, best.point)) if best else 0.0
-            reserve = min(max(ROUNDS * pair / self._side_by_side, _RESERVE * self._seconds), self._seconds / 2)
-            if self._spent + reserve >= self._seconds:
-                return True
         if self._space.size <= _SMALL and any(map(self._search.open, self._space.points())):
             return False
         return not self._search.promising
+
+    @property
+    def _share_spent(self) -> bool:
+        """Whether what is left of the budget is for the rounds."""
+        best = self._search.best
+        pair = sum(self._measured.seconds(point) for point in (self._default, best.point)) if best else 0.0
+        return self._budget.is_for_rounds(self._begun, pair)
 
     # -- what is known ---------------------------------------------------------------------------------
 
@@ -370,7 +368,7 @@ class Study:
     def _baseline(self) -> Point | None:
         """The default; the first point that works if that does not; None if nothing works."""
         working = self._measured.working()
-        return self._default if self._measured.scores(self._default) else next(iter(working), None)
+        return self._default if self._default in working else next(iter(working), None)
 
     @property
     def answer(self) -> Answer:

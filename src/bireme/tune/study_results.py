@@ -9,7 +9,7 @@ from bireme.tune.search import Direction
 from bireme.tune.space import Point
 from bireme.value import Value
 
-Phase = Literal["noise", "search", "confirm"]
+Phase = Literal["noise", "search", "screen", "confirm"]
 
 Outcome = Literal[
     "ok",
@@ -50,8 +50,9 @@ class Trial(Value):
     Attributes:
         name: unique in the study, and a valid file name.
         point: what is run.
-        phase: what for: ``noise`` (the default against itself), ``search`` or ``confirm``.
-        round: the number of the paired round, from 1; 0 in the search.
+        phase: what for: ``noise`` (the default against itself), ``search``, ``screen`` (a point that may be the best
+            runs again) or ``confirm``.
+        round: the number of the paired round, from 1; 0 in other phases.
         block: trials of one block run one after the other on the same slots; "": anywhere.
     """
 

@@ -44,7 +44,7 @@ def test_what_is_wrong_is_said_and_the_study_goes_on():
     ask = Driver(*WORDS)
     assert "not JSON" in ask("{")["error"]
     assert "not a JSON object" in ask("[]")["error"]
-    assert "one of: ask, tell, answer" in ask({"question": 1})["error"]
+    assert "one of: ask, propose, tell, answer" in ask({"question": 1})["error"]
     assert "no trial 'x' is pending" in ask({"tell": "x", "figures": {"rate": 1}})["error"]
     name = ask({"ask": True})["trial"]["name"]
     assert "are numbers" in ask({"tell": name, "figures": {"rate": "fast"}})["error"]

@@ -42,7 +42,7 @@ class Care(Value):
 
     confidence: float = 0.95
     effect: float = 0.02
-    share: float = 0.7
+    share: float = 0.5
     side_by_side: int = 1
     seconds: float | None = None
 

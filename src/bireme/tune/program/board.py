@@ -9,7 +9,7 @@ from bireme.tune.program.trials import ProgramTrials
 from bireme.tune.space import Point
 from bireme.tune.study import Study
 
-_WORDS = {"noise": "baseline", "confirm": "round"}
+_WORDS = {"noise": "baseline", "screen": "again", "confirm": "round"}
 
 
 class ProgramBoard:

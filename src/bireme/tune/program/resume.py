@@ -31,14 +31,15 @@ class Resumed(Value):
     """An earlier part of the study.
 
     Attributes:
-        trials: those that ended, in the order of their ends, each with what it measured.
+        trials: those that ended, in the order of their ends, each with what it measured, and the seconds that the
+            study had taken then.
         results: the same, by name, with all that is known of their ends.
         units: the base units of figures, by name.
         elapsed: seconds that the study took.
         note: what the user is told; "" if the study begins.
     """
 
-    trials: tuple[tuple[Trial, Measurement], ...] = ()
+    trials: tuple[tuple[Trial, Measurement, float], ...] = ()
     results: Mapping[str, TrialResult] = {}
     units: Mapping[str, str] = {}
     elapsed: float = 0.0
@@ -73,7 +74,10 @@ def resume(journal: Journal, identity: Mapping[str, Any], results_dir: str) -> R
             hint="choose another folder with --results_dir DIR, or remove this one",
         )
     results = {str(record["end"]): TrialResult.from_record(record["ending"]) for record in ends}
-    trials = tuple((read_trial(record), measurement_of(results[str(record["end"])])) for record in ends)
+    trials = tuple(
+        (read_trial(record), measurement_of(results[str(record["end"])]), float(record.get("elapsed", 0.0)))
+        for record in ends
+    )
     return Resumed(
         trials=trials,
         results=results,

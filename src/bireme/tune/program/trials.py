@@ -22,6 +22,7 @@ from bireme.tune.scheduler import Task
 from bireme.tune.slots import Shape, SlotReservation
 from bireme.tune.study import Measurement, Study, Trial
 from bireme.tune.trial_result import TrialResult
+from bireme.tune.warm_up import steady_part
 from bireme.value import Value
 
 _CANNOT_START = (126, 127)
@@ -91,6 +92,8 @@ class ProgramTrials:
         self._read: dict[str, Readings] = {}
         self._ranks: dict[str, float | None] = {}
         self._cannot_start: set[str] = set()
+        self._launching: float | None = None  # the most seconds that the launch of a trial took; None: unknown
+        self._warm_up = 0  # the most readings that the warm-up of a trial had
         self._memory = MemoryUse(measure.memory)
         self._blocks: Blocks[Trial] = Blocks(study.ask)
 
@@ -172,7 +175,10 @@ class ProgramTrials:
         self._memory.look()
         reader = self._readers[name]
         reader.update()
-        return self.study.hopeless(name, seconds, reader.values(self.measure.goals[0].name))
+        values = reader.values(self.measure.goals[0].name)
+        warm_up = max(self._warm_up, steady_part(values).left_out) if values else 0
+        running = 0.0 if self._launching is None else seconds - self._launching
+        return self.study.hopeless(name, running, values[warm_up:])
 
     # -- after ---------------------------------------------------------------------------------------
 
@@ -204,6 +210,9 @@ class ProgramTrials:
         self._blocks.ended(name)
         self.results[name] = result
         self.units.update(readings.units)
+        parts = _parts(readings, result.seconds, ranks)
+        self._launching = max(self._launching or 0.0, parts["launch"])
+        self._warm_up = max(self._warm_up, readings.warm_up.get(self.measure.goals[0].name, 0))
         self.study.tell(name, measurement_of(result))
         return {
             **recorded(trial),
@@ -212,7 +221,7 @@ class ProgramTrials:
             "units": dict(readings.units),
             **_in_short(readings),
             **({"notes": list(readings.notes)} if readings.notes else {}),
-            "parts": _parts(readings, result.seconds, ranks),
+            "parts": parts,
         }
 
     def drop(self, name: str) -> None:

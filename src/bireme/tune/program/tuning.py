@@ -122,7 +122,7 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
                     shape=request.shape, environ=request.environ, limit=request.limit, elapsed=resumed.elapsed
                 ),
                 resumed.results,
-                {trial.name: trial for trial, _ in resumed.trials},
+                {trial.name: trial for trial, _, _ in resumed.trials},
                 resumed.units,
             )
             watcher = show(ProgramBoard(study, request.measure, request.declaration, trials))
@@ -174,8 +174,8 @@ def _study(request: Request, resumed: Resumed, side_by_side: int) -> Study:
         clock=time.monotonic,
         side_by_side=side_by_side,
     )
-    for trial, measurement in resumed.trials:
-        study.restore(trial, measurement)
+    for trial, measurement, elapsed in resumed.trials:
+        study.restore(trial, measurement, elapsed)
     return study
 
 

@@ -14,6 +14,7 @@ Spec = dict[str, Any]
 KINDS = {
     "search": ("searching", "circle", "$point"),
     "noise": ("noise", "square", "$second"),
+    "screen": ("run again", "triangle-up", "$second"),
     "confirm": ("finalists", "diamond", "$accent"),
     "out of memory": ("out of memory", "cross", "$bad"),
     "pruned": ("pruned", "triangle-down", "$quiet"),

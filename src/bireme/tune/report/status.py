@@ -11,7 +11,12 @@ from bireme.tune.report.study_record import MEASURED, StudyRecord, TrialRecord
 from bireme.tune.report.time_use import StudyClock
 from bireme.value import Value
 
-_PHASES = {"noise": "measuring the noise", "search": "searching", "confirm": "comparing the finalists"}
+_PHASES = {
+    "noise": "measuring the noise",
+    "search": "searching",
+    "screen": "running the best again",
+    "confirm": "comparing the finalists",
+}
 _MOST = 40
 """Running trials that are listed."""
 

@@ -1,0 +1,84 @@
+"""The budget of a study, in trials or in seconds, and the part of it that is kept for the paired rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bireme.tune.finalists import ROUNDS
+
+LEAST = 4 * ROUNDS
+"""With fewer trials, half of them would be too few rounds to be certain of anything: all are for the search."""
+
+_RESERVE = 0.25
+"""The part of a budget that is kept for paired rounds; at least `ROUNDS` of two runs, at most half."""
+
+
+class Budget:
+    """What a study may use up.
+
+    Args:
+        trials: how many; None: no limit.
+        seconds: of wall time; None: no limit.
+        clock: seconds, from any start.
+        side_by_side: how many trials run at the same time.
+    """
+
+    def __init__(
+        self, trials: int | None, seconds: float | None, clock: Callable[[], float], side_by_side: int
+    ) -> None:
+        self.trials, self.seconds = trials, seconds
+        self._clock, self._side_by_side = clock, side_by_side
+        self._began, self.earlier = clock(), 0.0
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that the study has taken, earlier runs of it included."""
+        return self.earlier + self._clock() - self._began
+
+    def left(self, begun: int) -> int | None:
+        """How many more trials may start at most after ``begun`` ones; None: no limit."""
+        return None if self.trials is None else max(0, self.trials - begun)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The seconds that are left, times the trials that run side by side; None: no limit."""
+        return None if self.seconds is None else (self.seconds - self.elapsed) * self._side_by_side
+
+    def spent(self, begun: int) -> str:
+        """Why no trial may start after ``begun`` ones; "" if one may."""
+        if self.left(begun) == 0:
+            return f"the budget of {self.trials} trials is spent"
+        if self.seconds is not None and self.elapsed >= self.seconds:
+            return f"the budget of {self.seconds:g} s is spent"
+        return ""
+
+    def too_little(self, begun: int, trials: int, seconds: float) -> str:
+        """Why some trials do not fit any more, all together; "" if they do.
+
+        Args:
+            begun: how many trials have started.
+            trials: how many more.
+            seconds: how long these take, one after the other.
+        """
+        left = self.left(begun)
+        if left is not None and left < trials:
+            return f"what is left of the budget of {self.trials} trials is too little for another round"
+        if self.seconds is not None and self.elapsed + seconds > self.seconds:
+            return f"what is left of the budget of {self.seconds:g} s is too little for another round"
+        return ""
+
+    def is_for_rounds(self, begun: int, pair: float) -> bool:
+        """Whether what is left is for the rounds.
+
+        Args:
+            begun: how many trials have started.
+            pair: seconds of a round of two runs.
+        """
+        left = self.left(begun)
+        few = False
+        if left is not None and self.trials is not None and self.trials >= LEAST:
+            few = left <= min(max(2 * ROUNDS, _RESERVE * self.trials), self.trials / 2)
+        if few or self.seconds is None:
+            return few
+        reserve = min(max(ROUNDS * pair / self._side_by_side, _RESERVE * self.seconds), self.seconds / 2)
+        return self.elapsed + reserve >= self.seconds
