@@ -93,7 +93,7 @@ MUTATIONS = (
     Mutation(
         "start-after-the-end",
         _rewrite(f"{_AGENT}._on_start", "self._channel.is_ending", "False"),
-        seed=504703,
+        seed=701984,
         elastic=True,
     ),
     Mutation(

@@ -133,13 +133,8 @@ if sys.version_info < (3, 10):
     sys.stderr.write("bireme: Python 3.10 or later is needed; " + sys.executable + " is " + version + "\\n")
     sys.stderr.write("  name another with --node_python\\n")
     sys.exit(69)
-magic = sys.modules["_frozen_importlib_external"].MAGIC_NUMBER
-if S[3] == sys.implementation.cache_tag + "-" + magic.hex():
-    finder, ahead = marshal.loads(S[4][0]), S[4][1]
-else:
-    finder, ahead = compile(S[2][0], "sent:bireme.agent.sent_modules", "exec"), S[2][1]
-exec(finder)
-modules = SentModules(ahead)
+exec(compile(S[2], "sent:bireme.agent.sent_modules", "exec"))
+modules = SentModules(S[3])
 from bireme.agent import stub
 stub.command(modules, S[1])
 """
@@ -192,11 +187,9 @@ def _stub(kind: Kind, patience: float) -> str:
     finder, names = "bireme.agent.sent_modules", AHEAD[kind]
 
     def make() -> bytes:
-        source = _short(_source(finder)), {name: _short(_source(name)) for name in names}
-        tag, code = "", None  # type: tuple[str, Any]
-        if kind == "channel":  # small enough to send bytecode too, which saves 2 ms where the Python is the same
-            tag, code = python_tag(), (_code(finder), {name: _code(name) for name in names})
-        return binascii.b2a_base64(_compressed((_BEGIN, patience, source, tag, code), 9), newline=False)
+        ahead = {name: _short(_source(name)) for name in names}
+        packed = _compressed((_BEGIN, patience, _short(_source(finder)), ahead), 9)
+        return binascii.b2a_base64(packed, newline=False)
 
     return _kept(f"{kind} {patience}", (finder, *names), make).decode()
 

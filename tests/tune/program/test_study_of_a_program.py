@@ -218,7 +218,7 @@ def test_another_study_is_not_mixed_with(bench):
 
 
 def test_memory_of_this_study_alone(bench):
-    words = ("--param", "n=1,2", "--minimize", "peak_memory", "--trials", "1", "sh", "-c", "sleep 0.3; : {n}")
+    words = ("--param", "n=1,2", "--minimize", "peak_memory", "--trials", "1", "sh", "-c", "sleep 1; : {n}")
     done = bench.stage.run("tune", *words, cwd=bench.folder)
     assert done.returncode == 0 and "peak_memory" in done.stdout, done.stderr
 
