@@ -54,7 +54,7 @@ def contest(hosts: int, ranks: int, rounds: int) -> None:
             "pdsh": ["pdsh", "-R", "ssh", "-S", "-f", str(hosts), "-w", ",".join(names), bare],
             "ssh": ["sh", "-c", f"{ssh}wait"],
             "bireme": [
-                *(sys.executable, "-m", "bireme", "run", "-q"),
+                *(os.path.join(os.path.dirname(sys.executable), "bireme"), "run", "-q"),
                 *("--hosts", ",".join(f"{name}:{ranks}" for name in names), str(EMPTY)),
             ],
         }
