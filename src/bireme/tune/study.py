@@ -249,8 +249,9 @@ class Study:
         closed = max((number for number, _, _ in self._earlier), default=0)
         last = max(self._rounds.last, closed, *running)
         for number in range(closed + 1, last + 1):
+            started = self._started(number)
             for point in self._planned(number):
-                if key_of(point) not in self._started(number):
+                if key_of(point) not in started:
                     return self._make(point, "confirm", number, f"round-{number}")
         plan = self._planned(last + 1)
         if len(running) >= self._side_by_side or not plan or self._too_little(plan):
@@ -264,8 +265,7 @@ class Study:
     @property
     def _rounds(self) -> Confirmation | None:
         """The rounds; made when they begin, with the finalists and those of earlier runs. None: nothing to compare."""
-        baseline = self._baseline
-        if self._confirmation is None and baseline is not None:
+        if self._confirmation is None and (baseline := self._baseline) is not None:
             finalists = {key_of(point): point for _, point, _ in self._earlier if point != baseline}
             if not finalists or self._measured.runs[-1].trial.phase != "confirm":  # the search has gone on since
                 chosen = choose(

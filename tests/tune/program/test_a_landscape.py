@@ -21,7 +21,7 @@ from tests.conftest import TIMES, bireme, clean_environ
 DATABASE = str(Path(__file__).parents[3] / "benchmarks" / "landscapes" / "programs" / "database.py")
 OPTIONS = (
     *("--param", "journal=delete,wal,persist", "--param", "synchronous=full,normal,off", "--param", "rows=1,16,256"),
-    *("--maximize", "rows/s: {}", "--trials", "40", "--effect", "0.05"),
+    *("--maximize", "rows/s: {}", "--effect", "0.05"),
 )
 PROGRAM = (
     *(DATABASE, "--seconds", "0.05"),
@@ -59,8 +59,12 @@ def assert_nothing_ran_again(found: list[dict]) -> None:
 
 @pytest.mark.slow
 def test_from_nothing_to_the_report(tmp_path, stage):
-    words, chance, journal = ["tune", *OPTIONS, *PROGRAM], random.Random(7), tmp_path / "tuning" / "journal"
-    for sent in [signal.SIGINT, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM] * TIMES:
+    words, chance, journal = (
+        ["tune", "--trials", "40", *OPTIONS, *PROGRAM],
+        random.Random(7),
+        tmp_path / "tuning" / "journal",
+    )
+    for sent in [signal.SIGINT, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM] * max(1, TIMES // 4):
         study = stage.start(*words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         try:
             study.wait(timeout=chance.uniform(0.3, 2.0))
@@ -100,7 +104,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path, stage, size):
         needs.missing("no namespaces for a disk of its own")
     disk = tmp_path / "disk"
     disk.mkdir()
-    words = bireme("tune", *OPTIONS, *PROGRAM, "--folder", str(tmp_path))
+    words = bireme("tune", "--trials", "12", *OPTIONS, *PROGRAM, "--folder", str(tmp_path))
     done = subprocess.run(
         [*namespaces, "sh", "-c", SMALL_DISK, "sh", str(size), str(disk), *words],
         capture_output=True,
