@@ -52,8 +52,9 @@ def test_workers_are_started_again(job, tmp_path, stage):
     lines = []
     for count in range(3):
         lines += read_lines(process, 2, f"here {count}")
-        assert Path(f"/tmp/{process.pid}.deepspeed").read_text() == str(process.pid)
-        (tmp_path / f"fail{count}").touch()
+        if count < 2:  # the last ones end at once
+            assert Path(f"/tmp/{process.pid}.deepspeed").read_text() == str(process.pid)
+            (tmp_path / f"fail{count}").touch()
     stdout, stderr = (text.decode() for text in process.communicate(timeout=240))
     assert process.returncode == 0, stderr
     assert stdout == ""
