@@ -237,11 +237,12 @@ class LauncherProcess:
 
     def close(self) -> None:
         """Close the pipes; a guardian that is still alive then ends everything below it."""
-        if self._handle is not None:
-            self._loop.unwatch(self._handle.events)
-            self._handle.close()
+        handle, self._handle = self._handle, None  # the timer of `terminate` may still come, in a loop that goes on
+        if handle is not None:
+            self._loop.unwatch(handle.events)
+            handle.close()
             if self._over:  # it has reported so and is ending
-                self._handle.wait()
+                handle.wait()
         for fd in self._errs.values():
             self._loop.unwatch(fd)
             self._loop.close_fd(fd)
