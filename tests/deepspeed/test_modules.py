@@ -102,7 +102,7 @@ def test_a_missing_hostfile_does_not_hide_other_mistakes(folder: Path) -> None:
 def test_a_tree_of_processes_ends(tmp_path: Path) -> None:
     """All of it has ended afterwards, the grandchild too, whether or not somebody has reaped that."""
     inner = "import os, time; print(os.getpid(), flush=True); time.sleep(1000)"
-    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    outer = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {inner!r}]); time.sleep(1000)"
     process = subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     grandchild = os.pidfd_open(int(process.stdout.readline()))
