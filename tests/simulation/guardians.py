@@ -155,7 +155,7 @@ class SimulatedGuardian:
         for index in unreaped:
             self._alive.discard(index)
             self.on_said(self.workers[index])
-            self._say("down", index, self.workers[index].status, f"{self.host.clock():.6f}")
+            self._say("down", index, self.workers[index].status, f"{self.host.clock():.6f}", 0)
         self._check()
 
     def _check(self) -> None:

@@ -61,6 +61,17 @@ def test_memory_of_the_host(start: Start) -> None:
     assert MemoryUse(["peak_memory"]).end("absent") == {} and found["absent"] == 0
 
 
+def test_what_no_look_saw_is_in_the_report() -> None:
+    use = MemoryUse(["peak_memory"], "me")
+    for trial in ("unseen", "grew", "other"):
+        use.begin(trial, [])
+    use._trials["grew"].host = use._trials["other"].host = 60 * MIB
+    ends = [{"peak_memory": 90 * MIB}, {"peak_memory": 10 * MIB}]
+    assert use.end("unseen", {"ends": ends}) == {"peak_memory": 100 * MIB}
+    assert use.end("grew", {"ends": ends}) == {"peak_memory": 90 * MIB}
+    assert use.end("other", {"ends": [{"peak_memory": 10 * MIB}]}) == {"peak_memory": 60 * MIB}
+
+
 USING = """
 import sys, time
 from bireme.tune.memory_use import MemoryUse

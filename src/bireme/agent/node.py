@@ -167,7 +167,7 @@ class NodeProcesses:
                 self._up[index] = pid, when
                 self._listener.up(self._plan.workers[index].rank, pid, when)
             elif word == "down":
-                self._worker_ended(int(args[0]), int(args[1]), float(args[2]))
+                self._worker_ended(int(args[0]), int(args[1]), float(args[2]), int(args[3]))
             elif word == "unborn":
                 rank = self._plan.workers[int(args[0])].rank
                 reason = f"cannot start rank {rank} on {self._plan.host}: {os.strerror(int(args[1]))}"
@@ -190,7 +190,7 @@ class NodeProcesses:
             elif word == "empty":
                 self._on("empty")
 
-    def _worker_ended(self, index: int, status: int, when: float) -> None:
+    def _worker_ended(self, index: int, status: int, when: float, peak_memory: int) -> None:
         worker = self._plan.workers[index]
         pid, since = self._up.pop(index)
         code, by_signal = exit_code(status), os.WIFSIGNALED(status)
@@ -206,6 +206,7 @@ class NodeProcesses:
             code=code,
             by_signal=by_signal,
             seconds=when - since,
+            peak_memory=peak_memory,
             stopped=stopped,
             out_of_memory=killed and not stopped and self._tree.ran_out_of_memory(pid),
             recorded=_read_text(worker.env["TORCHELASTIC_ERROR_FILE"]) if code and not stopped else "",

@@ -15,7 +15,7 @@ agent → guardian   ``rank SIG *|i,j…``   signal to workers, by their index
 \\                  ``fork i``             start worker ``i``, which was not started at first
 \\                  ``gone``               the agent needs neither its files nor the watcher
 guardian → agent   ``up i PID T``         worker ``i`` was forked, at monotonic second T
-\\                  ``down i STATUS T``    it ended, with this wait status
+\\                  ``down i STATUS T M``  it ended, with this wait status, and needed at most M bytes
 \\                  ``unborn i ERRNO``     it could not be forked
 \\                  ``deserted``           all workers have ended, but something is left
 \\                  ``empty``              nothing is left; the guardian ends
@@ -43,6 +43,7 @@ from bireme.process.worker import DEAF, Inherited, become
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from resource import struct_rusage
     from typing import NoReturn
 
     from bireme.process.worker import WorkerStart
@@ -260,10 +261,10 @@ class _Guardian:
 
     def _reap(self) -> None:
         for pid in self.ends.new():  # in the order of their ends: the first is the rank that failed first
-            self._reap_one(*os.waitpid(pid, os.WNOHANG))
+            self._reap_one(*os.wait4(pid, os.WNOHANG))
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 if self.held:
                     return
@@ -273,18 +274,19 @@ class _Guardian:
                 os._exit(CLEANED if self.cleaned else 0)
             if pid == 0:
                 break
-            self._reap_one(pid, status)
+            self._reap_one(pid, status, usage)
         if self.stray_signal:
             self._signal_strays()
         if not self.alive and not self.held and not self.reported:
             self.reported = True
             write_line(self.events, "deserted")
 
-    def _reap_one(self, pid: int, status: int) -> None:
+    def _reap_one(self, pid: int, status: int, usage: struct_rusage) -> None:
         index = self.alive.pop(pid, None)
         if index is not None:
             self.ends.forget(pid)
-            write_line(self.events, "down", index, status, f"{time.monotonic():.6f}")
+            most = usage.ru_maxrss * (1024 if kernel.LINUX else 1)
+            write_line(self.events, "down", index, status, f"{time.monotonic():.6f}", most)
 
     def _signal_all(self, signum: int) -> None:
         below = kernel.descendants([os.getpid()])

@@ -39,6 +39,8 @@ class RankEnd(Value):
         seconds: from its start to its end.
         stopped: it ended after its node was told to stop, so it is not the cause of the job's end.
         out_of_memory: the kernel's out-of-memory killer ended it.
+        peak_memory: bytes of memory that it, or a process that it waited for, had at most. The small process that
+            starts ranks counts too, so this is never less than what that has (about 10 MB).
         recorded: what it wrote to ``TORCHELASTIC_ERROR_FILE``.
         detail: the last lines of its stderr, or its last traceback, if it failed; see :data:`WORDS_OF`.
     """
@@ -52,6 +54,7 @@ class RankEnd(Value):
     seconds: float
     stopped: bool
     out_of_memory: bool = False
+    peak_memory: int = 0
     recorded: str = ""
     detail: str = ""
 

@@ -3,7 +3,8 @@
 A trial's ranks are the processes with its name, a rank and this tuner's mark in their environment, so that neither
 Bireme's own nor those of another study on this machine count. Of the host's memory, pages that several processes share
 count once (their proportional set size), and files that the kernel caches do not count, which a control group's
-``memory.peak`` includes. What one process needed between two looks is known too (``VmHWM``).
+``memory.peak`` includes. What one process needed between two looks is known too (``VmHWM``), and what a rank needed
+after the last look, or if it ended before the first, the kernel says at its end (``ru_maxrss``).
 
 Of a GPU, the memory of the ranks counts. Where the driver does not know the processes by their ids, as in many
 containers, what is used more than at its lowest during the trial counts: a trial has its GPUs for itself.
@@ -25,6 +26,9 @@ _PAUSE = 0.05
 """Seconds between two looks, at least; more where a look takes long: this machine runs the trials too."""
 
 _SHARE = 50
+
+_OF_A_GUARDIAN = 32 << 20
+"""What the kernel says about a rank includes the process that forked it, which has less than this."""
 
 
 def check(measure: Measure, *, local: bool) -> None:
@@ -85,8 +89,8 @@ class MemoryUse:
 
     def look(self) -> None:
         """Measure all trials, if it is time. Call this several times a second."""
-        begin = time.monotonic()
-        if not self._trials or begin < self._due:
+        begin = time.thread_time()
+        if not self._trials or time.monotonic() < self._due:
             return
         there = _pids()
         self._others &= there
@@ -98,14 +102,24 @@ class MemoryUse:
             for device in devices:
                 if any(device.is_meant(slot) for slot in trial.slots):
                     trial.take_gpu(device.uuid, device.used, device.by_process, ranks[name])
-        now = time.monotonic()
-        self._due = now + max(_PAUSE, _SHARE * (now - begin))
+        self._due = time.monotonic() + max(_PAUSE, _SHARE * (time.thread_time() - begin))
 
-    def end(self, name: str) -> Mapping[str, float]:
-        """The peaks of a trial that has ended, in bytes; of a kind that could not be measured, none."""
+    def end(self, name: str, report: Mapping[str, object] | None = None) -> Mapping[str, float]:
+        """The peaks of a trial that has ended, in bytes; of a kind that could not be measured, none.
+
+        Args:
+            name: its name.
+            report: what the ``--report`` of its run wrote, which has what the kernel says about each rank at its end.
+        """
         trial = self._trials.pop(name, None)
         if trial is None:
             return {}
+        ends = (report or {}).get("ends")
+        ranks = [end.get("peak_memory", 0) for end in ends if isinstance(end, dict)] if isinstance(ends, list) else []
+        if trial.host is None and sum(ranks):
+            trial.host = sum(ranks)
+        elif max(ranks, default=0) > _OF_A_GUARDIAN:
+            trial.host = max(trial.host or 0, *ranks)
         gpu = max((trial.gpu_by_process or trial.gpu_by_device).values(), default=None)
         peaks = {"peak_memory": trial.host, "peak_gpu_memory": gpu}
         return {kind: float(peak) for kind, peak in peaks.items() if kind in self._kinds and peak is not None}

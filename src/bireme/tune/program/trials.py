@@ -184,7 +184,7 @@ class ProgramTrials:
 
     def judge(self, name: str, end: End) -> TrialResult:
         """Read the figures of a run that has ended, and decide its result."""
-        readings = self._read[name] = self._readers.pop(name).finish(end.report, self._memory.end(name))
+        readings = self._read[name] = self._readers.pop(name).finish(end.report, self._memory.end(name, end.report))
         self._ranks[name] = _seconds_of_ranks(end)
         if (end.exit_code == BAD_INPUT and end.report is None) or end.exit_code in _CANNOT_START:
             self._cannot_start.add(name)
