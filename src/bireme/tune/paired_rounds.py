@@ -12,7 +12,7 @@ class PairedRounds:
     """The rounds that are open, and which of their runs are pending. What the runs show is for the confirmation.
 
     Args:
-        confirmation: it is told of the runs.
+        confirmation: it is told of the runs. Of what it knows when a round begins, nothing is run again.
         plan: number of a round -> its points in the order of their runs, called when the round begins. []: it is not
             run, as things are now.
         side_by_side: how many rounds may be open at the same time.
@@ -35,14 +35,15 @@ class PairedRounds:
 
     def next(self) -> tuple[int, Point] | None:
         """The next run, (round, point), which is not pending yet; None if there is none now."""
-        waiting = next((run for run in self._open if run not in self._pending), None)
-        if waiting is None and len({number for number, _ in self._open}) < self._side_by_side:
+        while (waiting := next((run for run in self._open if run not in self._pending), None)) is None:
             number = self.last + 1
-            if planned := self._plan(number):
-                self.last, self.planned = number, list(planned)
-                self._open.update({(number, key_of(point)): point for point in planned})
-                waiting = number, key_of(planned[0])
-        return None if waiting is None else (waiting[0], self._open[waiting])
+            full = len({number for number, _ in self._open}) >= self._side_by_side
+            if full or not (planned := self._plan(number)):
+                return None
+            self.last, self.planned = number, list(planned)
+            told = self.confirmation.told(number)
+            self._open.update({(number, key_of(each)): each for each in planned if key_of(each) not in told})
+        return waiting[0], self._open[waiting]
 
     def begin(self, number: int, point: Point) -> None:
         """A run is pending."""

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bireme.errors import BadInputError
 from bireme.tune import answering, screening
+from bireme.tune.any_study import AnyStudy
 from bireme.tune.confirmation import Confirmation
 from bireme.tune.finalists import MOST, choose, estimates
-from bireme.tune.measurements import Measurements
+from bireme.tune.measurements import Measurements, Run
 from bireme.tune.paired_rounds import PairedRounds
 from bireme.tune.pruning import reason_to_prune
 from bireme.tune.search import Direction
@@ -40,7 +41,7 @@ _IGNORED = ("stopped", "infrastructure")
 """Causes that say nothing about the point: the trial is run again."""
 
 
-class Study:
+class Study(AnyStudy[Trial, Run]):
     """Finds the best point of a space, and says how sure that is.
 
     From Python::
@@ -84,6 +85,7 @@ class Study:
         clock: Callable[[], float] = time.monotonic,
         side_by_side: int = 1,
     ) -> None:
+        super().__init__()
         self._space: Points = _space(space) if isinstance(space, Mapping) else space
         self._goals: tuple[Goal, ...] = (*goals, *_named(maximize, "maximize"), *_named(minimize, "minimize"))
         if not 1 <= len(self._goals) <= 2:
@@ -93,23 +95,18 @@ class Study:
         self._measured = Measurements(self._goals)
         self._search = StudySearch(search, self._space, seed, _NEGLIGIBLE * effect, self._measured)
         self._default: dict[str, object] = dict(self._space.default)
-        self._pending: dict[str, Trial] = {}
         self._asked: dict[str, float] = {}
         self._names: set[str] = set()
         self._clock = clock
         self._exhausted = False
         self._screening = False
-        self._rounds: PairedRounds | None = None
         self._earlier: list[tuple[int, Point, Sequence[float] | None]] = []
 
     # -- ask and tell ----------------------------------------------------------------------------------
 
     def ask(self) -> Trial | None:
         """The next trial, which is then pending; None if there is nothing to start now, or ever (see ``over``)."""
-        if self._budget.spent(self._begun) or self.over:
-            return None
-        trial = self._next_noise() or self._next_search() or self._next_screen() or self._next_round()
-        return None if trial is None else self._begin(trial)
+        return None if self._budget.spent(self._begun) or self.over else super().ask()
 
     def propose(self, point: Point) -> Trial:
         """A trial of a point of your own choice, which is then pending, as part of the search.
@@ -125,12 +122,9 @@ class Study:
         return self._begin(self._make(point, "search"))
 
     def _begin(self, trial: Trial) -> Trial:
-        self._pending[trial.name] = trial
         self._names.add(trial.name)
         self._asked[trial.name] = self._clock()
-        if trial.phase == "confirm" and self._rounds is not None:
-            self._rounds.begin(trial.round, trial.point)
-        return trial
+        return super()._begin(trial)
 
     def tell(self, name: str, measurement: Measurement | None = None, *, failed: str = "", **figures: float) -> None:
         """Report the result of a pending trial.
@@ -153,8 +147,7 @@ class Study:
         if measurement.cause in _IGNORED:
             self.drop(name)
             return
-        self._note(self._pending[name], measurement)
-        del self._pending[name]
+        self._end(self._measured.add(self._pending[name], measurement))
         del self._asked[name]
 
     def restore(self, trial: Trial, measurement: Measurement, elapsed: float = 0.0) -> None:
@@ -171,29 +164,27 @@ class Study:
             return
         self._names.add(trial.name)
         self._budget.earlier = elapsed or self._budget.earlier + measurement.seconds / self._side_by_side
-        if trial.phase == "confirm":
-            run = self._measured.add(trial, measurement)
+        run = self._measured.add(trial, measurement)
+        if trial.paired:
             self._earlier.append((trial.round, trial.point, run.figures))
-        else:
-            self._note(trial, measurement)
+        self._end(run)
 
     def drop(self, name: str) -> None:
         """A pending trial was not measured: it may be proposed again."""
-        trial = self._pending.pop(name)
+        super().drop(name)
         self._names.discard(name)
+
+    def _forget(self, trial: Trial) -> None:
         if trial.phase == "search":
             self._search.forget(trial.point)
-        elif trial.phase == "confirm" and self._rounds is not None:
-            self._rounds.drop(trial.round, trial.point)
 
     def give_up(self, name: str) -> None:
         """A pending trial cannot be measured, for no reason of its own: it is not proposed again."""
-        trial = self._pending.pop(name)
-        self._measured.add(trial, Measurement("infrastructure"))
-        if trial.phase == "confirm" and self._rounds is not None:
-            self._rounds.tell(trial.round, trial.point, ())
-        else:
-            self._search.give_up(trial.point)
+        self._measured.add(self._pending[name], Measurement("infrastructure"))
+        super().give_up(name)
+
+    def _rule_out(self, trial: Trial) -> None:
+        self._search.give_up(trial.point)
 
     def hopeless(self, name: str, seconds: float, series: Sequence[float] = ()) -> str:
         """Why a running trial cannot win any more; "" as long as it may.
@@ -208,16 +199,21 @@ class Study:
             return ""
         return reason_to_prune(self._measured, best, seconds, series)
 
-    def _note(self, trial: Trial, measurement: Measurement) -> None:
-        scales = self._measured.scales
-        run = self._measured.add(trial, measurement)
-        if trial.phase == "confirm" and self._rounds is not None:
-            self._rounds.tell(trial.round, trial.point, run.figures)
-            return
-        self._screening = self._screening or trial.phase == "screen"
-        self._search.note(run, rescaled=self._measured.scales != scales)
+    def _note(self, done: Run) -> None:
+        self._screening = self._screening or done.trial.phase == "screen"
+        self._search.note(done)
+
+    def _figures(self, done: Run) -> Sequence[float] | None:
+        return done.figures
 
     # -- phases ----------------------------------------------------------------------------------------
+
+    def _next_search(self) -> Trial | None:
+        return self._next_noise() or self._next_point() or self._next_screen()
+
+    @property
+    def _searching(self) -> bool:
+        return bool(self._next_noise() or not self._search_over or self._next_screen())
 
     def _next_noise(self) -> Trial | None:
         if self._waits("noise"):
@@ -228,7 +224,7 @@ class Study:
             return None
         return self._make(self._default, "noise", len(runs) + 1, "noise")
 
-    def _next_search(self) -> Trial | None:
+    def _next_point(self) -> Trial | None:
         if (self._side_by_side == 1 and self._pending) or self._search_over:
             return None
         point = self._search.ask()
@@ -237,7 +233,7 @@ class Study:
 
     def _next_screen(self) -> Trial | None:
         baseline = self._baseline
-        unsure = len(self._goals) == 1 and self._rounds is None and not self._share_spent
+        unsure = len(self._goals) == 1 and not self._share_spent
         if baseline is None or not unsure or self._waits("noise") or self._waits("search"):
             return None
         running = [key_of(each.point) for each in self._pending.values()]
@@ -246,16 +242,7 @@ class Study:
         point = screening.next_point(self._measured, baseline, self._effect, MOST, running)
         return None if point is None else self._make(point, "screen")
 
-    def _next_round(self) -> Trial | None:
-        if any(each.phase != "confirm" for each in self._pending.values()):
-            return None
-        if self._rounds is None:
-            self._rounds = self._first_rounds()
-        run = self._rounds.next() if self._rounds is not None else None
-        return None if run is None else self._make(run[1], "confirm", run[0], f"round-{run[0]}")
-
     def _first_rounds(self) -> PairedRounds | None:
-        """The rounds of the finalists, and of those of earlier runs; None: there is nothing to compare."""
         baseline = self._baseline
         if baseline is None:
             return None
@@ -295,6 +282,9 @@ class Study:
         """Why a round does not fit into what is left of the budget; "" if it does."""
         return self._budget.too_little(self._begun, len(plan), sum(map(self._measured.seconds, plan)))
 
+    def _paired(self, number: int, point: Point) -> Trial:
+        return self._make(point, "confirm", number, f"round-{number}")
+
     def _make(self, point: Point, phase: Phase, number: int = 0, block: str = "") -> Trial:
         serial = len(self._names) + 1
         while f"trial-{serial}" in self._names:
@@ -309,23 +299,18 @@ class Study:
     @property
     def over(self) -> str:
         """Why nothing is left to start; "" while something is left or pending."""
-        return "" if self._pending else self._enough
-
-    @property
-    def _enough(self) -> str:
+        if self._pending:
+            return ""
         if spent := self._budget.spent(self._begun):
             return spent
-        works = bool(self._measured.working())
-        if not works and self._measured.failures >= _FAILURES:
+        if self._measured.failures >= _FAILURES and not self._measured.working():
             return f"nothing works: each of the first {self._measured.failures} points has failed"
-        if self._next_noise() or not self._search_over or self._next_screen():
-            return ""
-        if not works:
-            return "nothing works"
-        if self._next_round():
-            return ""
+        return super().over
+
+    @property
+    def _reason(self) -> str:
         if self._rounds is None:
-            return "no other point is expected to be better"
+            return "nothing works" if self._baseline is None else "no other point is expected to be better"
         plan = self._rounds.confirmation.plan(self._rounds.last + 1)
         return (plan and self._too_little(plan)) or "no difference that matters is undecided"
 
@@ -341,7 +326,7 @@ class Study:
     @property
     def _search_over(self) -> bool:
         """Whether the search has had its share of the budget, or expects nothing better."""
-        if self._rounds is not None or self._exhausted or self._screening or self._share_spent:
+        if self._exhausted or self._screening or self._share_spent:
             return True
         if self._space.size <= _SMALL and any(map(self._search.open, self._space.points())):
             return False

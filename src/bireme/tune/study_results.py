@@ -62,6 +62,11 @@ class Trial(Value):
     round: int = 0
     block: str = ""
 
+    @property
+    def paired(self) -> bool:
+        """Whether it is a run of a paired round."""
+        return self.phase == "confirm"
+
 
 class Measurement(Value):
     """The result of a trial.

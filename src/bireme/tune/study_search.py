@@ -36,6 +36,7 @@ class StudySearch:
         self._pending: dict[str, dict[str, object]] = {}
         self._given_up: list[Point] = []
         self._current: Search | None = None
+        self._scales = measured.scales
         self._promising: tuple[int, bool] = (-1, True)
 
     @property
@@ -68,16 +69,11 @@ class StudySearch:
                 value = math.exp(min(weight * near[0], (1 - weight) * near[1]) + 0.05 * sum(near))
         search.tell(run.trial.point, value, cause=measurement.cause, seconds=measurement.seconds)
 
-    def note(self, run: Run, *, rescaled: bool) -> None:
-        """A run has ended, which is measured already.
-
-        Args:
-            run: the run.
-            rescaled: whether the scores of earlier runs have changed.
-        """
+    def note(self, run: Run) -> None:
+        """A run has ended, which is measured already."""
         self._pending.pop(key_of(run.trial.point), None)
-        if len(self._measured.goals) > 1 or rescaled or self._current is None:
-            self._current = None
+        if len(self._measured.goals) > 1 or self._measured.scales != self._scales or self._current is None:
+            self._current, self._scales = None, self._measured.scales
         else:
             self._teach(self._current, run)
 

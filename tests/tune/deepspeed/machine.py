@@ -69,7 +69,7 @@ class Machine(Value):
 def play(tuning: Tuning, machine: Machine, most: int = 500) -> list[RecordedTrial]:
     """One trial after the other, until nothing more comes or so many have ended."""
     past: list[RecordedTrial] = []
-    while len(past) < most and (trial := tuning.next()) is not None:
+    while len(past) < most and (trial := tuning.ask()) is not None:
         result, info = machine.run(trial)
         tuning.tell(trial.name, result, info)
         past.append(RecordedTrial(trial.replace(seconds=None), result, info))
@@ -83,7 +83,7 @@ def play_in_parallel(
     """On several slots, with ends in any order; some come to nothing and are asked for again, some are given up."""
     luck, running, rows, seen = random.Random(seed), [], [], set()
     while True:
-        while len(running) < slots and (trial := tuning.next()) is not None:
+        while len(running) < slots and (trial := tuning.ask()) is not None:
             assert trial.name not in seen, f"{trial.name} was measured already"
             assert trial.name not in [other.name for other in running]
             running.append(trial)

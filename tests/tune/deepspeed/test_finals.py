@@ -110,7 +110,7 @@ def test_an_interrupted_one_goes_on_as_it_would_have(tuning, metric, cut):
     assert repeated(whole)
     interrupted = tuning(**data)
     told = play(interrupted, machine, cut)
-    interrupted.next()
+    interrupted.ask()
     kept = [each.replace(trial=each.trial.replace(point=json.loads(json.dumps(each.trial.point)))) for each in told]
     resumed = tuning(earlier=kept, **data)
     assert names(told) + names(play(resumed, machine)) == names(whole)

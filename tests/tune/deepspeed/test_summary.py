@@ -97,7 +97,7 @@ def test_one_reason_is_said_once(played):
 
 def test_what_could_not_be_run(space):
     tuning = Tuning(space(**DATA), 2)
-    tuning.give_up(tuning.next().name)
+    tuning.give_up(tuning.ask().name)
     play(tuning, Machine())
     assert "Could not be run (run the same command again to retry): z1_gas2_tmbspg4" in summary(
         tuning, "some experiments could not be run", 1.0

@@ -124,7 +124,7 @@ def test_everything_out_of_memory(tuning, data, kind):
 
 def test_nothing_works(tuning):
     study = tuning(**TWELVE)
-    while (trial := study.next()) is not None:
+    while (trial := study.ask()) is not None:
         study.tell(trial.name, TrialResult("failed", "RuntimeError: no"))
     assert study.over == "no configuration worked" and len(study.completed) == 12
 
@@ -139,7 +139,7 @@ def test_less_latency_is_better(tuning):
 def test_no_metric(tuning):
     """A run that ends well without a figure is no winner where less is better, and no failure."""
     study = tuning(**TWELVE, autotuning={"metric": "latency"})
-    row = study.tell(study.next().name, TrialResult("ok", metrics={"latency": 0.0, "throughput": 9.0}))
+    row = study.tell(study.ask().name, TrialResult("ok", metrics={"latency": 0.0, "throughput": 9.0}))
     assert (row.result.cause, row.value) == ("no metric", None)
     assert "'latency'" in row.reason
     assert study.best is None
@@ -147,9 +147,9 @@ def test_no_metric(tuning):
 
 def test_a_drop_is_asked_for_again_and_what_is_given_up_is_not(tuning):
     study = tuning(**TWELVE)
-    first, second = study.next(), study.next()
+    first, second = study.ask(), study.ask()
     study.drop(first.name)
-    assert study.next().name == first.name
+    assert study.ask().name == first.name
     study.give_up(second.name)
     study.tell(first.name, *Machine().run(first))
     rest = names(play(study, Machine()))
@@ -159,18 +159,18 @@ def test_a_drop_is_asked_for_again_and_what_is_given_up_is_not(tuning):
 
 def test_the_name_and_the_length_of_trials(tuning):
     study = tuning(**TWELVE)
-    assert study.next().seconds is None
+    assert study.ask().seconds is None
     study.tell("z0_gas8_tmbspg4", TrialResult("ok", seconds=10, metrics={"throughput": 1.0}))
-    assert [study.next().seconds for _ in range(11)] == [10] * 11
+    assert [study.ask().seconds for _ in range(11)] == [10] * 11
 
 
 def test_the_configuration_of_a_trial(tuning):
     study = tuning(**TWELVE)
-    trial = study.next()
+    trial = study.ask()
     assert study.ds_config(trial, "/results/m.json")["autotuning"]["metric_path"] == "/results/m.json"
     assert "autotuning" not in study.ds_config(trial)
     assert study.samples(trial) == 64
-    profile = tuning(**FOUND).next()
+    profile = tuning(**FOUND).ask()
     assert profile.profile and profile.name == PROFILE
     assert tuning(**FOUND).ds_config(profile, "/m.json")["autotuning"]["model_info_path"] == "/m.json"
 
@@ -241,7 +241,7 @@ def test_an_interrupted_study_goes_on_as_it_would_have(tuning, data, machine, pa
     cut = int(part * len(whole))
     interrupted = tuning(**data, capacity=capacity)
     told = play(interrupted, machine, cut)
-    interrupted.next()  # one was running, and came to nothing
+    interrupted.ask()  # one was running, and came to nothing
     resumed = tuning(**data, capacity=capacity, earlier=read(told))
     assert names(told) + names(play(resumed, machine)) == names(whole)
     assert resumed.over == undisturbed.over
@@ -298,7 +298,7 @@ def test_profiled_first_and_only_where_it_is_not_known(tuning):
     assert PROFILE not in names(play(known, Machine(info=INFO)))
     assert PROFILE not in names(play(tuning(**TWELVE), Machine(info=INFO)))
     study = tuning(**FOUND)
-    assert study.next().name == PROFILE and study.next() is None
+    assert study.ask().name == PROFILE and study.ask() is None
 
 
 def test_on_without_a_profile(tuning):
@@ -445,7 +445,7 @@ def test_a_large_space(tuning):
 def test_left(tuning):
     study = tuning(**TWELVE)
     assert study.left == 12
-    trial = study.next()
+    trial = study.ask()
     assert study.left == 12
     study.tell(trial.name, *Machine().run(trial))
     assert study.left == 11

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from bireme.tune.confirmation import Confirmation
+from bireme.tune.confirmation import Confirmation, Figures
 from bireme.tune.deepspeed.rounds import CompletedTrial, Trial, repeated_name
 from bireme.tune.paired_rounds import PairedRounds
 from bireme.tune.space import Point, key_of
@@ -73,7 +73,7 @@ class Finals:
         clock: what the rounds compare.
         metric: what DeepSpeed says.
         care: how sure the answer must be.
-        earlier: repeated trials of earlier runs of the study.
+        repeated: the ended runs of the rounds by name, as they are added to it; those of earlier runs of the study are.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Finals:
         clock: Rate,
         metric: Rate,
         care: Care,
-        earlier: Sequence[CompletedTrial] = (),
+        repeated: Mapping[str, CompletedTrial],
     ) -> None:
         self.care, self._clock, self._metric = care, clock, metric
         self.finalists = _finalists(completed, clock, metric)
@@ -91,55 +91,65 @@ class Finals:
         self._budget, self._least = care.share * searched, 2
         if care.seconds is not None and care.seconds * care.side_by_side - searched < self._budget:
             self._budget, self._least = care.seconds * care.side_by_side - searched, 0
-        self._earlier = {done.trial.name: done for done in earlier}
-        self._spent = 0.0
-        self._metrics = {key_of(done.trial.point): [metric(done) or 0.0] for done in self.finalists}
+        self._repeated = repeated
         self._by_key = {key_of(done.trial.point): done for done in self.finalists}
         self._rounds: Confirmation | None = None
-        self._paired: PairedRounds | None = None
+        self.rounds: PairedRounds | None = None
         if len(self.finalists) > 1:
             first, *others = (done.trial.point for done in self.finalists)
             self._rounds = Confirmation(
                 first, others, 1, lambda _, rate: math.log(rate), confidence=care.confidence, effect=care.effect
             )
-            self._paired = PairedRounds(self._rounds, self._plan, side_by_side=care.side_by_side)
+            self.rounds = PairedRounds(self._rounds, self._plan, side_by_side=care.side_by_side)
 
     # -- what to run ---------------------------------------------------------------------------------
 
-    def next(self) -> Trial | None:
-        """The next run, then pending; None if there is none now."""
-        while self._paired is not None and (run := self._paired.next()) is not None:
-            names = (repeated_name(self._done(point).trial.name, number) for number, point in self._paired.open)
-            if not (ended := [self._earlier.pop(name) for name in names if name in self._earlier]):
-                number, point = run
-                self._paired.begin(number, point)
-                done = self._done(point)
-                name = repeated_name(done.trial.name, number)
-                return done.trial.replace(name=name, kind="confirm", round=number, seconds=self._cost(done))
-            for done in ended:
-                self.tell(done)
-        return None
+    def trial(self, number: int, point: Point) -> Trial:
+        """The run of a finalist in a round."""
+        done = self._done(point)
+        name = repeated_name(done.trial.name, number)
+        return done.trial.replace(name=name, kind="confirm", round=number, seconds=self._cost(done))
+
+    def figures(self, done: CompletedTrial) -> Figures | None:
+        """What the rounds compare; None: it failed; (): it has none."""
+        rate = self._clock(done)
+        return None if done.result.cause not in ("ok", "no metric") else () if rate is None else (rate,)
 
     def _done(self, point: Point) -> CompletedTrial:
         """The finalist."""
         return self._by_key[key_of(point)]
 
     def _plan(self, number: int) -> list[Point]:
-        return [done.trial.point for done in self._taking_part(number)]
+        """The points of a round; what has run of it before is taken over."""
+        plan = [done.trial.point for done in self._taking_part(number)]
+        for point in plan:
+            done = self._repeated.get(self.trial(number, point).name)
+            if done is not None and self._rounds is not None:
+                self._rounds.tell(number, point, self.figures(done))
+        return plan
+
+    def _told(self) -> list[CompletedTrial]:
+        """The ended runs that count."""
+        rounds = self._rounds
+        return [
+            done
+            for done in self._repeated.values()
+            if rounds is not None and key_of(done.trial.point) in rounds.told(done.trial.round)
+        ]
 
     def _taking_part(self, number: int) -> list[CompletedTrial]:
         """Who runs in a round, in the order of the runs; [] if everything is decided, or the time is spent."""
-        if self._rounds is None or self._paired is None:
+        if self._rounds is None or self.rounds is None:
             return []
         planned = [self._done(point) for point in self._rounds.plan(number)]
-        if before := self._paired.planned:  # whoever has left does not come back
+        if before := self.rounds.planned:  # whoever has left does not come back
             planned = [done for done in planned if done.trial.point in before]
         hopeful = [done for done in self._ranked() if done in planned and not self._clearly_worse(done)]
         base = self.finalists[0]
         rivals = [done for done in hopeful if done != base]
         if base not in planned or not rivals:
             return []
-        running = sum(self._cost(self._done(point)) for _, point in self._paired.open)
+        running = sum(self._cost(self._done(point)) for _, point in self.rounds.open)
         left = self._budget - self._spent - running
         cost = statistics.fmean(self._cost(done) for done in (base, *rivals))
         # Two places in each of the rounds that are always run, and what is left in the first ones.
@@ -149,6 +159,10 @@ class Finals:
             return []
         kept = [base, *rivals[: places - 1]]
         return [done for done in planned if done in kept]
+
+    @property
+    def _spent(self) -> float:
+        return sum(done.result.seconds for done in self._told())
 
     def _cost(self, done: CompletedTrial) -> float:
         return done.result.seconds * (1 + _LONGER)
@@ -167,39 +181,16 @@ class Finals:
             return False
         return self._rounds.versus(done.trial.point, leader.trial.point).mean < math.log(1 - _AHEAD)
 
-    # -- results --------------------------------------------------------------------------------------
-
-    def tell(self, done: CompletedTrial) -> None:
-        """Report the result of a planned run."""
-        trial, rate = done.trial, self._clock(done)
-        self._spent += done.result.seconds
-        failed = done.result.cause not in ("ok", "no metric")
-        assert self._paired is not None
-        self._paired.tell(trial.round, trial.point, None if failed else () if rate is None else (rate,))
-        value = self._metric(done)
-        if value is not None:
-            self._metrics[key_of(trial.point)].append(value)
-
-    def drop(self, trial: Trial) -> None:
-        """A pending run was not measured: it may be proposed again."""
-        assert self._paired is not None
-        self._paired.drop(trial.round, trial.point)
-
-    def give_up(self, trial: Trial) -> None:
-        """A pending run cannot be measured."""
-        assert self._paired is not None
-        self._paired.tell(trial.round, trial.point, ())
-
     # -- the answer -----------------------------------------------------------------------------------
 
     @property
     def left(self) -> int:
         """How many more runs may start at most, but for those that are always run."""
-        if self._paired is None:
+        if self.rounds is None:
             return 0
         cost = min(self._cost(done) for done in self.finalists)
         within = int((self._budget - self._spent) / cost) if cost else 0
-        return max(len(self._paired.open), within, self._least * (_ROUNDS - self._paired.last))
+        return max(len(self.rounds.open), within, self._least * (_ROUNDS - self.rounds.last))
 
     @property
     def _leader(self) -> CompletedTrial | None:
@@ -231,7 +222,8 @@ class Finals:
 
     def _preference(self, done: CompletedTrial) -> float:
         """DeepSpeed's figure, the middle one of all its runs."""
-        return statistics.median(self._metrics[key_of(done.trial.point)])
+        runs = [self._metric(each) for each in self._told() if each.trial.point == done.trial.point]
+        return statistics.median([self._metric(done) or 0.0, *(value for value in runs if value is not None)])
 
     @property
     def ties(self) -> list[CompletedTrial]:

@@ -51,6 +51,11 @@ class Trial(Value):
         return f"round {self.round}" if self.round else ""
 
     @property
+    def paired(self) -> bool:
+        """Whether it is a run of a paired round."""
+        return self.kind == "confirm"
+
+    @property
     def profile(self) -> bool:
         """Whether it is the profiling run, which measures nothing."""
         return self.kind == "profile"

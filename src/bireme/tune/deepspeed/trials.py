@@ -61,7 +61,7 @@ class Trials:
     def __init__(self, tuning: Tuning, launch: Launch, files: StudyFiles, options: TrialOptions) -> None:
         self._tuning, self._launch, self._files, self._options = tuning, launch, files, options
         self._pending: dict[str, Trial] = {}
-        self._blocks: Blocks[Trial] = Blocks(tuning.next)
+        self._blocks: Blocks[Trial] = Blocks(tuning.ask)
         self._found: dict[str, ModelInfo] = {}
 
     @property

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from bireme.tune.any_study import AnyStudy
+from bireme.tune.confirmation import Figures
 from bireme.tune.deepspeed.batch import TRAIN
 from bireme.tune.deepspeed.config import SECTION
 from bireme.tune.deepspeed.config_space import STAGE, TuningSpace
@@ -27,6 +29,7 @@ from bireme.tune.deepspeed.memory_groups import MemoryGroups
 from bireme.tune.deepspeed.memory_limits import MemoryLimits
 from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, model_info, value_of
 from bireme.tune.deepspeed.rounds import CompletedTrial, Kind, RecordedTrial, Round, Trial, given_keys
+from bireme.tune.paired_rounds import PairedRounds
 from bireme.tune.space import Point, Points, Union, key_of
 from bireme.tune.trial_result import TrialResult
 
@@ -42,7 +45,7 @@ _MOST_STEPS = 100
 __all__ = ["PROFILE", "CompletedTrial", "Kind", "RecordedTrial", "Trial", "Tuning"]
 
 
-class Tuning:
+class Tuning(AnyStudy[Trial, CompletedTrial]):
     """The decisions of a study.
 
     Args:
@@ -62,35 +65,26 @@ class Tuning:
         earlier: Iterable[RecordedTrial] = (),
         care: Care | None = None,
     ) -> None:
+        super().__init__()
         self.space, self.section = space, space.config.autotuning
         self.metric = METRICS[self.section.metric]
         self._completed: dict[str, CompletedTrial] = {}
         self._repeated: dict[str, CompletedTrial] = {}
         self._care = care
         self.finals: Finals | None = None
-        self._pending: dict[str, Trial] = {}
-        self._given_up: dict[str, Trial] = {}
-        self._over = ""
         self._notes: list[str] = []
         self._groups = MemoryGroups(space, world)
         self._memory_limits = MemoryLimits(space, self._groups, capacity, _given_info(space))
         self._profile = self._wants_profile()
         self._round: Round | None = None
         self._to_come: Iterator[Round] | None = None
+        self._searched = False
         for each in earlier:
-            self._note(each.trial, each.result, each.info)
+            self._take(each.trial, each.result, each.info)
 
     # -- what to run ---------------------------------------------------------------------------------
 
-    def next(self) -> Trial | None:
-        """The next trial, then pending; None if there is nothing to start now."""
-        self._over = ""
-        trial = self._candidate()
-        if trial is not None:
-            self._pending[trial.name] = trial
-        return trial
-
-    def _candidate(self) -> Trial | None:
+    def _next_search(self) -> Trial | None:
         if self._profile:
             return None if PROFILE in self._pending else Trial(name=PROFILE, point={}, kind="profile")
         if self.space.micro is None and self._round is None:
@@ -105,25 +99,30 @@ class Tuning:
         """The next trial of this round or a following one."""
         if self._round is None:
             self._round = self._first_round()
-        while True:
-            point = self._round.ask()
-            if point is not None:
-                return self._trial(point, self._round.kind)
-            if any(trial.kind != "confirm" for trial in self._pending.values()):
-                return None
-            following = self._following()
+        while (point := self._round.ask()) is None:
+            following = None if self._pending else self._following()
             if following is None:
-                return self._from_finals(self._round.enough)
+                self._searched = not self._pending
+                return None
             self._round = following
+        return self._trial(point, self._round.kind)
 
-    def _from_finals(self, reason: str) -> Trial | None:
-        """The next run of a paired round."""
+    @property
+    def _searching(self) -> bool:
+        return not self._searched
+
+    def _first_rounds(self) -> PairedRounds | None:
         if self._care is not None and self.finals is None:
-            self.finals = Finals(self.completed, self.clock, self._figure, self._care, tuple(self._repeated.values()))
-        trial = self.finals.next() if self.finals is not None else None
-        if trial is None and not self._pending:
-            self._end(reason)
-        return trial
+            self.finals = Finals(self.completed, self.clock, self._figure, self._care, self._repeated)
+        return None if self.finals is None else self.finals.rounds
+
+    def _paired(self, number: int, point: Point) -> Trial:
+        assert self.finals is not None
+        return self.finals.trial(number, point)
+
+    def _figures(self, done: CompletedTrial) -> Figures | None:
+        assert self.finals is not None
+        return self.finals.figures(done)
 
     def _trial(self, point: Point, kind: Kind) -> Trial:
         return Trial(name=self.space.name(point), point=point, kind=kind, seconds=self._predicted(point))
@@ -167,15 +166,14 @@ class Tuning:
                 made.search.pending[key_of(trial.point)] = dict(trial.point)
         return made
 
-    def _end(self, reason: str) -> None:
-        """Record why no more trials start; the study is over once none is pending."""
+    @property
+    def _reason(self) -> str:
         causes = {done.result.cause for done in self.completed}
         if any(done.value is not None for done in self.completed):
-            self._over = reason or "every configuration was measured"
-        elif causes <= {"out of memory"} and (causes or self._memory_limits.skipped):
-            self._over = "no configuration fits in memory"
-        else:
-            self._over = "no configuration worked" if causes else "there is nothing to try"
+            return (self._round.enough if self._round is not None else "") or "every configuration was measured"
+        if causes <= {"out of memory"} and (causes or self._memory_limits.skipped):
+            return "no configuration fits in memory"
+        return "no configuration worked" if causes else "there is nothing to try"
 
     # -- results --------------------------------------------------------------------------------------
 
@@ -187,23 +185,21 @@ class Tuning:
             result: its result.
             info: what it found, if it was the profiling run.
         """
-        self._over = ""
-        return self._note(self._pending.pop(name), result, info)
+        return self._take(self._pending[name], result, info)
 
-    def _note(self, trial: Trial, result: TrialResult, info: ModelInfo | None) -> CompletedTrial:
-        if trial.kind == "confirm":
-            done = self._repeated[trial.name] = self._complete(trial, result)
-            if self.finals is not None:
-                self.finals.tell(done)
-            return done
-        done = self._completed[trial.name] = self._complete(trial, result)
+    def _take(self, trial: Trial, result: TrialResult, info: ModelInfo | None) -> CompletedTrial:
+        done = (self._repeated if trial.paired else self._completed)[trial.name] = self._complete(trial, result)
         if trial.profile:
             self._note_profile(result, info)
-            return done
-        self._memory_limits.tell(done)
-        if self._round is not None and trial.point in self._round.points:
-            self._round.tell(done)
+        self._end(done)
         return done
+
+    def _note(self, done: CompletedTrial) -> None:
+        if done.trial.profile:
+            return
+        self._memory_limits.tell(done)
+        if self._round is not None and done.trial.point in self._round.points:
+            self._round.tell(done)
 
     def _note_profile(self, result: TrialResult, info: ModelInfo | None) -> None:
         self._profile = False
@@ -223,37 +219,25 @@ class Tuning:
             result = result.replace(cause="no metric", reason=reason)
         return CompletedTrial(trial, result, value, reason)
 
-    def drop(self, name: str) -> None:
-        """A pending trial was not measured: it may be proposed again."""
-        trial = self._pending.pop(name)
-        self._over = ""
+    def _forget(self, trial: Trial) -> None:
         if trial.profile:
-            return
-        if trial.kind == "confirm":
-            assert self.finals is not None
-            self.finals.drop(trial)
             return
         self._memory_limits.forget(trial.point)
         if self._round is not None:
             self._round.search.forget(trial.point)
 
-    def give_up(self, name: str) -> None:
-        """A pending trial cannot be run: it is not proposed again in this run, and has no result."""
-        trial = self._given_up[name] = self._pending.pop(name)
+    def _rule_out(self, trial: Trial) -> None:
         if trial.profile:
             self._profile = False
         elif trial.kind == "limits":
             self._memory_limits.give_up(trial.point)
-        elif trial.kind == "confirm":
-            assert self.finals is not None
-            self.finals.give_up(trial)
 
     # -- views ----------------------------------------------------------------------------------------
 
     @property
     def over(self) -> str:
         """Why the study is over; "" if a trial is pending, left to try, or could not be run."""
-        return "" if self._pending or self._given_up else self._over
+        return "" if self._given_up else super().over
 
     @property
     def warning(self) -> str:
@@ -334,10 +318,10 @@ class Tuning:
         if not self.section.fast and (self._round is None or self._round.kind == "search"):
             return None  # results decide what else is tried
         if self.finals is not None:
-            return 0 if self._over else self.finals.left
+            return 0 if super().over else self.finals.left
         left = (self._round or self._first_round()).left
-        if left is None or self._over:
-            return None if left is None else len(self._pending)
+        if left is None or super().over:
+            return left and 0
         left += len(self._pending)
         clocked = any(self.clock(done) for done in self.completed)
         return left + (self._care.runs(len(self.completed) + left) if self._care and clocked else 0)
