@@ -253,8 +253,14 @@ class Study:
             for point in self._planned(number):
                 if key_of(point) not in started:
                     return self._make(point, "confirm", number, f"round-{number}")
+        if len(running) >= self._side_by_side:
+            return None
         plan = self._planned(last + 1)
-        if len(running) >= self._side_by_side or not plan or self._too_little(plan):
+        if self._too_little(plan):  # the best one alone may fit
+            plan = self._plans[last + 1] = [
+                each for each in plan if each in (self._rounds.baseline, self._rounds.leader)
+            ]
+        if not plan or self._too_little(plan):
             return None
         return self._make(plan[0], "confirm", last + 1, f"round-{last + 1}")
 
@@ -359,8 +365,8 @@ class Study:
     def _share_spent(self) -> bool:
         """Whether what is left of the budget is for the rounds."""
         best = self._search.best
-        pair = sum(self._measured.seconds(point) for point in (self._default, best.point)) if best else 0.0
-        return self._budget.is_for_rounds(self._begun, pair)
+        base, leading = (self._measured.seconds(point) for point in (self._default, best.point if best else {}))
+        return self._budget.is_for_rounds(self._begun, base + leading, max(leading, self._measured.mean_seconds))
 
     # -- what is known ---------------------------------------------------------------------------------
 
