@@ -75,6 +75,19 @@ def test_a_round_that_was_cut_is_not_completed():
     assert {key_of(trial.point) for trial, _ in rest} <= finalists
 
 
+def test_a_round_is_planned_when_it_begins():
+    """Not as soon as somebody asks: the round before it decides who takes part."""
+    study, begun, running = make(seed=4), [], []
+    while True:
+        while trial := study.ask():
+            running.append(trial)
+        if not running:
+            break
+        begun.append(running.pop(0))
+        study.tell(begun[-1].name, Measurement(figures={"speed": speed(begun[-1].point, 0.01, begun[-1].name)}))
+    assert begun == [trial for trial, _ in run(make(seed=4))]
+
+
 def test_a_larger_budget_goes_on_with_the_search():
     first = make(trials=12)
     done = run(first)

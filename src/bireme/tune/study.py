@@ -15,6 +15,7 @@ from bireme.tune import answering, screening
 from bireme.tune.confirmation import Confirmation
 from bireme.tune.finalists import MOST, choose, estimates
 from bireme.tune.measurements import Measurements
+from bireme.tune.paired_rounds import PairedRounds
 from bireme.tune.pruning import reason_to_prune
 from bireme.tune.search import Direction
 from bireme.tune.space import Parameter, Point, Points, Space, key_of
@@ -98,8 +99,7 @@ class Study:
         self._clock = clock
         self._exhausted = False
         self._screening = False
-        self._confirmation: Confirmation | None = None
-        self._plans: dict[int, list[dict[str, object]]] = {}
+        self._rounds: PairedRounds | None = None
         self._earlier: list[tuple[int, Point, Sequence[float] | None]] = []
 
     # -- ask and tell ----------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class Study:
         """
         if point not in self._space:
             raise BadInputError(f"no point of the space: {dict(point)}")
-        if self._confirmation is not None or self._budget.spent(self._begun):
+        if self._rounds is not None or self._budget.spent(self._begun):
             raise BadInputError("the search is over", hint="ask for the trials of the finalists")
         self._search.begin(point)
         return self._begin(self._make(point, "search"))
@@ -128,6 +128,8 @@ class Study:
         self._pending[trial.name] = trial
         self._names.add(trial.name)
         self._asked[trial.name] = self._clock()
+        if trial.phase == "confirm" and self._rounds is not None:
+            self._rounds.begin(trial.round, trial.point)
         return trial
 
     def tell(self, name: str, measurement: Measurement | None = None, *, failed: str = "", **figures: float) -> None:
@@ -181,12 +183,14 @@ class Study:
         self._names.discard(name)
         if trial.phase == "search":
             self._search.forget(trial.point)
+        elif trial.phase == "confirm" and self._rounds is not None:
+            self._rounds.drop(trial.round, trial.point)
 
     def give_up(self, name: str) -> None:
         """A pending trial cannot be measured, for no reason of its own: it is not proposed again."""
         trial = self._pending.pop(name)
         self._measured.add(trial, Measurement("infrastructure"))
-        if trial.phase == "confirm" and self._rounds:
+        if trial.phase == "confirm" and self._rounds is not None:
             self._rounds.tell(trial.round, trial.point, ())
         else:
             self._search.give_up(trial.point)
@@ -233,7 +237,7 @@ class Study:
 
     def _next_screen(self) -> Trial | None:
         baseline = self._baseline
-        unsure = len(self._goals) == 1 and self._confirmation is None and not self._share_spent
+        unsure = len(self._goals) == 1 and self._rounds is None and not self._share_spent
         if baseline is None or not unsure or self._waits("noise") or self._waits("search"):
             return None
         running = [key_of(each.point) for each in self._pending.values()]
@@ -243,71 +247,58 @@ class Study:
         return None if point is None else self._make(point, "screen")
 
     def _next_round(self) -> Trial | None:
-        if any(each.phase != "confirm" for each in self._pending.values()) or self._rounds is None:
+        if any(each.phase != "confirm" for each in self._pending.values()):
             return None
-        running = {each.round for each in self._pending.values()}
+        if self._rounds is None:
+            self._rounds = self._first_rounds()
+        run = self._rounds.next() if self._rounds is not None else None
+        return None if run is None else self._make(run[1], "confirm", run[0], f"round-{run[0]}")
+
+    def _first_rounds(self) -> PairedRounds | None:
+        """The rounds of the finalists, and of those of earlier runs; None: there is nothing to compare."""
+        baseline = self._baseline
+        if baseline is None:
+            return None
+        finalists = {key_of(point): point for _, point, _ in self._earlier if point != baseline}
+        if not finalists or self._measured.runs[-1].trial.phase != "confirm":  # the search has gone on since
+            chosen = choose(
+                self._search,
+                self._measured,
+                baseline,
+                effect=self._effect,
+                trials=self.left,
+                seconds=self._budget.seconds_left,
+            )
+            finalists.update((key_of(point), point) for point in chosen)
+        if not finalists:
+            return None
+        confirmation = Confirmation(
+            baseline,
+            list(finalists.values()),
+            len(self._goals),
+            self._measured.score,
+            confidence=self._confidence,
+            effect=self._effect,
+            seed=self._seed,
+        )
+        for number, point, figures in self._earlier:
+            confirmation.tell(number, point, figures)
         closed = max((number for number, _, _ in self._earlier), default=0)
-        last = max(self._rounds.last, closed, *running)
-        for number in range(closed + 1, last + 1):
-            started = self._started(number)
-            for point in self._planned(number):
-                if key_of(point) not in started:
-                    return self._make(point, "confirm", number, f"round-{number}")
-        if len(running) >= self._side_by_side:
-            return None
-        plan = self._planned(last + 1)
-        if self._too_little(plan):  # the best one alone may fit
-            plan = self._plans[last + 1] = [
-                each for each in plan if each in (self._rounds.baseline, self._rounds.leader)
-            ]
-        if not plan or self._too_little(plan):
-            return None
-        return self._make(plan[0], "confirm", last + 1, f"round-{last + 1}")
+        return PairedRounds(confirmation, self._plan, side_by_side=self._side_by_side, closed=closed)
+
+    def _plan(self, number: int) -> list[dict[str, object]]:
+        """The points of a round, as many as the budget has room for; [] if nothing is undecided."""
+        if self._rounds is None:
+            return []
+        rounds = self._rounds.confirmation
+        plan = rounds.plan(number)
+        if self._too_little(plan):
+            plan = [each for each in plan if each in (rounds.baseline, rounds.leader)]
+        return [] if self._too_little(plan) else plan
 
     def _too_little(self, plan: Sequence[Point]) -> str:
         """Why a round does not fit into what is left of the budget; "" if it does."""
         return self._budget.too_little(self._begun, len(plan), sum(map(self._measured.seconds, plan)))
-
-    @property
-    def _rounds(self) -> Confirmation | None:
-        """The rounds; made when they begin, with the finalists and those of earlier runs. None: nothing to compare."""
-        if self._confirmation is None and (baseline := self._baseline) is not None:
-            finalists = {key_of(point): point for _, point, _ in self._earlier if point != baseline}
-            if not finalists or self._measured.runs[-1].trial.phase != "confirm":  # the search has gone on since
-                chosen = choose(
-                    self._search,
-                    self._measured,
-                    baseline,
-                    effect=self._effect,
-                    trials=self.left,
-                    seconds=self._budget.seconds_left,
-                )
-                finalists.update((key_of(point), point) for point in chosen)
-            if finalists:
-                self._confirmation = Confirmation(
-                    baseline,
-                    list(finalists.values()),
-                    len(self._goals),
-                    self._measured.score,
-                    confidence=self._confidence,
-                    effect=self._effect,
-                    seed=self._seed,
-                )
-                for number, point, figures in self._earlier:
-                    self._confirmation.tell(number, point, figures)
-        return self._confirmation
-
-    def _planned(self, number: int) -> list[dict[str, object]]:
-        """The points of a round, as they were when it began."""
-        if number not in self._plans and self._rounds is not None:
-            self._plans[number] = self._rounds.plan(number)
-        return self._plans[number]
-
-    def _started(self, number: int) -> set[str]:
-        """The keys of the points that have run, or run now, in a round."""
-        pending = (each for each in self._pending.values() if each.phase == "confirm" and each.round == number)
-        told = self._rounds.told(number) if self._rounds else {}
-        return {*told, *(key_of(each.point) for each in pending)}
 
     def _make(self, point: Point, phase: Phase, number: int = 0, block: str = "") -> Trial:
         serial = len(self._names) + 1
@@ -336,11 +327,11 @@ class Study:
             return ""
         if not works:
             return "nothing works"
-        if self._rounds is None:
-            return "no other point is expected to be better"
         if self._next_round():
             return ""
-        plan = self._planned(self._rounds.last + 1)
+        if self._rounds is None:
+            return "no other point is expected to be better"
+        plan = self._rounds.confirmation.plan(self._rounds.last + 1)
         return (plan and self._too_little(plan)) or "no difference that matters is undecided"
 
     @property
@@ -355,7 +346,7 @@ class Study:
     @property
     def _search_over(self) -> bool:
         """Whether the search has had its share of the budget, or expects nothing better."""
-        if self._confirmation is not None or self._exhausted or self._screening or self._share_spent:
+        if self._rounds is not None or self._exhausted or self._screening or self._share_spent:
             return True
         if self._space.size <= _SMALL and any(map(self._search.open, self._space.points())):
             return False
@@ -385,7 +376,7 @@ class Study:
             self._default,
             self._baseline,
             promising[2] if promising else None,
-            self._confirmation,
+            self._rounds.confirmation if self._rounds is not None else None,
             self._effect,
         )
 

@@ -11,9 +11,10 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 
-from bireme.tune.confirmation import MOST_ROUNDS, Confirmation
+from bireme.tune.confirmation import Confirmation
 from bireme.tune.deepspeed.rounds import CompletedTrial, Trial, repeated_name
-from bireme.tune.space import key_of
+from bireme.tune.paired_rounds import PairedRounds
+from bireme.tune.space import Point, key_of
 from bireme.value import Value
 
 FINALISTS = 4
@@ -91,61 +92,54 @@ class Finals:
         if care.seconds is not None and care.seconds * care.side_by_side - searched < self._budget:
             self._budget, self._least = care.seconds * care.side_by_side - searched, 0
         self._earlier = {done.trial.name: done for done in earlier}
-        self._plans: list[dict[str, Trial]] = []
-        self._open: dict[str, Trial] = {}  # planned, and neither ended nor given up
-        self._pending: set[str] = set()
         self._spent = 0.0
         self._metrics = {key_of(done.trial.point): [metric(done) or 0.0] for done in self.finalists}
+        self._by_key = {key_of(done.trial.point): done for done in self.finalists}
         self._rounds: Confirmation | None = None
+        self._paired: PairedRounds | None = None
         if len(self.finalists) > 1:
             first, *others = (done.trial.point for done in self.finalists)
             self._rounds = Confirmation(
                 first, others, 1, lambda _, rate: math.log(rate), confidence=care.confidence, effect=care.effect
             )
+            self._paired = PairedRounds(self._rounds, self._plan, side_by_side=care.side_by_side)
 
     # -- what to run ---------------------------------------------------------------------------------
 
     def next(self) -> Trial | None:
         """The next run, then pending; None if there is none now."""
-        while True:
-            waiting = next((trial for name, trial in self._open.items() if name not in self._pending), None)
-            if waiting is not None:
-                self._pending.add(waiting.name)
-                return waiting
-            if len({trial.round for trial in self._open.values()}) >= self.care.side_by_side or not self._add_round():
-                return None
+        while self._paired is not None and (run := self._paired.next()) is not None:
+            names = (repeated_name(self._done(point).trial.name, number) for number, point in self._paired.open)
+            if not (ended := [self._earlier.pop(name) for name in names if name in self._earlier]):
+                number, point = run
+                self._paired.begin(number, point)
+                done = self._done(point)
+                name = repeated_name(done.trial.name, number)
+                return done.trial.replace(name=name, kind="confirm", round=number, seconds=self._cost(done))
+            for done in ended:
+                self.tell(done)
+        return None
 
-    def _add_round(self) -> bool:
-        """Plan another round, and take over what of it has run before; False if no other is to be run."""
-        number = len(self._plans) + 1
-        plan = {}
-        for done in self._taking_part(number):
-            name = repeated_name(done.trial.name, number)
-            plan[name] = done.trial.replace(name=name, kind="confirm", round=number, seconds=self._cost(done))
-        if not plan:
-            return False
-        self._plans.append(plan)
-        self._open.update(plan)
-        for name in plan:
-            if name in self._earlier:
-                self.tell(self._earlier[name])
-        return True
+    def _done(self, point: Point) -> CompletedTrial:
+        """The finalist."""
+        return self._by_key[key_of(point)]
+
+    def _plan(self, number: int) -> list[Point]:
+        return [done.trial.point for done in self._taking_part(number)]
 
     def _taking_part(self, number: int) -> list[CompletedTrial]:
         """Who runs in a round, in the order of the runs; [] if everything is decided, or the time is spent."""
-        if self._rounds is None or number > MOST_ROUNDS:
+        if self._rounds is None or self._paired is None:
             return []
-        by_key = {key_of(done.trial.point): done for done in self.finalists}
-        planned = [by_key[key_of(point)] for point in self._rounds.plan(number)]
-        if self._plans:  # whoever has left does not come back
-            before = {key_of(trial.point) for trial in self._plans[-1].values()}
-            planned = [done for done in planned if key_of(done.trial.point) in before]
+        planned = [self._done(point) for point in self._rounds.plan(number)]
+        if before := self._paired.planned:  # whoever has left does not come back
+            planned = [done for done in planned if done.trial.point in before]
         hopeful = [done for done in self._ranked() if done in planned and not self._clearly_worse(done)]
         base = self.finalists[0]
         rivals = [done for done in hopeful if done != base]
         if base not in planned or not rivals:
             return []
-        running = sum(trial.seconds or 0.0 for trial in self._open.values())
+        running = sum(self._cost(self._done(point)) for _, point in self._paired.open)
         left = self._budget - self._spent - running
         cost = statistics.fmean(self._cost(done) for done in (base, *rivals))
         # Two places in each of the rounds that are always run, and what is left in the first ones.
@@ -177,47 +171,35 @@ class Finals:
 
     def tell(self, done: CompletedTrial) -> None:
         """Report the result of a planned run."""
-        trial = done.trial
-        self._close(trial.name)
+        trial, rate = done.trial, self._clock(done)
         self._spent += done.result.seconds
-        if self._rounds is None or key_of(trial.point) not in self._metrics:
-            return
-        rate = self._clock(done)
         failed = done.result.cause not in ("ok", "no metric")
-        self._rounds.tell(trial.round, trial.point, None if failed else () if rate is None else (rate,))
+        assert self._paired is not None
+        self._paired.tell(trial.round, trial.point, None if failed else () if rate is None else (rate,))
         value = self._metric(done)
         if value is not None:
             self._metrics[key_of(trial.point)].append(value)
 
-    def drop(self, name: str) -> None:
+    def drop(self, trial: Trial) -> None:
         """A pending run was not measured: it may be proposed again."""
-        self._pending.discard(name)
+        assert self._paired is not None
+        self._paired.drop(trial.round, trial.point)
 
     def give_up(self, trial: Trial) -> None:
         """A pending run cannot be measured."""
-        self._close(trial.name)
-        if self._rounds is not None:
-            self._rounds.tell(trial.round, trial.point, ())
-
-    def _close(self, name: str) -> None:
-        self._pending.discard(name)
-        self._open.pop(name, None)
+        assert self._paired is not None
+        self._paired.tell(trial.round, trial.point, ())
 
     # -- the answer -----------------------------------------------------------------------------------
 
     @property
-    def rounds(self) -> int:
-        """How many rounds have been run, or begun."""
-        return self._rounds.last if self._rounds is not None else 0
-
-    @property
     def left(self) -> int:
         """How many more runs may start at most, but for those that are always run."""
-        if self._rounds is None:
+        if self._paired is None:
             return 0
         cost = min(self._cost(done) for done in self.finalists)
         within = int((self._budget - self._spent) / cost) if cost else 0
-        return max(len(self._open), within, self._least * (_ROUNDS - len(self._plans)))
+        return max(len(self._paired.open), within, self._least * (_ROUNDS - self._paired.last))
 
     @property
     def _leader(self) -> CompletedTrial | None:

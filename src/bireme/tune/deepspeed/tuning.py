@@ -231,7 +231,7 @@ class Tuning:
             return
         if trial.kind == "confirm":
             assert self.finals is not None
-            self.finals.drop(name)
+            self.finals.drop(trial)
             return
         self._memory_limits.forget(trial.point)
         if self._round is not None:
