@@ -113,6 +113,7 @@ ifneq ($(DEB_SERVICES),)
 	@echo "Some tests are skipped, because they need these services: sudo apt-get install $(DEB_SERVICES)" >&2
 endif
 
+# The commands that pip installs start 5 ms earlier since 25.1, which is newer than what most Pythons bring.
 # Debian has ensurepip, which `python -m venv` needs, in a package of its own for each version of Python.
 $(VENV)/.pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -132,6 +133,7 @@ $(VENV)/.pip:
 	else \
 		echo "$(PYTHON) cannot create a virtual environment: sudo apt-get install $$package" >&2; exit 1; \
 	fi
+	@$(PIP) install 'pip>=25.1'
 	@touch $@
 
 $(VENV)/.base: pyproject.toml $(VENV)/.pip

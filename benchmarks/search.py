@@ -34,7 +34,7 @@ class Result:
         draw, now = random.Random(f"{landscape.name} {seed}"), [0.0]
         goals = [landscape.goal]
         study = Study(landscape.space, goals, seed=seed, seconds=seconds, clock=lambda: now[0])
-        self.runs = dict.fromkeys(("noise", "search", "confirm"), 0)
+        self.runs = dict.fromkeys(("noise", "search", "screen", "confirm"), 0)
         while trial := study.ask():
             measurement = landscape.run(trial.point, draw)
             now[0] += measurement.seconds
@@ -125,7 +125,7 @@ def compare_studies(landscapes: Sequence[Landscape], seeds: range, part: float |
             row.append(f"{sure_grid(landscape):.1f}")
         rows.append(row)
     what = "ends by itself" if part is None else f"may take {part:.0%} of the time of a grid"
-    print(f"### A study that {what} (median / nine in ten; runs: noise + search + rounds)\n")
+    print(f"### A study that {what} (median / nine in ten; runs: noise + search + screening + rounds)\n")
     table(*rows)
     print("Behind the true best: the answer (the default, where nothing is confirmed), and the guess (the confirmed")
     print("best; where nothing is confirmed, the point that the study calls the most promising).\n")

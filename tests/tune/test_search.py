@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -247,6 +248,26 @@ def test_a_model_stops_when_there_is_nothing_to_hope_for():
     assert search.best.point == {"stage": 0, "micro": 32}
     assert tried <= 8
     assert search.ask() is not None  # who wants may go on
+
+
+def test_a_model_does_not_give_up_before_it_knows_what_is_beside_the_best():
+    """A ridge where a product is 16, which rises to its middle: all that is beside the ridge looks bad."""
+    sizes = Parameter(name="m", choices=(1, 2, 4, 8, 16)), Parameter(name="n", choices=(1, 2, 4, 8, 16))
+    space = Space((*sizes, Parameter(name="k", choices=(1, 2, 3, 4))))
+
+    def ridge(point) -> float:
+        off, apart = abs(math.log2(point["m"] * point["n"] / 16)), abs(math.log2(point["m"] / point["n"]))
+        return (1 - 0.02 * apart) * (1 + 0.001 * point["k"]) / (1 + off)
+
+    for seed in range(5):
+        search = make("model_based", space, "maximize", seed, repeats=True, negligible=0.0004)
+        while search.promising and (point := search.ask()):
+            search.tell(point, ridge(point))
+        best = search.best.point
+        for name, choices in (("m", (1, 2, 4, 8, 16)), ("n", (1, 2, 4, 8, 16))):
+            at = choices.index(best[name])
+            beside = [{**best, name: choices[other]} for other in (at - 1, at + 1) if 0 <= other < 5]
+            assert not any(map(search.open, beside)), (seed, best)
 
 
 def test_a_model_does_not_give_up_before_anything_works():

@@ -175,6 +175,22 @@ def test_a_budget_of_seconds_keeps_some_for_rounds():
     assert len(phases) <= 20 and phases.count("confirm") >= 6
 
 
+@pytest.mark.parametrize("seconds", range(40, 60, 4))
+def test_time_for_rounds_is_kept_also_where_better_points_take_longer(seconds):
+    now = [0.0]
+    study = Study(CHOICES, maximize="speed", seconds=seconds, clock=lambda: now[0])
+    while trial := study.ask():
+        now[0] += trial.point["batch"] / 8
+        study.tell(trial.name, speed=speed(trial.point, 0.01, trial.name))
+    assert study.answer.confirmed and now[0] <= seconds
+
+
+def test_what_is_left_is_for_the_best_one_where_a_round_of_all_does_not_fit():
+    study = make(trials=59, seed=1)
+    rounds = Counter(trial.round for trial, _ in run(study, noise=0.03) if trial.phase == "confirm")
+    assert rounds == {1: 4, 2: 4, 3: 4, 4: 4, 5: 2} and "too little" in study.over
+
+
 @pytest.mark.parametrize(("trials", "side_by_side"), [(4, 4), (10, 1), (13, 3), (20, 4), (30, 8)])
 def test_a_budget_holds_whatever_runs_side_by_side(trials, side_by_side):
     """Of a round, all runs fit into it, or none is started."""

@@ -98,8 +98,13 @@ class Measurements:
 
     def seconds(self, point: Point) -> float:
         """The mean wall time of the complete runs of a point; of all runs if it has none."""
-        runs = [each for each in self.of(point) if each.measurement.cause == "ok"] or self.runs
-        return statistics.fmean(each.measurement.seconds for each in runs) if runs else 0.0
+        runs = [each.measurement.seconds for each in self.of(point) if each.measurement.cause == "ok"]
+        return statistics.fmean(runs) if runs else self.mean_seconds
+
+    @property
+    def mean_seconds(self) -> float:
+        """The mean wall time of all runs; 0.0 before the first."""
+        return statistics.fmean(each.measurement.seconds for each in self.runs) if self.runs else 0.0
 
     def working(self) -> list[Point]:
         """The points with scores that have not failed in any run but rounds, in the order of their first runs."""

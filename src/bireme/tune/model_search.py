@@ -202,11 +202,13 @@ class ModelBased(Search):
             counts += [1] * len(pending)
             model = GaussianProcess([*known, *pending], values, counts, sum(_squares(each.values) for each in measured))
         gains = np.array(model.gains(candidates))
-        if not self._repeats:
-            # Points beside the best always count: a model is easily wrong about a stage with only slow points so far.
-            here = self._place(best.point)
-            beside = [self._beside(place, here) for place in map(tuple, candidates)]
-            gains = np.maximum(gains, 2 * self._negligible * np.array(beside))
+        # Points beside the best always count: a model is easily wrong about what has only slow points so far.
+        here = self._place(best.point)
+        beside = [
+            self._beside(place, here) and self.open(point)
+            for place, point in zip(map(tuple, candidates), points, strict=True)
+        ]
+        gains = np.maximum(gains, 2 * self._negligible * np.array(beside))
         gains = gains * self._chances(candidates)
         rates = gains / costs
         return [(float(gain), float(rate), point) for gain, rate, point in zip(gains, rates, points, strict=True)]

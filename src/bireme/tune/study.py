@@ -274,8 +274,13 @@ class Study(AnyStudy[Trial, Run]):
         return PairedRounds(confirmation, self._plan, side_by_side=self._side_by_side, closed=closed)
 
     def _plan(self, number: int) -> list[dict[str, object]]:
-        """The points of a round; [] if nothing is undecided, or the budget is too little."""
-        plan = self._rounds.confirmation.plan(number) if self._rounds is not None else []
+        """The points of a round, as many as the budget has room for; [] if nothing is undecided."""
+        if self._rounds is None:
+            return []
+        rounds = self._rounds.confirmation
+        plan = rounds.plan(number)
+        if self._too_little(plan):
+            plan = [each for each in plan if each in (rounds.baseline, rounds.leader)]
         return [] if self._too_little(plan) else plan
 
     def _too_little(self, plan: Sequence[Point]) -> str:
@@ -336,8 +341,8 @@ class Study(AnyStudy[Trial, Run]):
     def _share_spent(self) -> bool:
         """Whether what is left of the budget is for the rounds."""
         best = self._search.best
-        pair = sum(self._measured.seconds(point) for point in (self._default, best.point)) if best else 0.0
-        return self._budget.is_for_rounds(self._begun, pair)
+        base, leading = (self._measured.seconds(point) for point in (self._default, best.point if best else {}))
+        return self._budget.is_for_rounds(self._begun, base + leading, max(leading, self._measured.mean_seconds))
 
     # -- what is known ---------------------------------------------------------------------------------
 

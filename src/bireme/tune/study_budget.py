@@ -13,6 +13,10 @@ _RESERVE = 0.25
 """The part of a budget that is kept for paired rounds; at least `ROUNDS` of two runs, at most half."""
 
 
+_LONGER = 1.25
+"""A trial may take so much longer than expected."""
+
+
 class Budget:
     """What a study may use up.
 
@@ -67,12 +71,13 @@ class Budget:
             return f"what is left of the budget of {self.seconds:g} s is too little for another round"
         return ""
 
-    def is_for_rounds(self, begun: int, pair: float) -> bool:
-        """Whether what is left is for the rounds.
+    def is_for_rounds(self, begun: int, pair: float, another: float) -> bool:
+        """Whether what is left is for the rounds, so that no other trial starts.
 
         Args:
             begun: how many trials have started.
             pair: seconds of a round of two runs.
+            another: seconds of another trial.
         """
         left = self.left(begun)
         few = False
@@ -81,4 +86,4 @@ class Budget:
         if few or self.seconds is None:
             return few
         reserve = min(max(ROUNDS * pair / self._side_by_side, _RESERVE * self.seconds), self.seconds / 2)
-        return self.elapsed + reserve >= self.seconds
+        return self.elapsed + _LONGER * another + reserve >= self.seconds
