@@ -306,7 +306,7 @@ def test_the_real_job_is_as_wide_as_its_experiments(tmp_path, monkeypatch, words
     monkeypatch.chdir(tmp_path)
     parsed = parse(select("run"), [*words.split(), str(CONTRACT), "--deepspeed_config", "ds.json"])
     request = make_request(parsed.replace(options={**parsed.options, "autotuning": "tune"}), clean_environ())
-    assert str(request.shape) == shape
+    assert str(request.setting.shape) == shape
     hosts = f"--hosts={words.split()[1]}"
     assert " ".join(request.real) == " ".join(["bireme run", hosts, *real.split(), str(CONTRACT)])
 

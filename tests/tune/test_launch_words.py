@@ -111,14 +111,14 @@ def test_the_accelerator_that_torchrun_names_by_a_number_stays(request_of):
     """As under ``bireme run``."""
     request = request_of("--num_gpus cpu")
     cores = str(os.cpu_count())
-    assert str(request.shape) == f"1x{cores}"
-    assert request.launch.words == ("--accelerator=cpu",)
+    assert str(request.setting.shape) == f"1x{cores}"
+    assert request.setting.launch.words == ("--accelerator=cpu",)
     assert request.real == ("bireme", "run", "--accelerator=cpu", "--num_gpus", cores, "train.py")
 
 
 def test_the_python_of_the_experiments_and_of_the_real_job(request_of):
     request = request_of(f"--accelerator cpu --num_gpus 1 --python {shlex.quote(sys.executable)}")
-    assert f"--python={sys.executable}" in request.launch.words and f"--python={sys.executable}" in request.real
+    assert f"--python={sys.executable}" in request.setting.launch.words and f"--python={sys.executable}" in request.real
 
 
 LAUNCH = Launch(ResourcePool({"localhost": ("0",), "a.invalid": ("0",)}), (), "train.py", 65534)

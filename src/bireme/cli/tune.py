@@ -126,6 +126,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     """
     from bireme.tune.deepspeed.autotune import Request
     from bireme.tune.deepspeed.trial_command import find_config
+    from bireme.tune.trial_runs import Setting
 
     options = with_accelerator(parsed.options)
     parsed = parsed.replace(options=options)
@@ -137,15 +138,17 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     pool = resource_pool(spec, environ, slots)
     shape = Shape(nodes or len(pool.slots), slots or min(map(len, pool.slots.values())))
     return Request(
-        launch=launch_of(parsed, spec, pool),
-        shape=shape,
-        args=spec.program.args,
+        setting=Setting(
+            launch=launch_of(parsed, spec, pool),
+            shape=shape,
+            args=spec.program.args,
+            environ=environ,
+            limit=options["experiment_limit"],
+            order=options["order"],
+        ),
         real=("bireme", "run", *real_words(parsed, pool, shape), spec.program.target),
-        environ=environ,
         by_file=options["config_as"] == "file",
-        limit=options["experiment_limit"],
         capacity=gpu_memory(spec, environ),
-        order=options["order"],
         care=_care(options),
     )
 

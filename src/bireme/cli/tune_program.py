@@ -223,6 +223,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declar
         BadInputError: the study is described wrongly; nothing has been started.
     """
     from bireme.tune.program.tuning import Request
+    from bireme.tune.trial_runs import Setting
 
     parsed = _direct(parsed.replace(options=with_accelerator(parsed.options)))
     options = parsed.options
@@ -235,24 +236,25 @@ def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declar
     pool = resource_pool(spec, environ, slots)
     shape = Shape(nodes or len(pool.slots), slots or min(map(len, pool.slots.values())))
     parsed = _with_kind(parsed, spec)
-    launch = launch_of(parsed, spec, pool)
     real = ("bireme", "run", *real_words(parsed, pool, shape))
     return Request(
         declaration=declaration,
         measure=measure,
-        launch=launch,
-        shape=shape,
-        args=spec.program.args,
+        setting=Setting(
+            launch=launch_of(parsed, spec, pool),
+            shape=shape,
+            args=spec.program.args,
+            environ=environ,
+            limit=options["experiment_limit"],
+            order=options["order"],
+        ),
         real=lambda exports: (
             *real,
             *(word for export in exports for word in ("--export", export)),
             spec.program.target,
         ),
-        environ=environ,
         results_dir=options["results_dir"],
         **_bounds(parsed),
-        limit=options["experiment_limit"],
-        order=options["order"],
     )
 
 

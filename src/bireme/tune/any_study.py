@@ -11,26 +11,10 @@ from typing import Generic, Protocol, TypeVar
 from bireme.tune.confirmation import Figures
 from bireme.tune.paired_rounds import PairedRounds
 from bireme.tune.space import Point
+from bireme.tune.study_results import Trial
 
-
-class OneTrial(Protocol):
-    """A trial; ``paired``: whether it is a run of the paired round number ``round``."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102  # a field
-
-    @property
-    def point(self) -> Point: ...  # noqa: D102  # a field
-
-    @property
-    def round(self) -> int: ...  # noqa: D102  # a field
-
-    @property
-    def paired(self) -> bool: ...  # noqa: D102  # a field
-
-
-T = TypeVar("T", bound=OneTrial)
-T_co = TypeVar("T_co", bound=OneTrial, covariant=True)
+T = TypeVar("T", bound=Trial)
+T_co = TypeVar("T_co", bound=Trial, covariant=True)
 
 
 class Ended(Protocol[T_co]):
@@ -40,7 +24,7 @@ class Ended(Protocol[T_co]):
     def trial(self) -> T_co: ...  # noqa: D102  # a field
 
 
-R = TypeVar("R", bound=Ended[OneTrial])
+R = TypeVar("R", bound=Ended[Trial])
 
 
 class AnyStudy(ABC, Generic[T, R]):

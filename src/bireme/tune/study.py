@@ -23,6 +23,7 @@ from bireme.tune.space import Parameter, Point, Points, Space, key_of
 from bireme.tune.study_budget import LEAST, Budget
 from bireme.tune.study_results import Answer, Compared, Goal, Measurement, Objective, Phase, Trial
 from bireme.tune.study_search import StudySearch
+from bireme.tune.trial_result import NOT_THE_CONFIGURATION
 
 __all__ = ["Answer", "Compared", "Goal", "Measurement", "Objective", "Study", "Trial"]
 
@@ -36,9 +37,6 @@ _NEGLIGIBLE = 0.02
 
 _FAILURES = 20
 """If so many points have failed and none has worked, the reason has nothing to do with the points."""
-
-_IGNORED = ("stopped", "infrastructure")
-"""Causes that say nothing about the point: the trial is run again."""
 
 
 class Study(AnyStudy[Trial, Run]):
@@ -144,7 +142,7 @@ class Study(AnyStudy[Trial, Run]):
         if measurement is None:
             cause = "ok" if not failed else "out of memory" if failed == "out of memory" else "failed"
             measurement = Measurement(cause, figures, took, failed)  # type: ignore[arg-type]  # one of them
-        if measurement.cause in _IGNORED:
+        if measurement.cause in NOT_THE_CONFIGURATION:
             self.drop(name)
             return
         self._end(self._measured.add(self._pending[name], measurement))
@@ -160,7 +158,7 @@ class Study(AnyStudy[Trial, Run]):
             measurement: its result.
             elapsed: seconds that the study had taken at its end; 0.0: unknown.
         """
-        if measurement.cause in _IGNORED:
+        if measurement.cause in NOT_THE_CONFIGURATION:
             return
         self._names.add(trial.name)
         self._budget.earlier = elapsed or self._budget.earlier + measurement.seconds / self._side_by_side

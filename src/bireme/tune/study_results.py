@@ -7,22 +7,12 @@ from typing import Literal, Protocol
 
 from bireme.tune.search import Direction
 from bireme.tune.space import Point
+from bireme.tune.trial_result import Cause
 from bireme.value import Value
 
-Phase = Literal["noise", "search", "screen", "confirm"]
-
-Outcome = Literal[
-    "ok",
-    "out of memory",
-    "failed",
-    "timed out",
-    "no metric",
-    "over limit",
-    "pruned",
-    "stopped",
-    "infrastructure",
-]
-"""Why a trial ended. ``over limit``: a figure is beyond its limit; ``pruned``: stopped because it could not win."""
+Phase = Literal["noise", "search", "screen", "confirm", "profile", "limits", "rest"]
+"""What a trial is for: the default against itself, the search, a point that may be the best again, a paired round; the
+last three are for DeepSpeed: the model's profile, what fits, the default choices of a stage."""
 
 
 class Goal(Protocol):
@@ -50,8 +40,7 @@ class Trial(Value):
     Attributes:
         name: unique in the study, and a valid file name.
         point: what is run.
-        phase: what for: ``noise`` (the default against itself), ``search``, ``screen`` (a point that may be the best
-            runs again) or ``confirm``.
+        phase: what for.
         round: the number of the paired round, from 1; 0 in other phases.
         block: trials of one block run one after the other on the same slots; "": anywhere.
     """
@@ -78,7 +67,7 @@ class Measurement(Value):
         reason: the cause in one line.
     """
 
-    cause: Outcome = "ok"
+    cause: Cause = "ok"
     figures: Mapping[str, float] = {}
     seconds: float = 0.0
     reason: str = ""

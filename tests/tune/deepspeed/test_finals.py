@@ -61,7 +61,7 @@ def test_a_figure_that_is_far_off_does_not_win(tuning):
 def test_the_rounds_are_paired_and_bounded(tuning):
     study = tuning()
     past = play(study, Clocked(tolls=FLAT, half=2.0, noise=0.05, jitter=0.05))
-    again = [each.trial for each in past if each.trial.kind == "confirm"]
+    again = [each.trial for each in past if each.trial.phase == "confirm"]
     assert [trial.round for trial in again] == sorted(trial.round for trial in again)
     assert {trial.block for trial in again} == {f"round {trial.round}" for trial in again}
     assert max(trial.round for trial in again) >= 3
@@ -129,7 +129,7 @@ def test_a_repeated_run_measures_for_longer(tuning):
     study = tuning()
     machine = Clocked(tolls=FLAT, half=2.0)
     past = play(study, machine)
-    first, again = past[0].trial, next(each.trial for each in past if each.trial.kind == "confirm")
+    first, again = past[0].trial, next(each.trial for each in past if each.trial.phase == "confirm")
     assert study.last_step(first) == 5 < study.last_step(again)
     section = study.ds_config(again, "metrics.json")["autotuning"]
     assert section["end_profile_step"] == study.last_step(again)

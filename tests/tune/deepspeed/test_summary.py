@@ -78,7 +78,7 @@ def test_less_is_better(played):
 def test_it_fits_a_terminal(played):
     """Also with all default choices in the names, and with a long reason."""
     tuning = played(Machine(), zero_optimization={"stage": [2, 3]}, autotuning={"fast": False})
-    assert tuning.completed[-1].trial.kind == "rest"
+    assert tuning.completed[-1].trial.phase == "rest"
     lines = summary(tuning, tuning.over, 1.0).splitlines()
     assert max(map(len, lines)) <= 120
     assert max(len(line) for line in lines if not line.startswith("|")) <= 100

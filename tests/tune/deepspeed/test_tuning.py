@@ -428,9 +428,9 @@ def test_the_default_choices_come_after_the_list(tuning, data):
     """Where `fast` is false, for stages that may still win, within the budget. (DeepSpeed raises KeyError.)"""
     study = tuning(**data, autotuning={"fast": False, "tuner_num_trials": 30, "tuner_type": "random"})
     past = play(study, Machine(tolls=(0, 0.1, 0.9, 0.9), info=INFO))
-    kinds = [each.trial.kind for each in past]
+    kinds = [each.trial.phase for each in past]
     assert kinds == sorted(kinds, key=["profile", "limits", "search", "rest"].index)
-    rest = [each.trial for each in past if each.trial.kind == "rest"]
+    rest = [each.trial for each in past if each.trial.phase == "rest"]
     assert rest and {trial.point[STAGE] for trial in rest} == {1}
     assert len([kind for kind in kinds if kind in ("search", "rest")]) <= 30
 

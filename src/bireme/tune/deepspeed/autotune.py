@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from bireme.errors import BadInputError
 from bireme.resources import extension_locks
@@ -12,18 +12,17 @@ from bireme.tune.deepspeed.config import Config, read_config
 from bireme.tune.deepspeed.config_space import read_space
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.finals import Care
-from bireme.tune.deepspeed.resume import Circumstances, circumstances, resume
+from bireme.tune.deepspeed.resume import circumstances, resume
 from bireme.tune.deepspeed.stale_files import sweep
 from bireme.tune.deepspeed.summary import summary
 from bireme.tune.deepspeed.trial_command import find_config, real_job
-from bireme.tune.deepspeed.trials import TrialOptions, Trials
+from bireme.tune.deepspeed.trials import Trials
 from bireme.tune.deepspeed.tuning import Tuning
 from bireme.tune.journal import Journal
-from bireme.tune.launching import Launch
 from bireme.tune.lock import ExperimentsLock
-from bireme.tune.scheduler import Order, Scheduler
-from bireme.tune.slots import Shape
+from bireme.tune.scheduler import Scheduler
 from bireme.tune.study_run import Conclusion, StudyRun, Watcher
+from bireme.tune.trial_runs import Setting
 from bireme.value import Value
 
 JOURNAL, LOCK = "journal", "experiments.lock"
@@ -33,27 +32,17 @@ class Request(Value):
     """What the user asked for.
 
     Attributes:
-        launch: what all experiments have in common.
-        shape: the slots that each experiment needs.
-        args: the script's arguments.
+        setting: how experiments are run.
         real: the command of the real job up to the script, such as ``("bireme", "run", …, script)``.
-        environ: the environment of each experiment.
         by_file: whether the script gets the path of its configuration, not the configuration itself.
-        limit: seconds after which an experiment is stopped; None: never.
         capacity: bytes of memory of a GPU; None if unknown.
-        order: which experiment starts first, ``fifo`` or ``longest``.
         care: how sure the answer must be; None: every configuration is run once.
     """
 
-    launch: Launch
-    shape: Shape
-    args: tuple[str, ...]
+    setting: Setting
     real: tuple[str, ...]
-    environ: Mapping[str, str]
     by_file: bool = False
-    limit: float | None = None
     capacity: int | None = None
-    order: Order = "fifo"
     care: Care | None = Care()
 
 
@@ -84,11 +73,11 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
         BadInputError: the configuration is wrong, or the folder is in use or holds another study; nothing was started.
         BiremeError: a file cannot be written; the results of finished experiments are kept.
     """
-    config = read_config(find_config(request.args).path)
-    world = request.shape.size
-    space = read_space(config, world, request.args)
-    scheduler = Scheduler(request.launch.pool.slots, order=request.order, backfill=True)
-    if reason := scheduler.impossible(request.shape):
+    config = read_config(find_config(request.setting.args).path)
+    world = request.setting.shape.size
+    space = read_space(config, world, request.setting.args)
+    scheduler = Scheduler(request.setting.launch.pool.slots, order=request.setting.order, backfill=True)
+    if reason := scheduler.impossible(request.setting.shape):
         raise BadInputError(
             f"no experiment can run: {reason}", hint="--num_nodes and --num_gpus set the size of an experiment"
         )
@@ -97,18 +86,25 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
     journal = Journal.open(os.path.join(files.results_dir, JOURNAL))
     try:
         with ExperimentsLock(os.path.join(files.results_dir, LOCK)) as lock:
-            now = circumstances(request.limit, request.launch.script)
+            now = circumstances(request.setting.limit, request.setting.launch.script)
             overwrite = config.autotuning.overwrite
             earlier, notes = resume(journal, files, _identity(config, request), now, overwrite=overwrite)
             tuning = Tuning(space, world, capacity=request.capacity, earlier=earlier, care=_care(request))
             watcher = show(tuning)
-            for note in (journal.note, *notes, tuning.warning, *extension_locks.warnings(request.environ)):
+            for note in (journal.note, *notes, tuning.warning, *extension_locks.warnings(request.setting.environ)):
                 watcher.note(note)
             if not lock.taken():
                 watcher.note("waiting for experiments of an earlier tuner to end")
                 lock.wait()
             sweep(files)
-            trials = Trials(tuning, request.launch, files, _trial_options(request, config, now))
+            trials = Trials(
+                tuning,
+                request.setting,
+                files,
+                mappings=config.autotuning.arg_mappings or {},
+                by_file=request.by_file,
+                circumstances=now.as_dict(),
+            )
             begin = time.monotonic()
             conclusion = StudyRun(trials, scheduler, journal, watcher, keep=(lock.fileno(),)).run()
             return _conclude(request, config, tuning, conclusion, time.monotonic() - begin, journal, files)
@@ -118,31 +114,18 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
 
 def _care(request: Request) -> Care | None:
     """The user's wish, with as many rounds side by side as fit."""
-    slots = sum(len(ids) for ids in request.launch.pool.slots.values())
-    return request.care and request.care.replace(side_by_side=max(1, slots // request.shape.size))
-
-
-def _trial_options(request: Request, config: Config, now: Circumstances) -> TrialOptions:
-    mappings = config.autotuning.arg_mappings or {}
-    return TrialOptions(
-        shape=request.shape,
-        args=request.args,
-        mappings=mappings,
-        environ=request.environ,
-        by_file=request.by_file,
-        limit=request.limit,
-        circumstances=now.as_dict(),
-    )
+    slots = sum(len(ids) for ids in request.setting.launch.pool.slots.values())
+    return request.care and request.care.replace(side_by_side=max(1, slots // request.setting.shape.size))
 
 
 def _identity(config: Config, request: Request) -> dict[str, object]:
     """What identifies a study, as JSON reads it back: a study with the same identity is resumed."""
     return {
         "config": dict(config.data),
-        "script": request.launch.script,
-        "args": list(request.args),
-        "nodes": request.shape.nodes,
-        "slots": request.shape.slots,
+        "script": request.setting.launch.script,
+        "args": list(request.setting.args),
+        "nodes": request.setting.shape.nodes,
+        "slots": request.setting.shape.slots,
     }
 
 
@@ -166,7 +149,7 @@ def _conclude(
     if tuning.winner is not None:
         ds_config = tuning.ds_config(tuning.winner.trial)
         mappings = config.autotuning.arg_mappings or {}
-        best = real_job(request.real, request.args, files.best_config, ds_config, mappings)
+        best = real_job(request.real, request.setting.args, files.best_config, ds_config, mappings)
         files.write_best(ds_config, best)
     if conclusion.over and not conclusion.signum:
         journal.append({"over": conclusion.over})  # the last record: a study that is over may be overwritten

@@ -108,7 +108,8 @@ class Finals:
         """The run of a finalist in a round."""
         done = self._done(point)
         name = repeated_name(done.trial.name, number)
-        return done.trial.replace(name=name, kind="confirm", round=number, seconds=self._cost(done))
+        block = f"round {number}"
+        return done.trial.replace(name=name, phase="confirm", round=number, block=block, seconds=self._cost(done))
 
     def figures(self, done: CompletedTrial) -> Figures | None:
         """What the rounds compare; None: it failed; (): it has none."""

@@ -69,7 +69,7 @@ class MemoryLimits:
             others = key_of(without_batch(point))
             self._broken[others] = min(micro, self._broken.get(others, micro))
         # Results of later phases must not change what this phase decides when the study is resumed.
-        if done.trial.kind != ("limits" if self._space.micro is None else "search"):
+        if done.trial.phase != ("limits" if self._space.micro is None else "search"):
             return
         if done.value is not None:
             speed = done.value if self._rising else 1 / done.value

@@ -9,8 +9,8 @@ section sets it: otherwise it stops when no remaining configuration is expected 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
+from bireme.tune import study_results
 from bireme.tune.deepspeed.config import SECTION, Config
 from bireme.tune.deepspeed.files import REPEATED
 from bireme.tune.deepspeed.results import METRICS, ModelInfo
@@ -18,47 +18,27 @@ from bireme.tune.model_search import NEGLIGIBLE
 from bireme.tune.search import Search, SearchBudget
 from bireme.tune.searches import make
 from bireme.tune.space import Point, Points
+from bireme.tune.study_results import Phase
 from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
-
-Kind = Literal["profile", "limits", "search", "rest", "confirm"]
-"""What a trial is for: the model's profile; what fits; a listed configuration; default choices; another run of one."""
 
 _COUNTED = 5000
 """In larger spaces the remaining points are not counted."""
 
 
-class Trial(Value):
-    """An experiment with one configuration.
+class Trial(study_results.Trial):
+    """An experiment with one configuration; the point of the profiling run is empty.
 
     Attributes:
-        name: its unique name.
-        point: its point of the space; empty for the profiling run.
-        kind: what it is for.
         seconds: its predicted duration; None if unknown.
-        round: the number of its paired round, if it is another run of a configuration.
     """
 
-    name: str
-    point: Mapping[str, object]
-    kind: Kind = "search"
     seconds: float | None = None
-    round: int = 0
-
-    @property
-    def block(self) -> str:
-        """The trials of a round run one after the other, on the same slots."""
-        return f"round {self.round}" if self.round else ""
-
-    @property
-    def paired(self) -> bool:
-        """Whether it is a run of a paired round."""
-        return self.kind == "confirm"
 
     @property
     def profile(self) -> bool:
         """Whether it is the profiling run, which measures nothing."""
-        return self.kind == "profile"
+        return self.phase == "profile"
 
 
 def repeated_name(name: str, number: int) -> str:
@@ -99,7 +79,7 @@ class Round:
     """A search over points, some of which may be measured already.
 
     Args:
-        kind: what its trials are for.
+        phase: what its trials are for.
         points: what may be tried.
         config: the configuration.
         completed: the trials that have ended, those of this round included, in the order of their ends.
@@ -107,9 +87,9 @@ class Round:
     """
 
     def __init__(
-        self, kind: Kind, points: Points, config: Config, completed: Iterable[CompletedTrial] = (), spent: int = 0
+        self, phase: Phase, points: Points, config: Config, completed: Iterable[CompletedTrial] = (), spent: int = 0
     ) -> None:
-        self.kind, self.points = kind, points
+        self.phase, self.points = phase, points
         self._section, self._given = config.autotuning, given_keys(config)
         self.search: Search = make(self._section.tuner_type, points, METRICS[self._section.metric].direction)
         self._before: float | None = None
@@ -123,7 +103,7 @@ class Round:
         """Report the result of a trial of this round or an earlier one."""
         self.search.tell(done.trial.point, done.value)
         cost = None if done.value is None else self.search.cost(done.value)
-        if done.trial.kind == self.kind:
+        if done.trial.phase == self.phase:
             self._own.append(cost)
         elif cost is not None:
             self._before = cost if self._before is None else min(cost, self._before)
@@ -161,7 +141,7 @@ class Round:
     @property
     def _budget(self) -> SearchBudget:
         section, given = self._section, self._given
-        whole = section.tuner_type == "gridsearch" and self.kind == "search"
+        whole = section.tuner_type == "gridsearch" and self.phase == "search"
         trials = None if whole and "tuner_num_trials" not in given else section.tuner_num_trials
         patient = (whole and "tuner_early_stopping" not in given) or self._stops_itself
         return SearchBudget(trials, None if patient else section.tuner_early_stopping)

@@ -6,9 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from bireme import isolated
 from bireme.resources import extension_locks
-from bireme.tune.blocks import Blocks
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.results import ModelInfo, read_metrics, read_model_info
 from bireme.tune.deepspeed.step_timing import last_step, samples_per_second
@@ -16,66 +14,46 @@ from bireme.tune.deepspeed.trial_command import experiment_args, fits_argument
 from bireme.tune.deepspeed.tuning import RecordedTrial, Trial, Tuning
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.experiment import End, LaunchRequest, tail
-from bireme.tune.launching import Launch
-from bireme.tune.scheduler import Task
-from bireme.tune.slots import Shape, SlotReservation
+from bireme.tune.slots import SlotReservation
 from bireme.tune.trial_result import TrialResult
-from bireme.value import Value
+from bireme.tune.trial_runs import Setting, TrialRuns
 
 _SLACK = 2
 """A run this many steps past ``end_profile_step`` ignores tuning: DeepSpeed would have exited after one step."""
 
 
-class TrialOptions(Value):
-    """How trials are run.
-
-    Attributes:
-        shape: the slots that each needs.
-        args: the script's arguments, as the user gave them.
-        mappings: ``arg_mappings``, from keys of the configuration to flags of the script.
-        environ: the environment of each run.
-        by_file: whether the script gets the path of its configuration, not the configuration itself.
-        limit: seconds after which an experiment is stopped; None: never.
-        circumstances: kept in the journal with each result (`bireme.tune.deepspeed.resume`).
-    """
-
-    shape: Shape
-    args: tuple[str, ...]
-    mappings: Mapping[str, str]
-    environ: Mapping[str, str]
-    by_file: bool = False
-    limit: float | None = None
-    circumstances: Mapping[str, object] = {}
-
-
-class Trials:
-    """The study's adapter (`bireme.tune.study_run.Adapter`) for a DeepSpeed script.
+class Trials(TrialRuns[Trial]):
+    """The study's adapter for a DeepSpeed script.
 
     Args:
         tuning: decides which configuration is tried next.
-        launch: what all experiments have in common.
+        setting: how trials are run.
         files: the study's folders.
-        options: how trials are run.
+        mappings: ``arg_mappings``, from keys of the configuration to flags of the script.
+        by_file: whether the script gets the path of its configuration, not the configuration itself.
+        circumstances: kept in the journal with each result (`bireme.tune.deepspeed.resume`).
     """
 
-    def __init__(self, tuning: Tuning, launch: Launch, files: StudyFiles, options: TrialOptions) -> None:
-        self._tuning, self._launch, self._files, self._options = tuning, launch, files, options
-        self._pending: dict[str, Trial] = {}
-        self._blocks: Blocks[Trial] = Blocks(tuning.ask)
+    def __init__(
+        self,
+        tuning: Tuning,
+        setting: Setting,
+        files: StudyFiles,
+        *,
+        mappings: Mapping[str, str],
+        by_file: bool,
+        circumstances: Mapping[str, object],
+    ) -> None:
+        super().__init__(tuning, setting)
+        self._tuning, self._files, self._circumstances = tuning, files, circumstances
+        self._mappings, self._by_file = mappings, by_file
         self._found: dict[str, ModelInfo] = {}
 
-    @property
-    def over(self) -> str:
-        """Why nothing is left to try; "" while something is left or pending."""
-        return self._tuning.over
+    def _predicted(self, trial: Trial) -> float | None:
+        return trial.seconds
 
-    def next(self) -> Task | None:
-        """The next trial as an experiment to run; None if there is nothing to start now."""
-        trial = self._blocks.next()
-        if trial is None:
-            return None
-        self._pending[trial.name] = trial
-        return Task(key=trial.name, shape=self._options.shape, seconds=trial.seconds, pinned=self._blocks.pinned(trial))
+    def _file(self, name: str, file: str) -> str:
+        return self._files.result(name, file)
 
     def starting(self, name: str) -> Mapping[str, object]:
         """Nothing: the record of its end says what a trial was."""
@@ -91,64 +69,47 @@ class Trials:
             reservation: its slots.
             place: a low number that no other running experiment has, another one at each attempt.
         """
-        trial, options = self._pending[name], self._options
-        written = self._files.result(name, "model_info.json" if trial.kind == "profile" else "metrics.json")
+        trial, shape = self._pending[name], self._setting.shape
+        written = self._file(name, "model_info.json" if trial.profile else "metrics.json")
         ds_config = self._tuning.ds_config(trial, written)
         ds_config["steps_per_print"] = 1  # a log line for each step, which gives its time
-        path = self._files.result(name, "ds_config.json") if options.by_file or not fits_argument(ds_config) else ""
-        report = self._files.result(name, "outcome.json")
-        limit = () if options.limit is None else ("--time_limit", f"{options.limit:g}")
-        words = self._launch.command(
-            name,
-            reservation,
-            place,
-            options=("--timestamps", "--output", "prefix", "--report", report, *limit),
-            args=experiment_args(options.args, ds_config, options.mappings, path=path),
-        )
-        shape = {"num_nodes": options.shape.nodes, "num_gpus": options.shape.slots}
-        self._blocks.started(trial, reservation)
-        if trial.kind != "confirm":
-            self._files.write_experiment(name, ds_config, **shape)
-        self._files.write_start(name, ds_config, ("bireme", "run", *words), **shape, slots=reservation.include())
-        return LaunchRequest(
-            argv=isolated.command("bireme", "run", *words),
-            env=options.environ,
-            cwd=os.getcwd(),
-            stdout=self._files.result(name, "stdout.log"),
-            stderr=self._files.result(name, "stderr.log"),
-            report=report,
-            grace=self._launch.grace,
-            enough=lambda: self._enough(name),
-        )
+        path = self._file(name, "ds_config.json") if self._by_file or not fits_argument(ds_config) else ""
+        args = experiment_args(self._setting.args, ds_config, self._mappings, path=path)
+        words = self._words(name, reservation, place, args)
+        width = {"num_nodes": shape.nodes, "num_gpus": shape.slots}
+        if not trial.paired:
+            self._files.write_experiment(name, ds_config, **width)
+        self._files.write_start(name, ds_config, ("bireme", "run", *words), **width, slots=reservation.include())
+        return self._request(name, words).replace(enough=lambda: self._enough(name))
 
     def _enough(self, name: str) -> bool:
         """Whether a run has measured, or is past the steps in which it should have.
 
         A DeepSpeed engine that then does not exit, such as the pipeline engine, ignores tuning.
         """
-        if read_metrics(self._files.result(name, "metrics.json")).values:
+        if read_metrics(self._file(name, "metrics.json")).values:
             return True
-        steps = last_step(tail(self._files.result(name, "stdout.log")))
+        steps = last_step(tail(self._file(name, "stdout.log")))
         return steps > self._tuning.last_step(self._pending[name]) + _SLACK
 
     # -- after ---------------------------------------------------------------------------------------
 
     def judge(self, name: str, end: End) -> TrialResult:
         """Read the figures of a run that has ended, and decide its result."""
-        metrics = read_metrics(self._files.result(name, "metrics.json"))
+        metrics = read_metrics(self._file(name, "metrics.json"))
         figures, reason = metrics.values, metrics.reason
-        if self._pending[name].kind == "profile":
-            info = self._found[name] = read_model_info(self._files.result(name, "model_info.json"))
+        if self._pending[name].profile:
+            info = self._found[name] = read_model_info(self._file(name, "model_info.json"))
             figures, reason = {"num_params": float(info.params or 0)}, info.reason
         if end.enough:
             return self._ended_by_us(name, end, figures, reason)
-        if self._pending[name].kind == "confirm" and self._tuning.by_clock and self._samples(name) is not None:
+        if self._pending[name].paired and self._tuning.by_clock and self._samples(name) is not None:
             reason = ""  # with too little data for more steps, the clock has measured what there was
-        result = diagnose(end, figures, reason, tail(self._files.result(name, "stderr.log")))
+        result = diagnose(end, figures, reason, tail(self._file(name, "stderr.log")))
         if result.cause == "no metric" and not self._is_deepspeed(name):
             hint = "the script's output does not mention DeepSpeed: does it call deepspeed.initialize?"
             return result.replace(reason=f"{result.reason}; {hint}")
-        if result.cause == "timed out" and (locks := extension_locks.stale(self._options.environ)):
+        if result.cause == "timed out" and (locks := extension_locks.stale(self._setting.environ)):
             removal = extension_locks.removal(locks[0])
             return result.replace(reason=f"{result.reason}; perhaps it waited for a stale lock of PyTorch: {removal}")
         return result.replace(samples=self._samples(name)) if result.cause == "ok" else result
@@ -168,50 +129,33 @@ class Trials:
 
     def _is_deepspeed(self, name: str) -> bool:
         """Whether a run has left a sign of DeepSpeed: a file of figures, or its name in the output."""
-        if any(os.path.exists(self._files.result(name, file)) for file in ("metrics.json", "model_info.json")):
+        if any(os.path.exists(self._file(name, file)) for file in ("metrics.json", "model_info.json")):
             return True
-        logs = (tail(self._files.result(name, file)) for file in ("stdout.log", "stderr.log"))
+        logs = (tail(self._file(name, file)) for file in ("stdout.log", "stderr.log"))
         return any("deepspeed" in log.lower() for log in logs)
 
     def _samples(self, name: str) -> float | None:
         trial = self._pending[name]
-        if trial.kind == "profile":
+        if trial.profile:
             return None
-        output = self._files.result(name, "stdout.log")
+        output = self._file(name, "stdout.log")
         return samples_per_second(output, self._tuning.samples(trial), self._tuning.first_step)
-
-    def settling(self, reservation: SlotReservation, end: End) -> float:
-        """Seconds until a run has certainly left nothing on other nodes."""
-        return self._launch.settling(reservation, end.report)
 
     def tell(self, name: str, result: TrialResult) -> Mapping[str, object]:
         """Report a result to the study; returns what the journal keeps beside it."""
-        trial, info = self._pending.pop(name), self._found.pop(name, None)
-        self._blocks.ended(name)
+        trial, info = self._ended(name), self._found.pop(name, None)
         self._tuning.tell(name, result, info)
-        facts: dict[str, object] = {"point": dict(trial.point), "kind": trial.kind, **self._options.circumstances}
+        facts: dict[str, object] = {"point": dict(trial.point), "kind": trial.phase, **self._circumstances}
         if trial.round:
             facts["round"] = trial.round
         return facts if info is None else {**facts, "info": info.as_dict()}
-
-    def drop(self, name: str) -> None:
-        """A trial was not measured: it may be proposed again."""
-        del self._pending[name]
-        self._blocks.ended(name)
-        self._tuning.drop(name)
-
-    def give_up(self, name: str) -> None:
-        """The infrastructure failed a trial too often: it is not proposed again in this run."""
-        del self._pending[name]
-        self._blocks.ended(name)
-        self._tuning.give_up(name)
 
 
 def recorded_trial(record: Mapping[str, Any]) -> RecordedTrial:
     """The completed trial of a record in the journal, which contains its result and what `Trials.tell` returned."""
     info = record.get("info")
     return RecordedTrial(
-        Trial(name=record["end"], point=record["point"], kind=record["kind"], round=record.get("round", 0)),
+        Trial(name=record["end"], point=record["point"], phase=record["kind"], round=record.get("round", 0)),
         TrialResult.from_record(record["ending"]),
         None if info is None else ModelInfo(**info),
     )

@@ -28,9 +28,10 @@ from bireme.tune.deepspeed.finals import Care, Finals
 from bireme.tune.deepspeed.memory_groups import MemoryGroups
 from bireme.tune.deepspeed.memory_limits import MemoryLimits
 from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, model_info, value_of
-from bireme.tune.deepspeed.rounds import CompletedTrial, Kind, RecordedTrial, Round, Trial, given_keys
+from bireme.tune.deepspeed.rounds import CompletedTrial, RecordedTrial, Round, Trial, given_keys
 from bireme.tune.paired_rounds import PairedRounds
 from bireme.tune.space import Point, Points, Union, key_of
+from bireme.tune.study_results import Phase
 from bireme.tune.trial_result import TrialResult
 
 _MANY = 10_000
@@ -42,7 +43,7 @@ _LONGER = 0.15
 _MOST_STEPS = 100
 """And for no more steps."""
 
-__all__ = ["PROFILE", "CompletedTrial", "Kind", "RecordedTrial", "Trial", "Tuning"]
+__all__ = ["PROFILE", "CompletedTrial", "RecordedTrial", "Trial", "Tuning"]
 
 
 class Tuning(AnyStudy[Trial, CompletedTrial]):
@@ -86,7 +87,7 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
 
     def _next_search(self) -> Trial | None:
         if self._profile:
-            return None if PROFILE in self._pending else Trial(name=PROFILE, point={}, kind="profile")
+            return None if PROFILE in self._pending else Trial(name=PROFILE, point={}, phase="profile")
         if self.space.micro is None and self._round is None:
             point = self._memory_limits.propose()
             if point is not None:
@@ -105,7 +106,7 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
                 self._searched = not self._pending
                 return None
             self._round = following
-        return self._trial(point, self._round.kind)
+        return self._trial(point, self._round.phase)
 
     @property
     def _searching(self) -> bool:
@@ -124,8 +125,8 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         assert self.finals is not None
         return self.finals.figures(done)
 
-    def _trial(self, point: Point, kind: Kind) -> Trial:
-        return Trial(name=self.space.name(point), point=point, kind=kind, seconds=self._predicted(point))
+    def _trial(self, point: Point, phase: Phase) -> Trial:
+        return Trial(name=self.space.name(point), point=point, phase=phase, seconds=self._predicted(point))
 
     def _predicted(self, point: Point) -> float | None:
         """The predicted duration: the mean of the trials of its stage that worked, or of all."""
@@ -154,11 +155,11 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
             )
         return next(self._to_come, None)
 
-    def _make_round(self, kind: Kind, points: Points, before: tuple[Kind, ...]) -> Round:
-        completed = [done for done in self._completed.values() if done.trial.kind in before]
-        counting = [done.trial for done in completed if done.trial.kind in ("search", "rest")]
-        spent = sum(trial.kind != kind or trial.point not in points for trial in counting)
-        made = Round(kind, points, self.space.config, completed=completed, spent=spent)
+    def _make_round(self, phase: Phase, points: Points, before: tuple[Phase, ...]) -> Round:
+        completed = [done for done in self._completed.values() if done.trial.phase in before]
+        counting = [done.trial for done in completed if done.trial.phase in ("search", "rest")]
+        spent = sum(trial.phase != phase or trial.point not in points for trial in counting)
+        made = Round(phase, points, self.space.config, completed=completed, spent=spent)
         made.search.rule_out(lambda point: bool(self.space.impossible(point)))
         made.search.rule_out(self._memory_limits.ruled_out)
         for trial in self._given_up.values():
@@ -215,7 +216,7 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         if trial.profile or result.cause != "ok":
             return CompletedTrial(trial, result, None, result.reason)
         value, reason = value_of(Metrics(dict(result.metrics)), self.section.metric)
-        if value is None and trial.kind != "confirm":
+        if value is None and not trial.paired:
             result = result.replace(cause="no metric", reason=reason)
         return CompletedTrial(trial, result, value, reason)
 
@@ -229,7 +230,7 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
     def _rule_out(self, trial: Trial) -> None:
         if trial.profile:
             self._profile = False
-        elif trial.kind == "limits":
+        elif trial.phase == "limits":
             self._memory_limits.give_up(trial.point)
 
     # -- views ----------------------------------------------------------------------------------------
@@ -315,7 +316,7 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         """How many trials may still end at most, running ones included; None if not known yet."""
         if self.space.micro is None and self._round is None:
             return None
-        if not self.section.fast and (self._round is None or self._round.kind == "search"):
+        if not self.section.fast and (self._round is None or self._round.phase == "search"):
             return None  # results decide what else is tried
         if self.finals is not None:
             return 0 if super().over else self.finals.left
@@ -355,7 +356,7 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         """
         end = self.section.end_profile_step
         first = next((done for done in self.completed if done.trial.point == trial.point), None)
-        if trial.kind != "confirm" or not self.by_clock or first is None or not first.result.samples:
+        if not trial.paired or not self.by_clock or first is None or not first.result.samples:
             return end
         steps = _LONGER * first.result.seconds * first.result.samples / self.samples(trial)
         return max(end, self.first_step + min(_MOST_STEPS, round(steps)))

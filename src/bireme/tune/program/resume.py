@@ -7,7 +7,6 @@ from typing import Any
 
 from bireme.errors import BadInputError
 from bireme.tune.journal import Journal
-from bireme.tune.program.trials import measurement_of
 from bireme.tune.study import Measurement, Trial
 from bireme.tune.trial_result import TrialResult
 from bireme.value import Value
@@ -106,3 +105,8 @@ def read_trial(record: Mapping[str, Any]) -> Trial:
         round=record["round"],
         block=record["block"],
     )
+
+
+def measurement_of(result: TrialResult) -> Measurement:
+    """What a result tells the study."""
+    return Measurement(cause=result.cause, figures=dict(result.metrics), seconds=result.seconds, reason=result.reason)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 
-from bireme import isolated
 from bireme.errors import BAD_INPUT, BadInputError
 from bireme.planning.exports import TRIAL
-from bireme.tune.blocks import Blocks
 from bireme.tune.diagnosis import diagnose
 from bireme.tune.experiment import End, LaunchRequest, tail
 from bireme.tune.figure_reader import Reader
 from bireme.tune.figures import Measure, Readings
-from bireme.tune.launching import Launch
 from bireme.tune.memory_use import MemoryUse
 from bireme.tune.program.delivery import Courier
 from bireme.tune.program.files import ProgramFiles
-from bireme.tune.scheduler import Task
-from bireme.tune.slots import Shape, SlotReservation
-from bireme.tune.study import Measurement, Study, Trial
+from bireme.tune.program.resume import Resumed, measurement_of
+from bireme.tune.slots import SlotReservation
+from bireme.tune.study import Study, Trial
 from bireme.tune.trial_result import TrialResult
+from bireme.tune.trial_runs import Setting, TrialRuns
 from bireme.tune.warm_up import steady_part
-from bireme.value import Value
 
 _CANNOT_START = (126, 127)
 """Exit codes of a program that cannot be executed, or is not found."""
@@ -32,35 +28,16 @@ _EVERY, _EVERY_MEMORY = 0.25, 0.05
 """Seconds between two looks at the figures of a running trial, and at its memory."""
 
 
-class TrialOptions(Value):
-    """How trials are run.
-
-    Attributes:
-        shape: the slots that each needs.
-        environ: the environment of each ``bireme run``.
-        limit: seconds after which a trial is stopped; None: never.
-        elapsed: seconds that earlier runs of the study took.
-    """
-
-    shape: Shape
-    environ: Mapping[str, str]
-    limit: float | None = None
-    elapsed: float = 0.0
-
-
-class ProgramTrials:
-    """The study's adapter (`bireme.tune.study_run.Adapter`) for any program.
+class ProgramTrials(TrialRuns[Trial]):
+    """The study's adapter for any program.
 
     Args:
         study: decides which point is tried next.
         measure: what is measured.
         courier: delivers the values of a point.
-        launch: what all trials have in common.
+        setting: how trials are run.
         files: the study's folder.
-        options: how trials are run.
-        results: of earlier trials, by name.
-        trials: the earlier trials, by name.
-        units: the base units of figures, by name, as far as they are known.
+        resumed: earlier runs of the study.
         clock: seconds of a monotonic clock.
 
     Attributes:
@@ -74,20 +51,17 @@ class ProgramTrials:
         study: Study,
         measure: Measure,
         courier: Courier,
-        launch: Launch,
+        setting: Setting,
         files: ProgramFiles,
-        options: TrialOptions,
-        results: Mapping[str, TrialResult],
-        trials: Mapping[str, Trial],
-        units: Mapping[str, str],
+        resumed: Resumed,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.results, self.trials = dict(results), dict(trials)
-        self.units: dict[str, str] = dict(units)
+        super().__init__(study, setting)
+        self.results, self.units = dict(resumed.results), dict(resumed.units)
+        self.trials = {trial.name: trial for trial, _, _ in resumed.trials}
         self.study, self.measure = study, measure
-        self._courier, self._launch, self._files, self._options = courier, launch, files, options
-        self._clock, self._begin = clock, clock() - options.elapsed
-        self._pending: dict[str, Trial] = {}
+        self._courier, self._files = courier, files
+        self._clock, self._begin = clock, clock() - resumed.elapsed
         self._readers: dict[str, Reader] = {}
         self._read: dict[str, Readings] = {}
         self._ranks: dict[str, float | None] = {}
@@ -95,35 +69,19 @@ class ProgramTrials:
         self._launching: float | None = None  # the most seconds that the launch of a trial took; None: unknown
         self._warm_up = 0  # the most readings that the warm-up of a trial had
         self._memory = MemoryUse(measure.memory)
-        self._blocks: Blocks[Trial] = Blocks(study.ask)
 
     @property
     def elapsed(self) -> float:
         """Seconds that the study has taken, earlier runs of it included."""
         return self._clock() - self._begin
 
-    @property
-    def over(self) -> str:
-        """Why nothing is left to try; "" while something is left or pending."""
-        return self.study.over
-
-    def next(self) -> Task | None:
-        """The next trial as an experiment to run; None if there is nothing to start now."""
-        trial = self._blocks.next()
-        if trial is None:
-            return None
-        self._pending[trial.name] = self.trials[trial.name] = trial
-        return Task(
-            key=trial.name,
-            shape=self._options.shape,
-            seconds=self._predicted(),
-            pinned=self._blocks.pinned(trial),
-        )
-
-    def _predicted(self) -> float | None:
-        """The predicted duration of a trial: the mean of those that worked."""
+    def _predicted(self, trial: Trial) -> float | None:
+        """The mean of those that worked."""
         worked = [result.seconds for result in self.results.values() if result.cause == "ok"]
         return sum(worked) / len(worked) if worked else None
+
+    def _file(self, name: str, file: str) -> str:
+        return self._files.trial(name, file)
 
     # -- before --------------------------------------------------------------------------------------
 
@@ -140,33 +98,16 @@ class ProgramTrials:
             reservation: its slots.
             place: a low number that no other running experiment has, another one at each attempt.
         """
-        trial, options = self._pending[name], self._options
-        self._blocks.started(trial, reservation)
-        folder = self._files.trial(name)
-        delivered = self._courier.deliver(trial.point, folder, name)
-        report = self._files.trial(name, "outcome.json")
-        limit = () if options.limit is None else ("--time_limit", f"{options.limit:g}")
+        trial = self.trials[name] = self._pending[name]
+        delivered = self._courier.deliver(trial.point, self._files.trial(name), name)
         exports = [word for export in (f"{TRIAL}={name}", *delivered.exports) for word in ("--export", export)]
-        words = self._launch.command(
-            name,
-            reservation,
-            place,
-            options=("--timestamps", "--output", "prefix", "--report", report, *limit, *exports),
-            args=delivered.args,
-        )
+        words = self._words(name, reservation, place, delivered.args, exports)
         self._files.write_start(name, ("bireme", "run", *words), delivered.files)
         self._readers[name] = Reader(
-            self.measure, self._files.trial(name, "stdout.log"), self._files.trial(name, "stderr.log"), name=name
+            self.measure, self._file(name, "stdout.log"), self._file(name, "stderr.log"), name=name
         )
         self._memory.begin(name, [slot for _, slots in reservation.places for slot in slots])
-        return LaunchRequest(
-            argv=isolated.command("bireme", "run", *words),
-            env=options.environ,
-            cwd=os.getcwd(),
-            stdout=self._files.trial(name, "stdout.log"),
-            stderr=self._files.trial(name, "stderr.log"),
-            report=report,
-            grace=self._launch.grace,
+        return self._request(name, words).replace(
             hopeless=lambda seconds: self._hopeless(name, seconds),
             every=_EVERY_MEMORY if self.measure.memory else _EVERY,
         )
@@ -193,10 +134,6 @@ class ProgramTrials:
             return result.replace(cause="over limit", reason=broken)
         return result
 
-    def settling(self, reservation: SlotReservation, end: End) -> float:
-        """Seconds until a run has certainly left nothing on other nodes."""
-        return self._launch.settling(reservation, end.report)
-
     def tell(self, name: str, result: TrialResult) -> Mapping[str, object]:
         """Report a result to the study; returns what the journal keeps beside it.
 
@@ -206,8 +143,7 @@ class ProgramTrials:
         trial, readings, ranks = self._pending[name], self._read.pop(name), self._ranks.pop(name)
         if not self.results and (result.cause == "no metric" or name in self._cannot_start):
             raise BadInputError(result.reason, hint=f"the output of the trial is in {self._files.trial(name)}")
-        del self._pending[name]
-        self._blocks.ended(name)
+        self._ended(name)
         self.results[name] = result
         self.units.update(readings.units)
         parts = _parts(readings, result.seconds, ranks)
@@ -224,29 +160,12 @@ class ProgramTrials:
             "parts": parts,
         }
 
-    def drop(self, name: str) -> None:
-        """A trial was not measured: it may be proposed again."""
-        del self._pending[name]
-        self._blocks.ended(name)
-        self.study.drop(name)
-
-    def give_up(self, name: str) -> None:
-        """The infrastructure failed a trial too often: it is not proposed again in this run."""
-        del self._pending[name]
-        self._blocks.ended(name)
-        self.study.give_up(name)
-
 
 def _seconds_of_ranks(end: End) -> float | None:
     """How long the slowest rank took; None if the run left no report."""
     ends = (end.report or {}).get("ends")
     seconds = [each.get("seconds") for each in ends if isinstance(each, dict)] if isinstance(ends, list) else []
     return max((float(value) for value in seconds if isinstance(value, (int, float))), default=None)
-
-
-def measurement_of(result: TrialResult) -> Measurement:
-    """What a result tells the study."""
-    return Measurement(cause=result.cause, figures=dict(result.metrics), seconds=result.seconds, reason=result.reason)
 
 
 def recorded(trial: Trial) -> Mapping[str, object]:

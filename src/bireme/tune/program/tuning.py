@@ -19,11 +19,11 @@ from bireme.tune.program.delivery import Courier
 from bireme.tune.program.files import JOURNAL, LOCK, ProgramFiles, digests
 from bireme.tune.program.resume import Resumed, resume
 from bireme.tune.program.summary import answer_lines, summary
-from bireme.tune.program.trials import ProgramTrials, TrialOptions
-from bireme.tune.scheduler import Order, Scheduler
-from bireme.tune.slots import Shape
+from bireme.tune.program.trials import ProgramTrials
+from bireme.tune.scheduler import Scheduler
 from bireme.tune.study import Answer, Study
 from bireme.tune.study_run import Conclusion, StudyRun, Watcher
+from bireme.tune.trial_runs import Setting
 from bireme.value import Value
 
 
@@ -33,25 +33,17 @@ class Request(Value):
     Attributes:
         declaration: what varies, and how it reaches the program.
         measure: what is measured.
-        launch: what all trials have in common.
-        shape: the slots that each trial needs.
-        args: the program's arguments.
+        setting: how trials are run.
         real: the command of the real job up to the program's arguments, for some exports.
-        environ: the environment of each trial.
         results_dir: the folder of the study.
         search, seed, confidence, effect, trials: see `Study`.
         seconds: the budget of wall time of all runs of the study together; None: no limit.
-        limit: seconds after which a trial is stopped; None: never.
-        order: which trial starts first, ``fifo`` or ``longest``.
     """
 
     declaration: Declaration
     measure: Measure
-    launch: Launch
-    shape: Shape
-    args: tuple[str, ...]
+    setting: Setting
     real: Callable[[tuple[str, ...]], tuple[str, ...]]
-    environ: Mapping[str, str]
     results_dir: str = ""
     search: str = "model_based"
     seed: int = 0
@@ -59,8 +51,6 @@ class Request(Value):
     effect: float = 0.02
     trials: int | None = None
     seconds: float | None = None
-    limit: float | None = None
-    order: Order = "fifo"
 
 
 class ProgramResult(Value):
@@ -97,12 +87,12 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
             one trial at most.
         BiremeError: a file cannot be written; the results of finished trials are kept.
     """
-    memory_use.check(request.measure, local=request.launch.pool.local)
+    memory_use.check(request.measure, local=request.setting.launch.pool.local)
     side_by_side = _side_by_side(request)
     _keep_files_apart(request.measure, side_by_side)
-    courier = Courier(request.declaration, request.args)
-    scheduler = Scheduler(request.launch.pool.slots, order=request.order, backfill=True)
-    if reason := scheduler.impossible(request.shape):
+    courier = Courier(request.declaration, request.setting.args)
+    scheduler = Scheduler(request.setting.launch.pool.slots, order=request.setting.order, backfill=True)
+    if reason := scheduler.impossible(request.setting.shape):
         raise BadInputError(f"no trial can run: {reason}", hint="--num_nodes and --num_gpus set the size of a trial")
     files = ProgramFiles.at(request.results_dir)
     files.prepare()
@@ -116,14 +106,9 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
                 study,
                 request.measure,
                 courier,
-                _marked(request),
+                request.setting.replace(launch=_marked(request)),
                 files,
-                TrialOptions(
-                    shape=request.shape, environ=request.environ, limit=request.limit, elapsed=resumed.elapsed
-                ),
-                resumed.results,
-                {trial.name: trial for trial, _, _ in resumed.trials},
-                resumed.units,
+                resumed,
             )
             watcher = show(ProgramBoard(study, request.measure, request.declaration, trials))
             for note in (journal.note, resumed.note):
@@ -140,14 +125,16 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
 def _marked(request: Request) -> Launch:
     """The launch of trials, whose ranks are found on this machine by this tuner's mark where memory is measured."""
     if not request.measure.memory:
-        return request.launch
-    return request.launch.replace(words=(*request.launch.words, "--export", f"{TUNER}={memory_use.mark()}"))
+        return request.setting.launch
+    return request.setting.launch.replace(
+        words=(*request.setting.launch.words, "--export", f"{TUNER}={memory_use.mark()}")
+    )
 
 
 def _side_by_side(request: Request) -> int:
     """How many trials run at the same time."""
-    on_nodes = sum(len(slots) // request.shape.slots for slots in request.launch.pool.slots.values())
-    return max(1, on_nodes // request.shape.nodes)
+    on_nodes = sum(len(slots) // request.setting.shape.slots for slots in request.setting.launch.pool.slots.values())
+    return max(1, on_nodes // request.setting.shape.nodes)
 
 
 def _keep_files_apart(measure: Measure, side_by_side: int) -> None:
@@ -182,15 +169,15 @@ def _study(request: Request, resumed: Resumed, side_by_side: int) -> Study:
 def _identity(request: Request, courier: Courier) -> Mapping[str, object]:
     """What identifies a study, as JSON reads it back: a study with the same identity is resumed."""
     identity = {
-        "program": request.launch.script,
-        "args": list(request.args),
+        "program": request.setting.launch.script,
+        "args": list(request.setting.args),
         **request.declaration.as_record(),
         "goals": [goal.as_dict() for goal in request.measure.goals],
         "limits": [limit.text for limit in request.measure.limits],
-        "shape": [request.shape.nodes, request.shape.slots],
+        "shape": [request.setting.shape.nodes, request.setting.shape.slots],
         "search": request.search,
         "seed": request.seed,
-        "digests": {**courier.digests, **digests([request.launch.script])},
+        "digests": {**courier.digests, **digests([request.setting.launch.script])},
     }
     read: Mapping[str, object] = json.loads(json.dumps(identity))
     return read
