@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -100,7 +101,7 @@ def test_an_agent_loads_little_of_the_standard_library(tmp_path: Path, stage: St
     """Each of these takes longer than all modules of ours, on each node, before the first rank."""
     (tmp_path / "rank.py").write_text("")
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -X importtime "$@" 2>>"{tmp_path}/imports.$$"\n')
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -X importtime "$@" 2>>"{tmp_path}/imports.$$"\n')
     python.chmod(0o755)
     way_in = ("--launcher", "exec", "--launcher_args", "env HOST={host} {argv}", "--node_python", str(python))
     done = stage.run("run", "--hosts", "one:1,two:1", "--master_addr", "127.0.0.1", *way_in, "rank.py", cwd=tmp_path)

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -126,21 +127,27 @@ def test_guardian_killed(stage, part, which):
 TWO = tuple(itertools.combinations(("command", "watcher", "guardian"), 2))
 
 
-def two_killed(stage: Stage, tmp_path: Path, two: tuple[str, ...], at_once: bool = True) -> None:
-    """Both at once, as far as that goes: halted, neither can do anything about the other's end."""
+def two_killed(
+    stage: Stage, tmp_path: Path, two: tuple[str, ...], at_once: bool = True, pause: float | None = None
+) -> None:
+    """Both at once, as far as that goes: halted, neither can do anything about the other's end.
+
+    Or at a random moment of their start, or in their order with a ``pause`` in seconds between.
+    """
     process = stage.start(
         *("run", "--num_gpus", "2", "--grace", str(GRACE), "--save_pid", SCENE, "grandchild", "never"),
         env=clean_environ(TMPDIR=str(tmp_path)),
     )
-    if at_once:
+    if at_once or pause:
         read_lines(process, 2, "ready")
     pids = {"command": process.pid, **wait_for(lambda: len(found := guards_of(process.pid)) == 2 and found, "guards")}
     assert list(tmp_path.glob("bireme-*")) or not at_once
     if at_once:
         for name in two:
             os.kill(pids[name], signal.SIGSTOP)
-    for name in two if at_once else random.sample(two, 2):
+    for name in two if at_once or pause else random.sample(two, 2):
         os.kill(pids[name], signal.SIGKILL)
+        time.sleep(pause or 0.0)
     process.communicate(timeout=30)
     assert process.returncode == (-signal.SIGKILL if "command" in two else 75)
     assert not stage.left(within=30)
@@ -318,6 +325,12 @@ def test_signal_to_command_again_and_again(stage):
 def test_guardian_killed_again_and_again(stage):
     for part, which in in_turn(("wait", "grandchild"), ("guardian", "watcher")):
         guardian_killed(stage, part, which)
+
+
+@pytest.mark.slow
+def test_the_command_is_killed_while_it_ends_what_a_killed_watcher_left(stage, tmp_path):
+    for milliseconds in (1, 3, 5, 7):
+        two_killed(stage, tmp_path, ("watcher", "command"), at_once=False, pause=milliseconds / 1000)
 
 
 @pytest.mark.slow

@@ -327,8 +327,15 @@ class SimulatedHandle(Handle):
     def wait(self) -> None:
         self._process.spend(1e-3)
 
+    def leave(self) -> None:
+        self._closed = True
+        self._process.do(self.guardian.owner_gone)
+
     def close(self, *, cleaned: bool = True) -> None:
-        if self._process.alive:
+        if self._closed and self._process.alive:
+            assert self._process.loop is not None
+            self._process.loop.close_fd(self.events)
+        elif self._process.alive:
             assert self._process.loop is not None
             if cleaned:
                 self.tell("gone")

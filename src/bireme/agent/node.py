@@ -7,7 +7,7 @@ import stat
 
 from bireme import signal_numbers as signal
 from bireme.planning.environment import MARK
-from bireme.process.stop_ladder import Ladder
+from bireme.process.stop_ladder import KILL_WAIT, Ladder
 from bireme.process.worker import WorkerStart
 from bireme.result.outcome import RankEnd
 from bireme.result.wait_status import exit_code
@@ -77,6 +77,7 @@ class NodeProcesses:
         self._ladder = Ladder(grace)
         self._timer: Timer | None = None
         self._guardian: Handle | None = None
+        self._patience: Timer | None = None  # with a guardian that is to end by itself
         self._lost = False
         self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, start time)
         self._stopped_at: float | None = None
@@ -183,8 +184,10 @@ class NodeProcesses:
                 self.stuck = self._tree.describe([int(pid) for pid in args])
                 self._end()
             elif word == "alone":
-                self._guardian_gone()  # without the watcher it is of no more use
-                return
+                # Without the watcher it is of no more use. It ends everything by itself: if we killed it, and were
+                # killed in the middle of that, nobody would be left to go on.
+                self._guardian.leave()
+                self._patience = self._loop.after(KILL_WAIT, self._guardian_gone)
             elif word == "deserted":
                 self._on("deserted")
             elif word == "empty":
@@ -216,6 +219,7 @@ class NodeProcesses:
     def _guardian_gone(self) -> None:
         """End of file from the guardian: expected after ``empty``; otherwise end its processes ourselves."""
         assert self._guardian is not None
+        self._be_patient_no_more()
         self._loop.unwatch(self._guardian.events)
         if self._ladder.state == "done":
             return
@@ -224,6 +228,10 @@ class NodeProcesses:
         if not self._lost:
             self._listener.guardian_lost(gone.pid)
         self._end()
+
+    def _be_patient_no_more(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
 
     def _end(self) -> None:
         """Go to the end of the ladder: no process is left."""
@@ -259,6 +267,7 @@ class NodeProcesses:
         """The guardian did not finish in time: kill it, and kill what is left ourselves."""
         assert self._guardian is not None
         gone, self._guardian = self._guardian, None
+        self._be_patient_no_more()
         self._loop.unwatch(gone.events)
         self.stuck = self._tree.give_up(gone)
 
@@ -274,6 +283,7 @@ class NodeProcesses:
 
     def close(self) -> None:
         """Restore the state of this process, and close the guardian's pipes even if it has not finished."""
+        self._be_patient_no_more()
         if self._guardian is not None:
             self._loop.unwatch(self._guardian.events)
             done = self._ladder.state == "done"

@@ -78,6 +78,11 @@ class Handle:
         """Reap the process, which has ended or is about to."""
         os.waitpid(self.pid, 0)
 
+    def leave(self) -> None:
+        """Close the pipe of commands: the guardian kills everything, does what ``at_loss`` does, and ends."""
+        os.close(self.commands)
+        self.commands = -1
+
     def close(self, *, cleaned: bool = True) -> None:
         """Close the pipes. A guardian that is still alive then kills everything and ends, and after it the watcher.
 
@@ -86,7 +91,8 @@ class Handle:
         """
         if cleaned:
             self.tell("gone")
-        os.close(self.commands)
+        if self.commands >= 0:
+            os.close(self.commands)
         os.close(self.events)
 
 
