@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bireme.tune.comparison import Interval
 from bireme.tune.confirmation import Confirmation, Figures
-from bireme.tune.deepspeed.rounds import CompletedTrial, Trial, repeated_name
+from bireme.tune.deepspeed.files import REPEATED
+from bireme.tune.deepspeed.rounds import CompletedTrial, Trial
 from bireme.tune.paired_rounds import PairedRounds
 from bireme.tune.space import Point, key_of
 from bireme.value import Value
@@ -95,8 +96,7 @@ class Finals(PairedRounds):
     def trial(self, number: int, point: Point) -> Trial:
         """The run of a finalist in a round."""
         done = self._done(point)
-        name = repeated_name(done.trial.name, number)
-        block = f"round {number}"
+        name, block = f"{done.trial.name}{REPEATED}{number}", f"round {number}"
         return done.trial.replace(name=name, phase="confirm", round=number, block=block, seconds=self._cost(done))
 
     def figures(self, done: CompletedTrial) -> Figures | None:

@@ -199,7 +199,7 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         done = (self._repeated if trial.paired else self._completed)[trial.name] = self._complete(trial, result)
         if trial.profile:
             self._note_profile(result, info)
-        self._end(done)
+        self._end(trial, done)
         return done
 
     def _note(self, done: CompletedTrial) -> None:
