@@ -6,7 +6,7 @@ The next trial depends on the results alone, so a study that was interrupted goe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from bireme.tune.confirmation import Figures
 from bireme.tune.paired_rounds import PairedRounds
@@ -14,17 +14,7 @@ from bireme.tune.space import Point
 from bireme.tune.study_results import Trial
 
 T = TypeVar("T", bound=Trial)
-T_co = TypeVar("T_co", bound=Trial, covariant=True)
-
-
-class Ended(Protocol[T_co]):
-    """A trial that has ended, with its result."""
-
-    @property
-    def trial(self) -> T_co: ...  # noqa: D102  # a field
-
-
-R = TypeVar("R", bound=Ended[Trial])
+R = TypeVar("R")
 
 
 class AnyStudy(ABC, Generic[T, R]):
@@ -55,13 +45,13 @@ class AnyStudy(ABC, Generic[T, R]):
         run = None if self._rounds is None else self._rounds.next()
         return None if run is None else self._paired(*run)
 
-    def _end(self, done: R) -> None:
-        """A trial has ended: a pending one, or one of an earlier run of the study."""
-        self._pending.pop(done.trial.name, None)
-        if not done.trial.paired:
+    def _end(self, trial: T, done: R) -> None:
+        """A trial has ended, a pending one or one of an earlier run of the study; ``done``: with its result."""
+        self._pending.pop(trial.name, None)
+        if not trial.paired:
             self._note(done)
         elif self._rounds is not None:
-            self._rounds.tell(done.trial.round, done.trial.point, self._figures(done))
+            self._rounds.tell(trial.round, trial.point, self._figures(done))
 
     def drop(self, name: str) -> None:
         """A pending trial was not measured: it may be proposed again."""

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from bireme.tune.slots import SlotReservation
+from bireme.tune.study_results import Trial
 
-
-class InBlock(Protocol):
-    """A trial; ``block`` is the name of its block, "" if it belongs to none."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102  # a field
-
-    @property
-    def block(self) -> str: ...  # noqa: D102  # a field
-
-
-T = TypeVar("T", bound=InBlock)
+T = TypeVar("T", bound=Trial)
 
 
 class Blocks(Generic[T]):

@@ -145,7 +145,7 @@ class Study(AnyStudy[Trial, Run]):
         if measurement.cause in NOT_THE_CONFIGURATION:
             self.drop(name)
             return
-        self._end(self._measured.add(self._pending[name], measurement))
+        self._end(self._pending[name], self._measured.add(self._pending[name], measurement))
         del self._asked[name]
 
     def restore(self, trial: Trial, measurement: Measurement, elapsed: float = 0.0) -> None:
@@ -165,7 +165,7 @@ class Study(AnyStudy[Trial, Run]):
         run = self._measured.add(trial, measurement)
         if trial.paired:
             self._earlier.append((trial.round, trial.point, run.figures))
-        self._end(run)
+        self._end(trial, run)
 
     def drop(self, name: str) -> None:
         """A pending trial was not measured: it may be proposed again."""

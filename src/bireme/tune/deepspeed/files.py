@@ -27,18 +27,14 @@ from itertools import count
 from bireme import drafts, jsontext
 from bireme.errors import BadInputError, BiremeError
 from bireme.tune.deepspeed.config import SECTION
+from bireme.tune.study_folder import PRIVATE, SUMMARY, make_folder, prepare, write_text
 from bireme.value import Value
 
-SUMMARY, BEST_CONFIG, BEST_COMMAND = "summary.txt", "ds_config_optimal.json", "cmd_optimal.txt"
+BEST_CONFIG, BEST_COMMAND = "ds_config_optimal.json", "cmd_optimal.txt"
 PROFILE = "profile_model_info"
 CONFIRMATION = "confirmation"
 REPEATED = "@round"
 """No other name of an experiment contains it."""
-PROBE = ".bireme"
-"""The name of a temporary file that is created to test whether a folder is writable."""
-
-_PRIVATE = 0o600
-"""Files that contain commands or arguments are private: they may contain secrets such as ``--export TOKEN=…``."""
 
 
 class StudyFiles(Value):
@@ -82,25 +78,13 @@ class StudyFiles(Value):
         """
         missing = [folder for folder in (self.results_dir, self.exps_dir) if not os.path.lexists(folder)]
         try:
-            self._prepare()
+            for key, folder in (("results_dir", self.results_dir), ("exps_dir", self.exps_dir)):
+                hint = f"set {SECTION}.{key} to a writable folder on a file system that all nodes share"
+                prepare(folder, hint=hint, where=key)
         except BadInputError:
             for folder in missing:
                 _remove_empty(folder)
             raise
-
-    def _prepare(self) -> None:
-        for key, folder in (("results_dir", self.results_dir), ("exps_dir", self.exps_dir)):
-            try:
-                os.makedirs(folder, exist_ok=True)
-                fd, probe = drafts.create(os.path.join(folder, PROBE))
-                os.close(fd)
-                drafts.remove(probe)
-            except OSError as error:
-                raise BadInputError(
-                    f"{folder} cannot be written to: {error.strerror}",
-                    hint=f"set {SECTION}.{key} to a writable folder on a file system that all nodes share",
-                    where=key,
-                ) from None
 
     def clear(self) -> None:
         """Remove the files of an earlier study, and nothing else: the folders may contain other files."""
@@ -153,7 +137,7 @@ class StudyFiles(Value):
         except (OSError, ValueError):
             return
         command = [word.replace(old, self.best_config) for word in words]
-        write_text(path, shlex.join(command) + "\n", mode=_PRIVATE)
+        write_text(path, shlex.join(command) + "\n", mode=PRIVATE)
 
     def _of_results(self) -> list[str]:
         """The files and folders of a study in ``results_dir``."""
@@ -208,16 +192,13 @@ class StudyFiles(Value):
         Raises:
             BiremeError: a file cannot be written.
         """
-        try:
-            os.makedirs(self.result(name), exist_ok=True)
-        except OSError as error:
-            raise BiremeError(f"{self.result(name)} cannot be created: {error.strerror}") from error
+        make_folder(self.result(name))
         for file in ("metrics.json", "model_info.json", "stdout.log", "stderr.log"):
             drafts.remove(self.result(name, file))
         write_json(self.result(name, "ds_config.json"), ds_config)
         facts = {"name": name, "ds_config": ds_config, **facts}  # may contain the script's arguments
-        write_json(self.result(name, "exp.json"), facts, mode=_PRIVATE)
-        write_text(self.result(name, "cmd.txt"), shlex.join(command) + "\n", mode=_PRIVATE)
+        write_json(self.result(name, "exp.json"), facts, mode=PRIVATE)
+        write_text(self.result(name, "cmd.txt"), shlex.join(command) + "\n", mode=PRIVATE)
 
     # -- the end -------------------------------------------------------------------------------------
 
@@ -233,7 +214,7 @@ class StudyFiles(Value):
     def write_best(self, ds_config: Mapping[str, object], command: Sequence[str]) -> None:
         """Write the best configuration without its ``autotuning`` section, and the command of the real job."""
         write_json(self.best_config, {key: value for key, value in ds_config.items() if key != SECTION})
-        write_text(os.path.join(self.results_dir, BEST_COMMAND), shlex.join(command) + "\n", mode=_PRIVATE)
+        write_text(os.path.join(self.results_dir, BEST_COMMAND), shlex.join(command) + "\n", mode=PRIVATE)
 
 
 def write_json(path: str, data: Mapping[str, object], *, mode: int = 0o666) -> None:
@@ -248,23 +229,6 @@ def write_json(path: str, data: Mapping[str, object], *, mode: int = 0o666) -> N
         BiremeError: it cannot be written; the old file is unchanged.
     """
     write_text(path, json.dumps(data, indent=2) + "\n", mode=mode)
-
-
-def write_text(path: str, text: str, *, mode: int = 0o666) -> None:
-    """Replace a file atomically: a reader finds the old or the new content, also after a power failure.
-
-    Args:
-        path: the file.
-        text: its whole content.
-        mode: its permissions, before the umask.
-
-    Raises:
-        BiremeError: it cannot be written; the old file is unchanged.
-    """
-    try:
-        drafts.write(path, text.encode("utf-8"), mode=mode, sync=True)
-    except (OSError, UnicodeError) as error:
-        raise BiremeError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _safe(name: str) -> str:

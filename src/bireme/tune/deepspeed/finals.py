@@ -11,8 +11,10 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from bireme.tune.comparison import Interval
 from bireme.tune.confirmation import Confirmation, Figures
-from bireme.tune.deepspeed.rounds import CompletedTrial, Trial, repeated_name
+from bireme.tune.deepspeed.files import REPEATED
+from bireme.tune.deepspeed.rounds import CompletedTrial, Trial
 from bireme.tune.paired_rounds import PairedRounds
 from bireme.tune.space import Point, key_of
 from bireme.value import Value
@@ -52,24 +54,16 @@ class Care(Value):
         return max(2 * _ROUNDS, int(self.share * trials / (1 + _LONGER)))
 
 
-class Ratio(Value):
-    """One configuration compared with another: the mean ratio, and where it lies for certain."""
-
-    mean: float
-    low: float
-    high: float
-    rounds: int
-
-
 Rate = Callable[[CompletedTrial], "float | None"]
 """A figure of which more is better; None if the trial has none."""
 
 
-class Finals:
+class Finals(PairedRounds):
     """The rounds among the best configurations of a search that has ended.
 
     Args:
-        completed: the trials of the search.
+        finalists: at least two, by `choose`.
+        searched: seconds that the search took.
         clock: what the rounds compare.
         metric: what DeepSpeed says.
         care: how sure the answer must be.
@@ -78,37 +72,31 @@ class Finals:
 
     def __init__(
         self,
-        completed: Sequence[CompletedTrial],
+        finalists: Sequence[CompletedTrial],
+        searched: float,
         clock: Rate,
         metric: Rate,
         care: Care,
         repeated: Mapping[str, CompletedTrial],
     ) -> None:
-        self.care, self._clock, self._metric = care, clock, metric
-        self.finalists = _finalists(completed, clock, metric)
-        self.skipped = "" if len(self.finalists) > 1 else _why_none(completed, self.finalists)
-        searched = sum(done.result.seconds for done in completed)
+        self.finalists, self.care, self._clock, self._metric = finalists, care, clock, metric
         self._budget, self._least = care.share * searched, 2
         if care.seconds is not None and care.seconds * care.side_by_side - searched < self._budget:
             self._budget, self._least = care.seconds * care.side_by_side - searched, 0
         self._repeated = repeated
-        self._by_key = {key_of(done.trial.point): done for done in self.finalists}
-        self._rounds: Confirmation | None = None
-        self.rounds: PairedRounds | None = None
-        if len(self.finalists) > 1:
-            first, *others = (done.trial.point for done in self.finalists)
-            self._rounds = Confirmation(
-                first, others, 1, lambda _, rate: math.log(rate), confidence=care.confidence, effect=care.effect
-            )
-            self.rounds = PairedRounds(self._rounds, self._plan, side_by_side=care.side_by_side)
+        self._by_key = {key_of(done.trial.point): done for done in finalists}
+        first, *others = (done.trial.point for done in finalists)
+        rounds = Confirmation(
+            first, others, 1, lambda _, rate: math.log(rate), confidence=care.confidence, effect=care.effect
+        )
+        super().__init__(rounds, self._points, side_by_side=care.side_by_side)
 
     # -- what to run ---------------------------------------------------------------------------------
 
     def trial(self, number: int, point: Point) -> Trial:
         """The run of a finalist in a round."""
         done = self._done(point)
-        name = repeated_name(done.trial.name, number)
-        block = f"round {number}"
+        name, block = f"{done.trial.name}{REPEATED}{number}", f"round {number}"
         return done.trial.replace(name=name, phase="confirm", round=number, block=block, seconds=self._cost(done))
 
     def figures(self, done: CompletedTrial) -> Figures | None:
@@ -120,37 +108,33 @@ class Finals:
         """The finalist."""
         return self._by_key[key_of(point)]
 
-    def _plan(self, number: int) -> list[Point]:
+    def _points(self, number: int) -> list[Point]:
         """The points of a round; what has run of it before is taken over."""
-        plan = [done.trial.point for done in self._taking_part(number)]
-        for point in plan:
-            done = self._repeated.get(self.trial(number, point).name)
-            if done is not None and self._rounds is not None:
-                self._rounds.tell(number, point, self.figures(done))
-        return plan
+        points = [done.trial.point for done in self._taking_part(number)]
+        for point in points:
+            if (done := self._repeated.get(self.trial(number, point).name)) is not None:
+                self.confirmation.tell(number, point, self.figures(done))
+        return points
 
     def _told(self) -> list[CompletedTrial]:
         """The ended runs that count."""
-        rounds = self._rounds
         return [
             done
             for done in self._repeated.values()
-            if rounds is not None and key_of(done.trial.point) in rounds.told(done.trial.round)
+            if key_of(done.trial.point) in self.confirmation.told(done.trial.round)
         ]
 
     def _taking_part(self, number: int) -> list[CompletedTrial]:
         """Who runs in a round, in the order of the runs; [] if everything is decided, or the time is spent."""
-        if self._rounds is None or self.rounds is None:
-            return []
-        planned = [self._done(point) for point in self._rounds.plan(number)]
-        if before := self.rounds.planned:  # whoever has left does not come back
-            planned = [done for done in planned if done.trial.point in before]
+        planned = [self._done(point) for point in self.confirmation.plan(number)]
+        if self.planned:  # whoever has left does not come back
+            planned = [done for done in planned if done.trial.point in self.planned]
         hopeful = [done for done in self._ranked() if done in planned and not self._clearly_worse(done)]
         base = self.finalists[0]
         rivals = [done for done in hopeful if done != base]
         if base not in planned or not rivals:
             return []
-        running = sum(self._cost(self._done(point)) for _, point in self.rounds.open)
+        running = sum(self._cost(self._done(point)) for _, point in self.open)
         left = self._budget - self._spent - running
         cost = statistics.fmean(self._cost(done) for done in (base, *rivals))
         # Two places in each of the rounds that are always run, and what is left in the first ones.
@@ -170,45 +154,36 @@ class Finals:
 
     def _ranked(self) -> list[CompletedTrial]:
         """The finalists, the best by the rounds first."""
-        rounds = self._rounds
-        if rounds is None:
-            return list(self.finalists)
-        return sorted(self.finalists, key=lambda done: -rounds.versus(done.trial.point).mean)
+        return sorted(self.finalists, key=lambda done: -self.confirmation.versus(done.trial.point).mean)
 
     def _clearly_worse(self, done: CompletedTrial) -> bool:
         """Whether the rounds show it worse than the best by more than figures of one configuration differ."""
         leader = self._leader
-        if self._rounds is None or leader is None or done == leader:
+        if leader is None or done == leader:
             return False
-        return self._rounds.versus(done.trial.point, leader.trial.point).mean < math.log(1 - _AHEAD)
+        return self.confirmation.versus(done.trial.point, leader.trial.point).mean < math.log(1 - _AHEAD)
 
     # -- the answer -----------------------------------------------------------------------------------
 
     @property
     def left(self) -> int:
         """How many more runs may start at most, but for those that are always run."""
-        if self.rounds is None:
-            return 0
         cost = min(self._cost(done) for done in self.finalists)
         within = int((self._budget - self._spent) / cost) if cost else 0
-        return max(len(self.rounds.open), within, self._least * (_ROUNDS - self.rounds.last))
+        return max(len(self.open), within, self._least * (_ROUNDS - self.last))
 
     @property
     def _leader(self) -> CompletedTrial | None:
         """The best by the rounds; None if all failed."""
-        rounds = self._rounds
-        if rounds is None:
-            return None
-        working = [done for done in self._ranked() if not rounds.failed(done.trial.point)]
+        working = [done for done in self._ranked() if not self.confirmation.failed(done.trial.point)]
         most = min(_ROUNDS, max(map(self.count, working), default=0))
         return next((done for done in working if self.count(done) >= most), None)
 
-    def ratio(self, done: CompletedTrial, other: CompletedTrial) -> Ratio:
+    def ratio(self, done: CompletedTrial, other: CompletedTrial) -> Interval:
         """How many times as fast as another one it is."""
-        assert self._rounds is not None
-        versus = self._rounds.versus(done.trial.point, other.trial.point)
+        versus = self.confirmation.versus(done.trial.point, other.trial.point)
         high = math.exp(versus.high) if versus.high < 100 else math.inf
-        return Ratio(mean=math.exp(versus.mean), low=math.exp(versus.low), high=high, rounds=versus.count)
+        return versus.replace(mean=math.exp(versus.mean), low=math.exp(versus.low), high=high)
 
     @property
     def winner(self) -> CompletedTrial | None:
@@ -217,7 +192,7 @@ class Finals:
         None: no round has ended.
         """
         leader = self._leader
-        if self._rounds is None or leader is None or not self.count(leader):
+        if leader is None or not self.count(leader):
             return None
         return max((leader, *self._as_good_as(leader)), key=self._preference)
 
@@ -243,8 +218,8 @@ class Finals:
     @property
     def certain(self) -> bool:
         """Whether the winner is better than every other that was not left out, at the confidence asked for."""
-        winner, rounds = self.winner, self._rounds
-        if winner is None or rounds is None:
+        winner, rounds = self.winner, self.confirmation
+        if winner is None:
             return False
         others = [done for done in self.finalists if done != winner and done not in self.left_out]
         return bool(others) and all(
@@ -257,31 +232,29 @@ class Finals:
 
     def _as_good_as(self, leader: CompletedTrial) -> list[CompletedTrial]:
         """The others that the rounds leave as good as the leader, but for a difference that does not matter."""
-        assert self._rounds is not None
         found = []
         for done in self._ranked():
-            if done == leader or self._rounds.failed(done.trial.point) or self.count(done) < self._enough(leader):
+            if done == leader or self.confirmation.failed(done.trial.point) or self.count(done) < self._enough(leader):
                 continue
-            versus = self._rounds.versus(done.trial.point, leader.trial.point)
+            versus = self.confirmation.versus(done.trial.point, leader.trial.point)
             if versus.high >= 0 and versus.plausible(-math.log1p(self.care.effect)):
                 found.append(done)
         return found
 
     def count(self, done: CompletedTrial) -> int:
         """In how many rounds it was measured."""
-        assert self._rounds is not None
         key = key_of(done.trial.point)
-        return sum(bool(self._rounds.told(number).get(key)) for number in range(1, self._rounds.last + 1))
+        return sum(bool(self.confirmation.told(number).get(key)) for number in range(1, self.confirmation.last + 1))
 
 
-def _why_none(completed: Sequence[CompletedTrial], finalists: Sequence[CompletedTrial]) -> str:
+def why_none(completed: Sequence[CompletedTrial], finalists: Sequence[CompletedTrial]) -> str:
     """Why nothing is repeated; "" if there is nothing to compare."""
     if sum(done.value is not None for done in completed) < 2:
         return ""
     return "no other came near" if finalists else "its log shows no steps, which the clock could confirm"
 
 
-def _finalists(completed: Sequence[CompletedTrial], clock: Rate, metric: Rate) -> list[CompletedTrial]:
+def choose(completed: Sequence[CompletedTrial], clock: Rate, metric: Rate) -> list[CompletedTrial]:
     """Those that may be the best, the one on which both figures agree the most first; fewer than two: none is near."""
     rates = [(done, clock(done), metric(done)) for done in completed]
     known = [(done, fast, said) for done, fast, said in rates if fast and said]

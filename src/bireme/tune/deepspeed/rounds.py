@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 
 from bireme.tune import study_results
 from bireme.tune.deepspeed.config import SECTION, Config
-from bireme.tune.deepspeed.files import REPEATED
 from bireme.tune.deepspeed.results import METRICS, ModelInfo
 from bireme.tune.model_search import NEGLIGIBLE
 from bireme.tune.search import Search, SearchBudget
@@ -39,11 +38,6 @@ class Trial(study_results.Trial):
     def profile(self) -> bool:
         """Whether it is the profiling run, which measures nothing."""
         return self.phase == "profile"
-
-
-def repeated_name(name: str, number: int) -> str:
-    """The name of another run of a trial, in a paired round."""
-    return f"{name}{REPEATED}{number}"
 
 
 class CompletedTrial(Value):

@@ -7,6 +7,7 @@ from math import isfinite
 
 from bireme.result.report import duration
 from bireme.tune.deepspeed.config_space import STAGE
+from bireme.tune.deepspeed.finals import Finals
 from bireme.tune.deepspeed.tuning import CompletedTrial, Tuning
 from bireme.tune.tables import few, figure, listed, table, wrapped
 
@@ -74,10 +75,10 @@ def _cells(tuning: Tuning, row: CompletedTrial) -> tuple[str, ...]:
 def _finals(tuning: Tuning) -> list[str]:
     """The paired rounds, and what they confirm."""
     finals, winner = tuning.finals, tuning.winner
-    if finals is None or winner is None:
+    if winner is None:
         return []
-    if finals.winner is None:
-        why = finals.skipped
+    if finals is None or finals.winner is None:
+        why = tuning.unrepeated
         return [wrapped(f"best: {winner.trial.name}, by one run: {why}.")] if why else []
     confidence = f"{100 * finals.care.confidence:g} %"
     rows = []
@@ -87,27 +88,26 @@ def _finals(tuning: Tuning) -> list[str]:
         rows.append((
             done.trial.name,
             str(finals.count(done)),
-            "" if same or not ratio.rounds else f"{ratio.mean:.3f} x",
+            "" if same or not ratio.count else f"{ratio.mean:.3f} x",
             "" if same or not isfinite(ratio.high) else f"{ratio.low:.3f} to {ratio.high:.3f}",
         ))  # fmt: skip
     header = ("repeated", "rounds", f"of the best, by {_what(tuning)}", confidence)
-    return [table(header, rows), *_verdict(tuning, winner)]
+    return [table(header, rows), *_verdict(tuning, finals, winner)]
 
 
 def _what(tuning: Tuning) -> str:
     return "the clock" if tuning.by_clock else tuning.section.metric
 
 
-def _verdict(tuning: Tuning, winner: CompletedTrial) -> list[str]:
+def _verdict(tuning: Tuning, finals: Finals, winner: CompletedTrial) -> list[str]:
     """What the paired rounds have decided, and what they have not."""
-    assert tuning.finals is not None
-    ties = [done.trial.name for done in tuning.finals.ties]
-    runs = "1 run" if (count := tuning.finals.count(winner)) == 1 else f"{count} runs"
-    lines = [f"best: {winner.trial.name}, {'confirmed ' if tuning.finals.certain else ''}by {_what(tuning)} in {runs}"]
+    ties = [done.trial.name for done in finals.ties]
+    runs = "1 run" if (count := finals.count(winner)) == 1 else f"{count} runs"
+    lines = [f"best: {winner.trial.name}, {'confirmed ' if finals.certain else ''}by {_what(tuning)} in {runs}"]
     if ties:
         lines = [f"best: {winner.trial.name}, which DeepSpeed's figure prefers"]
         lines.append(f"not distinguishable from it in {runs} of each: {', '.join(ties)}")
-    if left_out := [done.trial.name for done in tuning.finals.left_out]:
+    if left_out := [done.trial.name for done in finals.left_out]:
         lines.append(f"left out after the first rounds, in which they were worse: {', '.join(left_out)}")
     first = tuning.best
     if first is not None and first != winner and first.trial.name not in ties:

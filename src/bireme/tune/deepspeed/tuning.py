@@ -24,12 +24,11 @@ from bireme.tune.deepspeed.batch import TRAIN
 from bireme.tune.deepspeed.config import SECTION
 from bireme.tune.deepspeed.config_space import STAGE, TuningSpace
 from bireme.tune.deepspeed.files import PROFILE
-from bireme.tune.deepspeed.finals import Care, Finals
+from bireme.tune.deepspeed.finals import Care, Finals, choose, why_none
 from bireme.tune.deepspeed.memory_groups import MemoryGroups
 from bireme.tune.deepspeed.memory_limits import MemoryLimits
 from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, model_info, value_of
 from bireme.tune.deepspeed.rounds import CompletedTrial, RecordedTrial, Round, Trial, given_keys
-from bireme.tune.paired_rounds import PairedRounds
 from bireme.tune.space import Point, Points, Union, key_of
 from bireme.tune.study_results import Phase
 from bireme.tune.trial_result import TrialResult
@@ -73,6 +72,8 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         self._repeated: dict[str, CompletedTrial] = {}
         self._care = care
         self.finals: Finals | None = None
+        self.unrepeated = ""
+        """Why nothing is run again; "" if something is, or there is nothing to compare."""
         self._notes: list[str] = []
         self._groups = MemoryGroups(space, world)
         self._memory_limits = MemoryLimits(space, self._groups, capacity, _given_info(space))
@@ -112,10 +113,16 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
     def _searching(self) -> bool:
         return not self._searched
 
-    def _first_rounds(self) -> PairedRounds | None:
-        if self._care is not None and self.finals is None:
-            self.finals = Finals(self.completed, self.clock, self._figure, self._care, self._repeated)
-        return None if self.finals is None else self.finals.rounds
+    def _first_rounds(self) -> Finals | None:
+        if self._care is None:
+            return None
+        finalists = choose(self.completed, self.clock, self._figure)
+        if len(finalists) < 2:
+            self.unrepeated = why_none(self.completed, finalists)
+            return None
+        searched = sum(done.result.seconds for done in self.completed)
+        self.finals = Finals(finalists, searched, self.clock, self._figure, self._care, self._repeated)
+        return self.finals
 
     def _paired(self, number: int, point: Point) -> Trial:
         assert self.finals is not None
@@ -192,7 +199,7 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         done = (self._repeated if trial.paired else self._completed)[trial.name] = self._complete(trial, result)
         if trial.profile:
             self._note_profile(result, info)
-        self._end(done)
+        self._end(trial, done)
         return done
 
     def _note(self, done: CompletedTrial) -> None:
@@ -318,11 +325,13 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
             return None
         if not self.section.fast and (self._round is None or self._round.phase == "search"):
             return None  # results decide what else is tried
+        if super().over:
+            return 0
         if self.finals is not None:
-            return 0 if super().over else self.finals.left
+            return self.finals.left
         left = (self._round or self._first_round()).left
-        if left is None or super().over:
-            return left and 0
+        if left is None:
+            return None
         left += len(self._pending)
         clocked = any(self.clock(done) for done in self.completed)
         return left + (self._care.runs(len(self.completed) + left) if self._care and clocked else 0)

@@ -21,15 +21,13 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from bireme import drafts
-from bireme.errors import BadInputError, BiremeError
+from bireme.errors import BadInputError
+from bireme.tune.study_folder import PRIVATE, SUMMARY, make_folder, prepare, write_text
 from bireme.value import Value
 
-JOURNAL, LOCK, SUMMARY, BEST_COMMAND = "journal", "trials.lock", "summary.txt", "cmd_best.txt"
+JOURNAL, LOCK, BEST_COMMAND = "journal", "trials.lock", "cmd_best.txt"
 OUTCOME = "outcome.json"
 DEFAULT = "tuning"
-
-_PRIVATE = 0o600
-"""Commands may contain secrets such as ``--export TOKEN=…``."""
 
 
 class ProgramFiles(Value):
@@ -56,16 +54,8 @@ class ProgramFiles(Value):
         Raises:
             BadInputError: it cannot be created or written to.
         """
-        try:
-            os.makedirs(self.path("trials"), exist_ok=True)
-            fd, probe = drafts.create(self.path(".bireme"))
-            os.close(fd)
-            drafts.remove(probe)
-        except OSError as error:
-            raise BadInputError(
-                f"{self.results_dir} cannot be written to: {error.strerror}",
-                hint="choose another folder: --results_dir DIR",
-            ) from None
+        prepare(self.results_dir, hint="choose another folder: --results_dir DIR")
+        make_folder(self.path("trials"))
 
     def write_start(self, name: str, command: Sequence[str], files: Mapping[str, str]) -> None:
         """Write the files of a trial's folder before its start, and remove those of an earlier attempt.
@@ -73,26 +63,26 @@ class ProgramFiles(Value):
         Raises:
             BiremeError: one cannot be written.
         """
-        _make_folder(self.trial(name))
+        make_folder(self.trial(name))
         for file in ("stdout.log", "stderr.log"):
             drafts.remove(self.trial(name, file))
         self._write_copies(self.trial(name), files, sync=False)
-        _write(self.trial(name, "cmd.txt"), shlex.join(command) + "\n", sync=False)
+        write_text(self.trial(name, "cmd.txt"), shlex.join(command) + "\n", mode=PRIVATE, sync=False)
 
     def write_summary(self, text: str) -> None:
         """Write ``summary.txt``."""
-        _write(self.path(SUMMARY), text)
+        write_text(self.path(SUMMARY), text, mode=PRIVATE)
 
     def write_best(self, command: Sequence[str], files: Mapping[str, str]) -> None:
         """Write the command of the real job, and the files that it needs."""
         self._write_copies(self.path("best"), files, sync=True)
-        _write(self.path(BEST_COMMAND), shlex.join(command) + "\n")
+        write_text(self.path(BEST_COMMAND), shlex.join(command) + "\n", mode=PRIVATE)
 
     def _write_copies(self, folder: str, files: Mapping[str, str], *, sync: bool) -> None:
         for file, text in files.items():
             path = os.path.join(folder, file)
-            _make_folder(os.path.dirname(path))
-            _write(path, text, sync=sync)
+            make_folder(os.path.dirname(path))
+            write_text(path, text, mode=PRIVATE, sync=sync)
 
 
 def digest(data: bytes) -> str:
@@ -110,17 +100,3 @@ def digests(paths: Iterable[str]) -> dict[str, str]:
         except OSError as error:
             raise BadInputError(f"cannot be read: {error.strerror}", where=path) from None
     return found
-
-
-def _make_folder(path: str) -> None:
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise BiremeError(f"{path} cannot be created: {error.strerror}") from error
-
-
-def _write(path: str, text: str, *, sync: bool = True) -> None:
-    try:
-        drafts.write(path, text.encode("utf-8"), mode=_PRIVATE, sync=sync)
-    except (OSError, UnicodeError) as error:
-        raise BiremeError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error

@@ -12,7 +12,6 @@ from bireme.tune import memory_use
 from bireme.tune.declarations import TRIAL, Declaration
 from bireme.tune.figures import Measure
 from bireme.tune.journal import Journal
-from bireme.tune.launching import Launch
 from bireme.tune.lock import ExperimentsLock
 from bireme.tune.program.board import ProgramBoard
 from bireme.tune.program.delivery import Courier
@@ -102,14 +101,7 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
             resumed = resume(journal, _identity(request, courier), files.results_dir)
             journal.append({"run": _bounds(request)}, sync=False)
             study = _study(request, resumed, side_by_side)
-            trials = ProgramTrials(
-                study,
-                request.measure,
-                courier,
-                request.setting.replace(launch=_marked(request)),
-                files,
-                resumed,
-            )
+            trials = ProgramTrials(study, request.measure, courier, _marked(request), files, resumed)
             watcher = show(ProgramBoard(study, request.measure, request.declaration, trials))
             for note in (journal.note, resumed.note):
                 watcher.note(note)
@@ -122,19 +114,17 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
         journal.close()
 
 
-def _marked(request: Request) -> Launch:
-    """The launch of trials, whose ranks are found on this machine by this tuner's mark where memory is measured."""
-    if not request.measure.memory:
-        return request.setting.launch
-    return request.setting.launch.replace(
-        words=(*request.setting.launch.words, "--export", f"{TUNER}={memory_use.mark()}")
-    )
+def _marked(request: Request) -> Setting:
+    """How trials are run: their ranks are found on this machine by this tuner's mark, where memory is measured."""
+    launch = request.setting.launch
+    mark = ("--export", f"{TUNER}={memory_use.mark()}") if request.measure.memory else ()
+    return request.setting.replace(launch=launch.replace(words=(*launch.words, *mark)))
 
 
 def _side_by_side(request: Request) -> int:
     """How many trials run at the same time."""
-    on_nodes = sum(len(slots) // request.setting.shape.slots for slots in request.setting.launch.pool.slots.values())
-    return max(1, on_nodes // request.setting.shape.nodes)
+    shape, pool = request.setting.shape, request.setting.launch.pool
+    return max(1, sum(len(slots) // shape.slots for slots in pool.slots.values()) // shape.nodes)
 
 
 def _keep_files_apart(measure: Measure, side_by_side: int) -> None:

@@ -1,0 +1,46 @@
+"""The folders and text files of studies; each file is written completely or not at all."""
+
+from __future__ import annotations
+
+import os
+
+from bireme import drafts
+from bireme.errors import BadInputError, BiremeError
+
+SUMMARY = "summary.txt"
+PROBE = ".bireme"
+"""The name of a temporary file that is created to test whether a folder is writable."""
+
+PRIVATE = 0o600
+"""Files that contain commands or arguments are private: they may contain secrets such as ``--export TOKEN=…``."""
+
+
+def prepare(folder: str, *, hint: str, where: str = "") -> None:
+    """Create a folder of the user's choice, if it is missing; BadInputError if it cannot be written to."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        fd, probe = drafts.create(os.path.join(folder, PROBE))
+        os.close(fd)
+        drafts.remove(probe)
+    except OSError as error:
+        raise BadInputError(f"{folder} cannot be written to: {error.strerror}", hint=hint, where=where) from None
+
+
+def make_folder(path: str) -> None:
+    """Create a folder in it, if it is missing; BiremeError if it cannot be created."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise BiremeError(f"{path} cannot be created: {error.strerror}") from error
+
+
+def write_text(path: str, text: str, *, mode: int = 0o666, sync: bool = True) -> None:
+    """Replace a file atomically: a reader finds the old or the new content, with ``sync`` also after a power failure.
+
+    Raises:
+        BiremeError: it cannot be written; the old file is unchanged.
+    """
+    try:
+        drafts.write(path, text.encode("utf-8"), mode=mode, sync=sync)
+    except (OSError, UnicodeError) as error:
+        raise BiremeError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
