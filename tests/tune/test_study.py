@@ -300,6 +300,16 @@ def test_a_single_better_point_among_many_is_found():
     assert found >= 18
 
 
+@pytest.mark.parametrize("seed", [1, 4, 5])
+def test_it_is_found_also_where_the_model_is_sure_that_it_is_noise(seed):
+    draw = random.Random(seed)
+    space = {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3, 4, 5]}
+    study = Study(space, maximize="speed", seed=seed, clock=lambda: 0.0)
+    while trial := study.ask():
+        study.tell(trial.name, speed=(104 if trial.point == {"a": 2, "b": 3} else 100) * draw.gauss(1, 0.01))
+    assert study.answer.best == {"a": 2, "b": 3}
+
+
 # -- other kinds of studies --------------------------------------------------------------------------
 
 

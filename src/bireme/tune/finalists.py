@@ -8,7 +8,7 @@ import statistics
 from typing import Protocol
 
 from bireme.tune.measurements import Measurements
-from bireme.tune.screening import candidates
+from bireme.tune.screening import LEAST_RUNS, candidates
 from bireme.tune.space import Point, key_of
 
 MOST = 4
@@ -19,9 +19,6 @@ MOST_OF_TWO = 8
 
 ROUNDS = 3
 """Fewer rounds than this are never certain, so there are not more finalists than a budget has room for."""
-
-_RUNS_OF_ITS_OWN = 3
-"""With so many runs, a point may be a finalist though the model does not believe in it."""
 
 _LIKELY = 1.65
 """A point may be the best if the difference is less than this many standard deviations: one in twenty is."""
@@ -89,7 +86,7 @@ def choose(
             and mean + _LIKELY * math.hypot(deviation, best[1]) >= best[0]
             and mean - base[0] + _LIKELY * math.hypot(deviation, base[1]) >= math.log1p(effect)
         ]
-        by_their_runs = [each.point for each in candidates(measured, baseline, effect) if each.runs >= _RUNS_OF_ITS_OWN]
+        by_their_runs = [each.point for each in candidates(measured, baseline, effect) if each.runs >= LEAST_RUNS]
         pairs = itertools.zip_longest(by_their_runs, by_the_model)
         likely = list({key_of(point): point for pair in pairs for point in pair if point is not None}.values())
     return likely[: _room(measured, baseline, likely, trials, seconds)]

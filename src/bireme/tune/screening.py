@@ -22,6 +22,8 @@ from bireme.tune.space import Point, key_of
 MOST_RUNS = 10
 """A point is not screened more often than this; what is still unclear then is for paired rounds, or too noisy."""
 
+LEAST_RUNS = 3
+"""With so many runs, a point may be a finalist though the model does not believe in it."""
 
 _SURE = 8
 """With fewer degrees of freedom, the noise may seem to be a fraction of what it is: the best points run again first."""
@@ -79,10 +81,12 @@ def next_point(
         best = max(once, key=lambda each: each.mean, default=None)
         return None if best is None or key_of(best.point) in running else best.point
     able = candidates(measured, baseline, effect)
-    if len(able) <= enough:
+    if not able:
         return None
-    # The error of a mean is then half of the effect, so a difference of twice the effect stands out.
-    wanted = min(MOST_RUNS, math.ceil((2 * (noise or 0.0) / math.log1p(effect)) ** 2))
+    wanted = LEAST_RUNS
+    if len(able) > enough:
+        # The error of a mean is then half of the effect, so a difference of twice the effect stands out.
+        wanted = max(LEAST_RUNS, min(MOST_RUNS, math.ceil((2 * (noise or 0.0) / math.log1p(effect)) ** 2)))
     now: Mapping[str, int] = {key: list(running).count(key) for key in set(running)}
     due = [
         (each.runs + now.get(key_of(each.point), 0), -each.mean, number, each.point)
