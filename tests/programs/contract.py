@@ -23,6 +23,7 @@ parser.add_argument("--until", default="", help="wait for this file")
 parser.add_argument("--fail", default="", help="a name of an experiment that raises, or 'all'")
 parser.add_argument("--do", action="append", default=[], metavar="STAGE/MICRO=WHAT")
 parser.add_argument("--steps", type=int, default=0, help="say the times of so many steps, as the engine does")
+parser.add_argument("--step", type=float, default=0.01, help="seconds of such a step")
 parser.add_argument("--ran", default="", help="rank 0 appends the configuration to this file")
 args, _ = parser.parse_known_args()
 
@@ -72,7 +73,7 @@ time.sleep(args.nap)
 if section:
     for _ in range(args.steps if rank == 0 else 0):
         print("[INFO] [logging.py:107:log_dist] [Rank 0] time (ms) | fwd: 1.00 | bwd: 2.00 | step: 1.00", flush=True)
-        time.sleep(0.01)
+        time.sleep(args.step)
     if wants("oom"):
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
     if wants("stubborn"):

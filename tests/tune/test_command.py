@@ -508,15 +508,16 @@ def test_a_run_that_does_not_end_is_ended(desk, measures):
 def test_a_study_that_is_killed_in_its_paired_rounds_goes_on_there(desk):
     """The files of the contract are those of the search; nothing that has ended runs again."""
     desk.configure({**STAGES, "train_micro_batch_size_per_gpu": [8]})
-    process = desk.start("--steps", "6")
+    steps = ("--steps", "6", "--step", "0.05")  # long enough for the clock of a busy machine
+    process = desk.start(*steps)
     next(line for line in process.stdout if b"@round1: " in line)
     process.kill()
     process.communicate()
-    done = desk.run("--steps", "6")
+    done = desk.run(*steps)
     records = [json.loads(line.split(maxsplit=1)[1]) for line in (desk.results / "journal").read_text().splitlines()]
     ends = [record["end"] for record in records if "end" in record]
     assert len(set(ends)) == len(ends)
-    assert {end.partition("@")[2] for end in ends} >= {"", "round1", "round2", "round3"}
+    assert sum(end.endswith("@round1") for end in ends) == 2
     names = ["z0_gas1_tmbspg8", "z1_gas1_tmbspg8"]
     assert ends[:2] == names
     assert sorted(path.parent.name for path in desk.results.glob("*/metrics.json")) == names

@@ -65,6 +65,32 @@ def test_goes_on_where_it_was_interrupted(budget):
         assert run(restored(whole[:cut], seed=4, trials=budget)) == whole[cut:]
 
 
+GRID = {"a": list(range(10)), "b": list(range(8))}
+
+
+@pytest.mark.parametrize(
+    ("goals", "noise", "seed"), [(1, 0.003, 0), (1, 0.03, 6), (1, 0.03, 7), (2, 0.01, 1), (2, 0.01, 2), (2, 0.01, 4)]
+)
+def test_a_study_that_is_over_stays_over(goals, noise, seed):
+    """What its rounds have shown of the noise, or of the ends of a front, does not make it search on."""
+    draw = random.Random(seed)
+    speeds = {key: [draw.uniform(1, 1.4) for _ in values] for key, values in GRID.items()}
+
+    def study() -> Study:
+        return Study(GRID, maximize="speed", minimize=["bytes"][: goals - 1], seed=seed, clock=lambda: 0.0)
+
+    done, first = [], study()
+    while trial := first.ask():
+        level = speeds["a"][trial.point["a"]] * speeds["b"][trial.point["b"]]
+        figures = {"speed": level * draw.gauss(1, noise), "bytes": (1 + level) * draw.gauss(1, noise)}
+        done.append((trial, Measurement(figures=figures, seconds=1.0)))
+        first.tell(trial.name, done[-1][1])
+    again = study()
+    for trial, measurement in done:
+        again.restore(trial, measurement)
+    assert first.over and again.ask() is None and again.over == first.over
+
+
 def test_a_round_that_was_cut_is_not_completed():
     """Its other runs would be hours later, and on other slots."""
     whole = run(make(seed=4))
@@ -186,7 +212,7 @@ def test_time_for_rounds_is_kept_also_where_better_points_take_longer(seconds):
 
 
 def test_what_is_left_is_for_the_best_one_where_a_round_of_all_does_not_fit():
-    study = make(trials=59, seed=1)
+    study = make(trials=60, seed=1)
     rounds = Counter(trial.round for trial, _ in run(study, noise=0.03) if trial.phase == "confirm")
     assert rounds == {1: 4, 2: 4, 3: 4, 4: 4, 5: 2} and "too little" in study.over
 

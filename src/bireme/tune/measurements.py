@@ -61,6 +61,11 @@ class Measurements:
                 self._scales[goal] = max(abs(figure), self._scales[goal] or self._greatest(goal))
         return run
 
+    @property
+    def searched(self) -> list[Run]:
+        """All runs but those in paired rounds: after these, a study that is resumed must not search on."""
+        return [run for run in self.runs if not run.trial.paired]
+
     def of(self, point: Point) -> list[Run]:
         """The runs of a point."""
         return self._by_point.get(key_of(point), [])
@@ -75,8 +80,8 @@ class Measurements:
         return score if self.goals[goal].direction == "maximize" else -score
 
     def worst_and_best(self, goal: int) -> tuple[float, float]:
-        """The least and the greatest score of all runs; two zeros if there are none."""
-        scores = [self.score(goal, run.figures[goal]) for run in self.runs if run.figures] or [0.0]
+        """The least and the greatest score of all runs but those in paired rounds; two zeros if there are none."""
+        scores = [self.score(goal, run.figures[goal]) for run in self.searched if run.figures] or [0.0]
         return min(scores), max(scores)
 
     def ratio(self, goal: int, difference: float) -> float:
@@ -88,7 +93,7 @@ class Measurements:
         return [
             self.score(goal, run.figures[goal])
             for run in self.of(point)
-            if run.figures and not run.bounded and run.trial.phase != "confirm"
+            if run.figures and not run.bounded and not run.trial.paired
         ]
 
     @property
@@ -111,15 +116,14 @@ class Measurements:
         return [
             runs[0].trial.point
             for runs in self._by_point.values()
-            if self.scores(runs[0].trial.point)
-            and all(run.figures is not None for run in runs if run.trial.phase != "confirm")
+            if self.scores(runs[0].trial.point) and all(run.figures is not None for run in runs if not run.trial.paired)
         ]
 
     def noise(self, goal: int = 0) -> tuple[float | None, int]:
-        """(relative standard deviation of a run, its degrees of freedom), by the points that ran several times."""
+        """(relative standard deviation of a run, its degrees of freedom), by the points that the search ran again."""
         squares, freedom = 0.0, 0
         for runs in self._by_point.values():
-            scores = [self.score(goal, run.figures[goal]) for run in runs if run.figures and not run.bounded]
+            scores = self.scores(runs[0].trial.point, goal)
             if len(scores) > 1:
                 squares += sum((score - statistics.fmean(scores)) ** 2 for score in scores)
                 freedom += len(scores) - 1

@@ -42,14 +42,14 @@ class StudySearch:
     @property
     def _search(self) -> Search:
         if self._current is None:
-            weight = random.Random(f"{self._seed} {len(self._measured.runs)}").random()
+            weight = random.Random(f"{self._seed} {len(self._measured.searched)}").random()
             self._current = self._make(weight)
         return self._current
 
     def _make(self, weight: float) -> Search:
         search = make(self._kind, self._space, "maximize", self._seed, **self._options)
         bounds = [self._measured.worst_and_best(goal) for goal in range(len(self._measured.goals))]
-        for run in self._measured.runs:
+        for run in self._measured.searched:
             self._teach(search, run, weight, bounds)
         for point in self._given_up:
             self._rule_out(search, point)
@@ -58,7 +58,7 @@ class StudySearch:
 
     def _teach(self, search: Search, run: Run, weight: float = 1.0, bounds: Sequence[tuple[float, float]] = ()) -> None:
         """Tell the search of a run; with two goals, how near it is to the best of each, by the weight of the first."""
-        if run.trial.phase == "confirm" or run.measurement.cause == "infrastructure":
+        if run.measurement.cause == "infrastructure":
             return
         value, measurement = None, run.measurement
         if run.figures:
@@ -112,7 +112,7 @@ class StudySearch:
         """Whether an open point may be worth a run, as far as the search can tell."""
         if len(self._measured.goals) == 1 or self._kind != "model_based":
             return self._search.promising
-        count = len(self._measured.runs)
+        count = len(self._measured.searched)
         if self._promising[0] != count:
             self._promising = count, any(self._make(weight).promising for weight in _WEIGHTS)
         return self._promising[1]

@@ -50,14 +50,14 @@ class TrialRuns(ABC, Generic[T]):
     """
 
     def __init__(self, study: AnyStudy[T, Any], setting: Setting) -> None:
-        self._asked, self._setting = study, setting
+        self._study, self._setting = study, setting
         self._pending: dict[str, T] = {}
         self._blocks: Blocks[T] = Blocks(study.ask)
 
     @property
     def over(self) -> str:
         """Why nothing is left to try; "" while something is left or pending."""
-        return self._asked.over
+        return self._study.over
 
     def next(self) -> Task | None:
         """The next trial as an experiment to run; None if there is nothing to start now."""
@@ -110,9 +110,9 @@ class TrialRuns(ABC, Generic[T]):
     def drop(self, name: str) -> None:
         """A trial was not measured: it may be proposed again."""
         self._ended(name)
-        self._asked.drop(name)
+        self._study.drop(name)
 
     def give_up(self, name: str) -> None:
         """The infrastructure failed a trial too often: it is not proposed again in this run."""
         self._ended(name)
-        self._asked.give_up(name)
+        self._study.give_up(name)
