@@ -48,8 +48,8 @@ import os, sys, time
 from bireme.process import guardian
 from bireme.process.worker import WorkerStart
 
-program = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (open('asked', 'w'), sys.exit()))"
-program += "; open('up', 'w'); time.sleep(1000)"
+program = "import signal; term = [signal.SIGTERM]; signal.pthread_sigmask(signal.SIG_BLOCK, term); open('up', 'w')"
+program += "; signal.sigwait(term); open('asked', 'w')"  # a handler may come too early to interrupt a sleep
 null = os.open(os.devnull, os.O_RDWR)
 worker = WorkerStart((sys.executable, "-c", program), dict(os.environ), os.getcwd(), null, null, null)
 handle = guardian.start([worker], at_loss=lambda: None, farewell=1000.0)
@@ -71,8 +71,8 @@ import os, signal, sys
 from bireme.process import guardian
 from bireme.process.worker import WorkerStart
 
-asked = "import signal, sys, time; end = lambda *_: (time.sleep(0.1), open('asked', 'w'), sys.exit())"
-asked += "; signal.signal(signal.SIGTERM, end); open('up', 'w'); time.sleep(1000)"
+asked = "import signal, time; term = [signal.SIGTERM]; signal.pthread_sigmask(signal.SIG_BLOCK, term); open('up', 'w')"
+asked += "; signal.sigwait(term); time.sleep(0.1); open('asked', 'w')"
 program = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], start_new_session=True)"
 null = os.open(os.devnull, os.O_RDWR)
 argv = (sys.executable, "-c", program, asked)
