@@ -19,7 +19,8 @@ does the same without ssh, which costs less, and only in the session of the benc
 Run it as ``python benchmarks/tune.py [--stages 0,1,2] [--micro 4,8,16,32] [--end 5] [--rounds 1] [--repeats 0]``.
 
 With ``--rounds 10 --repeats 20 --only deepspeed,bireme`` it shows how many different winners ten studies of each tuner
-pick, and how fast these are by the clock of 20 runs of each. With 12 configurations that takes about an hour.
+pick, and how fast these are by the clock of 20 runs of each. With 12 configurations that takes about an hour; or run
+some rounds with ``--json FILE``, and the rest later with ``--earlier FILE``. The winners of all of them run at the end.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ import random
 import re
 import shutil
 import socket
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,27 +39,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
 
 import contest
+from tune_tables import DEEPSPEED, Configuration, Found, Round, as_json, read_json, show
 from winners import clock, measure, ties
 from winners import show as show_winners
 
 RANKS = 2
-DEEPSPEED = "deepspeed"
 PDSH = '#!/bin/sh\n# pdsh -f FAN_OUT -w HOSTS pkill -f NAME\nexec pkill -s 0 -f "$7"\n'
 NAME = re.compile(r"z(\d)_gas(\d+)_tmbspg(\d+)$")
-
-
-class Configuration(NamedTuple):
-    stage: int
-    micro: int
-    accumulation: int
-
-    def __str__(self) -> str:
-        return f"stage {self.stage}, {self.micro} x {self.accumulation}"
 
 
 @dataclass(frozen=True)
@@ -70,25 +59,6 @@ class Tuner:
     kind: str
     env: dict[str, str] = field(default_factory=dict)
 
-
-@dataclass
-class Found:
-    """What a contestant has measured and chosen, and how many seconds it took."""
-
-    seconds: float
-    throughput: dict[Configuration, float]
-    winner: Configuration | None
-    launched: int
-    ties: list[str] = field(default_factory=list)
-    """The names of what it cannot tell apart from the winner."""
-
-    @property
-    def figure(self) -> float | None:
-        return None if self.winner is None else self.throughput.get(self.winner)
-
-
-Round = Mapping[str, Found]
-"""The results of one round, by the contestant's name."""
 
 Repeats = Mapping[str, list[float]]
 """Samples per second by the clock of the runs of each winner."""
@@ -210,106 +180,6 @@ def warm_up(folder: Path, config: Mapping[str, object], script: str, names: Iter
         contest.seconds(launcher, [sys.executable, "-c", "import numpy"])
 
 
-# -- what they have found ----------------------------------------------------------------------------------------------
-
-
-def means(rounds: Sequence[Round]) -> dict[Configuration, float]:
-    """The mean of all figures of each configuration."""
-    found = [one for each in rounds for one in each.values()]
-    known = sorted({configuration for one in found for configuration in one.throughput})
-    return {each: statistics.mean(one.throughput[each] for one in found if each in one.throughput) for each in known}
-
-
-def differences(rounds: Sequence[Round]) -> list[float]:
-    """The differences between two contestants' figures for one configuration in a round, relative to their mean."""
-    found = []
-    for each in rounds:
-        for one, other in combinations([contestant.throughput for contestant in each.values()], 2):
-            pairs = [(one[name], other[name]) for name in one.keys() & other.keys()]
-            found += [abs(a - b) / statistics.mean((a, b)) for a, b in pairs]
-    return found
-
-
-def part(winner: Configuration | None, figures: Mapping[Configuration, float]) -> str:
-    """The winner's figure divided by the best figure."""
-    if winner is None or winner not in figures:
-        return ""
-    return contest.decimals(figures[winner] / max(figures.values()))
-
-
-def show_round(title: str, found: Round, mean: Mapping[Configuration, float]) -> None:
-    """Print the table of one round.
-
-    Args:
-        title: the title of the table.
-        found: the results of the round.
-        mean: the mean figure of each configuration over all rounds.
-    """
-    deepspeed = found.get(DEEPSPEED)
-    rows = [
-        (
-            name,
-            contest.decimals(one.seconds, 1),
-            contest.decimals(one.seconds / deepspeed.seconds if deepspeed else None),
-            str(one.launched),
-            str(len(one.throughput)),
-            str(one.winner or "none"),
-            contest.decimals(one.figure, 0),
-            *(part(one.winner, other.throughput) for other in found.values()),
-            part(one.winner, mean),
-        )
-        for name, one in found.items()
-    ]
-    there = [f"in {name}" for name in found]
-    header = ("tuner", "seconds", "ratio", "launches", "measured", "winner", "figure", *there, "of best")
-    contest.table(title, header, rows)
-
-
-def show_figures(rounds: Sequence[Round], names: Sequence[str], mean: Mapping[Configuration, float]) -> None:
-    """Print the table of all configurations, and how much the figures differ.
-
-    Args:
-        rounds: all rounds.
-        names: the contestants.
-        mean: the mean figure of each configuration.
-    """
-    by_name = {name: means([{name: each[name]} for each in rounds if name in each]) for name in names}
-    rows = [
-        (str(each), *(contest.decimals(by_name[name].get(each), 0) for name in names), contest.decimals(mean[each], 0))
-        for each in mean
-    ]
-    title = "Samples per second of each configuration (stage, micro-batch x accumulation), as each has measured it"
-    contest.table(title, ("configuration", *names, "mean"), rows)
-    if apart := differences(rounds):
-        middle, most = statistics.median(apart), max(apart)
-        print(f"\nTwo contestants' figures for one configuration differ by {middle:.0%} (median), {most:.0%} at most.")
-
-
-def show_ratios(rounds: Sequence[Round], names: Sequence[str]) -> None:
-    """Print the medians over all rounds."""
-    seconds = {name: [each[name].seconds if name in each else None for each in rounds] for name in names}
-    rows = [
-        (
-            name,
-            contest.decimals(contest.median(mine), 1),
-            contest.decimals(contest.ratio(mine, seconds.get(DEEPSPEED))),
-        )
-        for name, mine in seconds.items()
-    ]
-    contest.table(f"Medians of {len(rounds)} rounds", ("tuner", "seconds", "ratio"), rows)
-
-
-def show(rounds: Sequence[Round]) -> None:
-    """Print all tables."""
-    mean, names = means(rounds), list(dict.fromkeys(name for each in rounds for name in each))
-    for number, each in enumerate(rounds, 1):
-        title = "The fastest configuration, found by each"
-        show_round(f"{title}, round {number}" if len(rounds) > 1 else title, each, mean)
-    show_figures(rounds, names, mean)
-    if len(rounds) > 1:
-        show_ratios(rounds, names)
-
-
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
@@ -328,6 +198,7 @@ def arguments() -> argparse.Namespace:
         "--limit", type=float, default=1800, help="the longest time of one contestant in seconds (%(default)s)"
     )
     parser.add_argument("--script", default=contest.program("tuned.py"), help="what they tune (programs/tuned.py)")
+    parser.add_argument("--earlier", metavar="FILE", help="add to the rounds of this file of --json")
     parser.add_argument("--json", metavar="FILE", help="write every single measurement into this file")
     options = parser.parse_args()
     options.only = options.only.split(",")
@@ -360,7 +231,8 @@ def repeat(rounds: Sequence[Round], folder: Path, config: Mapping[str, object], 
 
 def play(options: argparse.Namespace, config: Mapping[str, object]) -> tuple[list[Round], list[str], Repeats]:
     """Run all rounds; return their results, the messages of the contestants that failed, and the winners' repeats."""
-    rounds: list[Round] = []
+    rounds = read_json(options.earlier) if options.earlier else []
+    first = len(rounds)
     failures = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -368,10 +240,10 @@ def play(options: argparse.Namespace, config: Mapping[str, object]) -> tuple[lis
         (folder / "pdsh").chmod(0o755)
         contest.progress("warming up")
         warm_up(folder, config, options.script, options.only)
-        for number in range(options.rounds):
+        for number in range(first, first + options.rounds):
             found: dict[str, Found] = {}
             for name in options.only:
-                contest.progress(f"round {number + 1} of {options.rounds}: {name}")
+                contest.progress(f"round {number + 1} of {first + options.rounds}: {name}")
                 try:
                     found[name] = run(name, folder, config, options)
                 except SystemExit as failure:  # keep the results of the others, which took minutes
@@ -397,20 +269,7 @@ def main() -> int:
         names = dict.fromkeys(name for each in rounds for name in each)
         found = {name: [each[name].winner for each in rounds if name in each] for name in names}
         show_winners(repeats, {name: [str(each) for each in mine if each] for name, mine in found.items()})
-    results = [
-        {
-            "round": number,
-            "name": name,
-            "seconds": one.seconds,
-            "launched": one.launched,
-            "winner": one.winner,
-            "ties": one.ties,
-            "throughput": [[*each, figure] for each, figure in sorted(one.throughput.items())],
-        }
-        for number, each in enumerate(rounds, 1)
-        for name, one in each.items()
-    ]
-    contest.write_json(options.json, benchmark="tune", results=results, repeats=repeats, failures=failures)
+    contest.write_json(options.json, benchmark="tune", results=as_json(rounds), repeats=repeats, failures=failures)
     for words in failures:
         print(f"\n{words}", file=sys.stderr)
     return 1 if failures else 0

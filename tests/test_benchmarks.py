@@ -117,12 +117,14 @@ def test_tune(benchmark, tmp_path):
     script.write_text(
         f"import runpy, sys\nsys.argv += ['--steps', '6']\nrunpy.run_path({str(PROGRAMS / 'contract.py')!r})"
     )
+    before = {"round": 1, "name": "bireme", "seconds": 3.0, "launched": 2, "winner": [1, 8, 1], "ties": []}
+    before["throughput"] = [[1, 8, 1, 100.0]]
+    (tmp_path / "before.json").write_text(json.dumps({"results": [before]}))
     words = ("--stages", "1", "--micro", "8", "--repeats", "1", "--script", script)
-    table, measured = benchmark("tune", *words, only="bireme")
-    assert [(each["name"], each["launched"]) for each in measured["results"]] == [("bireme", 1)]
-    for each in measured["results"]:
-        assert [figure[:3] for figure in each["throughput"]] == [[1, 8, 1]]
-        assert each["winner"] == [1, 8, 1]
-    assert table.count("stage 1, 8 x 1") == 3  # the winner, the figures, and the winner again by the clock
+    table, measured = benchmark("tune", *words, "--earlier", tmp_path / "before.json", only="bireme")
+    first, second = measured["results"]
+    assert first == before and (second["round"], second["name"], second["launched"]) == (2, "bireme", 1)
+    assert [figure[:3] for figure in second["throughput"]] == [second["winner"]] == [[1, 8, 1]]
+    assert table.count("stage 1, 8 x 1") == 4  # two winners, the figures, and the winner again by the clock
     assert [len(figures) for figures in measured["repeats"].values()] == [1]
     assert not measured["failures"]
