@@ -1,9 +1,10 @@
-"""The order of the tests: the longest first, divided so that all workers of xdist end at about the same time.
+"""The order of the tests: what is known to take long comes first, and all workers of xdist end at about the same time.
 
 `--dist worksteal` gives each worker a stretch of the list, all of the same number of tests, and whoever has finished
 takes from the end of another's. So every stretch gets a fair part of what is known to take long (`tests/longest.txt`),
-the longest first, and at its end what takes no time. A test that Slurm's cluster serves goes to as few workers as can
-finish these in time, because each of them starts a cluster of its own for it.
+and at its end what takes no time. Long tests wait more than they compute, so between two of the longest stands one of
+the shorter ones. Tests that share what is costly to start (Slurm's cluster, a browser) go to as few workers as can
+finish these in time, because each worker starts its own.
 
 `python -m tests.order LOG` makes the table from the log of a whole run with `--durations=0`.
 """
@@ -23,6 +24,9 @@ TABLE = Path(__file__).parent / "longest.txt"
 LEAST = 3.0
 """Seconds from which on a test stands in the table."""
 
+SHORT = 1.0
+"""What a test of a group takes if it does not stand there."""
+
 
 def read(table: Path = TABLE) -> dict[str, float]:
     """Test → seconds."""
@@ -38,39 +42,45 @@ def stretches(count: int, workers: int) -> list[int]:
     return sizes
 
 
-def share_out(seconds: Sequence[float], few: Sequence[bool], workers: int) -> list[int]:
+def share_out(seconds: Sequence[float], groups: Sequence[str], workers: int) -> list[int]:
     """The order in which the tests are listed for the workers, as places in the given order.
 
     Args:
         seconds: for each test how long it takes, 0 where that is not known.
-        few: for each test whether only few workers are to run such.
+        groups: for each test the name of the group that few workers are to run, or "".
         workers: how many there are.
     """
     known = sorted((place for place, length in enumerate(seconds) if length), key=lambda place: -seconds[place])
     rest = [place for place, length in enumerate(seconds) if not length]
     fair = sum(seconds) / workers
-    wanted = sum(length for length, one in zip(seconds, few, strict=True) if one)
-    fewer = math.ceil(wanted / fair) if fair else workers
     bins: list[list[int]] = [[] for _ in range(workers)]
     load = [0.0] * workers
     sizes = stretches(len(seconds), workers)
-    for place in [*filter(few.__getitem__, known), *(place for place in known if not few[place])]:
-        open_ones = [number for number in range(workers) if len(bins[number]) < sizes[number]]
-        allowed = [number for number in open_ones if number < fewer] if few[place] else open_ones
-        number = min(allowed or open_ones, key=load.__getitem__)
-        bins[number].append(place)
-        load[number] += seconds[place]
+    for group in [*sorted(set(groups) - {""}), ""]:
+        mine = [place for place in known if groups[place] == group]
+        few = math.ceil(sum(seconds[place] for place in mine) / fair) if group and mine else workers
+        chosen = sorted(range(workers), key=load.__getitem__)[:few]
+        for place in mine:
+            open_ones = [number for number in range(workers) if len(bins[number]) < sizes[number]]
+            allowed = [number for number in open_ones if number in chosen]
+            number = min(allowed or open_ones, key=load.__getitem__)
+            bins[number].append(place)
+            load[number] += seconds[place]
     for one, size in zip(bins, sizes, strict=True):
         one.sort(key=lambda place: -seconds[place])
+        one[:] = [one[-1 - turn // 2] if turn % 2 else one[turn // 2] for turn in range(len(one))]
         lacks = size - len(one)
         one += rest[:lacks]
         del rest[:lacks]
     return [place for one in bins for place in one]
 
 
-def on_slurm(item: pytest.Item) -> bool:
-    """Whether it needs a cluster with Slurm, as far as its name and its fixtures tell."""
-    return "slurm_cluster" in getattr(item, "fixturenames", ()) or "slurm" in item.name.partition("[")[2]
+def group_of(item: pytest.Item) -> str:
+    """Which costly thing it needs, as far as its name and its fixtures tell."""
+    fixtures = getattr(item, "fixturenames", ())
+    if "slurm_cluster" in fixtures or "slurm" in item.name.partition("[")[2]:
+        return "slurm"
+    return "browser" if "browser" in fixtures else ""
 
 
 @pytest.hookimpl(trylast=True)
@@ -78,8 +88,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Every worker collects all tests, and all come to the same order."""
     workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
     table = read()
-    seconds = [table.get(item.nodeid, 0.0) for item in items]
-    items[:] = [items[place] for place in share_out(seconds, list(map(on_slurm, items)), workers)]
+    groups = list(map(group_of, items))
+    seconds = [table.get(item.nodeid, SHORT if group else 0.0) for item, group in zip(items, groups, strict=True)]
+    items[:] = [items[place] for place in share_out(seconds, groups, workers)]
 
 
 def main(log: str) -> None:

@@ -65,19 +65,18 @@ def test_goes_on_where_it_was_interrupted(budget):
         assert run(restored(whole[:cut], seed=4, trials=budget)) == whole[cut:]
 
 
-GRID = {"a": list(range(10)), "b": list(range(8))}
-
-
 @pytest.mark.parametrize(
-    ("goals", "noise", "seed"), [(1, 0.003, 0), (1, 0.03, 6), (1, 0.03, 7), (2, 0.01, 1), (2, 0.01, 2), (2, 0.01, 4)]
+    ("goals", "sides", "noise", "seed"),
+    [(1, (10, 8), 0.003, 0), (1, (10, 8), 0.03, 7), (2, (5, 4), 0.01, 0), (2, (5, 4), 0.01, 1)],
 )
-def test_a_study_that_is_over_stays_over(goals, noise, seed):
+def test_a_study_that_is_over_stays_over(goals, sides, noise, seed):
     """What its rounds have shown of the noise, or of the ends of a front, does not make it search on."""
     draw = random.Random(seed)
-    speeds = {key: [draw.uniform(1, 1.4) for _ in values] for key, values in GRID.items()}
+    space = {"a": list(range(sides[0])), "b": list(range(sides[1]))}
+    speeds = {key: [draw.uniform(1, 1.4) for _ in values] for key, values in space.items()}
 
     def study() -> Study:
-        return Study(GRID, maximize="speed", minimize=["bytes"][: goals - 1], seed=seed, clock=lambda: 0.0)
+        return Study(space, maximize="speed", minimize=["bytes"][: goals - 1], seed=seed, clock=lambda: 0.0)
 
     done, first = [], study()
     while trial := first.ask():
