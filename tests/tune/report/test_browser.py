@@ -34,14 +34,14 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = finished(tmp_path_factory.mktemp("study") / "tuning")
     assert tune_report.main(["report", str(folder)]) == 0
     return folder / "report.html"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # tests of other modules may run between
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
