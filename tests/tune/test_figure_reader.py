@@ -116,7 +116,7 @@ def test_a_progress_bar_holds_many_figures(read: Callable[..., Readings]) -> Non
 
 def test_limits_in_another_unit_than_the_figure(read: Callable[..., Readings]) -> None:
     assert read("y: 3ms", "y: {}", limits=("y: {} < 3",)).problem == (
-        "--limit 'y: {} < 3': the program prints '3ms'\n  write the limit with its unit"
+        "--limit 'y: {} < 3': the program prints '3ms'\n  write the limit in that unit"
     )
     assert read("y: 3", "y: {}", limits=("y: {} < 3ms",)).problem == (
         "--limit 'y: {} < 3ms': the program prints '3'\n  write the limit without a unit, as the program does"

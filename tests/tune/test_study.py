@@ -90,6 +90,27 @@ def test_a_study_that_is_over_stays_over(goals, sides, noise, seed):
     assert first.over and again.ask() is None and again.over == first.over
 
 
+def test_a_larger_budget_has_room_for_more_finalists():
+    """Though nothing is left to search: a front is not that of the few that a small budget had room for."""
+    space = {"stage": [0, 1, 2, 3], "batch": [1, 2, 4]}
+
+    def go_on(done: list[tuple[Trial, Measurement]], trials: int | None) -> Study:
+        study = Study(space, maximize="rate", minimize="mem", trials=trials, clock=lambda: 0.0)
+        for trial, measurement in done:
+            study.restore(trial, measurement)
+        while trial := study.ask():
+            point = trial.point
+            figures = {"rate": (1.0 + point["stage"]) * point["batch"], "mem": point["batch"] + 0.1 * point["stage"]}
+            done.append((trial, Measurement(figures=figures, seconds=1.0)))
+            study.tell(trial.name, done[-1][1])
+        return study
+
+    done: list[tuple[Trial, Measurement]] = []
+    assert len(go_on(done, 20).answer.front) < 4
+    known = {key_of(point) for point in go_on(done, 200).answer.front}
+    assert known == {key_of(point) for point in go_on([], None).answer.front}
+
+
 def test_a_round_that_was_cut_is_not_completed():
     """Its other runs would be hours later, and on other slots."""
     whole = run(make(seed=4))
@@ -134,12 +155,46 @@ def test_a_python_loop():
     assert study.answer.best == {"batch": 16} and study.answer.ratio == pytest.approx(2)
 
 
+def test_where_nothing_varies_it_ends():
+    study = Study({"batch": [8]}, maximize="speed", clock=lambda: 0.0)
+    done = run_all(study)
+    assert (done, study.over) == (2, "nothing varies: there is only one point")
+
+
+def test_a_budget_too_short_for_another_point_is_the_reason():
+    now = [0.0]
+    study = Study({"n": [1, 2, 3]}, minimize="time", seconds=6.0, clock=lambda: now[0])
+    done = run_all(study, now)
+    assert done == 2 and study.over == "what is left of the budget is too little to try another point"
+
+
+def run_all(study: Study, now: list[float] | None = None) -> int:
+    """Runs all trials, of a second each, and returns their number."""
+    count = 0
+    while trial := study.ask():
+        count += 1
+        assert count < 100
+        if now is not None:
+            now[0] += 1.1
+        study.tell(trial.name, Measurement(figures={"speed": 1 + count % 2 / 100}, seconds=1.1))
+    return count
+
+
+@pytest.mark.parametrize(("choices", "words"), [({}, "no parameters"), ({"batch": []}, "'batch' has no choices")])
+def test_a_space_without_a_choice_is_refused(choices, words):
+    with pytest.raises(BadInputError, match=words):
+        Study(choices, maximize="speed")
+
+
 def test_what_is_told_must_be_pending_and_complete():
     study = make()
+    study.ask()
     with pytest.raises(BadInputError, match="no trial 'x' is pending"):
         study.tell("x", speed=1.0)
     with pytest.raises(BadInputError, match="has no figure 'speed'"):
-        study.tell(study.ask().name, sped=1.0)
+        study.tell("trial-1", sped=1.0)
+    with pytest.raises(BadInputError, match=r"has no figure 'speed' \(told: speed='fast'\)"):
+        study.tell("trial-1", speed="fast")
 
 
 # -- honesty -----------------------------------------------------------------------------------------

@@ -54,19 +54,22 @@ def answer(
         for number in range(len(measurements.goals))
     )
     leader = rounds.leader
+    working = [each for each in rounds.finalists if not rounds.failed(each)]
+    better = [each for each in working if rounds.versus(each).low > 0]
+    if better and leader not in better:  # it has run less often
+        leader = max(better, key=lambda each: rounds.versus(each).mean)
     versus = rounds.versus(leader)
     known = known.replace(compared=compared, promising=leader if versus.mean > 0 else baseline, rounds=versus.count)
     if len(measurements.goals) > 1:
         known = known.replace(front=tuple(_front(rounds, len(measurements.goals))))
-    working = [each for each in rounds.finalists if not rounds.failed(each)]
-    if versus.low <= 0:
+    if not better:
         equal = [each for each in working if rounds.versus(each).plausible(-math.log1p(effect))]
         return known.replace(ties=tuple(equal))
-    better = [each for each in working if each != leader and rounds.versus(each).low > 0]
-    equal = [each for each in better if rounds.versus(each, leader).plausible(-math.log1p(effect))]
-    best = leader
-    if equal and measurements.goals[0].name != CLOCK:
-        cheapest = min(equal, key=measurements.seconds)
+    others = [each for each in working if each in better or rounds.versus(each).mean > versus.mean]
+    equal = [each for each in others if each != leader and rounds.versus(each, leader).plausible(-math.log1p(effect))]
+    best, sure_ones = leader, [each for each in equal if each in better]
+    if sure_ones and measurements.goals[0].name != CLOCK:
+        cheapest = min(sure_ones, key=measurements.seconds)
         if measurements.seconds(cheapest) < _CHEAPER * measurements.seconds(leader):
             best = cheapest
     sure = _compared(measurements, 0, best, rounds.versus(best))

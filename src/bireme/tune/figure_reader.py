@@ -300,7 +300,7 @@ class Reader:
             if limit.name == figure and limit.base != unit:
                 first = ranks[0].first
                 return f"--limit {limit.text!r}: the program prints {first!r}\n  " + (
-                    "write the limit with its unit" if unit else "write the limit without a unit, as the program does"
+                    "write the limit in that unit" if unit else "write the limit without a unit, as the program does"
                 )
         return ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import SupportsFloat
 
 from bireme.errors import BadInputError
 from bireme.tune.space import Point, key_of
@@ -132,13 +133,13 @@ class Measurements:
     def figure(self, goal: Goal, measurement: Measurement) -> float | None:
         """The figure of a goal; None if it is missing or no finite number."""
         figure = measurement.figures.get(goal.name, measurement.seconds if goal.name == CLOCK else None)
-        return float(figure) if figure is not None and math.isfinite(figure) else None
+        return float(figure) if isinstance(figure, SupportsFloat) and math.isfinite(figure) else None
 
     def _figures(self, trial: Trial, measurement: Measurement) -> Iterator[float]:
         for goal in self.goals:
             figure = self.figure(goal, measurement)
             if figure is None:
-                told = ", ".join(measurement.figures) or "none"
+                told = ", ".join(f"{name}={value!r}" for name, value in measurement.figures.items()) or "none"
                 raise BadInputError(f"trial {trial.name!r} has no figure {goal.name!r} (told: {told})")
             yield figure
 

@@ -83,7 +83,7 @@ class ModelBased(Search):
 
     def _candidates(self) -> Iterable[dict[str, object]]:
         if not self._axes:
-            return self.space.points()
+            return filter(self.open, self.space.points())
         if self._spreads:
             return self._farthest()
         ranked = sorted(self._gains(), key=lambda each: -each[1])
@@ -92,7 +92,9 @@ class ModelBased(Search):
     @property
     def promising(self) -> bool:
         """Whether any open point is expected to improve the best by more than ``negligible``."""
-        return not self._axes or self._spreads or any(gain >= self._negligible for gain, _, _ in self._gains())
+        if not self._axes:
+            return any(map(self.open, self.space.points()))
+        return self._spreads or any(gain >= self._negligible for gain, _, _ in self._gains())
 
     @property
     def _spreads(self) -> bool:

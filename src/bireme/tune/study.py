@@ -245,16 +245,16 @@ class Study(AnyStudy[Trial, Run]):
         if baseline is None:
             return None
         finalists = {key_of(point): point for _, point, _ in self._earlier if point != baseline}
-        if not finalists or self._measured.runs[-1].trial.phase != "confirm":  # the search has gone on since
-            chosen = choose(
-                self._search,
-                self._measured,
-                baseline,
-                effect=self._effect,
-                trials=self.left,
-                seconds=self._budget.seconds_left,
-            )
-            finalists.update((key_of(point), point) for point in chosen)
+        # With the same budget, which has less room now, no others are chosen; with a larger one some join.
+        chosen = choose(
+            self._search,
+            self._measured,
+            baseline,
+            effect=self._effect,
+            trials=self.left,
+            seconds=self._budget.seconds_left,
+        )
+        finalists.update((key_of(point), point) for point in chosen)
         if not finalists:
             return None
         confirmation = Confirmation(
@@ -313,7 +313,13 @@ class Study(AnyStudy[Trial, Run]):
     @property
     def _reason(self) -> str:
         if self._rounds is None:
-            return "nothing works" if self._baseline is None else "no other point is expected to be better"
+            if self._baseline is None:
+                return "nothing works"
+            if self._space.size == 1:
+                return "nothing varies: there is only one point"
+            if self._share_spent and not self._exhausted:
+                return "what is left of the budget is too little to try another point"
+            return "no other point is expected to be better"
         plan = self._rounds.confirmation.plan(self._rounds.last + 1)
         return (plan and self._too_little(plan)) or "no difference that matters is undecided"
 
@@ -365,6 +371,10 @@ class Study(AnyStudy[Trial, Run]):
 
 
 def _space(choices: Mapping[str, Sequence[object]]) -> Space:
+    if not choices:
+        raise BadInputError("no parameters", hint="name what varies, such as {'batch': [8, 16, 32]}")
+    if empty := [name for name, values in choices.items() if not values]:
+        raise BadInputError(f"the parameter {empty[0]!r} has no choices")
     return Space(tuple(Parameter(name=name, choices=tuple(values)) for name, values in choices.items()))
 
 

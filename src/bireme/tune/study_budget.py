@@ -51,7 +51,7 @@ class Budget:
     def spent(self, begun: int) -> str:
         """Why no trial may start after ``begun`` ones; "" if one may."""
         if self.left(begun) == 0:
-            return f"the budget of {self.trials} trials is spent"
+            return f"the budget of {self.trials} {'trial' if self.trials == 1 else 'trials'} is spent"
         if self.seconds is not None and self.elapsed >= self.seconds:
             return f"the budget of {self.seconds:g} s is spent"
         return ""

@@ -26,7 +26,7 @@ maximize = "samples/s: {}"
 # trials = 40
 # confidence = 95         # percent
 # effect = 2              # the smallest difference that matters, in percent
-# search = "model_based"   # or "gridsearch", "random", "optuna:TPE"
+# search = "model_based"   # or "gridsearch", "random", "optuna:tpe"
 # results_dir = "tuning"
 
 # Which combinations are possible.

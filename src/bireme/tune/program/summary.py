@@ -99,7 +99,7 @@ def answer_lines(answer: Answer, confidence: float, declaration: Declaration) ->
     if answer.default_failed:
         lines.append(f"the default itself failed: {answer.default_failed}")
     for tie in answer.ties:
-        lines.append(f"not distinguishable from it: {described(declaration, tie)}")
+        lines.append(f"not distinguishable from {'it' if sure else baseline}: {described(declaration, tie)}")
     for point in answer.front:
         lines.append(f"on the front: {described(declaration, point)}")
     return "\n".join(lines) + "\n"
