@@ -239,7 +239,7 @@ def test_a_budget_of_trials(trials):
     done = run(study)
     assert len(done) <= trials and study.left == trials - len(done)
     if len(done) == trials:
-        assert study.over == f"the budget of {trials} trials is spent"
+        assert study.over == f"the budget of {trials} {'trial' if trials == 1 else 'trials'} is spent"
     assert study.answer.promising is not None
     assert study.answer.confirmed == (trials == 20)
 
