@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from bireme.tune.comparison import Interval
 from bireme.tune.confirmation import Confirmation
@@ -53,11 +54,10 @@ def answer(
         for point in rounds.finalists
         for number in range(len(measurements.goals))
     )
-    leader = rounds.leader
     working = [each for each in rounds.finalists if not rounds.failed(each)]
     better = [each for each in working if rounds.versus(each).low > 0]
-    if better and leader not in better:  # it has run less often
-        leader = max(better, key=lambda each: rounds.versus(each).mean)
+    # Not always the one that leads: that may have run in few rounds only.
+    leader = max(better, key=lambda each: rounds.versus(each).mean, default=rounds.leader)
     versus = rounds.versus(leader)
     known = known.replace(compared=compared, promising=leader if versus.mean > 0 else baseline, rounds=versus.count)
     if len(measurements.goals) > 1:
@@ -67,11 +67,7 @@ def answer(
         return known.replace(ties=tuple(equal))
     others = [each for each in working if each in better or rounds.versus(each).mean > versus.mean]
     equal = [each for each in others if each != leader and rounds.versus(each, leader).plausible(-math.log1p(effect))]
-    best, sure_ones = leader, [each for each in equal if each in better]
-    if sure_ones and measurements.goals[0].name != CLOCK:
-        cheapest = min(sure_ones, key=measurements.seconds)
-        if measurements.seconds(cheapest) < _CHEAPER * measurements.seconds(leader):
-            best = cheapest
+    best = _cheaper(measurements, leader, [each for each in equal if each in better])
     sure = _compared(measurements, 0, best, rounds.versus(best))
     return known.replace(
         best=best,
@@ -84,6 +80,13 @@ def answer(
         seconds=measurements.seconds(best),
         text=f"{sure.ratio:.3g} x {name}, and at least {sure.low:.3g} x",
     )
+
+
+def _cheaper(measurements: Measurements, leader: Point, equal: Sequence[Point]) -> Point:
+    """The one of the equal points that takes the least time if that is clearly less; else the leader."""
+    cheapest = min(equal, key=measurements.seconds, default=leader)
+    clearly = measurements.seconds(cheapest) < _CHEAPER * measurements.seconds(leader)
+    return cheapest if clearly and measurements.goals[0].name != CLOCK else leader
 
 
 def _compared(measurements: Measurements, goal: int, point: Point, versus: Interval) -> Compared:
