@@ -47,21 +47,25 @@ class Result:
 
 
 def runs_needed(landscape: Landscape, kind: str, seed: int) -> int:
-    """Runs until the point with the best figure is within 2 % of the true best; the first is the default."""
+    """Runs until the search would answer with a point within 2 % of the true best; the first is the default.
+
+    The answer of a search with a model is the point of which it expects the most, of others the best figure.
+    """
     draw = random.Random(f"{landscape.name} {seed}")
-    search = make(kind, landscape.space, "maximize", seed)
-    best: tuple[float, float] | None = None
+    options = {"repeats": True} if kind == "model_based" else {}
+    search = make(kind, landscape.space, "maximize", seed, **options)
     for count in range(1, landscape.space.size + 1):
         point = dict(landscape.space.default) if count == 1 else search.ask()
         if point is None:
             break
         measurement = landscape.run(point, draw)
         value = measurement.figures.get(landscape.goal.name)
-        if value is not None:
-            value = value if landscape.goal.direction == "maximize" else 1 / value
-            best = max(best or (0.0, 1.0), (value, landscape.regret(point)), key=lambda each: each[0])
+        if value is not None and landscape.goal.direction == "minimize":
+            value = 1 / value
         search.tell(point, value, cause=measurement.cause, seconds=measurement.seconds)
-        if best and best[1] <= CLOSE:
+        expected = search.estimates()
+        best = max(expected, key=lambda each: each[0])[2] if expected else search.best and search.best.point
+        if best and landscape.regret(best) <= CLOSE:
             return count
     return landscape.space.size
 

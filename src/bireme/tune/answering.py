@@ -12,7 +12,7 @@ from bireme.tune.space import Point
 from bireme.tune.study_results import Answer, Compared
 
 _CHEAPER = 0.95
-"""Among points that cannot be distinguished, one is cheaper if it takes less than this part of the time."""
+"""Of points that seem as good, one is cheaper if its trials take less than this part of the time."""
 
 
 def answer(
@@ -67,7 +67,8 @@ def answer(
         return known.replace(ties=tuple(equal))
     others = [each for each in working if each in better or rounds.versus(each).mean > versus.mean]
     equal = [each for each in others if each != leader and rounds.versus(each, leader).plausible(-math.log1p(effect))]
-    best = _cheaper(measurements, leader, [each for each in equal if each in better])
+    near = [each for each in equal if each in better and rounds.versus(each, leader).mean > -math.log1p(effect)]
+    best = _cheaper(measurements, leader, near)
     sure = _compared(measurements, 0, best, rounds.versus(best))
     return known.replace(
         best=best,
@@ -82,9 +83,9 @@ def answer(
     )
 
 
-def _cheaper(measurements: Measurements, leader: Point, equal: Sequence[Point]) -> Point:
-    """The one of the equal points that takes the least time if that is clearly less; else the leader."""
-    cheapest = min(equal, key=measurements.seconds, default=leader)
+def _cheaper(measurements: Measurements, leader: Point, near: Sequence[Point]) -> Point:
+    """The one of the points near the leader that takes the least time if that is clearly less; else the leader."""
+    cheapest = min(near, key=measurements.seconds, default=leader)
     clearly = measurements.seconds(cheapest) < _CHEAPER * measurements.seconds(leader)
     return cheapest if clearly and measurements.goals[0].name != CLOCK else leader
 
