@@ -84,6 +84,7 @@ PROGRAMS = {
         ["script for /bin/bash", "--no_python /bin/bash train.sh"],
     ),
     "shell script without #!": ("train.sh", "echo\n", ["train.sh"], ["a shell script", "--no_python bash train.sh"]),
+    "script of no known kind": ("tool", "echo a\n", ["tool"], ["not a Python script: line 1", "chmod +x tool"]),
     "notebook": ("a.ipynb", "{}", ["a.ipynb"], ["notebook", "jupyter nbconvert --to script a.ipynb"]),
     "binary": ("solver", "\x7fELF", ["solver"], ["a binary", "chmod +x solver"]),
     "file as module": ("train.py", "", ["-m", "train.py"], ["not of a file", "leave out -m"]),
@@ -105,10 +106,13 @@ def test_what_cannot_be_run(stage, tmp_path, case):
 
 
 def test_a_script_that_has_another_name(stage, witness, tmp_path):
-    refused(stage.run("run", "train", cwd=tmp_path), "no such script: train", "mean train.py?", tmp_path=tmp_path)
-    refused(stage.run("run", "env", cwd=tmp_path), "no such script: env", "--no_python env", tmp_path=tmp_path)
+    (tmp_path / "simulate.sh").touch()
+    refused(stage.run("run", "./simulat.sh", cwd=tmp_path), "did you mean ./simulate.sh?", tmp_path=tmp_path)
+    refused(stage.run("run", "nothing", cwd=tmp_path), "no such file: nothing", "name a file", tmp_path=tmp_path)
+    refused(stage.run("run", "train", cwd=tmp_path), "no such file: train", "mean train.py?", tmp_path=tmp_path)
+    refused(stage.run("run", "env", cwd=tmp_path), "no such file: env", "--no_python env", tmp_path=tmp_path)
     python = stage.run("run", "python3", "train.py", cwd=tmp_path)
-    refused(python, "no such script: python3", "leave out python3", tmp_path=tmp_path)
+    refused(python, "no such file: python3", "leave out python3", tmp_path=tmp_path)
 
 
 def test_a_directory(stage, tmp_path):

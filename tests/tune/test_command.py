@@ -453,6 +453,21 @@ def test_no_configuration_is_named(desk):
     assert done.returncode == 2 and "no DeepSpeed configuration in the script's arguments" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "bireme: nothing to tune\n  type: bireme tune --param "),
+        (("stauts",), "bireme: no such program or command: stauts\n  did you mean: bireme tune status\n"),
+        (("--dry_run", str(CONTRACT)), "bireme: bireme tune cannot be used with --dry_run\n  see a single job: "),
+        (("--json", "--param", "a=1,2", "--minimize", "time", str(CONTRACT), "{a}"), "bireme tune status --json"),
+    ],
+)
+def test_what_is_typed_first_and_wrong(desk, words, said):
+    done = desk.stage.run("tune", *words, cwd=desk.folder)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
 def test_no_such_script(desk):
     done = desk.stage.run("tune", "absent.py", "--deepspeed_config", "ds.json", cwd=desk.folder)
     assert done.returncode == 2 and "absent.py" in done.stderr

@@ -262,7 +262,7 @@ def test_figures_that_a_script_reports(tmp_path: Path) -> None:
     for figure, words in (
         ("loss", "loss: 'nan' is no number"),
         ("gone", "gone: 'None' is no number"),
-        ("sped", "no figure 'sped': reported: speed, loss, step, gone\n  call bireme.report(sped=…)"),
+        ("sped", "no figure 'sped': reported: speed, loss, step, gone\n  did you mean speed? Or call bireme.report"),
     ):
         assert Reader(measure(figure), str(tmp_path / "out")).finish(None).problem.startswith(words)
 

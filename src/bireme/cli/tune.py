@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _IN_THE_SECTION = {"trials": "tuner_num_trials", "search": "tuner_type", "results_dir": "results_dir"}
 """Options about any program, and the keys of the section ``autotuning`` that say the same."""
 
+_SUCH = "type: bireme tune --param batch=8,16 --maximize 'samples/s: {}' train.py --batch {batch}"
+
 NOTHING_WORKS = 1
 """Exit code of a study in which no configuration worked."""
 
@@ -44,6 +46,7 @@ def main(argv: list[str]) -> int:
         from bireme.cli import tune_report
 
         return tune_report.main(argv)
+    _refuse_misspelt(argv)
     parsed = parse(select("tune"), argv)
     mode = parsed.options["autotuning"] or "tune"
     parsed = parsed.replace(options={**parsed.options, "autotuning": mode})
@@ -53,13 +56,27 @@ def main(argv: list[str]) -> int:
         show(help_page("tune", everything=parsed.options["help_all"]))
         return OK
     if tune_program.is_one(parsed):
-        requirements.check("bireme tune")
+        if not parsed.options["init"]:
+            requirements.check("bireme tune")
         return tune_program.carry_out(parsed, argv)
+    if not parsed.command:
+        raise BadInputError("nothing to tune", hint=_SUCH)
+    conflicts.refuse(conflicts.of_options(parsed.options), tune_program.TYPED)
     for name, key in _IN_THE_SECTION.items():
         if parsed.options[name]:
             what = "tunes a DeepSpeed configuration, which says that itself"
             raise BadInputError(what, hint=f"set autotuning.{key} there", where=f"--{name}")
     return carry_out(parsed)
+
+
+def _refuse_misspelt(argv: list[str]) -> None:
+    """Refuse a word that is nearly the name of a command, and nothing else."""
+    from difflib import get_close_matches
+
+    word = argv[0] if argv else ""
+    near = get_close_matches(word, ("status", "report"), 1, cutoff=0.7)
+    if near and not os.path.exists(word) and not program.find_executable(word, os.environ):
+        raise BadInputError(f"no such program or command: {word}", hint=f"did you mean: bireme tune {near[0]}")
 
 
 def carry_out(parsed: Parsed) -> int:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 NOTHING_WORKS = 1
 """Exit code of a study in which no configuration worked."""
 
+TYPED = {"--autotuning": "bireme tune"}
+"""What the user has typed instead of an option."""
+
 _DECLARES = ("param", "env", "in", "when", "constraint", "default")
 _SAYS_SO = (*_DECLARES, "maximize", "minimize", "limit")
 _FOR_ASK_TELL = (
@@ -76,7 +79,7 @@ def carry_out(parsed: Parsed, argv: list[str]) -> int:
     if _is_study_file(parsed):
         parsed, file = _of_file(parsed, argv)
     try:
-        conflicts.refuse(conflicts.of_options(parsed.options))
+        conflicts.refuse(conflicts.of_options(parsed.options), TYPED)
         parsed = in_active_environment(parsed, os.environ)
         request = make_request(parsed, os.environ, file.declaration if file else None)
     except BadInputError as error:

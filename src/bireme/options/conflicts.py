@@ -69,7 +69,9 @@ EXCLUDES = (
     Excludes("--num_nodes", ("--max_elastic_nodes",)),
     Excludes(ELASTIC_RANGE, ("--min_elastic_nodes", "--max_elastic_nodes")),
     Excludes("--autotuning", ("--elastic_training",), hint="tune first, without --elastic_training"),
-    Excludes("--autotuning", ("--no_ssh", "--dry_run", "--json")),
+    Excludes("--autotuning", ("--no_ssh",), hint="leave out --no_ssh: the tuner starts the trials on all nodes"),
+    Excludes("--autotuning", ("--dry_run",), hint="see a single job: bireme run --dry_run"),
+    Excludes("--autotuning", ("--json",), hint="see a study: bireme tune status --json DIR"),
     Excludes("--ssh_port", tuple(f"--launcher {name}" for name in OWN_NAMES), hint="leave it out: ssh is not used"),
     *(
         Excludes(option, ("--native_ranks",), hint="leave out --native_ranks: the launcher cannot restart its ranks")
@@ -119,11 +121,12 @@ NEEDS = (
 )
 
 
-def refuse(used: Collection[str]) -> None:
+def refuse(used: Collection[str], names: Mapping[str, str] = {}) -> None:
     """Refuse what cannot be used together.
 
     Args:
         used: the options in use, as :func:`of_options` or :func:`of_job` returns them.
+        names: what the user has typed instead of some of them.
 
     Raises:
         BadInputError: two of them exclude each other, or one lacks what it needs.
@@ -133,7 +136,8 @@ def refuse(used: Collection[str]) -> None:
             for other in row.others:
                 if other in used:
                     why = f": {row.why}" if row.why else ""
-                    raise BadInputError(f"{row.option} cannot be used with {other}{why}", hint=row.hint)
+                    name = names.get(row.option, row.option)
+                    raise BadInputError(f"{name} cannot be used with {other}{why}", hint=row.hint)
     for need in NEEDS:
         if need.option in used and need.other not in used:
             raise BadInputError(f"{need.option} only works with {need.other}", hint=need.hint)

@@ -36,6 +36,7 @@ def recognized(spec: JobSpec) -> JobSpec:
     try:
         with open(path, "rb") as file:
             first = file.readline(256)
+            text = first + file.read(_ENOUGH) if "." not in os.path.basename(path) else b""
     except OSError:
         return spec  # `check` reports it
     by = first[2:].strip().decode(errors="replace") if first.startswith(b"#!") else ""
@@ -45,6 +46,9 @@ def recognized(spec: JobSpec) -> JobSpec:
         what, command = f"a script for {by}", f"{by} "
     elif not by and path.endswith((".sh", ".bash")):
         what, command = "a shell script without #! in its first line", "bash "
+    elif not by and (wrong := _no_python(text)):
+        hint = f"name what runs it in its first line, such as #!/bin/sh, and type: chmod +x {path}"
+        raise BadInputError(f"{path} is not a Python script: {wrong}", hint=hint)
     else:
         return spec
     if not os.access(path, os.X_OK) or (command and not by):
@@ -52,6 +56,17 @@ def recognized(spec: JobSpec) -> JobSpec:
         raise BadInputError(f"{path} is {what}, which Python cannot run", hint=hint)
     target = path if os.sep in path else os.path.join(".", path)
     return spec.replace(program=program.replace(target=target, kind="exec"))
+
+
+def _no_python(text: bytes) -> str:
+    """Why a file whose name does not say what it is cannot be Python; "" if it may be."""
+    try:
+        compile(text if len(text) < _ENOUGH else b"", "", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return f"line {error.lineno}: {error.msg}"
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool, shared: bool = False) -> str:
@@ -92,7 +107,8 @@ def _read_script(path: str, environ: Mapping[str, str], hint: str) -> bytes:
         if not os.path.isfile(path):
             raise BadInputError(f"{path[:-12]} is a directory, not a script", hint="name the Python file to run")
     if not os.path.exists(path):
-        raise BadInputError(f"no such script: {path}", hint=hint or _instead(path, environ))
+        kind = "script" if path.endswith(".py") else "file"
+        raise BadInputError(f"no such {kind}: {path}", hint=hint or _instead(path, environ))
     try:
         return _read(path)
     except OSError as error:
@@ -108,7 +124,22 @@ def _instead(path: str, environ: Mapping[str, str]) -> str:
         return f"leave out {path}: a script is run by Python; --python chooses which"
     if command:
         return f"to run the program {command}, type --no_python {path}"
-    return "put options of bireme before the script; use --no_python to run a command, -m to run a module"
+    folder, name = os.path.split(path)
+    near = _similar(name, folder)
+    if near:
+        return f"did you mean {os.path.join(folder, near)}?"
+    return "name a file that exists or a program on PATH; options of bireme stand before it, and -m before a module"
+
+
+def _similar(name: str, folder: str) -> str:
+    """The file of a folder whose name is the most like this one; "" if none is."""
+    from difflib import get_close_matches
+
+    try:
+        files = [entry.name for entry in os.scandir(folder or os.curdir) if entry.is_file()]
+    except OSError:
+        return ""
+    return next(iter(get_close_matches(name, files, 1, cutoff=0.75)), "")
 
 
 def _read_module(program: Program, environ: Mapping[str, str]) -> bytes:

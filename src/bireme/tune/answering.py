@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from bireme.tune.comparison import Interval
 from bireme.tune.confirmation import Confirmation
 from bireme.tune.measurements import CLOCK, Measurements
+from bireme.tune.printed_numbers import shown_ratio
 from bireme.tune.space import Point
 from bireme.tune.study_results import Answer, Compared
 
@@ -79,7 +80,7 @@ def answer(
         rounds=sure.rounds,
         ties=tuple(each for each in (leader, *equal) if each != best),
         seconds=measurements.seconds(best),
-        text=f"{sure.ratio:.3g} x {name}, and at least {sure.low:.3g} x",
+        text=f"{shown_ratio(sure.ratio)} x {name}, and at least {shown_ratio(sure.low)} x",
     )
 
 

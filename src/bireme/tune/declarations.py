@@ -129,6 +129,7 @@ def assemble(
     args: Sequence[str],
     suggest: Callable[[Mapping[str, str]], str],
     where: str = "",
+    args_where: str = "",
 ) -> Declaration:
     """Make a declaration of its parts, and check it as a whole.
 
@@ -139,6 +140,7 @@ def assemble(
         args: the program's arguments.
         suggest: makes from texts of values what the user types to make them the defaults.
         where: shown before errors about the whole.
+        args_where: shown before errors about the arguments.
 
     Raises:
         BadInputError: it cannot be searched, or a parameter does not reach the program.
@@ -160,7 +162,7 @@ def assemble(
         place = constraints[0].where if constraints else conditions[0].where if conditions else where
         raise BadInputError(error.what, hint=error.hint, where=error.where or place) from None
     deliveries = tuple(each.delivery for each in declared)
-    _check_places(declared, args, where)
+    _check_places(declared, args, args_where)
     return Declaration(space, deliveries)
 
 

@@ -11,11 +11,12 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from itertools import count
 
 from bireme import jsontext
 from bireme.figure_report import MARK as _MARK
-from bireme.tune.figures import Measure, Readings, Source
+from bireme.tune.figures import MEMORY, Measure, Readings, Source
 from bireme.tune.printed_numbers import Number, Pattern
 from bireme.tune.series import Series
 from bireme.tune.similar_lines import never_matched
@@ -262,8 +263,11 @@ class Reader:
             if source.kind == "pattern":
                 return never_matched(source.text, [stream.path for stream in self._streams])
             told = f"reported: {', '.join(self._reported)}" if self._reported else "bireme.report was not called"
+            near = get_close_matches(figure, (*self._reported, "time", *MEMORY), 1)
+            meant = f"did you mean {near[0]}? Or " if near else ""
             return (
-                f"no figure {figure!r}: {told}\n  call bireme.report({figure}=…), or give a pattern: '{figure}: {{}}'"
+                f"no figure {figure!r}: {told}\n"
+                f"  {meant}call bireme.report({figure}=…), or give a pattern: '{figure}: {{}}'"
             )
         return ""
 

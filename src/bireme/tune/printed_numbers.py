@@ -192,6 +192,11 @@ def shown(value: float, unit: str = "") -> str:
     return f"{text}{' ' if unit and unit != '%' else ''}{unit}"
 
 
+def shown_ratio(value: float) -> str:
+    """A ratio to three digits, or as many as tell it from 1."""
+    return next((text for digits in (3, 4, 5, 6) if (text := f"{value:.{digits}g}") != "1"), "1")
+
+
 def scaled(value: float, unit: str) -> str:
     """A figure in a base unit for people: ``231 ms``, ``1.5 GiB``."""
     words: tuple[str, ...]

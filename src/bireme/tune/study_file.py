@@ -40,10 +40,12 @@ class StudyFile(Value):
         command: the program and its arguments.
         declaration: what varies.
         options: of the command line, such as ``--trials=40``, each with its line.
+        command_where: the line of the command.
     """
 
     path: str
     command: tuple[str, ...]
+    command_where: str
     declaration: Declaration
     options: tuple[Written, ...]
 
@@ -65,12 +67,14 @@ class StudyFile(Value):
         return self.replace(options=tuple(each for each in self.options if kept(each.text)))
 
     def located(self, error: BadInputError, typed: Sequence[str] = ()) -> BadInputError:
-        """An error about an option, with its line if the file has the option and the command line has not.
+        """An error with its line: about an option that the file has and the command line has not, or the program.
 
         Args:
-            error: as it was raised; ``where`` begins with the option.
+            error: as it was raised; ``where`` begins with the option, and is empty if the program is meant.
             typed: the words of the command line.
         """
+        if not error.where and self.command[0] in error.what:
+            return BadInputError(error.what, hint=error.hint, where=self.command_where)
         wrong = _option_of(error.where.partition(" ")[0])
         if wrong not in map(_option_of, typed):
             for each in self.options:
@@ -107,7 +111,13 @@ class _Reader:
         self._refuse_unknown(self._data, _KEYS)
         command = self._command()
         options = [*self._measured(), *self._numbers(), *self._words(), *self._launch()]
-        return StudyFile(self._file.path, command, self._declaration(command), tuple(options))
+        return StudyFile(
+            path=self._file.path,
+            command=command,
+            command_where=self._where("command"),
+            declaration=self._declaration(command),
+            options=tuple(options),
+        )
 
     def _refuse_unknown(self, table: Mapping[str, object], known: Sequence[str], *above: str) -> None:
         for key in table:
@@ -137,7 +147,9 @@ class _Reader:
         except BadInputError:
             raise
         except ValueError as error:
-            raise self._refuse(f"the command cannot be divided into words: {error}", such, "command") from None
+            what = "a quote of the command is not closed" if "quotation" in str(error) else f"the command: {error}"
+            listed = 'close it, or write a list: command = ["train.py", "--batch", "{batch}"]'
+            raise self._refuse(what, listed, "command") from None
         if not words or not words[0]:
             raise self._refuse("the command is empty", such, "command")
         if words[0].startswith("-"):
@@ -240,6 +252,7 @@ class _Reader:
             args=command[1:],
             suggest=_as_defaults,
             where=self._where("parameters"),
+            args_where=self._where("command"),
         )
 
     def _parameter(self, name: str, table: Mapping[str, object]) -> Declared:

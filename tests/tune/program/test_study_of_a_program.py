@@ -68,6 +68,8 @@ def test_from_the_command_line_to_the_real_job(bench):
     assert all(record["parts"].keys() == {"launch", "warm_up", "measuring"} for record in ends)
     again = bench.run(*BATCHES, *MODES, *RATE, args=("--batch", "{batch}", "--mode", "{mode}"))
     assert again.stdout.splitlines()[-2:] == done.stdout.splitlines()[-2:]
+    took = [next(line for line in each.stdout.splitlines() if line.startswith("Tuning took")) for each in (done, again)]
+    assert took[0] == took[1], "nothing ran, so it took no longer"
     assert len(bench.ran) == len(ends) + 1, "nothing ran again"
 
 
@@ -173,6 +175,7 @@ def test_files_of_trials_side_by_side_are_kept_apart(bench):
         ((*BATCHES, *RATE), ("--batch", "{bathc}"), "no parameter for {bathc} in the program's arguments"),
         ((*BATCHES, *RATE), (), "'batch' does not reach the program"),
         ((*BATCHES, "--maximize", "rate"), ("--batch", "{batch}"), "no figure 'rate': bireme.report was not called"),
+        ((*BATCHES, "--minimize", "tiem"), ("--batch", "{batch}"), "did you mean time? Or call bireme.report(tiem=…)"),
         ((*BATCHES, "--maximize", "rat: {}"), ("--batch", "{batch}"), "rate: "),
         ((*BATCHES, *RATE, "--limit", "p99: {}"), ("--batch", "{batch}"), "no <, <=, > or >= in 'p99: {}'"),
         ((*BATCHES, *RATE, "--limit", "p98: {} < 3"), ("--batch", "{batch}"), "p98"),
@@ -215,6 +218,27 @@ def test_another_study_is_not_mixed_with(bench):
     config.write_text('{"training": {"batch": 9}}')
     done = bench.run(*options, "config.json:training.batch=8,16", args=args, code=2)
     assert "holds a study with another content of config.json: 1 of its trials has ended" in done.stderr
+
+
+def test_a_study_in_which_nothing_worked_gives_way(bench):
+    words = ("tune", "--trials", "2", *BATCHES, *RATE, "./tool", "{batch}")
+    tool = bench.folder / "tool"
+    for text, code in (("exit 1", 1), ("echo rate: 1", 0)):
+        tool.write_text(f"#!/bin/sh\n{text}\n")
+        tool.chmod(0o755)
+        done = bench.stage.run(*words, cwd=bench.folder)
+        assert done.returncode == code, done.stdout + done.stderr
+    assert "in which nothing worked" in done.stdout and "; 2 trials." in done.stdout
+    status = bench.stage.run("tune", "status", cwd=bench.folder).stdout
+    assert "2 trials done: 2 measured" in status and "(the default)" in status
+
+
+def test_files_that_are_not_of_a_study_are_kept(bench):
+    (bench.folder / "mine").mkdir()
+    (bench.folder / "mine" / "summary.txt").write_text("mine")
+    done = bench.run("--results_dir", "mine", *BATCHES, *RATE, args=("--batch", "{batch}"), code=2)
+    assert "mine/summary.txt exists, and is not of a study\n  choose another folder: --results_dir DIR" in done.stderr
+    assert [path.name for path in (bench.folder / "mine").iterdir()] == ["summary.txt"]
 
 
 def test_memory_of_a_program_that_ends_at_once(bench):

@@ -18,6 +18,11 @@ def test_a_confirmed_answer() -> None:
     ]
 
 
+def test_a_bound_just_above_one_is_told_from_one() -> None:
+    text = answer_lines(SURE.replace(ratio=1.02, low=1.0003, high=1.04), 0.95, BATCHES)
+    assert text == "best: batch=32    1.02 x the default (95 %: 1.0003 to 1.04, 4 paired rounds)\n"
+
+
 def test_where_the_default_fails_the_baseline_is_named() -> None:
     text = answer_lines(SURE.replace(baseline={"batch": 16}, default_failed="exit code 1"), 0.95, BATCHES)
     assert text.splitlines() == [

@@ -101,7 +101,8 @@ def test_a_study_without_trials_and_one_that_goes_on(tmp_path: Path) -> None:
     made.begin()
     made.journal.close()
     study, _ = read_study(str(tmp_path))
-    assert "nothing was measured" in status_text(study, BEGIN) and study.best is None
+    text = status_text(study, BEGIN)
+    assert "nothing was measured" in text and "stopped before its first trial ended" in text and study.best is None
     made = StudyMaker(tmp_path)
     made.trial(BASELINE, "noise")
     made.journal.append({"over": "the budget ended", "answer": None})

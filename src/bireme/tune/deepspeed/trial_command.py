@@ -46,8 +46,8 @@ def find_config(args: Sequence[str]) -> ConfigWord:
     if CONFIG_FLAG in args[: _end(args)]:
         raise BadInputError("no file given", where=CONFIG_FLAG)
     raise BadInputError(
-        "no DeepSpeed configuration in the script's arguments, so there is nothing to tune",
-        hint=f"add {CONFIG_FLAG} FILE after the script (or {HUGGING_FACE_FLAG} FILE for a Hugging Face trainer)",
+        "nothing varies: no --param, and no DeepSpeed configuration in the script's arguments",
+        hint=f"say what varies by --param, or add {CONFIG_FLAG} FILE ({HUGGING_FACE_FLAG} FILE) after the script",
     )
 
 

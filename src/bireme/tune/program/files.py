@@ -52,9 +52,14 @@ class ProgramFiles(Value):
         """Create the folder.
 
         Raises:
-            BadInputError: it cannot be created or written to.
+            BadInputError: it cannot be created or written to, or has files in the place of the study's.
         """
-        prepare(self.results_dir, hint="choose another folder: --results_dir DIR")
+        another = "choose another folder: --results_dir DIR"
+        prepare(self.results_dir, hint=another)
+        if not os.path.exists(self.path(JOURNAL)):
+            for name in ("trials", SUMMARY, BEST_COMMAND, "best"):
+                if os.path.isfile(self.path(name)) or (os.path.isdir(self.path(name)) and os.listdir(self.path(name))):
+                    raise BadInputError(f"{self.path(name)} exists, and is not of a study", hint=another)
         make_folder(self.path("trials"))
 
     def write_start(self, name: str, command: Sequence[str], files: Mapping[str, str]) -> None:

@@ -26,6 +26,10 @@ _IDENTITY = {
 }
 
 
+_FAILED = ("failed", "no metric")
+"""Causes that show a mistake in the program or in the study rather than a limit of the machine."""
+
+
 class Resumed(Value):
     """An earlier part of the study.
 
@@ -46,7 +50,7 @@ class Resumed(Value):
 
 
 def resume(journal: Journal, identity: Mapping[str, Any], results_dir: str) -> Resumed:
-    """Resume the study of a journal, or begin one.
+    """Resume the study of a journal, or begin one: also in place of another one in which all trials have failed.
 
     Args:
         journal: the folder's journal.
@@ -63,16 +67,17 @@ def resume(journal: Journal, identity: Mapping[str, Any], results_dir: str) -> R
             begun, ends = record["study"], []  # type: ignore[assignment]  # as it was written
         elif "end" in record:
             ends.append(record)
-    if begun is None or (not ends and begun != identity):
+    results = {str(record["end"]): TrialResult.from_record(record["ending"]) for record in ends}
+    nothing_worked = all(result.cause in _FAILED for result in results.values())
+    if begun is None or (nothing_worked and begun != identity):
         journal.append({"study": dict(identity)})
-        return Resumed()
+        return Resumed(note=f"in place of the study in {results_dir}, in which nothing worked" if ends else "")
     many = "1 of its trials has" if len(ends) == 1 else f"{len(ends)} of its trials have"
     if begun != identity:
         raise BadInputError(
             f"{results_dir} holds a study with {_difference(begun, identity)}: {many} ended",
             hint="choose another folder with --results_dir DIR, or remove this one",
         )
-    results = {str(record["end"]): TrialResult.from_record(record["ending"]) for record in ends}
     trials = tuple(
         (read_trial(record), measurement_of(results[str(record["end"])]), float(record.get("elapsed", 0.0)))
         for record in ends

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bireme.result.report import duration
 from bireme.tune.declarations import Declaration
 from bireme.tune.figures import Measure
-from bireme.tune.printed_numbers import scaled
+from bireme.tune.printed_numbers import scaled, shown_ratio
 from bireme.tune.program.board import described
 from bireme.tune.program.trials import ProgramTrials
 from bireme.tune.space import key_of
@@ -36,9 +36,7 @@ def summary(trials: ProgramTrials, measure: Measure, declaration: Declaration, w
         parts.append(listed("What failed:", (f"{few(names)}: {reason}" for reason, names in reasons.items())))
     count = len(trials.results)
     parts.append(
-        wrapped(
-            f"Tuning took {duration(trials.elapsed)}; {count} {'trial' if count == 1 else 'trials'}. It ended: {why}."
-        )
+        wrapped(f"Tuning took {duration(trials.took)}; {count} {'trial' if count == 1 else 'trials'}. It ended: {why}.")
     )
     return "\n\n".join(parts) + "\n"
 
@@ -89,8 +87,8 @@ def answer_lines(answer: Answer, confidence: float, declaration: Declaration) ->
     sure = ""
     if answer.confirmed and answer.high is not None:
         rounds = f"{answer.rounds} paired {'round' if answer.rounds == 1 else 'rounds'}"
-        interval = f"{100 * confidence:g} %: {answer.low:.3g} to {answer.high:.3g}"
-        sure = f"    {answer.ratio:.3g} x {baseline} ({interval}, {rounds})"
+        interval = f"{100 * confidence:g} %: {shown_ratio(answer.low)} to {shown_ratio(answer.high)}"
+        sure = f"    {shown_ratio(answer.ratio)} x {baseline} ({interval}, {rounds})"
     lines.append(f"best: {described(declaration, answer.best)}{sure}")
     if answer.text and not answer.confirmed:
         lines.append(answer.text)

@@ -62,6 +62,8 @@ class ProgramTrials(TrialRuns[Trial]):
         self.study, self.measure = study, measure
         self._courier, self._files = courier, files
         self._clock, self._begin = clock, clock() - resumed.elapsed
+        self.took = resumed.elapsed
+        """Seconds that the study had taken at the last end of a trial, earlier runs of it included."""
         self._readers: dict[str, Reader] = {}
         self._read: dict[str, Readings] = {}
         self._ranks: dict[str, float | None] = {}
@@ -146,13 +148,14 @@ class ProgramTrials(TrialRuns[Trial]):
         self._ended(name)
         self.results[name] = result
         self.units.update(readings.units)
+        self.took = self.elapsed
         parts = _parts(readings, result.seconds, ranks)
         self._launching = max(self._launching or 0.0, parts["launch"])
         self._warm_up = max(self._warm_up, readings.warm_up.get(self.measure.goals[0].name, 0))
         self.study.tell(name, measurement_of(result))
         return {
             **recorded(trial),
-            "elapsed": round(self.elapsed, 3),
+            "elapsed": round(self.took, 3),
             "figures": dict(result.metrics),
             "units": dict(readings.units),
             **_in_short(readings),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from bireme.result.report import duration
+from bireme.tune.printed_numbers import shown_ratio
 from bireme.tune.report.study_record import MEASURED, Finalist, StudyRecord
 from bireme.tune.report.time_use import TimeUse
 
@@ -48,11 +49,11 @@ def _headline(study: StudyRecord, names: Sequence[str]) -> str:
         return _head('<b class="open">No certain improvement</b>', base, "", text)
     goal = study.goals[0].name if study.goals else "figure"
     direction = "the default's" if not study.goals or study.goals[0].maximized else "as good as the default's"
-    low, high = (f"{each:.2f}" if each is not None else "unknown" for each in (known.low, known.high))
+    low, high = (shown_ratio(each) if each is not None else "unknown" for each in (known.low, known.high))
     lead = f"{direction} {goal}. With {study.confidence:.0%} confidence"
     lead += f" {low} to {high}, from {known.rounds} paired rounds."
     eyebrow = "<b>Confirmed</b> to be better than the default"
-    return _head(eyebrow, names[best], f"{known.ratio:.2f} ×", lead)
+    return _head(eyebrow, names[best], f"{shown_ratio(known.ratio)} ×", lead)
 
 
 def _head(eyebrow: str, title: str, ratio: str = "", text: str = "", *, sure: bool = True) -> str:

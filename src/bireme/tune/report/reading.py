@@ -43,7 +43,7 @@ def read_study(folder: str) -> tuple[StudyRecord, Secrets]:
     if not os.path.exists(path):
         raise BadInputError(
             f"no study in {folder}: there is no {path}",
-            hint="name the results folder of a study: bireme tune status DIR",
+            hint="name the results folder of a study, which holds its journal",
         )
     running = journal.is_open(path)  # first: a study that ends now has written its last record
     return _study(os.path.abspath(os.path.dirname(path)), _last_study(journal.read(path)), running)

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from bireme.result.report import duration
+from bireme.tune.printed_numbers import scaled, shown_ratio
 from bireme.tune.report.study_record import MEASURED, StudyRecord, TrialRecord
 from bireme.tune.report.time_use import StudyClock
 from bireme.value import Value
@@ -75,6 +76,7 @@ def _best(study: StudyRecord, config: int) -> dict[str, Any]:
     sure = answer is not None and answer.best == config and answer.confirmed
     return {
         "configuration": study.configurations[config].text,
+        "default": config == 0,
         "figure": study.goals[0].name if study.goals else "",
         "value": mean,
         "ratio": answer.ratio if answer is not None and sure else ratio,
@@ -100,6 +102,8 @@ def status_text(study: StudyRecord, now: float) -> str:
     """The screen."""
     known = status(study, now)
     state = {"running": "running", "over": "over", "stopped": "stopped; the same command continues it"}[known.state]
+    if known.state == "stopped" and not known.done:
+        state = "stopped before its first trial ended"
     lines = [f"{known.folder}: {state}", f"  {study.command}" if study.command else ""]
     if known.phase and known.state == "running":
         lines.append(f"{_PHASES.get(known.phase, known.phase)}, for {duration(known.seconds)}{_left_words(known)}")
@@ -131,12 +135,14 @@ def _best_words(study: StudyRecord, known: Status) -> str:
     best = known.best
     if best is None:
         return "nothing was measured yet" if known.state == "running" else "nothing was measured"
-    value = "" if best["value"] is None else f"  {best['figure']} {best['value']:,.5g}"
-    ratio = "" if best["ratio"] is None else f", {best['ratio']:.2f} x the default"
+    value = "" if best["value"] is None else f"  {best['figure']} {scaled(best['value'], study.goals[0].unit)}"
+    ratio = "" if best["ratio"] is None else f", {shown_ratio(best['ratio'])} x the default"
     sure = ""
-    if best["confirmed"] and best["low"] is not None:
-        high = f"{best['high']:.2f}" if best["high"] is not None else "unknown"
-        sure = f" ({study.confidence:.0%}: {best['low']:.2f} to {high})"
+    if best["default"]:
+        ratio = " (the default)"
+    elif best["confirmed"] and best["low"] is not None:
+        high = shown_ratio(best["high"]) if best["high"] is not None else "unknown"
+        sure = f" ({study.confidence:.0%}: {shown_ratio(best['low'])} to {high})"
     elif best["ratio"] is not None:
         sure = " (not confirmed)"
     return f"best{'' if known.state == 'over' else ' so far'}: {best['configuration']}{value}{ratio}{sure}"
