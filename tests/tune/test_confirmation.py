@@ -10,11 +10,11 @@ from bireme.tune.confirmation import MOST_ROUNDS, Confirmation
 POINTS = [{"x": number} for number in range(4)]
 
 
-def run(effects: list[float], noise: float, seed: int) -> tuple[Confirmation, int]:
+def run(effects: list[float], noise: float, seed: int, most: int | None = MOST_ROUNDS) -> tuple[Confirmation, int]:
     """Rounds until everything is decided; ``effects``: by how much each point is better, the baseline first."""
     draw = random.Random(seed)
     points = POINTS[: len(effects)]
-    rounds = Confirmation(points[0], points[1:], 1, lambda goal, figure: math.log(figure), seed=seed)
+    rounds = Confirmation(points[0], points[1:], 1, lambda goal, figure: math.log(figure), seed=seed, most=most)
     number = runs = 0
     while planned := rounds.plan(number + 1):
         number += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from bireme.cluster.agent_handle import addresses_of
 from bireme.resources.reach import reachable
 
@@ -12,6 +14,10 @@ if TYPE_CHECKING:
     from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
+
+
+_LOOKS, _PAUSE = 3, 0.4
+"""How often nodes are tried, and the seconds between: one that is just dying may still answer."""
 
 
 def attribute_losses(session: Session, cluster_job: ClusterJob, members: Sequence[AgentHandle]) -> None:
@@ -34,7 +40,11 @@ def attribute_losses(session: Session, cluster_job: ClusterJob, members: Sequenc
 
 def _blame_the_silent(session: Session, lost: Sequence[AgentHandle], port: int) -> None:
     """Blame the nodes that cannot be reached: a launcher process for all nodes ends every agent when it loses one."""
-    dead = tuple(member.name for member in lost if not reachable(addresses_of(member.name), port, seconds=1.0))
+    for look in range(_LOOKS):
+        time.sleep(_PAUSE if look else 0.0)
+        dead = tuple(member.name for member in lost if not reachable(addresses_of(member.name), port, seconds=1.0))
+        if dead:
+            break
     if dead:
         note = f"agent lost on {', '.join(dead)}: the node no longer answers"
         session.trouble("agent lost", note, float("-inf"), dead)

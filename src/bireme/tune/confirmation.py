@@ -31,6 +31,7 @@ class Confirmation:
         confidence: of all comparisons with the baseline together, such as 0.95.
         effect: the smallest relative difference that matters.
         seed: of the order of runs in a round.
+        most: rounds that are planned; None: as many as it takes.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class Confirmation:
         confidence: float = 0.95,
         effect: float = 0.02,
         seed: int = 0,
+        most: int | None = MOST_ROUNDS,
     ) -> None:
         self.baseline, self.finalists = dict(baseline), [dict(each) for each in finalists]
-        self._goals, self._score, self._seed = range(goals), score, seed
+        self._goals, self._score, self._seed, self._most = range(goals), score, seed, most
         self._alpha = (1 - confidence) / (len(finalists) * goals)
         self._effect = math.log1p(effect)
         self._rounds: dict[int, dict[str, Figures | None]] = {}
@@ -61,7 +63,7 @@ class Confirmation:
     def plan(self, number: int) -> list[dict[str, object]]:
         """The points of a round in the order of their runs, by the rounds before it; [] if everything is decided."""
         later = {each: self._rounds.pop(each) for each in list(self._rounds) if each >= number}
-        running = self.undecided if number <= MOST_ROUNDS else []
+        running = self.undecided if self._most is None or number <= self._most else []
         self._rounds.update(later)
         points = sorted([self.baseline, *running], key=key_of) if running else []
         random.Random(f"{self._seed} {number}").shuffle(points)

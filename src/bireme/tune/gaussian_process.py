@@ -131,14 +131,6 @@ class GaussianProcess:
         means = mean[:, None] + np.einsum("dpi,di->dp", across, rest)
         return [float(each) for each in self.weights @ means]
 
-    def by_the_others(self) -> list[float]:
-        """What each measured place would be expected to have without its own measurement.
-
-        Rasmussen and Williams, section 5.4.2, equation 5.12.
-        """
-        alone = self.measured - self._rest / np.diagonal(self._inverse, axis1=1, axis2=2)
-        return [float(each) for each in self.weights @ alone]
-
     def gains(self, places: Sequence[Place] | Array) -> list[float]:
         """The improvement of the best expected value that measuring each place would bring.
 

@@ -154,16 +154,6 @@ class ModelBased(Search):
         deviation = np.sqrt(model.weights @ (deviations**2 + (means - mean) ** 2))
         return [(float(a), float(b), each.point) for a, b, each in zip(mean, deviation, measured, strict=True)]
 
-    def by_the_others(self) -> list[tuple[float, Point]]:
-        """(expected part of the best figure, point) of the measured points, by the measurements of all others."""
-        modelled = self.model() if self._axes else None
-        if modelled is None:
-            return []
-        model, measured = modelled
-        best = float(model.measured.max())
-        expected = zip(model.by_the_others(), measured, strict=True)
-        return [(math.exp(each - best), done.point) for each, done in expected]
-
     def _some(self, measured: list[Observation]) -> list[Observation]:
         """The first, the best, and of the others as many at even distances as a model has room for."""
         if len(measured) <= _MODELLED:

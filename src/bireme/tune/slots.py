@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from bireme.resources.filters import NodeFilter
 from bireme.resources.pool import listed
+from bireme.tune.tables import counted
 from bireme.value import Value
 
 
@@ -167,7 +168,7 @@ def why_impossible(pool: Mapping[str, tuple[str, ...]], shape: Shape) -> str:
     able = [host for host, slots in pool.items() if len(slots) >= shape.slots]
     if len(able) >= shape.nodes:
         return ""
-    asked = f"{shape.slots} {'slot' if shape.slots == 1 else 'slots'}"
+    asked = counted(shape.slots, "slot")
     if shape.nodes > len(pool):
         return f"{shape.nodes} nodes requested, but the pool has {len(pool)}: {listed(pool)}"
     if able:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from bireme.errors import BadInputError
 from bireme.tune import answering, screening
 from bireme.tune.any_study import AnyStudy
-from bireme.tune.confirmation import Confirmation
+from bireme.tune.confirmation import MOST_ROUNDS, Confirmation
 from bireme.tune.finalists import MOST, choose, estimates
 from bireme.tune.measurements import Measurements, Run
 from bireme.tune.paired_rounds import PairedRounds
@@ -265,6 +265,7 @@ class Study(AnyStudy[Trial, Run]):
             confidence=self._confidence,
             effect=self._effect,
             seed=self._seed,
+            most=None if self._budget.bounded else MOST_ROUNDS,
         )
         for number, point, figures in self._earlier:
             confirmation.tell(number, point, figures)

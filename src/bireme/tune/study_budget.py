@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bireme.tune.finalists import ROUNDS
+from bireme.tune.tables import counted
 
 LEAST = 4 * ROUNDS
 """With fewer trials, half of them would be too few rounds to be certain of anything: all are for the search."""
@@ -35,6 +36,11 @@ class Budget:
         self._began, self.earlier = clock(), 0.0
 
     @property
+    def bounded(self) -> bool:
+        """Whether there is a budget at all."""
+        return self.trials is not None or self.seconds is not None
+
+    @property
     def elapsed(self) -> float:
         """Seconds that the study has taken, earlier runs of it included."""
         return self.earlier + self._clock() - self._began
@@ -51,7 +57,7 @@ class Budget:
     def spent(self, begun: int) -> str:
         """Why no trial may start after ``begun`` ones; "" if one may."""
         if self.left(begun) == 0:
-            return f"the budget of {self.trials} {'trial' if self.trials == 1 else 'trials'} is spent"
+            return f"the budget of {counted(self.trials or 0, 'trial')} is spent"
         if self.seconds is not None and self.elapsed >= self.seconds:
             return f"the budget of {self.seconds:g} s is spent"
         return ""
@@ -66,7 +72,7 @@ class Budget:
         """
         left = self.left(begun)
         if left is not None and left < trials:
-            return f"what is left of the budget of {self.trials} trials is too little for another round"
+            return f"what is left of the budget of {counted(self.trials or 0, 'trial')} is too little for another round"
         if self.seconds is not None and self.elapsed + seconds > self.seconds:
             return f"what is left of the budget of {self.seconds:g} s is too little for another round"
         return ""

@@ -1,4 +1,4 @@
-"""Tables and paragraphs of a study's summary."""
+"""Tables, paragraphs and counts in the texts of a study."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def figure(number: float) -> str:
     if number == 0 or not isfinite(number):
         return f"{number:g}"
     return f"{number:.{max(0, 3 - floor(log10(abs(number))))}f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 trial``, ``2 trials``."""
+    return f"{number} {noun if number == 1 else noun + 's'}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -36,17 +36,17 @@ class Clocked(Machine):
         return result.replace(samples=samples, metrics=figures), info
 
 
-class Stalled(Clocked):
-    """A machine that stalls in the first run of one configuration, so both of its figures are poor."""
+class Unlucky(Clocked):
+    """A machine that hiccups in the first run of one configuration, so both of its figures are poor."""
 
-    stalled: str = ""
+    unlucky: str = ""
 
     def run(self, trial):
         result, info = super().run(trial)
-        if trial.name != self.stalled or result.samples is None:
+        if trial.name != self.unlucky or result.samples is None:
             return result, info
-        figures = {**result.metrics, "throughput": result.metrics["throughput"] / 2.5}
-        return result.replace(samples=result.samples / 2.5, metrics=figures), info
+        figures = {**result.metrics, "throughput": 0.77 * result.metrics["throughput"]}
+        return result.replace(samples=0.77 * result.samples, metrics=figures), info
 
 
 @pytest.fixture
@@ -73,13 +73,12 @@ def test_a_figure_that_is_far_off_does_not_win(tuning):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_best_is_found_though_its_only_run_was_a_poor_one(tuning, seed):
-    """The others let expect that it is among the best, so it takes part in the first round, as one more."""
-    machine = {"tolls": (0.0, 0.2, 0.4, 0.5), "half": 8.0, "noise": 0.05, "jitter": 0.05, "seed": seed}
-    usual, study = tuning(), tuning()
-    play(usual, Clocked(**machine))
-    again = repeated(play(study, Stalled(stalled="z0_gas1_tmbspg32", **machine)))
-    assert usual.winner.trial.name == study.winner.trial.name == "z0_gas1_tmbspg32"
-    assert sum(name.endswith("@round1") for name in again) == 3 and len(again) == 7
+    """All finalists take part in the first round, those too that look worse by the search."""
+    machine = {"tolls": (0.0, 0.15, 0.3, 0.5), "half": 6.0, "noise": 0.02, "jitter": 0.02, "seed": seed}
+    study = tuning()
+    again = repeated(play(study, Unlucky(unlucky="z0_gas1_tmbspg32", **machine)))
+    assert study.best.trial.name != "z0_gas1_tmbspg32" == study.winner.trial.name
+    assert sum(name.endswith("@round1") for name in again) == 4 and len(again) <= 4 + 2 + 2
 
 
 def test_the_rounds_are_paired_and_bounded(tuning):

@@ -1,9 +1,9 @@
 """The finals of a study: the best configurations run again in paired rounds, until the clock has confirmed one.
 
 Which configurations these are is decided by both figures of the search, DeepSpeed's and the clock's: either may be far
-off in a single run. One more takes part in the first round, if its poor run seems to be chance. The rounds take at most
-a share of the time that the search has taken, but three rounds of two configurations are always run. Where the share
-does not suffice for more, the worst of each round leave first.
+off in a single run. So the first round takes as many of them as have room in the share of the time that rounds may
+take; three rounds of two configurations are always run. Where the share does not suffice for more, the worst of each
+round leave first.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from bireme.tune.comparison import Interval
 from bireme.tune.confirmation import Confirmation, Figures
 from bireme.tune.deepspeed.files import REPEATED
-from bireme.tune.deepspeed.overlooked import overlooked
 from bireme.tune.deepspeed.rounds import CompletedTrial, Trial
 from bireme.tune.paired_rounds import PairedRounds
 from bireme.tune.space import Point, key_of
@@ -71,7 +69,6 @@ class Finals(PairedRounds):
         metric: what DeepSpeed says.
         care: how sure the answer must be.
         repeated: the ended runs of the rounds by name, as they are added to it; those of earlier runs of the study are.
-        second_look: the finalist that has a place of its own in the first round.
     """
 
     def __init__(
@@ -82,10 +79,8 @@ class Finals(PairedRounds):
         metric: Rate,
         care: Care,
         repeated: Mapping[str, CompletedTrial],
-        second_look: CompletedTrial | None = None,
     ) -> None:
         self.finalists, self.care, self._clock, self._metric = finalists, care, clock, metric
-        self._second_look = second_look
         self._budget, self._least = care.share * searched, 2
         if care.seconds is not None and care.seconds * care.side_by_side - searched < self._budget:
             self._budget, self._least = care.seconds * care.side_by_side - searched, 0
@@ -143,13 +138,10 @@ class Finals(PairedRounds):
         running = sum(self._cost(self._done(point)) for _, point in self.open)
         left = self._budget - self._spent - running
         cost = statistics.fmean(self._cost(done) for done in (base, *rivals))
-        # Two places in each of the rounds that are always run, and what is left in the first ones.
-        least = self._least if number <= _ROUNDS else 0
-        places = max(least, int(left / cost) - least * (_ROUNDS - number))
+        places = max(self._least if number <= _ROUNDS else 0, int(left / cost))
         if places < 2:
             return []
-        extra = self._second_look if number == 1 and least else None
-        kept = [base, *[done for done in rivals if done != extra][: places - 1], extra]
+        kept = [base, *rivals[: places - 1]]
         return [done for done in planned if done in kept]
 
     @property
@@ -177,8 +169,8 @@ class Finals(PairedRounds):
         """How many more runs may start at most, but for those that are always run."""
         cost = min(self._cost(done) for done in self.finalists)
         within = int((self._budget - self._spent) / cost) if cost else 0
-        extra = int(not self.last and self._second_look is not None)
-        return max(len(self.open), within, self._least * (_ROUNDS - self.last) + extra)
+        places = max(self._least, min(len(self.finalists), within))  # of the next round
+        return max(len(self.open), within, places + self._least * (_ROUNDS - self.last - 1))
 
     @property
     def _leader(self) -> CompletedTrial | None:
@@ -262,20 +254,13 @@ def why_none(completed: Sequence[CompletedTrial], finalists: Sequence[CompletedT
     return "no other came near" if finalists else "its log shows no steps, which the clock could confirm"
 
 
-class Chosen(NamedTuple):
-    """The finalists; and the last of them, if it had a poor run that seems to be chance."""
-
-    finalists: list[CompletedTrial]
-    second_look: CompletedTrial | None
-
-
-def choose(completed: Sequence[CompletedTrial], clock: Rate, metric: Rate) -> Chosen:
+def choose(completed: Sequence[CompletedTrial], clock: Rate, metric: Rate) -> list[CompletedTrial]:
     """Those that may be the best, the one on which both figures agree the most first; fewer than two: none is near."""
     rates = [(done, clock(done), metric(done)) for done in completed]
     known = [(done, fast, said) for done, fast, said in rates if fast and said]
     preferred = max((each for each in rates if each[2]), key=lambda each: each[2] or 0.0, default=None)
     if preferred is None or not preferred[1]:
-        return Chosen([], None)
+        return []
     fastest, most = max(fast for _, fast, _ in known), max(said for _, _, said in known)
     parts = {done.trial.name: (fast / fastest, said / most) for done, fast, said in known}
 
@@ -285,6 +270,4 @@ def choose(completed: Sequence[CompletedTrial], clock: Rate, metric: Rate) -> Ch
 
     near = [done for done, _, _ in known if max(parts[done.trial.name]) >= 1 - _AHEAD]
     near.sort(key=lambda done: (max(parts[done.trial.name]) < 1, -agreement(done)))  # the best by either, then by both
-    finalists = sorted(near[:FINALISTS], key=agreement, reverse=True)
-    second = overlooked([(done, max(parts[done.trial.name])) for done, _, _ in known], 1 - _AHEAD)
-    return Chosen([*finalists, *([second] if second else [])], second)
+    return sorted(near[:FINALISTS], key=agreement, reverse=True)

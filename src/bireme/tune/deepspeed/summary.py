@@ -9,7 +9,7 @@ from bireme.result.report import duration
 from bireme.tune.deepspeed.config_space import STAGE
 from bireme.tune.deepspeed.finals import Finals
 from bireme.tune.deepspeed.tuning import CompletedTrial, Tuning
-from bireme.tune.tables import few, figure, listed, table, wrapped
+from bireme.tune.tables import counted, few, figure, listed, table, wrapped
 
 
 def summary(tuning: Tuning, why: str, seconds: float) -> str:
@@ -30,7 +30,7 @@ def summary(tuning: Tuning, why: str, seconds: float) -> str:
     if tuning.given_up:
         names = ", ".join(tuning.given_up)
         parts.append(wrapped(f"Could not be run (run the same command again to retry): {names}"))
-    experiments = "1 experiment" if len(tuning.completed) == 1 else f"{len(tuning.completed)} experiments"
+    experiments = counted(len(tuning.completed), "experiment")
     parts.append(wrapped(f"Tuning took {duration(seconds)}; {experiments}. It ended: {why}."))
     return "\n\n".join(parts) + "\n"
 
@@ -102,7 +102,7 @@ def _what(tuning: Tuning) -> str:
 def _verdict(tuning: Tuning, finals: Finals, winner: CompletedTrial) -> list[str]:
     """What the paired rounds have decided, and what they have not."""
     ties = [done.trial.name for done in finals.ties]
-    runs = "1 run" if (count := finals.count(winner)) == 1 else f"{count} runs"
+    runs = counted(finals.count(winner), "run")
     lines = [f"best: {winner.trial.name}, {'confirmed ' if finals.certain else ''}by {_what(tuning)} in {runs}"]
     if ties:
         lines = [f"best: {winner.trial.name}, which DeepSpeed's figure prefers"]

@@ -116,20 +116,12 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
     def _first_rounds(self) -> Finals | None:
         if self._care is None:
             return None
-        finalists, second_look = choose(self.completed, self.clock, self._figure)
+        finalists = choose(self.completed, self.clock, self._figure)
         if len(finalists) < 2:
             self.unrepeated = why_none(self.completed, finalists)
             return None
         searched = sum(done.result.seconds for done in self.completed)
-        self.finals = Finals(
-            finalists=finalists,
-            searched=searched,
-            clock=self.clock,
-            metric=self._figure,
-            care=self._care,
-            repeated=self._repeated,
-            second_look=second_look,
-        )
+        self.finals = Finals(finalists, searched, self.clock, self._figure, self._care, self._repeated)
         return self.finals
 
     def _paired(self, number: int, point: Point) -> Trial:

@@ -12,7 +12,7 @@ from bireme.tune.program.board import described
 from bireme.tune.program.trials import ProgramTrials
 from bireme.tune.space import key_of
 from bireme.tune.study import Answer
-from bireme.tune.tables import few, listed, table, wrapped
+from bireme.tune.tables import counted, few, listed, table, wrapped
 
 _ROWS = 40
 """Lines of the table; the report has all trials."""
@@ -34,10 +34,8 @@ def summary(trials: ProgramTrials, measure: Measure, declaration: Declaration, w
             reasons.setdefault(f"{result.cause}: {result.reason}", []).append(name)
     if reasons:
         parts.append(listed("What failed:", (f"{few(names)}: {reason}" for reason, names in reasons.items())))
-    count = len(trials.results)
-    parts.append(
-        wrapped(f"Tuning took {duration(trials.took)}; {count} {'trial' if count == 1 else 'trials'}. It ended: {why}.")
-    )
+    count = counted(len(trials.results), "trial")
+    parts.append(wrapped(f"Tuning took {duration(trials.took)}; {count}. It ended: {why}."))
     return "\n\n".join(parts) + "\n"
 
 
@@ -86,7 +84,7 @@ def answer_lines(answer: Answer, confidence: float, declaration: Declaration) ->
     baseline = f"({described(declaration, answer.baseline)})" if failed else "the default"
     sure = ""
     if answer.confirmed and answer.high is not None:
-        rounds = f"{answer.rounds} paired {'round' if answer.rounds == 1 else 'rounds'}"
+        rounds = counted(answer.rounds, "paired round")
         interval = f"{100 * confidence:g} %: {shown_ratio(answer.low)} to {shown_ratio(answer.high)}"
         sure = f"    {shown_ratio(answer.ratio)} x {baseline} ({interval}, {rounds})"
     lines.append(f"best: {described(declaration, answer.best)}{sure}")

@@ -10,6 +10,7 @@ from bireme.result.report import duration
 from bireme.tune.printed_numbers import shown_ratio
 from bireme.tune.report.study_record import MEASURED, Finalist, StudyRecord
 from bireme.tune.report.time_use import TimeUse
+from bireme.tune.tables import counted
 
 _STATES = {"running": "still running", "over": "over", "stopped": "stopped before its end"}
 _MOST_TIES = 12
@@ -42,7 +43,7 @@ def _headline(study: StudyRecord, names: Sequence[str]) -> str:
         return _head("The front of the two goals", what, "", known.text)
     if not known.confirmed:
         base = "The default is kept" if best == 0 else names[best]
-        after = f" after {known.rounds} paired rounds" if known.rounds else ""
+        after = f" after {counted(known.rounds, 'paired round')}" if known.rounds else ""
         text = f"No configuration is better than it with {study.confidence:.0%} confidence{after}."
         if known.promising is not None and known.promising != best:
             text += f" Promising, but not confirmed: {names[known.promising]}."
@@ -51,7 +52,7 @@ def _headline(study: StudyRecord, names: Sequence[str]) -> str:
     direction = "the default's" if not study.goals or study.goals[0].maximized else "as good as the default's"
     low, high = (shown_ratio(each) if each is not None else "unknown" for each in (known.low, known.high))
     lead = f"{direction} {goal}. With {study.confidence:.0%} confidence"
-    lead += f" {low} to {high}, from {known.rounds} paired rounds."
+    lead += f" {low} to {high}, from {counted(known.rounds, 'paired round')}."
     eyebrow = "<b>Confirmed</b> to be better than the default"
     return _head(eyebrow, names[best], f"{shown_ratio(known.ratio)} ×", lead)
 

@@ -31,18 +31,7 @@ def progress(study: StudyRecord, now: float) -> Spec:
     """The figures of all trials over time, and the best so far. The page gives the data ``trials``."""
     clock, goal = StudyClock(study.trials, now), study.goals[0]
     unit, size = next(each for each in _UNITS if clock.wall > 2 * each[1] or each[1] == 1)
-    better = max if goal.maximized else min
-    many = len(study.trials) > 1500
-    size_of, opacity = (16, 0.3) if many else (42, 0.8)
-    best: list[dict[str, float]] = []
-    for trial in sorted(study.ended, key=lambda each: each.ended or 0.0):
-        figure = study.figure(trial)
-        if figure is not None and trial.phase != "confirm" and trial.ended is not None:
-            top = better(best[-1]["v"], figure) if best else figure
-            if not best or top != best[-1]["v"]:
-                best.append({"t": clock.at(trial.ended) / size, "v": top})
-    if best:
-        best.append({"t": clock.wall / size, "v": best[-1]["v"]})
+    size_of, opacity = (16, 0.3) if len(study.trials) > 1500 else (42, 0.8)
     base = study.mean(0)
     x = {"field": "t", "type": "quantitative", "title": f"{unit} since the study began", "scale": {"nice": False}}
     y = {
@@ -58,26 +47,20 @@ def progress(study: StudyRecord, now: float) -> Spec:
         {"field": "v", "title": goal.name, "type": "quantitative", "format": ",.5~g"},
         {"field": "e", "title": "end"},
     ]
+
+    def trials(which: str, place: Spec, told: list[dict[str, str]]) -> Spec:
+        return {
+            "data": {"name": "trials"},
+            "transform": [{"calculate": f"datum.t / {size}", "as": "t"}, {"filter": which}],
+            "mark": {"type": "point", "filled": True, "size": size_of, "opacity": opacity, "cursor": "pointer"},
+            "encoding": {"x": x, "y": place, **kind, "tooltip": told},
+        }
+
     layers: list[Spec] = [
+        trials("isValid(datum.v)", y, tip),
+        trials("!isValid(datum.v)", {"value": _HEIGHT - 8}, [each for each in tip if each["field"] != "v"]),
         {
-            "data": {"name": "trials"},
-            "transform": [{"calculate": f"datum.t / {size}", "as": "t"}, {"filter": "isValid(datum.v)"}],
-            "mark": {"type": "point", "filled": True, "size": size_of, "opacity": opacity, "cursor": "pointer"},
-            "encoding": {"x": x, "y": y, **kind, "tooltip": tip},
-        },
-        {
-            "data": {"name": "trials"},
-            "transform": [{"calculate": f"datum.t / {size}", "as": "t"}, {"filter": "!isValid(datum.v)"}],
-            "mark": {"type": "point", "filled": True, "size": size_of, "opacity": opacity, "cursor": "pointer"},
-            "encoding": {
-                "x": x,
-                "y": {"value": _HEIGHT - 8},
-                **kind,
-                "tooltip": [each for each in tip if each["field"] != "v"],
-            },
-        },
-        {
-            "data": {"values": best},
+            "data": {"values": _best_so_far(study, clock, size)},
             "mark": {"type": "line", "interpolate": "step-after", "color": "$ink", "strokeWidth": 1.6},
             "encoding": {"x": x, "y": y},
         },
@@ -87,6 +70,21 @@ def progress(study: StudyRecord, now: float) -> Spec:
     if base is not None:
         layers += _marked(base, "the default", axis="y", field="v")
     return _single({"height": _HEIGHT, "layer": layers}, f"{goal.name} of all trials over time, and the best so far")
+
+
+def _best_so_far(study: StudyRecord, clock: StudyClock, size: float) -> list[dict[str, float]]:
+    """The best figure ``v`` at the times ``t`` at which it became so, and now; ``size``: seconds of a unit of time."""
+    better = max if study.goals[0].maximized else min
+    best: list[dict[str, float]] = []
+    for trial in sorted(study.ended, key=lambda each: each.ended or 0.0):
+        figure = study.figure(trial)
+        if figure is not None and trial.phase != "confirm" and trial.ended is not None:
+            top = better(best[-1]["v"], figure) if best else figure
+            if not best or top != best[-1]["v"]:
+                best.append({"t": clock.at(trial.ended) / size, "v": top})
+    if best:
+        best.append({"t": clock.wall / size, "v": best[-1]["v"]})
+    return best
 
 
 def _by_kind(place: int) -> Spec:
@@ -103,22 +101,7 @@ def kind_of(phase: str, cause: str) -> str:
 
 def effect(one: Effect) -> Spec:
     """A parameter's values against the default's, and in a strip below how many ran out of memory."""
-    rows = [
-        {
-            "value": each.label,
-            "ratio": each.ratio,
-            "low": each.low,
-            "high": each.high,
-            "default": each.default,
-            "measured": each.measured,
-            "tried": each.tried,
-            "memory": each.out_of_memory,
-            "share": each.out_of_memory / each.tried if each.tried else 0,
-            "note": _share(each.out_of_memory, each.tried),
-        }
-        for each in one.levels
-    ]
-    plot, bottom = _EFFECT_HEIGHT - _EFFECT_STRIP, _EFFECT_HEIGHT
+    plot = _EFFECT_HEIGHT - _EFFECT_STRIP
     x = {
         "field": "value",
         "type": "ordinal",
@@ -143,32 +126,7 @@ def effect(one: Effect) -> Spec:
     ]
     measured = {"filter": "isValid(datum.ratio)"}
     layers: list[Spec] = [
-        {
-            "transform": [{"filter": "datum.memory > 0"}],
-            "mark": {"type": "bar", "color": "$bad", "width": {"band": 0.94}},
-            "encoding": {
-                "x": x,
-                "y": {"value": 0},
-                "y2": {"value": bottom},
-                "opacity": {
-                    "field": "share",
-                    "type": "quantitative",
-                    "scale": {"domain": [0, 1], "range": [0, 0.22]},
-                    "legend": None,
-                },
-                "tooltip": tip,
-            },
-        },
-        {
-            "transform": [{"filter": "datum.memory > 0"}],
-            "mark": {"type": "text", "fontSize": 11, "color": "$bad-ink", "baseline": "middle"},
-            "encoding": {"x": x, "y": {"value": bottom - 9}, "text": {"field": "note"}},
-        },
-        {
-            "transform": [{"filter": "datum.share == 1"}],
-            "mark": {"type": "text", "fontSize": 11, "angle": 270, "color": "$bad-ink", "baseline": "middle"},
-            "encoding": {"x": x, "y": {"value": plot / 2}, "text": {"value": "out of memory"}},
-        },
+        *_out_of_memory(x, tip),
         {
             "data": {"values": [{"one": 1}]},
             "mark": {"type": "rule", "color": "$quiet", "strokeDash": [3, 3]},
@@ -192,8 +150,55 @@ def effect(one: Effect) -> Spec:
     ]
     if all(each.ratio is None for each in one.levels):
         del layers[-2:]
-    spec: Spec = {"height": _EFFECT_HEIGHT, "data": {"values": rows}, "layer": layers}
+    spec: Spec = {"height": _EFFECT_HEIGHT, "data": {"values": _levels(one)}, "layer": layers}
     return _single(spec, f"the effect of {one.parameter} on {one.goal}")
+
+
+def _levels(one: Effect) -> list[dict[str, object]]:
+    return [
+        {
+            "value": each.label,
+            "ratio": each.ratio,
+            "low": each.low,
+            "high": each.high,
+            "default": each.default,
+            "measured": each.measured,
+            "tried": each.tried,
+            "memory": each.out_of_memory,
+            "share": each.out_of_memory / each.tried if each.tried else 0,
+            "note": _share(each.out_of_memory, each.tried),
+        }
+        for each in one.levels
+    ]
+
+
+def _out_of_memory(x: Spec, tip: list[dict[str, str]]) -> list[Spec]:
+    """Bars behind the values that ran out of memory, and words about them."""
+    opacity = {
+        "field": "share",
+        "type": "quantitative",
+        "scale": {"domain": [0, 1], "range": [0, 0.22]},
+        "legend": None,
+    }
+    words = {"type": "text", "fontSize": 11, "color": "$bad-ink", "baseline": "middle"}
+    middle, bottom = (_EFFECT_HEIGHT - _EFFECT_STRIP) / 2, _EFFECT_HEIGHT
+    return [
+        {
+            "transform": [{"filter": "datum.memory > 0"}],
+            "mark": {"type": "bar", "color": "$bad", "width": {"band": 0.94}},
+            "encoding": {"x": x, "y": {"value": 0}, "y2": {"value": bottom}, "opacity": opacity, "tooltip": tip},
+        },
+        {
+            "transform": [{"filter": "datum.memory > 0"}],
+            "mark": words,
+            "encoding": {"x": x, "y": {"value": bottom - 9}, "text": {"field": "note"}},
+        },
+        {
+            "transform": [{"filter": "datum.share == 1"}],
+            "mark": {**words, "angle": 270},
+            "encoding": {"x": x, "y": {"value": middle}, "text": {"value": "out of memory"}},
+        },
+    ]
 
 
 def _share(part: int, whole: int) -> str:

@@ -10,6 +10,7 @@ from bireme.result.report import duration
 from bireme.tune.printed_numbers import scaled, shown_ratio
 from bireme.tune.report.study_record import MEASURED, StudyRecord, TrialRecord
 from bireme.tune.report.time_use import StudyClock
+from bireme.tune.tables import counted
 from bireme.value import Value
 
 _PHASES = {
@@ -111,7 +112,7 @@ def status_text(study: StudyRecord, now: float) -> str:
         lines.append(f"took {duration(known.seconds)}{f': {study.over}' if study.over else ''}")
     of = f" of at most {known.most}" if known.most and known.state != "over" else ""
     causes = ", ".join(f"{count} {'measured' if name == MEASURED else name}" for name, count in known.causes.items())
-    lines.append(f"{known.done} trials done{of}{f': {causes}' if causes else ''}")
+    lines.append(f"{counted(known.done, 'trial')} done{of}{f': {causes}' if causes else ''}")
     if known.noise is not None:
         lines.append(f"noise of a run: {known.noise:.1%}")
     lines.append(_best_words(study, known))
