@@ -5,7 +5,7 @@
 Nothing runs but the simulation: a trial draws its figure and its seconds from the landscape. Recorded landscapes are
 those in ``landscapes/``; the synthetic ones are in ``search_landscapes.py``.
 
-- ``runs``: how many runs a search needs until the best figure so far is of a point within 2 % of the true best.
+- ``runs``: how many runs a search needs until its answer is a point within 2 % of the true best.
 - ``budget``: a study that may take 20 % of the time of a grid with one run of each point, rounds included.
 - ``whole``: a study that ends by itself, and what a grid would cost that is repeated until it is as sure.
 - ``equal``: how often a study claims a winner where there is none, and where one is better by 4 %.
@@ -106,7 +106,7 @@ def compare_runs(landscapes: Sequence[Landscape], seeds: range) -> None:
             cells.append(spread(counts))
         rows.append([landscape.name, str(landscape.space.size), f"{landscape.noise:.1%}", *cells])
     rows.append(["sum of medians", "", "", *(f"{totals[kind]:g}" for kind in kinds)])
-    print(f"### Runs until the best so far is within {CLOSE:.0%} of the true best (median / nine in ten)\n")
+    print(f"### Runs until the answer is within {CLOSE:.0%} of the true best (median / nine in ten)\n")
     table(*rows)
 
 

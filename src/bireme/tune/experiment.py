@@ -152,10 +152,7 @@ class Experiment:
         self._last_resort = self._last_resort or self._loop.after(self._request.grace + _PATIENCE, self.kill)
 
     def _look(self, seen: bool = False) -> None:
-        """End a run that cannot win any more, or has measured and is still running at the next check.
-
-        Most end by themselves between the two checks.
-        """
+        """End a run that cannot win any more, or has measured and is still running at the next check."""
         if self._handle is None or self._stopped:
             return
         request = self._request

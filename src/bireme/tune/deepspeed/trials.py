@@ -18,6 +18,9 @@ from bireme.tune.slots import SlotReservation
 from bireme.tune.trial_result import TrialResult
 from bireme.tune.trial_runs import Setting, TrialRuns
 
+_EVERY = 0.2
+"""Seconds between two looks whether a run has measured: PyTorch takes a second to end, a fifth of a short run."""
+
 _SLACK = 2
 """A run this many steps past ``end_profile_step`` ignores tuning: DeepSpeed would have exited after one step."""
 
@@ -80,7 +83,7 @@ class Trials(TrialRuns[Trial]):
         if not trial.paired:
             self._files.write_experiment(name, ds_config, **width)
         self._files.write_start(name, ds_config, ("bireme", "run", *words), **width, slots=reservation.include())
-        return self._request(name, words).replace(enough=lambda: self._enough(name))
+        return self._request(name, words).replace(enough=lambda: self._enough(name), every=_EVERY)
 
     def _enough(self, name: str) -> bool:
         """Whether a run has measured, or is past the steps in which it should have.
