@@ -35,7 +35,8 @@ DEB_PACKAGES := $(strip \
 	$(call lacks,ip,iproute2) $(call lacks,unshare,util-linux) $(call lacks,nft,nftables) \
 	$(call lacks,ssh,openssh-client) $(call lacks,pdsh,pdsh) \
 	$(call lacks,mpirun.openmpi,openmpi-bin) $(call lacks,mpirun.mpich,mpich) \
-	$(call lacks,chromedriver,chromium chromium-driver))
+	$(call lacks,chromedriver,chromium chromium-driver) \
+	$(call lacks,tcsh,tcsh) $(call lacks,zsh,zsh) $(call lacks,fish,fish) $(call lacks,groff,groff-base))
 # These contain services, which apt would start if systemd runs. Then they are only named, not installed.
 DEB_SERVICES := $(strip \
 	$(call lacks,sshd,openssh-server) $(call lacks,munged,munge) $(call lacks,srun,slurm-wlm) \

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 
 import pytest
 
 from bireme.options.table import COMMANDS, SUBCOMMANDS, select
+from tests import needs
 
 
 def script_for(stage, shell: str) -> str:
@@ -17,9 +17,7 @@ def script_for(stage, shell: str) -> str:
 
 
 def shell_says(shell: str, text: str) -> list[str]:
-    if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} on this machine")
-    done = subprocess.run([shell, "-c", text], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([needs.program(shell), "-c", text], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     return done.stdout.split()
 
@@ -67,9 +65,7 @@ def test_fish(stage):
         ]
 
     def lines_of_fish(text: str) -> list[str]:
-        if shutil.which("fish") is None:
-            pytest.skip("no fish on this machine")
-        done = subprocess.run(["fish", "-N", "-c", text], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([needs.program("fish"), "-N", "-c", text], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
@@ -94,9 +90,8 @@ def test_an_unknown_shell(stage):
 
 def test_the_manual_page(stage):
     page = stage.run("help", "--man").stdout
-    if shutil.which("groff") is None:
-        pytest.skip("no groff on this machine")
-    done = subprocess.run(["groff", "-man", "-Tascii", "-P-cbou", "-ww"], input=page, capture_output=True, text=True)
+    page_reader = [needs.program("groff"), "-man", "-Tascii", "-P-cbou", "-ww"]
+    done = subprocess.run(page_reader, input=page, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     for command in COMMANDS:
         for options in select(command).values():

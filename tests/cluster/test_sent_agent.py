@@ -6,7 +6,6 @@ import _ctypes
 import _ssl
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -60,13 +59,13 @@ def login(host: Host, shell: str = "/bin/bash", folder: str = "") -> Iterator[No
 def test_login_shells(request: pytest.FixtureRequest, home: Path, backend: str) -> None:
     """Another on each node, with start-up files that print."""
     jobs = Jobs.on(request, backend)
-    shells = {f"node{number + 1}": shutil.which(name, path=PATH) for number, name in enumerate(SHELLS)}
+    shells = {f"node{number + 1}": needs.program(name, path=PATH) for number, name in enumerate(SHELLS)}
     for name, text in START_UP.items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(f"{text}\n")
     with ExitStack() as stack:
         for name, shell in shells.items():
-            stack.enter_context(login(jobs.testbed[name], shell or "/bin/bash"))
+            stack.enter_context(login(jobs.testbed[name], shell))
         looks = jobs.look(hosts="node[1-4]:1")
     assert [look["host"] for look in looks] == list(shells)
 
@@ -74,9 +73,7 @@ def test_login_shells(request: pytest.FixtureRequest, home: Path, backend: str) 
 def test_open_mpi_and_the_c_shell(request: pytest.FixtureRequest) -> None:
     """It writes for the shell of the command's machine, unless it is told to ask."""
     jobs = Jobs.on(request, "openmpi")
-    shell = shutil.which("tcsh", path=PATH)
-    if shell is None:
-        needs.missing("tcsh is not installed")
+    shell = needs.program("tcsh", path=PATH)
     with login(jobs.testbed["node1"], shell), login(jobs.testbed["node2"], shell):
         found = refused(jobs, hosts="node[1-2]:1")
         option = found["node1"][-1].partition(": ")[2].replace("'", "")
