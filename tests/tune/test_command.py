@@ -546,4 +546,4 @@ def test_the_rounds_can_be_switched_off(desk):
     done = desk.run("--steps", "6", options=("--num_gpus", "1", "--confidence", "0"))
     assert "@round" not in done.stdout and "\nbest: " not in done.stdout
     done = desk.run(options=("--num_gpus", "1", "--effect", "much"), code=2)
-    assert done.stderr == "bireme: --effect: 'much' is not a number of percent from 0 to less than 100\n"
+    assert done.stderr == "bireme: --effect: 'much' is not a number of percent from 0.1 to 100\n"

@@ -177,22 +177,13 @@ def _care(options: Mapping[str, Any]) -> Care | None:
         BadInputError: a number is not one of percent, or the budget is no time.
     """
     from bireme.tune.deepspeed.finals import Care
+    from bireme.tune.percent import share_of
     from bireme.tune.time_budget import seconds_of
 
-    given = {name: options.get(name) for name in ("confidence", "effect")}
-    parts = {name: _part(str(word), f"--{name}") for name, word in given.items() if word not in (None, "")}
-    if parts.get("confidence") == 0:
+    given = {name: str(options[name]) for name in ("confidence", "effect") if options.get(name) not in (None, "")}
+    if given.get("confidence") in ("0", "0%"):
         return None
+    parts = {name: share_of(word, name, f"--{name}") for name, word in given.items()}
     if options.get("budget"):
         parts["seconds"] = seconds_of(options["budget"], "--budget")
     return Care(**parts)  # type: ignore[arg-type]  # their fields are floats
-
-
-def _part(word: str, where: str) -> float:
-    try:
-        number = float(word.strip().removesuffix("%"))
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < 100:
-        raise BadInputError(f"{word!r} is not a number of percent from 0 to less than 100", where=where)
-    return number / 100

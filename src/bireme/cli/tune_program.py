@@ -150,6 +150,7 @@ def _measured(parsed: Parsed) -> Measure:
 def _bounds(parsed: Parsed) -> dict[str, Any]:
     """How the study searches, and when it ends."""
     from bireme.tune import searches
+    from bireme.tune.percent import share_of
     from bireme.tune.time_budget import seconds_of
 
     options = parsed.options
@@ -157,8 +158,8 @@ def _bounds(parsed: Parsed) -> dict[str, Any]:
     return {
         "search": options["search"] or "model_based",
         "seed": options["seed"],
-        "confidence": _percent(options["confidence"] or "95", "--confidence", least=50, most=99.99),
-        "effect": _percent(options["effect"] or "2", "--effect", least=0.01, most=100),
+        "confidence": share_of(options["confidence"] or "95", "confidence", "--confidence"),
+        "effect": share_of(options["effect"] or "2", "effect", "--effect"),
         "trials": options["trials"],
         "seconds": None if options["budget"] is None else seconds_of(options["budget"], "--budget"),
     }
@@ -277,14 +278,3 @@ def _with_kind(parsed: Parsed, spec: JobSpec) -> Parsed:
     if spec.program.kind != "exec":
         return parsed
     return parsed.replace(options={**parsed.options, "no_python": True})
-
-
-def _percent(text: str, where: str, *, least: float, most: float) -> float:
-    """A share from percent: ``95`` or ``95%``."""
-    try:
-        number = float(text.strip().removesuffix("%"))
-    except ValueError:
-        number = float("nan")
-    if not least <= number <= most:
-        raise BadInputError(f"{text!r} is not a number of percent from {least:g} to {most:g}", where=where)
-    return number / 100

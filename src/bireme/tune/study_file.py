@@ -17,6 +17,7 @@ from bireme.options.table import select
 from bireme.tune import figures, searches, toml_lines, value_lists
 from bireme.tune.declarations import Declaration, Declared, Delivery, Written, assemble, choice, nearest
 from bireme.tune.parameter import Parameter, among
+from bireme.tune.percent import wrong_percent
 from bireme.tune.time_budget import seconds_of
 from bireme.tune.toml_lines import TomlFile
 from bireme.value import Value
@@ -342,14 +343,6 @@ def _no_whole_number(least: int) -> Callable[[object], str]:
     return wrong
 
 
-def _no_percentage(least: float) -> Callable[[object], str]:
-    def wrong(value: object) -> str:
-        fine = isinstance(value, (int, float)) and not isinstance(value, bool) and least < value < 100
-        return "" if fine else f"is no percentage between {least} and 100"
-
-    return wrong
-
-
 def _no_time(value: object) -> str:
     try:
         seconds_of("" if isinstance(value, bool) else str(value), "budget")
@@ -361,8 +354,8 @@ def _no_time(value: object) -> str:
 _WRONG: dict[str, Callable[[object], str]] = {
     "trials": _no_whole_number(1),
     "seed": _no_whole_number(0),
-    "confidence": _no_percentage(50),
-    "effect": _no_percentage(0),
+    "confidence": lambda value: wrong_percent(value, "confidence"),
+    "effect": lambda value: wrong_percent(value, "effect"),
     "budget": _no_time,
 }
 

@@ -21,7 +21,7 @@ from tests.conftest import TIMES, bireme, clean_environ
 DATABASE = str(Path(__file__).parents[3] / "benchmarks" / "landscapes" / "programs" / "database.py")
 OPTIONS = (
     *("--param", "journal=delete,wal,persist", "--param", "synchronous=full,normal,off", "--param", "rows=1,16,256"),
-    *("--maximize", "rows/s: {}", "--effect", "0.05"),
+    *("--maximize", "rows/s: {}", "--effect", "5"),
 )
 PROGRAM = (
     *(DATABASE, "--seconds", "0.05"),
