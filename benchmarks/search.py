@@ -1,6 +1,7 @@
 """Compares searches and whole studies on landscapes whose best is known, and prints tables in Markdown.
 
-    python benchmarks/search.py [--seeds 50] [--first 0] [--noise 0.01,0.03,0.1] [--only runs,budget,equal,whole]
+    python benchmarks/search.py [--seeds 50] [--first 0] [--noise 0.01,0.03] [--only runs,budget,equal,whole]
+                                [--landscapes gcc,kernel,…]
 
 Nothing runs but the simulation: a trial draws its figure and its seconds from the landscape. Recorded landscapes are
 those in ``landscapes/``; the synthetic ones are in ``search_landscapes.py``.
@@ -70,15 +71,11 @@ def runs_needed(landscape: Landscape, kind: str, seed: int) -> int:
     return landscape.space.size
 
 
-def quantile(values: Sequence[float], part: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(part * len(values)))]
-
-
 def spread(values: Sequence[float], unit: str = "") -> str:
-    """The median, and what nine in ten are below."""
+    """The median, and what nine in ten do not exceed."""
     scale = 100 if unit == "%" else 1
-    low, high = (scale * each for each in (statistics.median(values), quantile(values, 0.9)))
-    return f"{low:.3g} / {high:.3g}"
+    nine_in_ten = sorted(values)[math.ceil(0.9 * len(values)) - 1]
+    return f"{scale * statistics.median(values):.3g} / {scale * nine_in_ten:.3g}"
 
 
 def table(*rows: Sequence[str]) -> None:
@@ -166,9 +163,12 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--noise", default="0.01,0.03", help="of the synthetic landscapes")
     parser.add_argument("--only", default="runs,budget,whole,equal")
+    parser.add_argument("--landscapes", default="", help="only those with these names")
     options = parser.parse_args()
     noises = [float(each) for each in options.noise.split(",")]
     landscapes = [*all_recorded(), *(each for noise in noises for each in synthetic(noise))]
+    if options.landscapes:
+        landscapes = [each for each in landscapes if each.name in options.landscapes.split(",")]
     only, seeds = options.only.split(","), range(options.first, options.first + options.seeds)
     if "runs" in only:
         compare_runs(landscapes, seeds)
