@@ -7,6 +7,7 @@ nearest point that may be tried.
 from __future__ import annotations
 
 import math
+import random
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -86,7 +87,7 @@ class OptunaSearch(Search):
     def _propose(self) -> dict[str, int]:
         """What the sampler says after all results, as numbers of choices."""
         optuna = self._optuna
-        sampler = self._sampler(seed=self.seed + len(self.observations) + len(self.pending))
+        sampler = self._sampler(seed=self._draw())
         study = optuna.create_study(sampler=sampler, direction="minimize")
         failed = optuna.trial.TrialState.FAIL
         for each in self.observations.values():
@@ -108,7 +109,11 @@ class OptunaSearch(Search):
         return all(each.value is None or each.value > 0 for each in self.observations.values())
 
     def _scan(self) -> list[dict[str, object]]:
-        return self.space.sample(_SCANNED, self.seed + len(self.observations))
+        return self.space.sample(_SCANNED, self._draw())
+
+    def _draw(self) -> int:
+        """Of each proposal another one. Those of two searches with seeds beside each other have nothing in common."""
+        return random.Random(f"{self.seed} {len(self.observations)} {len(self.pending)}").getrandbits(32)
 
     def _place(self, point: Point) -> dict[str, int]:
         return {name: self._indices[name][key_of({"": point[name]})] for name in self._scales if name in point}
