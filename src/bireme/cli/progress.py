@@ -88,10 +88,10 @@ class Pace:
 
     @property
     def left(self) -> str:
-        """The remaining work, as ``7 to go, about 1 min``; "" if it is not known."""
+        """The remaining work, as ``7 to go, about 1 min`` or ``about 9 more rounds``; "" if it is not known."""
         left = self.board.left
         if left is None:
-            return ""
+            return self.board.outlook
         words = f"{'at most ' if left else ''}{left} to go"
         if not self._seconds or not left:
             return words

@@ -13,6 +13,10 @@ class Board(Protocol):
         """How many trials may still end at most, running ones included; None if not known yet."""
 
     @property
+    def outlook(self) -> str:
+        """What is left to do in words where ``left`` is not known; "" if that is not known either."""
+
+    @property
     def done(self) -> int:
         """How many trials have ended."""
 

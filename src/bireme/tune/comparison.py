@@ -22,6 +22,12 @@ from bireme.value import Value
 _PRIOR = 0.1
 """Precision of the mixture: differences of about three standard deviations (1 / sqrt(0.1)) are found the soonest."""
 
+_NORMAL = 1.645
+"""The 95 % quantile of the normal distribution."""
+
+_TELLING = 5
+"""Fewer rounds say too little of the spread to tell how many more it takes."""
+
 
 class Interval(Value):
     """Where the mean difference lies: ``mean`` of ``count`` rounds, between ``low`` and ``high``.
@@ -59,10 +65,24 @@ class Interval(Value):
             most = max(most, quantile(freedom) * math.sqrt(squares / freedom / self.count))
         return self.mean + most >= difference
 
+    def rounds_until_implausible(self, difference: float) -> float:
+        """About how many rounds make ``difference`` implausible if mean and spread stay as they are; inf: none do."""
+        room = difference - self.mean
+        if self.count < _TELLING or room <= 0:
+            return math.inf
+        return self.count * (_NORMAL * self.error / room) ** 2
+
+    @property
+    def rounds_until_certain(self) -> float:
+        """About how many rounds exclude a mean of 0 if mean and spread stay as they are; inf: none do."""
+        if self.count < _TELLING or not self.mean:
+            return math.inf
+        return self.count * ((self.high - self.mean) / self.mean) ** 2
+
 
 def quantile(freedom: int) -> float:
     """The 95 % quantile of Student's t with these degrees of freedom: within 1 % from two on, too small for one."""
-    return 1.645 + 1.52 / freedom + 2 / freedom**2
+    return _NORMAL + 1.52 / freedom + 2 / freedom**2
 
 
 def interval(differences: Sequence[float], alpha: float) -> Interval:

@@ -13,9 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from bireme.tune.comparison import Interval, interval
 from bireme.tune.space import Point, key_of
 
-MOST_ROUNDS = 60
-"""Who is not certain after this many rounds will not be soon."""
-
 Figures = Sequence[float]
 """One figure for each goal."""
 
@@ -31,7 +28,6 @@ class Confirmation:
         confidence: of all comparisons with the baseline together, such as 0.95.
         effect: the smallest relative difference that matters.
         seed: of the order of runs in a round.
-        most: rounds that are planned; None: as many as it takes.
     """
 
     def __init__(
@@ -44,10 +40,9 @@ class Confirmation:
         confidence: float = 0.95,
         effect: float = 0.02,
         seed: int = 0,
-        most: int | None = MOST_ROUNDS,
     ) -> None:
         self.baseline, self.finalists = dict(baseline), [dict(each) for each in finalists]
-        self._goals, self._score, self._seed, self._most = range(goals), score, seed, most
+        self._goals, self._score, self._seed = range(goals), score, seed
         self._alpha = (1 - confidence) / (len(finalists) * goals)
         self._effect = math.log1p(effect)
         self._rounds: dict[int, dict[str, Figures | None]] = {}
@@ -63,7 +58,7 @@ class Confirmation:
     def plan(self, number: int) -> list[dict[str, object]]:
         """The points of a round in the order of their runs, by the rounds before it; [] if everything is decided."""
         later = {each: self._rounds.pop(each) for each in list(self._rounds) if each >= number}
-        running = self.undecided if self._most is None or number <= self._most else []
+        running = self.undecided
         self._rounds.update(later)
         points = sorted([self.baseline, *running], key=key_of) if running else []
         random.Random(f"{self._seed} {number}").shuffle(points)
@@ -91,6 +86,29 @@ class Confirmation:
         against = [self.versus(each, leader) for each in others]
         rivals = [each for each, one in zip(others, against, strict=True) if one.plausible(self._effect, against)]
         return [leader, *rivals] if rivals or self.versus(leader).low <= 0 else []
+
+    @property
+    def more(self) -> int | None:
+        """About how many more rounds decide everything if the figures go on as they are; None: too early to say."""
+        undecided = self.undecided
+        if not undecided:
+            return 0
+        if len(self._goals) > 1:
+            against = [self.versus(each, goal=goal) for each in undecided for goal in self._goals]
+            needed = max(self._rounds_until_closed(each) for each in against if self._open(each))
+        else:
+            leader, *rivals = undecided
+            against = [self.versus(each, leader) for each in rivals]
+            needed = max((each.rounds_until_implausible(self._effect) for each in against), default=0.0)
+            base = self.versus(leader)
+            if base.low <= 0:
+                needed = max(needed, min(base.rounds_until_certain, base.rounds_until_implausible(self._effect)))
+        return max(1, math.ceil(needed - self.last)) if math.isfinite(needed) else None
+
+    def _rounds_until_closed(self, versus: Interval) -> float:
+        """About after how many rounds a comparison is no longer `_open`."""
+        either = [each.rounds_until_implausible(self._effect) for each in (versus, versus.negated)]
+        return min(versus.rounds_until_certain, max(either))
 
     def _open(self, versus: Interval) -> bool:
         """Whether neither a difference is certain, nor that there is none that matters."""

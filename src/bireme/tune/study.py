@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from bireme.errors import BadInputError
 from bireme.tune import answering, screening
 from bireme.tune.any_study import AnyStudy
-from bireme.tune.confirmation import MOST_ROUNDS, Confirmation
+from bireme.tune.confirmation import Confirmation
 from bireme.tune.finalists import MOST, choose, estimates
 from bireme.tune.measurements import Measurements, Run
 from bireme.tune.paired_rounds import PairedRounds
@@ -265,7 +265,6 @@ class Study(AnyStudy[Trial, Run]):
             confidence=self._confidence,
             effect=self._effect,
             seed=self._seed,
-            most=None if self._budget.bounded else MOST_ROUNDS,
         )
         for number, point, figures in self._earlier:
             confirmation.tell(number, point, figures)
@@ -332,6 +331,11 @@ class Study(AnyStudy[Trial, Run]):
     def left(self) -> int | None:
         """How many more trials may start at most; None: unknown."""
         return self._budget.left(self._begun)
+
+    @property
+    def more_rounds(self) -> int | None:
+        """About how many more rounds decide everything, however small the budget is; None: unknown."""
+        return None if self._rounds is None else self._rounds.confirmation.more
 
     @property
     def _search_over(self) -> bool:

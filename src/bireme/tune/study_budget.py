@@ -36,11 +36,6 @@ class Budget:
         self._began, self.earlier = clock(), 0.0
 
     @property
-    def bounded(self) -> bool:
-        """Whether there is a budget at all."""
-        return self.trials is not None or self.seconds is not None
-
-    @property
     def elapsed(self) -> float:
         """Seconds that the study has taken, earlier runs of it included."""
         return self.earlier + self._clock() - self._began

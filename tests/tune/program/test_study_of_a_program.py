@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shlex
 import signal
 import subprocess
@@ -71,6 +72,18 @@ def test_from_the_command_line_to_the_real_job(bench):
     took = [next(line for line in each.stdout.splitlines() if line.startswith("Tuning took")) for each in (done, again)]
     assert took[0] == took[1], "nothing ran, so it took no longer"
     assert len(bench.ran) == len(ends) + 1, "nothing ran again"
+
+
+def test_the_screen_says_how_many_more_rounds_there_are(bench):
+    (bench.folder / "noisy.py").write_text(
+        "import os, random, sys\n"
+        "print('rate:', random.Random(os.environ['BIREME_TRIAL']).gauss(92 + 8 * int(sys.argv[1]), 6))\n"
+    )
+    words = ("--param", "x=1,2", *RATE, "--effect", "5", "noisy.py", "{x}")
+    done = bench.stage.run("tune", *words, cwd=bench.folder, timeout=120)
+    told = re.findall(r"^trial-\d+ \[round (\d+)\].* \(about (\d+) more rounds?\)$", done.stdout, re.MULTILINE)
+    assert len(told) > 2 and all(int(number) > 4 and int(more) > 0 for number, more in told), done.stdout
+    assert "It ended: no difference that matters is undecided." in done.stdout
 
 
 def test_values_reach_environment_and_files(bench):
@@ -181,7 +194,7 @@ def test_files_of_trials_side_by_side_are_kept_apart(bench):
         ((*BATCHES, *RATE, "--limit", "p98: {} < 3"), ("--batch", "{batch}"), "p98"),
         ((*BATCHES, *RATE, "--constraint", "batch > 64"), ("--batch", "{batch}"), "batch > 64"),
         ((*BATCHES, *RATE, "--budget", "soon"), ("--batch", "{batch}"), "'soon' is not a length of time"),
-        ((*BATCHES, *RATE, "--effect", "0"), ("--batch", "{batch}"), "'0' is not a number of percent"),
+        ((*BATCHES, *RATE, "--effect", "0.05"), ("--batch", "{batch}"), "is not a number of percent from 0.1 to 100"),
         ((*BATCHES, *RATE, "--search", "best"), ("--batch", "{batch}"), "unknown search: 'best'"),
     ],
 )

@@ -18,6 +18,11 @@ class TuningBoard:
         return self._tuning.left
 
     @property
+    def outlook(self) -> str:
+        """Nothing: a study that has begun knows how many trials are left."""
+        return ""
+
+    @property
     def done(self) -> int:
         """How many trials have ended."""
         return len(self._tuning.completed)

@@ -8,6 +8,7 @@ from bireme.tune.printed_numbers import scaled
 from bireme.tune.program.trials import ProgramTrials
 from bireme.tune.space import Point
 from bireme.tune.study import Study
+from bireme.tune.tables import counted
 
 _WORDS = {"noise": "baseline", "screen": "again", "confirm": "round"}
 
@@ -29,6 +30,12 @@ class ProgramBoard:
     def left(self) -> int | None:
         """How many trials may still end at most, running ones included; None if not known yet."""
         return self._study.left
+
+    @property
+    def outlook(self) -> str:
+        """About how many more rounds decide everything; "" if it is too early to say."""
+        more = self._study.more_rounds
+        return f"about {counted(more, 'more round')}" if more else ""
 
     @property
     def done(self) -> int:
