@@ -44,9 +44,11 @@ class ProgramBoard:
 
     @property
     def best(self) -> str:
-        """The best result so far in a few words; "" if there is none."""
+        """The best run so far in a few words; "" if there is none. What is best is for the rounds to say."""
         name = self._leader()
-        return f"best {described(self._declaration, self._all.trials[name].point)}: {self.figure(name)}" if name else ""
+        if not name:
+            return ""
+        return f"best run {described(self._declaration, self._all.trials[name].point)}: {self.figure(name)}"
 
     def title(self, name: str) -> str:
         """A trial is called by its name and its point, and by what it is for if that is not the search."""
