@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from operator import eq
 
 import pytest
 
@@ -12,6 +13,7 @@ from bireme.errors import BadInputError
 from bireme.tune.search import Grid, SearchBudget
 from bireme.tune.searches import KINDS, check, make
 from bireme.tune.space import Parameter, Space, Union, key_of, shuffled
+from tests import needs
 
 SPACE = Union(tuple(Space((Parameter("stage", (stage,)), Parameter("micro", (4, 8, 16, 32)))) for stage in (0, 1, 2)))
 MIXED = Union((
@@ -308,7 +310,7 @@ def test_numpy_is_imported_by_the_model_only():
 
 
 def test_samplers_of_optuna():
-    pytest.importorskip("optuna")
+    needs.module("optuna")
     search = make("optuna:tpe", MIXED)
     assert len(asked(search)) == MIXED.size
     for name in ("annealing", "Grid", "PartialFixed", "BruteForce", "Base"):
@@ -317,7 +319,7 @@ def test_samplers_of_optuna():
 
 
 def test_every_sampler_that_is_listed_works():
-    pytest.importorskip("optuna")
+    needs.module("optuna")
     with pytest.raises(BadInputError) as caught:
         check("optuna:x")
     names = caught.value.hint.removeprefix("choose one of ").split(", ")
@@ -329,6 +331,13 @@ def test_every_sampler_that_is_listed_works():
             assert "type: pip install" in str(error)
         else:
             assert len(asked(search)) == MIXED.size
+
+
+def test_neighbouring_seeds_share_nothing_by_optuna():
+    needs.module("optuna")
+    space = Space(tuple(Parameter(f"d{number}", (0, 1)) for number in range(8)))
+    one, other = (asked(make("optuna:random", space, seed=seed), 9) for seed in (1, 2))
+    assert sum(map(eq, one[1:], other)) <= 1
 
 
 # -- how much is tried -------------------------------------------------------------------------------
