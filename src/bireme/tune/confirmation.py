@@ -124,7 +124,8 @@ class Confirmation:
 
     def failed(self, point: Point) -> bool:
         """Whether any run of the point failed."""
-        return any(figures.get(key_of(point), ()) is None for figures in self._rounds.values())
+        key = key_of(point)
+        return any(figures.get(key, ()) is None for figures in self._rounds.values())
 
     def versus(self, point: Point, other: Point | None = None, goal: int = 0) -> Interval:
         """The point's score minus the other's (the baseline's), by the rounds in which both have figures."""
