@@ -23,6 +23,14 @@ def test_a_bound_just_above_one_is_told_from_one() -> None:
     assert text == "best: batch=32    1.02 x the default (95 %: 1.0003 to 1.04, 4 paired rounds)\n"
 
 
+def test_of_many_that_cannot_be_told_apart_the_first_are_named() -> None:
+    known = declare(params=["batch=1..24"], args=["{batch}"])
+    answer = SURE.replace(ties=tuple({"batch": number} for number in range(1, 24)))
+    lines = answer_lines(answer, 0.95, known).splitlines()[1:]
+    assert lines[0] == "not distinguishable from it: batch=1"
+    assert lines[11:] == ["not distinguishable from it: batch=12", "(and 11 more: bireme tune report)"]
+
+
 def test_where_the_default_fails_the_baseline_is_named() -> None:
     text = answer_lines(SURE.replace(baseline={"batch": 16}, default_failed="exit code 1"), 0.95, BATCHES)
     assert text.splitlines() == [

@@ -17,6 +17,9 @@ from bireme.tune.tables import counted, few, listed, table, wrapped
 _ROWS = 40
 """Lines of the table; the report has all trials."""
 
+_TIES = 12
+"""Lines of points that cannot be told apart from the answer."""
+
 
 def summary(trials: ProgramTrials, measure: Measure, declaration: Declaration, why: str) -> str:
     """The table of all points, the best first, and why trials failed; ends with a newline.
@@ -94,8 +97,10 @@ def answer_lines(answer: Answer, confidence: float, declaration: Declaration) ->
             lines.append(f"promising, but not confirmed: {described(declaration, answer.promising)}")
     if answer.default_failed:
         lines.append(f"the default itself failed: {answer.default_failed}")
-    for tie in answer.ties:
+    for tie in answer.ties[:_TIES]:
         lines.append(f"not distinguishable from {'it' if sure else baseline}: {described(declaration, tie)}")
+    if len(answer.ties) > _TIES:
+        lines.append(f"(and {len(answer.ties) - _TIES} more: bireme tune report)")
     for point in answer.front:
         lines.append(f"on the front: {described(declaration, point)}")
     return "\n".join(lines) + "\n"
