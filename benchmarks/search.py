@@ -1,7 +1,7 @@
 """Compares searches and whole studies on landscapes whose best is known, and prints tables in Markdown.
 
     python benchmarks/search.py [--seeds 50] [--first 0] [--noise 0.01,0.03] [--only runs,budget,equal,whole]
-                                [--landscapes gcc,kernel,…]
+                                [--landscapes gcc,kernel,…] [--sizes 8,24,60]
 
 Nothing runs but the simulation: a trial draws its figure and its seconds from the landscape. Recorded landscapes are
 those in ``landscapes/``; the synthetic ones are in ``search_landscapes.py``.
@@ -139,10 +139,10 @@ def sure_grid(landscape: Landscape) -> float:
     return max(1.0, math.ceil(2 * (quantile_of_normal * landscape.noise / math.log1p(CLOSE)) ** 2))
 
 
-def compare_equal(seeds: range) -> None:
+def compare_equal(noises: Sequence[float], sizes: Sequence[int], seeds: range) -> None:
     rows = [["what differs", "points", "noise", "claims a winner", "of the better ones", "runs"]]
-    for noise in (0.01, 0.03):
-        for size in (8, 24, 60):
+    for noise in noises:
+        for size in sizes:
             kinds = [("nothing", equal(size, noise)), ("a quarter is 4 % better", better(size, noise, 0.04, True))]
             if size <= 24:
                 kinds.append(("one is 4 % better", better(size, noise, 0.04, False)))
@@ -162,6 +162,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--noise", default="0.01,0.03", help="of the synthetic landscapes")
+    parser.add_argument("--sizes", default="8,24,60", help="points of the spaces in which most are the same")
     parser.add_argument("--only", default="runs,budget,whole,equal")
     parser.add_argument("--landscapes", default="", help="only those with these names")
     options = parser.parse_args()
@@ -177,7 +178,8 @@ def main() -> None:
     if "whole" in only:
         compare_studies(landscapes, seeds, None)
     if "equal" in only:
-        compare_equal(range(options.first, options.first + 8 * options.seeds))
+        sizes = [int(each) for each in options.sizes.split(",")]
+        compare_equal(noises, sizes, range(options.first, options.first + 8 * options.seeds))
 
 
 if __name__ == "__main__":
