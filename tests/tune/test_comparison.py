@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bireme.tune.comparison import Interval, interval
+from bireme.tune.comparison import Interval, interval, quantile
 
 LOOKS = 60
 
@@ -55,6 +55,14 @@ def test_too_few_rounds_say_nothing():
 def test_figures_without_noise_are_certain():
     found = interval([0.1] * 6, 0.05)
     assert found.low == pytest.approx(0.1) and found.high == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("normal", "freedom", "expected"),
+    [(1.96, 2, 4.303), (1.96, 3, 3.182), (1.96, 10, 2.228), (1.96, 120, 1.980), (2.326, 2, 6.965), (2.326, 8, 2.896)],
+)
+def test_quantiles_are_those_of_the_tables(normal, freedom, expected):
+    assert quantile(normal, freedom) == pytest.approx(expected, rel=0.03)
 
 
 def test_the_other_way_round():

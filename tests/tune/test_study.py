@@ -112,6 +112,13 @@ def test_a_larger_budget_has_room_for_more_finalists():
     assert known == {key_of(point) for point in go_on([], None).answer.front}
 
 
+def test_a_few_finalists_of_a_front_are_from_all_of_it():
+    study = Study({"x": list(range(12))}, maximize="rate", minimize="mem", trials=40, clock=lambda: 0.0)
+    while trial := study.ask():
+        study.tell(trial.name, Measurement(figures={"rate": 1.0 + trial.point["x"], "mem": 1.0 + trial.point["x"]}))
+    assert sorted({each.point["x"] for each in study.answer.compared}) == [1, 5, 8, 11]
+
+
 def test_a_round_that_was_cut_is_not_completed():
     """Its other runs would be hours later, and on other slots."""
     whole = run(make(seed=4))
@@ -400,6 +407,23 @@ def test_it_is_found_also_where_the_model_is_sure_that_it_is_noise(seed):
     while trial := study.ask():
         study.tell(trial.name, speed=(104 if trial.point == {"a": 2, "b": 3} else 100) * draw.gauss(1, 0.01))
     assert study.answer.best == {"a": 2, "b": 3}
+
+
+@pytest.mark.parametrize("seed", [20, 22, 23])
+def test_it_is_found_also_where_a_run_has_ten_percent_of_noise(seed):
+    """Of four finalists, chosen by ten runs of each point, or left behind at 95 %, it was none, or left too early."""
+    draw = random.Random(seed)
+    study = Study({"a": [0, 1, 2, 3], "b": [0, 1]}, maximize="speed", seed=seed, clock=lambda: 0.0)
+    while trial := study.ask():
+        study.tell(trial.name, speed=(104 if trial.point == {"a": 2, "b": 1} else 100) * draw.gauss(1, 0.1))
+    assert study.answer.best == {"a": 2, "b": 1}
+
+
+def test_most_points_are_finalists_where_noise_hides_which_is_the_best():
+    study, draw = Study({"x": list(range(24))}, maximize="speed", clock=lambda: 0.0), random.Random(2)
+    while (trial := study.ask()) and trial.block != "round-2":
+        study.tell(trial.name, speed=100 * draw.gauss(1, 0.1))
+    assert len(study.answer.compared) >= 12
 
 
 # -- other kinds of studies --------------------------------------------------------------------------

@@ -56,6 +56,7 @@ def answer(
         for number in range(len(measurements.goals))
     )
     working = [each for each in rounds.finalists if not rounds.failed(each)]
+    working.sort(key=lambda each: -rounds.versus(each).mean)
     better = [each for each in working if rounds.versus(each).low > 0]
     # Not always the one that leads: that may have run in few rounds only.
     leader = max(better, key=lambda each: rounds.versus(each).mean, default=rounds.leader)

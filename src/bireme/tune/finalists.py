@@ -5,20 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from bireme.tune.measurements import Measurements
 from bireme.tune.screening import LEAST_RUNS, candidates
 from bireme.tune.space import Point, key_of
 
-MOST = 4
-"""At most so many points are compared with the baseline: each takes a part of the allowed error."""
+MOST = 24
+"""At most so many points are compared with the baseline: each takes a part of the allowed error.
 
-MOST_OF_TWO = 8
-"""The same with two goals, where the finalists are a whole front."""
+All points of a small space may be among them, so where noise hides which is the best, none is left out for it.
+"""
 
-ROUNDS = 3
-"""Fewer rounds than this are never certain, so there are not more finalists than a budget has room for."""
+_EIGHTHS = (0, 7, 3, 5, 1, 6, 2, 4)
+"""With two goals the finalists are eight points of the front: its ends first, then what lies far from those before."""
 
 _LIKELY = 1.65
 """A point may be the best if the difference is less than this many standard deviations: one in twenty is."""
@@ -55,8 +56,7 @@ def choose(
     baseline: Point,
     *,
     effect: float,
-    trials: int | None = None,
-    seconds: float | None = None,
+    room: Callable[[Sequence[Point]], int],
 ) -> list[Point]:
     """The finalists.
 
@@ -65,44 +65,27 @@ def choose(
         measured: the runs of the study.
         baseline: what they are compared with, itself no finalist.
         effect: the smallest relative difference that matters.
-        trials: how many may still run; None: no limit.
-        seconds: how long they may take together; None: no limit.
+        room: how many of some points, from the first on, can be finalists; at least one.
     """
     known = estimates(search, measured)
     if len(measured.goals) > 1:
         front = sorted(_nondominated(measured, baseline), key=lambda point: statistics.fmean(measured.scores(point)))
-        # From one end of the front to the other.
-        likely = (
-            [front[number * (len(front) - 1) // (MOST_OF_TWO - 1)] for number in range(MOST_OF_TWO)] if front else []
-        )
+        likely = [front[eighth * (len(front) - 1) // max(_EIGHTHS)] for eighth in _EIGHTHS] if front else []
         likely = list({key_of(point): point for point in likely}.values())
-    else:
-        best = max(known, key=lambda each: each[0])
-        base = next((each for each in known if each[2] == baseline), best)
-        by_the_model = [
-            point
-            for mean, deviation, point in sorted(known, key=lambda each: -each[0] - each[1])
-            if point != baseline
-            and mean + _LIKELY * math.hypot(deviation, best[1]) >= best[0]
-            and mean - base[0] + _LIKELY * math.hypot(deviation, base[1]) >= math.log1p(effect)
-        ]
-        by_their_runs = [each.point for each in candidates(measured, baseline, effect) if each.runs >= LEAST_RUNS]
-        pairs = itertools.zip_longest(by_their_runs, by_the_model)
-        likely = list({key_of(point): point for pair in pairs for point in pair if point is not None}.values())
-    return likely[: _room(measured, baseline, likely, trials, seconds)]
-
-
-def _room(
-    measured: Measurements, baseline: Point, likely: list[Point], trials: int | None, seconds: float | None
-) -> int:
-    """How many finalists a budget has room for; at least one."""
-    most = MOST if len(measured.goals) == 1 else MOST_OF_TWO
-    most = most if trials is None else min(most, trials // (ROUNDS + 1) - 1)
-    if seconds is not None:
-        lasts = [measured.seconds(point) for point in (baseline, *likely)]
-        room = seconds / (ROUNDS + 1)
-        most = min(most, sum(sum(lasts[: count + 2]) <= room for count in range(len(likely))))
-    return max(1, most)
+        return likely[: room(likely)]
+    best = max(known, key=lambda each: each[0])
+    base = next((each for each in known if each[2] == baseline), best)
+    by_the_model = [
+        point
+        for mean, deviation, point in sorted(known, key=lambda each: -each[0] - each[1])
+        if point != baseline
+        and mean + _LIKELY * math.hypot(deviation, best[1]) >= best[0]
+        and mean - base[0] + _LIKELY * math.hypot(deviation, base[1]) >= math.log1p(effect)
+    ]
+    by_their_runs = [each.point for each in candidates(measured, baseline, effect) if each.runs >= LEAST_RUNS]
+    pairs = itertools.zip_longest(by_their_runs, by_the_model)
+    likely = list({key_of(point): point for pair in pairs for point in pair if point is not None}.values())
+    return likely[: room(likely)]
 
 
 def _nondominated(measured: Measurements, baseline: Point) -> list[Point]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -24,6 +24,10 @@ MOST_RUNS = 10
 
 LEAST_RUNS = 3
 """With so many runs, a point may be a finalist though the model does not believe in it."""
+
+_LIKELY = 2.33
+"""What lies further off is left behind: the 99 % quantile of the normal distribution, as it is asked for after each run
+of each point."""
 
 _SURE = 8
 """With fewer degrees of freedom, the noise may seem to be a fraction of what it is: the best points run again first."""
@@ -48,7 +52,7 @@ def candidates(measured: Measurements, baseline: Point, effect: float) -> list[C
     noise, freedom = measured.noise()
     if not noise:
         return []
-    reach = quantile(freedom) * noise
+    reach = quantile(_LIKELY, freedom) * noise
     points = [_candidate(measured, point) for point in measured.working()]
     own = _candidate(measured, baseline)
     floor = max(each.mean - reach / math.sqrt(each.runs) for each in points)
@@ -64,15 +68,19 @@ def candidates(measured: Measurements, baseline: Point, effect: float) -> list[C
 
 
 def next_point(
-    measured: Measurements, baseline: Point, effect: float, enough: int, running: Collection[str] = ()
+    measured: Measurements,
+    baseline: Point,
+    effect: float,
+    room: Callable[[Sequence[Point]], int],
+    running: Collection[str] = (),
 ) -> Point | None:
-    """The point that runs again; None if those that may be the best are few, or known well enough.
+    """The point that runs again; None if all that may be the best can be finalists, or are known well enough.
 
     Args:
         measured: the runs of the study.
         baseline: what points are compared with; it runs as often as they do.
         effect: the smallest relative difference that matters.
-        enough: so many candidates may be the best at the end.
+        room: how many of some points, from the first on, can be finalists; at least one.
         running: the keys of points that run again now, once for each run.
     """
     noise, freedom = measured.noise()
@@ -84,7 +92,7 @@ def next_point(
     if not able:
         return None
     wanted = LEAST_RUNS
-    if len(able) > enough:
+    if len(able) > room([each.point for each in able]):
         # The error of a mean is then half of the effect, so a difference of twice the effect stands out.
         wanted = max(LEAST_RUNS, min(MOST_RUNS, math.ceil((2 * (noise or 0.0) / math.log1p(effect)) ** 2)))
     now: Mapping[str, int] = {key: list(running).count(key) for key in set(running)}

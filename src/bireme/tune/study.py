@@ -237,8 +237,14 @@ class Study(AnyStudy[Trial, Run]):
         running = [key_of(each.point) for each in self._pending.values()]
         if len(running) >= self._side_by_side:
             return None
-        point = screening.next_point(self._measured, baseline, self._effect, MOST, running)
+        point = screening.next_point(self._measured, baseline, self._effect, self._room, running)
         return None if point is None else self._make(point, "screen")
+
+    def _room(self, points: Sequence[Point]) -> int:
+        """How many of these points, from the first on, can be finalists; at least one."""
+        lasts = list(map(self._measured.seconds, points))
+        room = self._budget.finalists(self._begun, self._measured.seconds(self._baseline or self._default), lasts)
+        return MOST if room is None else min(MOST, room)
 
     def _first_rounds(self) -> PairedRounds | None:
         baseline = self._baseline
@@ -246,14 +252,7 @@ class Study(AnyStudy[Trial, Run]):
             return None
         finalists = {key_of(point): point for _, point, _ in self._earlier if point != baseline}
         # With the same budget, which has less room now, no others are chosen; with a larger one some join.
-        chosen = choose(
-            self._search,
-            self._measured,
-            baseline,
-            effect=self._effect,
-            trials=self.left,
-            seconds=self._budget.seconds_left,
-        )
+        chosen = choose(self._search, self._measured, baseline, effect=self._effect, room=self._room)
         finalists.update((key_of(point), point) for point in chosen)
         if not finalists:
             return None

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
-from bireme.tune.finalists import ROUNDS
 from bireme.tune.tables import counted
+
+ROUNDS = 3
+"""Fewer rounds than this are never certain."""
+
+_FEW, _MANY = 4, 20
+"""More than `_FEW` points are finalists only if there is room for `_MANY` rounds of all: few rounds tell little."""
 
 LEAST = 4 * ROUNDS
 """With fewer trials, half of them would be too few rounds to be certain of anything: all are for the search."""
 
 _RESERVE = 0.25
 """The part of a budget that is kept for paired rounds; at least `ROUNDS` of two runs, at most half."""
-
 
 _LONGER = 1.25
 """A trial may take so much longer than expected."""
@@ -45,7 +50,7 @@ class Budget:
         return None if self.trials is None else max(0, self.trials - begun)
 
     @property
-    def seconds_left(self) -> float | None:
+    def _seconds_left(self) -> float | None:
         """The seconds that are left, times the trials that run side by side; None: no limit."""
         return None if self.seconds is None else (self.seconds - self.elapsed) * self._side_by_side
 
@@ -71,6 +76,25 @@ class Budget:
         if self.seconds is not None and self.elapsed + seconds > self.seconds:
             return f"what is left of the budget of {self.seconds:g} s is too little for another round"
         return ""
+
+    def finalists(self, begun: int, baseline: float, lasts: Sequence[float]) -> int | None:
+        """For how many finalists, at least one, what is left suffices; None: for any number.
+
+        Args:
+            begun: how many trials have started.
+            baseline: seconds of a run of the baseline.
+            lasts: seconds of a run of each point that may be a finalist, the first ones first.
+        """
+        left, seconds = self.left(begun), self._seconds_left
+        if left is None and seconds is None:
+            return None
+
+        def room(rounds: int) -> int:
+            longest = itertools.accumulate(lasts, initial=baseline)
+            by_time = sum(each <= seconds / rounds for each in longest) - 1 if seconds is not None else len(lasts)
+            return by_time if left is None else min(by_time, left // rounds - 1)
+
+        return max(1, min(_FEW, room(ROUNDS + 1)), room(_MANY))
 
     def is_for_rounds(self, begun: int, pair: float, another: float) -> bool:
         """Whether what is left is for the rounds, so that no other trial starts.
