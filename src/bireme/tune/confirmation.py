@@ -46,10 +46,12 @@ class Confirmation:
         self._alpha = (1 - confidence) / (len(finalists) * goals)
         self._effect = math.log1p(effect)
         self._rounds: dict[int, dict[str, Figures | None]] = {}
+        self._intervals: dict[tuple[str, str, int], Interval] = {}  # of the rounds that are known now
 
     def tell(self, number: int, point: Point, figures: Figures | None) -> None:
         """Report a run of round ``number``; None: it failed; (): it could not be measured."""
         self._rounds.setdefault(number, {})[key_of(point)] = figures
+        self._intervals.clear()
 
     def told(self, number: int) -> Mapping[str, Figures | None]:
         """What is known of a round."""
@@ -58,8 +60,12 @@ class Confirmation:
     def plan(self, number: int) -> list[dict[str, object]]:
         """The points of a round in the order of their runs, by the rounds before it; [] if everything is decided."""
         later = {each: self._rounds.pop(each) for each in list(self._rounds) if each >= number}
+        if later:
+            self._intervals.clear()
         running = self.undecided
-        self._rounds.update(later)
+        if later:
+            self._rounds.update(later)
+            self._intervals.clear()
         points = sorted([self.baseline, *running], key=key_of) if running else []
         random.Random(f"{self._seed} {number}").shuffle(points)
         return points
@@ -130,6 +136,11 @@ class Confirmation:
     def versus(self, point: Point, other: Point | None = None, goal: int = 0) -> Interval:
         """The point's score minus the other's (the baseline's), by the rounds in which both have figures."""
         one, two = key_of(point), key_of(self.baseline if other is None else other)
+        if (one, two, goal) not in self._intervals:
+            self._intervals[one, two, goal] = self._interval(one, two, goal)
+        return self._intervals[one, two, goal]
+
+    def _interval(self, one: str, two: str, goal: int) -> Interval:
         differences = []
         for number in sorted(self._rounds):
             mine, theirs = self._rounds[number].get(one), self._rounds[number].get(two)

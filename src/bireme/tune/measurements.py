@@ -41,6 +41,7 @@ class Measurements:
         self.runs: list[Run] = []
         self._by_point: dict[str, list[Run]] = {}
         self._scales: list[float | None] = [None for _ in goals]
+        self._failed: set[str] = set()
 
     @property
     def scales(self) -> tuple[float | None, ...]:
@@ -57,6 +58,8 @@ class Measurements:
         run = Run(trial, measurement, figures)
         self.runs.append(run)
         self._by_point.setdefault(key_of(trial.point), []).append(run)
+        if measurement.cause in ("failed", "no metric"):
+            self._failed.add(key_of(trial.point))
         for goal, figure in enumerate(figures or ()):
             if figure <= 0 or self._scales[goal] is not None:
                 self._scales[goal] = max(abs(figure), self._scales[goal] or self._greatest(goal))
@@ -100,7 +103,7 @@ class Measurements:
     @property
     def failures(self) -> int:
         """How many points have failed, not counting those that need too much memory or time, or exceed a limit."""
-        return len({key_of(run.trial.point) for run in self.runs if run.measurement.cause in ("failed", "no metric")})
+        return len(self._failed)
 
     def seconds(self, point: Point) -> float:
         """The mean wall time of the complete runs of a point; of all runs if it has none."""
