@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests import needs
+from tests.cluster.basics import signal_all
 from tests.cluster.test_world import UNEVEN, Jobs, backends
+from tests.cluster.testbed import Testbed
 from tests.conftest import read_lines
 
 # What it sees by MPI, beside what the environment says.
@@ -39,6 +43,13 @@ while not os.path.exists("go"):
 if os.environ["RANK"] == "1":
     os._exit(3)
 time.sleep(1000)
+"""
+IGNORES = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.write(1, b"ready\\n")
+while True:
+    time.sleep(1000)
 """
 NATIVE = ("openmpi", "mpich", "slurm")
 
@@ -86,6 +97,66 @@ def test_rank_fails(request: pytest.FixtureRequest, backend: str) -> None:
     assert process.returncode in ((3,) if backend == "openmpi" else (3, 143)), err
     left = jobs.testbed.strays(30)
     assert not any(left.values()), left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", backends(*NATIVE))
+def test_the_command_is_killed(request: pytest.FixtureRequest, backend: str) -> None:
+    """The launcher gets the time to end the ranks, and to give its allocation back."""
+    jobs = Jobs.on(request, backend)
+    process = jobs.start("--native_ranks", jobs.write("ignores.py", IGNORES))
+    read_lines(process, 6, "ready")
+    jobs.login.kill(process, signal.SIGKILL)
+    process.communicate(timeout=30)
+    left = jobs.testbed.strays(30)
+    assert not any(left.values()), left
+    assert not jobs.testbed.slurm or not jobs.testbed.slurm_jobs(10)
+
+
+def test_the_command_is_killed_in_an_allocation(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """The allocation is somebody else's, and stays; the step ends."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    command = shlex.join(jobs.command("--native_ranks", jobs.write("ignores.py", IGNORES)))
+    wait = "while [ ! -e go ]; do sleep 0.1; done"
+    steps = "squeue --noheader --steps --job $SLURM_JOB_ID --format %i"
+    after = (
+        f"while [ -n \"$({steps})\" ]; do sleep 0.1; done; squeue --noheader --job $SLURM_JOB_ID --format 'still %T'"
+    )
+    script = f"{command} & {wait}; {steps}; kill -KILL $!; {after}"
+    salloc = ["salloc", "--quiet", "-N3", "-n6", "sh", "-c", script]
+    process = jobs.login.popen(salloc, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=str(shared_dir))
+    read_lines(process, 6, "ready")
+    (shared_dir / "go").touch()
+    out, _ = process.communicate(timeout=60)
+    assert [line.rpartition(".")[2] for line in out.decode().splitlines()] == ["0", "still RUNNING"], out
+
+
+def of_srun(jobs: Jobs) -> list[int]:
+    """The processes of srun on the login host."""
+    return [pid for pid, found in jobs.login.ps().items() if found.argv[0].endswith("srun")]
+
+
+@pytest.mark.slow
+def test_the_command_is_killed_while_srun_hangs(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """It does not end within its 15 s, so its allocation is cancelled."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    process = jobs.start("--native_ranks", jobs.write("ignores.py", IGNORES))
+    read_lines(process, 6, "ready")
+    signal_all(of_srun(jobs), signal.SIGSTOP)
+    jobs.login.kill(process, signal.SIGKILL)
+    process.communicate(timeout=30)
+    assert not slurm_cluster.slurm_jobs(60)
+
+
+def test_srun_is_killed(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """It has a process beside it that would give the allocation back, but that is killed with it."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    process = jobs.start("--native_ranks", jobs.write("ignores.py", IGNORES))
+    read_lines(process, 6, "ready")
+    signal_all(of_srun(jobs), signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 137, err
+    assert not slurm_cluster.slurm_jobs(10)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ class LocalCrew:
         keep: descriptors to hold as long as any process lives (the port's lock).
         at_start: called in the guardian, before the ranks are forked.
         at_loss: called in guardian or watcher if this process is lost, and here at the end.
+        farewell: seconds between SIGTERM and SIGKILL if this process is lost.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class LocalCrew:
         keep: Sequence[int] = (),
         at_start: Callable[[], object] = lambda: None,
         at_loss: Callable[[], object] = lambda: None,
+        farewell: float = 0.0,
     ) -> None:
         self._at_start = at_start
         self._session, self._plan, self._node_plan = session, plan, node
@@ -65,6 +67,7 @@ class LocalCrew:
             listener=listener,
             tree=ProcessTree(),
             at_loss=at_loss,
+            farewell=farewell,
         )
 
     @property

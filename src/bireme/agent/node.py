@@ -53,6 +53,7 @@ class NodeProcesses:
         listener: told what happens.
         tree: starts and kills processes.
         at_loss: called in guardian or watcher if this process is lost, and here at the end.
+        farewell: seconds between SIGTERM and SIGKILL if this process is lost.
 
     Attributes:
         killed: how many ranks had to be killed by SIGKILL.
@@ -69,11 +70,12 @@ class NodeProcesses:
         listener: NodeEvents,
         tree: ProcessTree,
         at_loss: Callable[[], object] = lambda: None,
+        farewell: float = 0.0,
     ) -> None:
         self._loop, self._plan, self._listener = loop, plan, listener
         self._accelerator = accelerator
         self._tree = tree
-        self._at_loss = at_loss
+        self._at_loss, self._farewell = at_loss, farewell
         self._ladder = Ladder(grace)
         self._timer: Timer | None = None
         self._guardian: Handle | None = None
@@ -123,7 +125,12 @@ class NodeProcesses:
             for worker, (stdin, stdout, stderr) in zip(self._plan.workers, pipes, strict=True)
         ]
         self._guardian = self._tree.start(
-            starts, keep=keep, at_start=prepare, at_loss=self._clean_up, files_limit=files_limit
+            starts,
+            keep=keep,
+            at_start=prepare,
+            at_loss=self._clean_up,
+            files_limit=files_limit,
+            farewell=self._farewell,
         )
         self._loop.watch(self._guardian.events, self._hear)
 

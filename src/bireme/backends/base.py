@@ -92,6 +92,10 @@ class Backend:
     """What to do if no host has the labels that were asked for."""
     CANCEL: tuple[str, ...] = ()
     """Command that cancels the allocation whose id follows; empty if the launcher makes no allocations."""
+    CANCEL_NAMED: tuple[str, ...] = ()
+    """The same for the allocation whose name follows."""
+    NAMES = ""
+    """Variable that gives an allocation its name; "" if the launcher makes none."""
     OVER = ""
     """Pattern of the message that the allocation is gone, so that the launcher can start nothing any more; "" if there
     is none."""

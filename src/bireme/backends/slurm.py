@@ -43,6 +43,8 @@ class Slurm(Backend):
     )
     FAILED = (r"^srun: error: (\S+): task \d+:",)
     CANCEL = ("scancel",)
+    CANCEL_NAMED = ("scancel", "--name")
+    NAMES = "SLURM_JOB_NAME"
     OVER = (
         r"Slurm job \d+ has expired|Expired or invalid job \d+|Invalid job id|Job/step already completing or completed"
     )

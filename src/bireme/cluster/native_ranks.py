@@ -25,10 +25,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from bireme.backends.base import Backend
     from bireme.cluster.node_selection import Nodes
     from bireme.job import JobSpec
     from bireme.resources.pool import Pool
     from bireme.result.outcome import Outcome
+
+_FAREWELL = 15.0
+"""Seconds between SIGTERM and SIGKILL for a launcher whose runner was killed: it has to end ranks on other machines."""
+_CANCEL_WAIT = 15.0
+"""Seconds within which an allocation must be cancelled."""
 
 
 def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) -> Outcome:
@@ -43,22 +49,25 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
     Raises:
         BadInputError: the launcher cannot start ranks, the slots are not declared, or an option needs an agent.
     """
-    executable = base.load(launcher).find_program(environ, spec.launcher_args)
+    backend = base.load(launcher)
+    executable = backend.find_program(environ, spec.launcher_args)
     found_exports = agent_launch.what_travels(spec, environ)
     exported = found_exports.variables
     argv = command(spec, environ, nodes, launcher, executable)
     worker = WorkerPlan(rank=0, local_rank=0, slot=launcher, argv=argv, env={"TORCHELASTIC_ERROR_FILE": os.devnull})
     error_dir = os.path.join(temporary_directory(environ), f"bireme-{os.urandom(6).hex()}")
+    job_id, runner = os.path.basename(error_dir), os.getpid()
+    names = _names(backend, environ)
     node = NodePlan(
         host=launcher,
         node_rank=0,
         cwd=os.getcwd(),
-        env={"BIREME_JOB": os.path.basename(error_dir)},
+        env={"BIREME_JOB": job_id, **dict.fromkeys(names, job_id)},
         error_dir=error_dir,
         workers=(worker,),
     )
     plan = StartPlan(
-        job_id=os.path.basename(error_dir),
+        job_id=job_id,
         accelerator="cpu",
         world_size=1,
         master_addr="",
@@ -67,11 +76,44 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
     )
     # exported variables first: see the note on hydra in bireme.cluster.agent_launch
     inherited = {**exported, **environ, **exported}
-    return session.run(
+
+    def cancel() -> None:
+        if names:
+            _cancel((*backend.CANCEL_NAMED, job_id))
+
+    outcome = session.run(
         spec.replace(output="raw", fold=False),
         found_exports.notes(),
-        lambda crew_session: LocalCrew(crew_session, plan, node, inherited, grace=spec.grace),
+        lambda crew_session: LocalCrew(
+            crew_session,
+            plan,
+            node,
+            inherited,
+            grace=spec.grace,
+            at_loss=lambda: cancel() if os.getpid() != runner else None,
+            farewell=_FAREWELL if backend.CANCEL_NAMED else 0.0,
+        ),
     )
+    if any(end.by_signal for end in outcome.ends):  # it could not give its allocation back
+        cancel()
+    return outcome
+
+
+def _names(backend: Backend, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The variable by which we name the allocation that the launcher makes; empty: it makes none, or the user does."""
+    inside = "SLURM_JOB_ID" in environ
+    return (backend.NAMES,) if backend.NAMES and backend.NAMES not in environ and not inside else ()
+
+
+def _cancel(argv: tuple[str, ...]) -> None:
+    """Cancel an allocation; do nothing if it is gone. What goes wrong, the command says itself."""
+    import subprocess
+
+    try:
+        # its own session, so that another Ctrl+C does not reach it
+        subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=_CANCEL_WAIT, check=False, start_new_session=True)
+    except (OSError, subprocess.TimeoutExpired):
+        pass
 
 
 def command(

@@ -31,6 +31,7 @@ class ProcessTree:
         at_start: Callable[[], object],
         at_loss: Callable[[], object],
         files_limit: tuple[int, int] | None,
+        farewell: float = 0.0,
     ) -> Handle:
         """Fork the guardian and, through it, the workers.
 
@@ -41,6 +42,7 @@ class ProcessTree:
             at_loss: called after the processes were killed, in the guardian if this process was lost, else in the
                 watcher.
             files_limit: the (soft, hard) limit of open files for the workers; ``None``: as in this process.
+            farewell: seconds between SIGTERM and SIGKILL if this process is lost.
 
         Raises:
             UnfitError: no process can be forked.
@@ -48,7 +50,9 @@ class ProcessTree:
         self._spare = frozenset(kernel.children())  # children of the program that embeds us
         self._was_subreaper = kernel.is_subreaper()
         kernel.become_subreaper()
-        return guardian.start(workers, keep=keep, at_start=at_start, at_loss=at_loss, files_limit=files_limit)
+        return guardian.start(
+            workers, keep=keep, at_start=at_start, at_loss=at_loss, files_limit=files_limit, farewell=farewell
+        )
 
     def sweep(self, gone: Handle, workers: Iterable[int]) -> tuple[str, ...]:
         """Kill what guardian and watcher left. The workers died with them, and what the workers left is our child now.
