@@ -2,9 +2,10 @@
 
 `--dist worksteal` gives each worker a stretch of the list, all of the same number of tests, and whoever has finished
 takes from the end of another's. So every stretch gets a fair part of what is known to take long (`tests/longest.txt`),
-and at its end what takes no time. Long tests wait more than they compute, so between two of the longest stands one of
-the shorter ones. Tests that share what is costly to start (Slurm's cluster, a browser) go to as few workers as can
-finish these in time, because each worker starts its own.
+and at its end what takes no time. Long tests wait more than they compute. So between two of the longest stands one of
+the shorter ones, and most of the tests of unknown length, which compute, stand between all of these. Tests that share
+what is costly to start (Slurm's cluster, a browser) go to as few workers as can finish these in time, because each
+worker starts its own.
 
 `python -m tests.order LOG` makes the table from the log of a whole run with `--durations=0`.
 """
@@ -23,6 +24,9 @@ import pytest
 TABLE = Path(__file__).parent / "longest.txt"
 LEAST = 3.0
 """Seconds from which on a test stands in the table."""
+
+BETWEEN = 0.7
+"""Part of the tests of unknown length that stands between the known ones."""
 
 SHORT = 1.0
 """What a test of a group takes if it does not stand there."""
@@ -69,10 +73,18 @@ def share_out(seconds: Sequence[float], groups: Sequence[str], workers: int) -> 
     for one, size in zip(bins, sizes, strict=True):
         one.sort(key=lambda place: -seconds[place])
         one[:] = [one[-1 - turn // 2] if turn % 2 else one[turn // 2] for turn in range(len(one))]
-        lacks = size - len(one)
-        one += rest[:lacks]
-        del rest[:lacks]
+        short, rest = rest[: size - len(one)], rest[size - len(one) :]
+        one[:] = mixed(one, short)
     return [place for one in bins for place in one]
+
+
+def mixed(known: Sequence[int], short: Sequence[int]) -> list[int]:
+    """The known ones with most of the short ones evenly between them, and the others of these at the end."""
+    listed: list[int] = []
+    share = BETWEEN * len(short) / max(len(known), 1)
+    for number, place in enumerate(known):
+        listed += [place, *short[int(number * share) : int((number + 1) * share)]]
+    return listed + list(short[int(len(known) * share) :])
 
 
 def group_of(item: pytest.Item) -> str:

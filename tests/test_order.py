@@ -1,6 +1,8 @@
-"""The order of the tests: all run, the longest come early, and few workers need Slurm."""
+"""The order of the tests: all run, the longest first, short ones between them, and few workers need Slurm."""
 
 from __future__ import annotations
+
+import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ TESTS = st.lists(st.tuples(st.sampled_from([0.0, 0.0, 1.0, 2.5, 30.0]), st.sampl
 
 
 @given(TESTS, st.integers(1, 9))
-def test_every_test_is_run_once_and_those_that_take_no_time_last(tests: list[tuple[float, str]], workers: int) -> None:
+def test_every_test_is_run_once_and_the_longest_first(tests: list[tuple[float, str]], workers: int) -> None:
     seconds, groups = [length for length, _ in tests], [group.strip("|") for _, group in tests]
     listed = share_out(seconds, groups, workers)
     assert sorted(listed) == list(range(len(tests)))
@@ -20,8 +22,11 @@ def test_every_test_is_run_once_and_those_that_take_no_time_last(tests: list[tup
     for size in stretches(len(tests), workers):
         lengths = [seconds[place] for place in listed[begin : begin + size]]
         assert max(lengths, default=0.0) == next(iter(lengths), 0.0)
-        known = sum(map(bool, lengths))
-        assert all(lengths[:known]) and not any(lengths[known:])
+        known = [position for position, length in enumerate(lengths) if length]
+        between = [after - before - 1 for before, after in itertools.pairwise(known)]
+        assert max(between, default=0) - min(between, default=0) <= 1
+        if known:
+            assert len(lengths) - 1 - known[-1] >= (1 - order.BETWEEN) * lengths.count(0.0)
         begin += size
 
 

@@ -77,7 +77,7 @@ def test_from_the_command_line_to_the_real_job(bench):
 def test_the_screen_says_how_many_more_rounds_there_are(bench):
     (bench.folder / "noisy.py").write_text(
         "import os, random, sys\n"
-        "print('rate:', random.Random(os.environ['BIREME_TRIAL']).gauss(92 + 8 * int(sys.argv[1]), 6))\n"
+        "print('rate:', random.Random(os.environ['BIREME_TRIAL']).gauss(92 + 8 * int(sys.argv[1]), 4))\n"
     )
     words = ("--param", "x=1,2", *RATE, "--effect", "5", "noisy.py", "{x}")
     done = bench.stage.run("tune", *words, cwd=bench.folder, timeout=120)
