@@ -158,7 +158,8 @@ def test_what_starts_an_agent():
 def test_command_lines(name):
     backend = base.load(name)
     channel = ("--channel",) if backend.CHANNEL == "stdio" else ("--dial", "ADDRESSES", "PORT", backend.TOKEN_VARIABLE)
-    plan = base.LaunchPlan(tuple(map(base.HostLaunch, ("node1", "node2"))), (*AGENT_WORDS, *channel), extra=extra(name))
+    hosts, agent = tuple(map(base.HostLaunch, ("node1", "node2"))), (*AGENT_WORDS, *channel)
+    plan = base.LaunchPlan(hosts=hosts, agent=agent, extra=extra(name), allocation="bireme-…")
     block = re.search(rf"\n### {name}\n\n```\n(.*?)```", page("backends.md"), flags=re.DOTALL)
     assert block is not None
     expected = [word for command in backend.commands(plan, {}) for word in command]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.basics import wait_until
-from tests.cluster.test_world import LOOK, Jobs, Looks, gpus, rows, table
+from tests.cluster.basics import signal_all, wait_until
+from tests.cluster.test_world import LOOK, Jobs, Looks, far, gpus, rows, table
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme
 
@@ -152,6 +152,24 @@ def test_salloc_with_gpus_and_tasks(slurm_cluster: Testbed, shared_dir: Path) ->
     with gpus(slurm_cluster.nodes):
         looks = in_allocation(jobs, ["-N2", "-n2", "--overcommit", "--ntasks-per-node=2", "--gres=gpu:3"])
     assert hosts(looks) == ["node1"] * 3 + ["node2"] * 3
+
+
+# -- an allocation that Bireme has made ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["salloc", "the command too"])
+def test_killed_before_an_agent_tells_its_allocation(slurm_cluster: Testbed, shared_dir: Path, who: str) -> None:
+    """What was granted to a salloc that is dead is given back, by the name that we have given it."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    with far(jobs.testbed["login"], 200):
+        process = jobs.start("--no_python", "sleep", "1000")
+        wait_until("our allocation", lambda: any("RUNNING" in job for job in jobs.testbed.slurm_jobs()), 30)
+        slurms = [pid for pid, found in jobs.login.ps().items() if found.argv[0].endswith(("salloc", "srun"))]
+        signal_all(slurms, signal.SIGKILL)
+        if who != "salloc":
+            jobs.login.kill(process, signal.SIGKILL)
+        process.communicate(timeout=60)
+    assert slurms and not jobs.testbed.slurm_jobs(30)
 
 
 # -- a command that srun starts once for each task -------------------------------------------------

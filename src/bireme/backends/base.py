@@ -56,6 +56,7 @@ class LaunchPlan(Value):
         extra: the words of ``--launcher_args``.
         ssh_port: the value of ``--ssh_port``.
         root: the runner runs as root.
+        allocation: the name for the allocation that the launcher makes; "": it has no name of ours.
         connect_timeout: time limit, in seconds, for a connection to a node.
     """
 
@@ -65,6 +66,7 @@ class LaunchPlan(Value):
     extra: tuple[str, ...] = ()
     ssh_port: int | None = None
     root: bool = False
+    allocation: str = ""
     connect_timeout: int = CONNECT_TIMEOUT
 
 
@@ -94,8 +96,6 @@ class Backend:
     """Command that cancels the allocation whose id follows; empty if the launcher makes no allocations."""
     CANCEL_NAMED: tuple[str, ...] = ()
     """The same for the allocation whose name follows."""
-    NAMES = ""
-    """Variable that gives an allocation its name; "" if the launcher makes none."""
     OVER = ""
     """Pattern of the message that the allocation is gone, so that the launcher can start nothing any more; "" if there
     is none."""

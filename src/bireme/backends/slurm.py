@@ -44,7 +44,6 @@ class Slurm(Backend):
     FAILED = (r"^srun: error: (\S+): task \d+:",)
     CANCEL = ("scancel",)
     CANCEL_NAMED = ("scancel", "--name")
-    NAMES = "SLURM_JOB_NAME"
     OVER = (
         r"Slurm job \d+ has expired|Expired or invalid job \d+|Invalid job id|Job/step already completing or completed"
     )
@@ -68,7 +67,7 @@ class Slurm(Backend):
         nodes = _listed(plan.hosts)
         head = (plan.program or "srun", f"--nodes={len(plan.hosts)}", f"--ntasks={sum(ranks)}")
         shape = (f"--ntasks-per-node={ranks[0]}", f"--nodelist={nodes}", "--distribution=block")
-        return (*head, *shape, "--export=ALL", "--kill-on-bad-exit=1", *plan.extra, *plan.agent)
+        return (*head, *shape, "--export=ALL", "--kill-on-bad-exit=1", *_name(plan), *plan.extra, *plan.agent)
 
     def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
         """Start the agents by a single ``srun``: one task per node with the whole node, without binding.
@@ -82,7 +81,8 @@ class Slurm(Backend):
         step = _step(plan, plan.hosts)
         if "SLURM_JOB_ID" in environ:
             return ((*step, *plan.extra, *plan.agent),)
-        return (("salloc", "--quiet", *where, "--exclusive", "--mem=0", *plan.extra, *step, *plan.agent),)
+        salloc = ("salloc", "--quiet", *where, "--exclusive", "--mem=0", *_name(plan))
+        return ((*salloc, *plan.extra, *step, *plan.agent),)
 
     def one_by_one(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
         """Start each agent in a step of its own, in an allocation that survives lost nodes (``salloc --no-kill``).
@@ -101,6 +101,11 @@ class Slurm(Backend):
 
 
 BACKEND = Slurm()
+
+
+def _name(plan: LaunchPlan) -> tuple[str, ...]:
+    """Before the user's own arguments, so that a name there counts."""
+    return (f"--job-name={plan.allocation}",) if plan.allocation else ()
 
 
 def _where(hosts: Sequence[HostLaunch]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from bireme.cluster.agent_handle import AgentHandle
 from bireme.cluster.bootstrap import AT_ONCE, Bootstrap, complaint
 from bireme.cluster.fault_attribution import attribute_losses
 from bireme.cluster.heartbeat import Heartbeat
-from bireme.cluster.launcher_process import LauncherProcess
+from bireme.cluster.launcher_process import LauncherProcess, cancel
 from bireme.control.messages import Hello, Pong, Release, Resume, Say, Signalled, Suspend, Unfit
 from bireme.control.silence import BEATS
 from bireme.errors import ProtocolError
@@ -58,7 +58,7 @@ class AgentCrew(Crew):
         )
         self.members = list(self.agents)
         self._admitted = self._started = self._leaving = False
-        self._allocates = bool(job.launch.backend.CANCEL) and "SLURM_JOB_ID" not in job.launch.environ
+        self._allocates = bool(job.launch.allocation)
         """Whether the launcher makes an allocation for this job."""
         self._handlers: dict[type[Message | Output | Piece], Callable[[AgentHandle, Any], None]] = {
             Hello: self._on_hello,
@@ -91,7 +91,7 @@ class AgentCrew(Crew):
             on_over=self._launcher_over,
             at_once=AT_ONCE,
             at_start=pid_file.create,
-            at_loss=pid_file.remove,
+            at_loss=lambda: self._at_loss(pid_file),
             allocates=self._allocates,
         )
         self._one_by_one = job.one_by_one
@@ -320,16 +320,30 @@ class AgentCrew(Crew):
         """End the launcher now, and cancel its allocation, which it would keep while it waits for a dead node."""
         if not self._launcher_gone:
             self._launcher.terminate()
-            self._give_back_allocation()
+            if self._connector.allocation:
+                self._give_back_allocation()
 
     def _give_back_allocation(self) -> None:
-        if self._allocates and self._connector.allocation:
+        if self._connector.allocation and self._allocates:
             self._launcher.run_aside((*self._job.launch.backend.CANCEL, self._connector.allocation))
+        elif self._allocates:
+            self._launcher.run_aside(self._cancel_named())
+
+    def _cancel_named(self) -> tuple[str, ...]:
+        return (*self._job.launch.backend.CANCEL_NAMED, self._job.launch.allocation)
+
+    def _at_loss(self, pid_file: PidFile) -> None:
+        """Called in guardian or watcher: remove what is ours, also an allocation that the launcher left."""
+        pid_file.remove()
+        if self._allocates:
+            cancel(self._cancel_named())
 
     def _launcher_over(self) -> None:
         """The launcher has ended. Agents that have connected by themselves are lost only when their channels end."""
         self._launcher_gone = True
         if self._leaving:
+            if not self._connector.allocation:  # it may have ended between its request and the scheduler's answer
+                self._give_back_allocation()
             self._finish()
 
     def _finish(self) -> None:

@@ -37,6 +37,7 @@ class AgentLaunch(Value):
         environ: the environment of the launcher processes.
         one_by_one: whether each node has a launcher process of its own.
         listener: where agents connect; ``None``: over stdin and stdout of their launcher processes.
+        allocation: our name for the allocation that the launcher makes; "": it makes none.
     """
 
     backend: Backend
@@ -45,6 +46,7 @@ class AgentLaunch(Value):
     environ: Mapping[str, str]
     one_by_one: bool
     listener: AgentListener | None
+    allocation: str
 
 
 class LauncherCommands(Value):
@@ -118,6 +120,7 @@ def prepare(
     launcher_environ = {**(listener.environment() if listener is not None else {}), **environ}
     agent = _agent(spec, backend, listener.arguments() if listener is not None else ())
     plan = _plan(spec, hosts, agent, executable=executable, connect_timeout=connect_timeout)
+    plan = plan.replace(allocation=new_allocation(backend, environ))
     return AgentLaunch(
         backend=backend,
         hosts=hosts,
@@ -125,7 +128,15 @@ def prepare(
         environ=launcher_environ,
         one_by_one=_is_one_by_one(spec, backend),
         listener=listener,
+        allocation=plan.allocation,
     )
+
+
+def new_allocation(backend: Backend, environ: Mapping[str, str], *, dry: bool = False) -> str:
+    """A name for the allocation that the launcher makes, or what is shown for it; "" if it makes none, being in one."""
+    if not backend.CANCEL_NAMED or "SLURM_JOB_ID" in environ:
+        return ""
+    return "<a new name>" if dry else f"bireme-{os.urandom(6).hex()}"
 
 
 def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) -> LauncherCommands:
@@ -145,9 +156,11 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
     connects = backend.CHANNEL == "dial"
     place = ("<our addresses>", "<a free port>", backend.TOKEN_VARIABLE) if connects else ()
     agent = _agent(spec, backend, place, short=True)
+    allocation = new_allocation(backend, environ, dry=True)
 
     def part(first: int, end: int) -> tuple[tuple[str, ...], ...]:
-        return _commands(spec, backend, _plan(spec, _launches(nodes.entries[first:end], here), agent), environ)
+        plan = _plan(spec, _launches(nodes.entries[first:end], here), agent)
+        return _commands(spec, backend, plan.replace(allocation=allocation), environ)
 
     number = len(nodes.entries)
     return LauncherCommands(number, part) if _is_one_by_one(spec, backend) else LauncherCommands.of(part(0, number))

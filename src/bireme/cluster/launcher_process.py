@@ -32,6 +32,19 @@ _TERM_WAIT_WITH_ALLOCATION = 15.0
 """The same for one that has to give back an allocation, which nothing would do after SIGKILL."""
 
 
+def cancel(argv: tuple[str, ...]) -> None:
+    """Cancel an allocation by this command, and wait for it. What goes wrong, the command says itself."""
+    import subprocess
+
+    try:
+        # its own session, so that another Ctrl+C does not reach it
+        subprocess.run(
+            argv, stdin=subprocess.DEVNULL, timeout=_TERM_WAIT_WITH_ALLOCATION, check=False, start_new_session=True
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+
+
 class LauncherProcess:
     """The launcher processes of one job.
 

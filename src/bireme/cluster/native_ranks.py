@@ -14,6 +14,7 @@ from bireme.agent.crew import LocalCrew
 from bireme.agent.facts import temporary_directory
 from bireme.backends import base
 from bireme.cluster import agent_code, agent_launch
+from bireme.cluster.launcher_process import cancel
 from bireme.errors import BadInputError
 from bireme.job import DEFAULT_PORT
 from bireme.planning.rank_command import worker_argv
@@ -25,7 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bireme.backends.base import Backend
     from bireme.cluster.node_selection import Nodes
     from bireme.job import JobSpec
     from bireme.resources.pool import Pool
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 _FAREWELL = 15.0
 """Seconds between SIGTERM and SIGKILL for a launcher whose runner was killed: it has to end ranks on other machines."""
-_CANCEL_WAIT = 15.0
-"""Seconds within which an allocation must be cancelled."""
 
 
 def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) -> Outcome:
@@ -53,16 +51,16 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
     executable = backend.find_program(environ, spec.launcher_args)
     found_exports = agent_launch.what_travels(spec, environ)
     exported = found_exports.variables
-    argv = command(spec, environ, nodes, launcher, executable)
+    allocation = agent_launch.new_allocation(backend, environ)
+    argv = command(spec, environ, nodes, launcher, executable, allocation)
     worker = WorkerPlan(rank=0, local_rank=0, slot=launcher, argv=argv, env={"TORCHELASTIC_ERROR_FILE": os.devnull})
     error_dir = os.path.join(temporary_directory(environ), f"bireme-{os.urandom(6).hex()}")
     job_id, runner = os.path.basename(error_dir), os.getpid()
-    names = _names(backend, environ)
     node = NodePlan(
         host=launcher,
         node_rank=0,
         cwd=os.getcwd(),
-        env={"BIREME_JOB": job_id, **dict.fromkeys(names, job_id)},
+        env={"BIREME_JOB": job_id},
         error_dir=error_dir,
         workers=(worker,),
     )
@@ -77,9 +75,9 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
     # exported variables first: see the note on hydra in bireme.cluster.agent_launch
     inherited = {**exported, **environ, **exported}
 
-    def cancel() -> None:
-        if names:
-            _cancel((*backend.CANCEL_NAMED, job_id))
+    def give_back() -> None:
+        if allocation:
+            cancel((*backend.CANCEL_NAMED, allocation))
 
     outcome = session.run(
         spec.replace(output="raw", fold=False),
@@ -90,34 +88,22 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
             node,
             inherited,
             grace=spec.grace,
-            at_loss=lambda: cancel() if os.getpid() != runner else None,
+            at_loss=lambda: give_back() if os.getpid() != runner else None,
             farewell=_FAREWELL if backend.CANCEL_NAMED else 0.0,
         ),
     )
     if any(end.by_signal for end in outcome.ends):  # it could not give its allocation back
-        cancel()
+        give_back()
     return outcome
 
 
-def _names(backend: Backend, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The variable by which we name the allocation that the launcher makes; empty: it makes none, or the user does."""
-    inside = "SLURM_JOB_ID" in environ
-    return (backend.NAMES,) if backend.NAMES and backend.NAMES not in environ and not inside else ()
-
-
-def _cancel(argv: tuple[str, ...]) -> None:
-    """Cancel an allocation; do nothing if it is gone. What goes wrong, the command says itself."""
-    import subprocess
-
-    try:
-        # its own session, so that another Ctrl+C does not reach it
-        subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=_CANCEL_WAIT, check=False, start_new_session=True)
-    except (OSError, subprocess.TimeoutExpired):
-        pass
-
-
 def command(
-    spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str, executable: str = ""
+    spec: JobSpec,
+    environ: Mapping[str, str],
+    nodes: Nodes,
+    launcher: str,
+    executable: str = "",
+    allocation: str | None = None,
 ) -> tuple[str, ...]:
     """The launcher's command line.
 
@@ -127,6 +113,7 @@ def command(
         nodes: the nodes.
         launcher: the name of the launcher.
         executable: the path of its program; "": it was not looked up.
+        allocation: the name for the allocation that it makes; ``None``: the command line is only shown.
 
     Raises:
         BadInputError: as :func:`run`.
@@ -144,6 +131,7 @@ def command(
         extra=spec.launcher_args,
         ssh_port=spec.ssh_port,
         root=os.geteuid() == 0,
+        allocation=agent_launch.new_allocation(backend, environ, dry=True) if allocation is None else allocation,
     )
     argv = backend.native(launch, tuple(len(slots) for slots in world.values()), tuple(names))
     base.check_length(launcher, (argv,), environ)
