@@ -16,7 +16,6 @@ from bireme import errors
 from bireme.backends import base
 from bireme.cli.parser import parse
 from bireme.cluster import agent_code
-from bireme.control import ship_messages
 from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.errors import BadInputError
 from bireme.job import ACCELERATORS, LAUNCHERS, JobSpec, Program
@@ -29,6 +28,7 @@ from bireme.resources.devices import visible_variables
 from bireme.result import outcome
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report_record import of_outcome
+from bireme.ship import messages as ship_messages
 from tests.conftest import clean_environ
 from tests.test_layers import LAYERS
 

@@ -24,6 +24,7 @@ LAYERS = (
     {"bireme.launch"},
     {"bireme.cluster"},
     {"bireme.agent"},
+    {"bireme.ship"},
     {"bireme.control"},
     {"bireme.backends", "bireme.process"},
     {"bireme.logs"},

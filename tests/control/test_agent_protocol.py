@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bireme.cluster.agent_protocol import MAY_SAY, NEXT, AgentProtocol
-from bireme.control import ship_messages
 from bireme.control.messages import (
     FROM_AGENT,
     Down,
@@ -23,8 +22,9 @@ from bireme.control.messages import (
     from_json,
     to_json,
 )
-from bireme.control.ship_messages import Need, Shipped, Taken
 from bireme.errors import ProtocolError
+from bireme.ship import messages as ship_messages
+from bireme.ship.messages import Need, Shipped, Taken
 from tests.control import examples
 
 TO_RUNNING = ("begin", "fit")

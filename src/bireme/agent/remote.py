@@ -56,13 +56,13 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypeAlias
 
     from bireme.agent.machine import Machine
-    from bireme.agent.tree_taker import TreeTaker
     from bireme.control.transport import Transport
     from bireme.job import JobSpec
     from bireme.loop import Timer
     from bireme.planning.start import NodePlan
     from bireme.resources import rendezvous_port
     from bireme.result.outcome import RankEnd
+    from bireme.ship.taker import TreeTaker
 
     State: TypeAlias = Literal["new", "asked", "started"]
 
@@ -185,7 +185,7 @@ class RemoteAgent:
         if ask.tree is None:
             self._examine(ask)
             return
-        from bireme.agent.tree_taker import TreeTaker
+        from bireme.ship.taker import TreeTaker
 
         self._tree = TreeTaker(self._loop, ask, self._environ, self._channel.send, self._on_tree)
         self._watch_runner()

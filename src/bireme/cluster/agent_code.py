@@ -86,13 +86,13 @@ MODULES = (
 """All modules that an agent may import, at any time."""
 
 FOR_A_TREE = (
-    "bireme.agent.tree_copy",
-    "bireme.agent.tree_store",
-    "bireme.agent.tree_taker",
-    "bireme.control.ship_messages",
+    "bireme.ship.tree",
+    "bireme.ship.store",
+    "bireme.ship.taker",
+    "bireme.ship.messages",
     "bireme.drafts",
     "bireme.resources.cache",
-    "bireme.resources.manifest",
+    "bireme.ship.manifest",
 )
 """What else it may import if it is to take a tree (``--ship``)."""
 

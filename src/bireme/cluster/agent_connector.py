@@ -115,7 +115,7 @@ class AgentConnector:
         """The messages that an agent may send."""
         if self._cluster_job.tree is None:
             return FROM_AGENT
-        from bireme.control import ship_messages
+        from bireme.ship import messages as ship_messages
 
         return {**FROM_AGENT, **ship_messages.FROM_AGENT}
 

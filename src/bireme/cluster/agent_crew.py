@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from bireme.agent.machine import Machine
     from bireme.agent.session import Session
     from bireme.cluster.cluster_job import ClusterJob
-    from bireme.cluster.shipment import Shipment
     from bireme.control.messages import Message, Output, Piece
     from bireme.process.pid_file import PidFile
-    from bireme.resources.source_tree import SourceTree
     from bireme.result.outcome import Cause
+    from bireme.ship.shipment import Shipment
+    from bireme.ship.source import SourceTree
 
 _NEWS = 0.25
 """Seconds by which the end of an agent may be reported later than the failures that it causes."""
@@ -171,10 +171,14 @@ class AgentCrew(Crew):
         self._bootstrap.hello(member, hello)
 
     def _prepare_shipment(self, tree: SourceTree) -> None:
-        from bireme.cluster.shipment import Shipment
-        from bireme.control.ship_messages import Need, Shipped, Taken
+        from bireme.ship.messages import Need, Shipped, Taken
+        from bireme.ship.shipment import Shipment
 
-        self._shipment = shipment = Shipment(self._session, tree)
+        self._shipment = shipment = Shipment(
+            tree,
+            self._session.console.say,
+            lambda why: self._session.trouble("unfit", why, self._session.loop.now()),
+        )
 
         def on_need(member: AgentHandle, need: Need) -> None:
             if not need.spans:  # the first message: the manifest

@@ -6,7 +6,7 @@ state         it may send            it leaves the state by
 waiting       nothing                ``begin``: its session is started → connecting
 connecting    `Hello`                ``fit`` → ready, ``fail`` → failed, ``ship`` → shipping
 shipping      what it needs of a     ``shipped`` → connecting
-              tree (`ship_messages`)
+              tree (`bireme.ship.messages`)
 ready         `Probed`               ``probed`` → probed, ``start`` → running, ``idle`` → over
 probed        nothing of its own     ``start`` → running, ``idle`` → over
 running       about its ranks        ``over`` → over

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
     from bireme.resources.pool import Pool
-    from bireme.resources.source_tree import SourceTree
+    from bireme.ship.source import SourceTree
 
 
 class ClusterJob(Value):
@@ -60,9 +60,9 @@ class ClusterJob(Value):
         """
         if spec.ship is None:
             return None
-        from bireme.resources import source_tree
+        from bireme.ship import source
 
-        return source_tree.find(spec, environ)
+        return source.find(spec, environ)
 
     def active(self, known: Pool) -> Pool:
         """The active resources, once the slots of the nodes are known.

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
     from bireme.planning.start import Sketch
-    from bireme.resources.source_tree import SourceTree
     from bireme.result.outcome import Outcome
+    from bireme.ship.source import SourceTree
 
 ONLY_NODES_KNOW = "<the node says>"
 """Placeholder in a dry run for what is known only after connecting."""

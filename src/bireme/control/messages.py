@@ -32,7 +32,7 @@ _MOST_SLOTS = 1 << 14
 class Message(Value):
     """Base of all messages."""
 
-    of_tree = False  # a message of `ship_messages`: it needs a `TreeOffer`
+    of_tree = False  # a message of `bireme.ship.messages`: it needs a `TreeOffer`
 
     def check(self) -> str:
         """What is wrong with the values of the fields, beyond their types; "" if they are valid."""
@@ -57,7 +57,8 @@ class Piece(Value):
 
 
 class TreeOffer(Value):
-    """A tree of files, of which the ranks run in a copy. An agent that has no copy asks for it (`ship_messages`).
+    """A tree of files, of which the ranks run in a copy. An agent that has no copy asks for it
+    (`bireme.ship.messages`).
 
     Attributes:
         digest: the SHA-256 of its manifest.

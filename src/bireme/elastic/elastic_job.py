@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bireme.agent.session import Session
     from bireme.job import JobSpec
     from bireme.planning.start import StartPlan
-    from bireme.resources.source_tree import SourceTree
+    from bireme.ship.source import SourceTree
 
 _THIS_MACHINE = "this machine"
 _FRUITLESS = 10

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.launch import one_machine
     from bireme.resources.pool import Pool
-    from bireme.resources.source_tree import SourceTree
     from bireme.result.outcome import Outcome
+    from bireme.ship.source import SourceTree
 
     Placement: TypeAlias = "ThisMachine | ByHand | Agents | NativeRanks | Epochs"
 

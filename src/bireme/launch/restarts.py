@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
     from bireme.launch.placement import Placement
-    from bireme.resources.source_tree import SourceTree
     from bireme.result.outcome import Outcome
+    from bireme.ship.source import SourceTree
 
 CURABLE = ("rank failed", "agent lost")
 """Causes after which another attempt may succeed. A signal or a time limit ends the job for good."""

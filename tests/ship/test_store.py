@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import pytest
 
-from bireme.agent.tree_copy import HeldTree, NewTree, write_all
-from bireme.agent.tree_store import NEWEST, TreeStore
-from bireme.resources import manifest
-from bireme.resources.manifest import Entry, Manifest
+from bireme.ship import manifest
+from bireme.ship.manifest import Entry, Manifest
+from bireme.ship.store import NEWEST, TreeStore
+from bireme.ship.tree import HeldTree, NewTree, write_all
 
 T = TypeVar("T")
 LARGE = bytes(range(256)) * 33_000  # more than a block of 8 MiB

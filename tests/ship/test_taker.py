@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bireme.agent.tree_store import NEWEST
-from bireme.agent.tree_taker import TreeTaker
 from bireme.control.messages import Ask, Message, TreeOffer
-from bireme.control.ship_messages import Need
 from bireme.job import JobSpec, Program
 from bireme.loop import Loop
-from bireme.resources import source_tree
-from bireme.resources.source_tree import Contents
+from bireme.ship import source
+from bireme.ship.messages import Need
+from bireme.ship.source import Contents
+from bireme.ship.store import NEWEST
+from bireme.ship.taker import TreeTaker
 from tests.control.examples import ASK
 
 
@@ -35,7 +35,7 @@ def take(
 ) -> tuple[Ask, str]:
     """Take a project as an agent does; return the message as it is in the copy, and why there is none."""
     spec = JobSpec(program=Program("x.py", args), ship=str(project), rank_log_dir=logs or None)
-    tree = source_tree.find(spec, os.environ)
+    tree = source.find(spec, os.environ)
     text = tree.manifest.text
     offer = TreeOffer(digest=tree.manifest.digest, length=len(text), roots=tree.roots, cache="", job=job)
     loop = Loop()

@@ -13,7 +13,9 @@ import os
 import time
 
 from bireme import drafts
-from bireme.agent.tree_copy import (
+from bireme.ship import manifest
+from bireme.ship.manifest import ManifestError
+from bireme.ship.tree import (
     JOBS,
     LOCK,
     MANIFEST,
@@ -26,8 +28,6 @@ from bireme.agent.tree_copy import (
     take_lock,
     write_all,
 )
-from bireme.resources import manifest
-from bireme.resources.manifest import ManifestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,19 +7,34 @@ from itertools import chain
 from bireme.control.channel import FilePart
 from bireme.control.frames import PIECE_HEAD, put_piece_head
 from bireme.control.messages import LookAgain
-from bireme.control.ship_messages import WINDOW
 from bireme.errors import ProtocolError
-from bireme.resources.source_tree import ChangedError, Contents, as_text
+from bireme.ship.messages import WINDOW
+from bireme.ship.source import ChangedError, Contents, as_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Protocol
 
-    from bireme.agent.session import Session
-    from bireme.cluster.agent_handle import AgentHandle
     from bireme.control.channel import Channel
-    from bireme.control.ship_messages import Need, Taken
-    from bireme.resources.source_tree import SourceTree
+    from bireme.control.messages import Message
+    from bireme.ship.messages import Need, Taken
+    from bireme.ship.source import SourceTree
+
+    class Receiver(Protocol):
+        """An agent."""
+
+        channel: Channel | None
+
+        @property
+        def name(self) -> str:
+            """Of its node."""
+
+        def send(self, message: Message) -> None:
+            """Send it a message."""
+
+        def __hash__(self) -> int: ...
+
 
 _PIECE = 256 * 1024
 """Bytes of the longest piece: what comes after it, such as a ping, waits no longer than it takes."""
@@ -29,22 +44,23 @@ class Shipment:
     """Answers what agents need of one tree.
 
     Args:
-        session: told when a file was changed meanwhile.
         tree: the tree.
+        say: shows a message, of this level.
+        on_failure: called with the reason when a file was changed meanwhile.
     """
 
-    def __init__(self, session: Session, tree: SourceTree) -> None:
-        self._session, self._tree = session, tree
-        self._streams: dict[AgentHandle, _Stream] = {}
+    def __init__(self, tree: SourceTree, say: Callable[[str, str], None], on_failure: Callable[[str], None]) -> None:
+        self._tree, self._say, self._on_failure = tree, say, on_failure
+        self._streams: dict[Receiver, _Stream] = {}
         self._announced = False
-        self._first: dict[str, AgentHandle] = {}
+        self._first: dict[str, Receiver] = {}
         """The agent that gets the tree for each cache."""
-        self._waiting: dict[AgentHandle, str] = {}
+        self._waiting: dict[Receiver, str] = {}
         """Agents that wait until another has filled the cache that they share."""
-        self._tired: set[AgentHandle] = set()
+        self._tired: set[Receiver] = set()
         """Agents that have waited once, and still find no copy."""
 
-    def send(self, member: AgentHandle, need: Need) -> None:
+    def send(self, member: Receiver, need: Need) -> None:
         """Begin to send an agent what it needs.
 
         Raises:
@@ -62,7 +78,7 @@ class Shipment:
             assert member.channel is not None
             self._streams[member] = _Stream(self, member.channel, self._tree.manifest.text)
 
-    def _send_files(self, member: AgentHandle, spans: tuple[int, ...]) -> None:
+    def _send_files(self, member: Receiver, spans: tuple[int, ...]) -> None:
         entries, stream = self._tree.manifest.entries, self._streams.get(member)
         if stream is None or stream.is_last or spans[-1] > len(entries):
             raise ProtocolError("it asked for files that it does not lack")
@@ -72,9 +88,9 @@ class Shipment:
             places = chain.from_iterable(map(range, spans[::2], spans[1::2]))
             size = sum(entries[place].size for place in places)
             note = f"sending {as_text(size)} of {self._tree.roots[0]} to {member.name} (and maybe other nodes)"
-            self._session.console.say("info" if size > WINDOW else "debug", note)
+            self._say("info" if size > WINDOW else "debug", note)
 
-    def taken(self, member: AgentHandle, taken: Taken) -> None:
+    def taken(self, member: Receiver, taken: Taken) -> None:
         """Go on: an agent has taken so much.
 
         Raises:
@@ -85,7 +101,7 @@ class Shipment:
             raise ProtocolError("it has taken more of the tree than was sent")
         stream.grant(taken.size)
 
-    def forget(self, member: AgentHandle, *, done: bool) -> None:
+    def forget(self, member: Receiver, *, done: bool) -> None:
         """Send an agent nothing more. Those that share its cache look again.
 
         Args:
@@ -106,7 +122,7 @@ class Shipment:
 
     def fail(self, error: ChangedError | OSError) -> None:
         """End the job: a file has changed, or cannot be read, so that no copy can be what the manifest says."""
-        self._session.trouble("unfit", str(error), self._session.loop.now())
+        self._on_failure(str(error))
 
 
 class _Text:

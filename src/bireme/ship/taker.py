@@ -1,7 +1,7 @@
 """Gets the copy of a tree in which this node's ranks run (``--ship``): one that is here, or a new one.
 
 A new copy takes from other copies what they share, and asks the runner for the rest. All this is done in steps of a
-few milliseconds, between which the agent answers its runner. `bireme.control.ship_messages` has the conversation.
+few milliseconds, between which the agent answers its runner. `bireme.ship.messages` has the conversation.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import hashlib
 import os
 from collections import deque
 
-from bireme.agent.tree_copy import HeldTree, NewTree, write_all
-from bireme.agent.tree_store import NEWEST, TreeStore
-from bireme.control.ship_messages import Need, Shipped, Taken
 from bireme.errors import BiremeError, ProtocolError
-from bireme.resources import manifest
 from bireme.resources.cache import cache_folder
+from bireme.ship import manifest
+from bireme.ship.messages import Need, Shipped, Taken
+from bireme.ship.store import NEWEST, TreeStore
+from bireme.ship.tree import HeldTree, NewTree, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Literal
 
-    from bireme.agent.tree_copy import Stamp
     from bireme.control.messages import Ask, Message
     from bireme.loop import Loop
     from bireme.planning.start import NodePlan
-    from bireme.resources.manifest import Entry, Manifest
+    from bireme.ship.manifest import Entry, Manifest
+    from bireme.ship.tree import Stamp
 
 _STEP = 0.01
 """Seconds of work after which the loop may do something else."""

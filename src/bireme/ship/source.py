@@ -14,9 +14,9 @@ import time
 from itertools import chain
 
 from bireme.errors import BadInputError, BiremeError
-from bireme.resources import manifest
 from bireme.resources.cache import cache_folder, keep
-from bireme.resources.manifest import Entry, Manifest
+from bireme.ship import manifest
+from bireme.ship.manifest import Entry, Manifest
 from bireme.value import Value
 
 TYPE_CHECKING = False

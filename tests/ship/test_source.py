@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
-from bireme.resources import manifest, source_tree
-from bireme.resources.manifest import Entry, ManifestError
-from bireme.resources.source_tree import ChangedError, Contents, SourceTree
+from bireme.ship import manifest, source
+from bireme.ship.manifest import Entry, ManifestError
+from bireme.ship.source import ChangedError, Contents, SourceTree
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def find(ship: str = "git", limit: int = 1 << 20) -> SourceTree:
     spec = JobSpec(program=Program("x.py"), ship=ship, ship_limit=limit)
-    return source_tree.find(spec, os.environ)
+    return source.find(spec, os.environ)
 
 
 def paths(tree: SourceTree) -> list[str]:
@@ -166,7 +166,7 @@ def test_a_file_that_grows(place: Path) -> None:
     (place / "log").write_bytes(b"0123456789")
     there = os.lstat(place / "log")
     (place / "log").write_bytes(b"0123456789 and more")
-    (entry,) = source_tree._entries((str(place),), {"log": there}, os.environ)
+    (entry,) = source._entries((str(place),), {"log": there}, os.environ)
     assert entry.size == 10 and entry.content == hashlib.sha256(b"0123456789").hexdigest()
     tree = SourceTree((str(place),), manifest.make("x", [entry]))
     assert contents(tree, (0, 1), 100) == b"0123456789"
@@ -175,8 +175,8 @@ def test_a_file_that_grows(place: Path) -> None:
 FIND = """
 import os
 from bireme.job import JobSpec, Program
-from bireme.resources import source_tree
-tree = source_tree.find(JobSpec(program=Program("x.py"), ship="."), os.environ)
+from bireme.ship import source
+tree = source.find(JobSpec(program=Program("x.py"), ship="."), os.environ)
 print([entry.path for entry in tree.manifest.entries])
 """
 

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from bireme.resources.manifest import Entry, Manifest
+    from bireme.ship.manifest import Entry, Manifest
 
     Stamp = tuple[int, ...]
 
