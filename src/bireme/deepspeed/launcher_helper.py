@@ -38,16 +38,9 @@ __all__ = ["env_mapping", "main", "parse_args"]
 
 _OPTIONS: Groups = {
     "helper": (
-        Option(
-            names=("--launcher",),
-            help="the MPI that started this rank",
-            kind="choice",
-            metavar="NAME",
-            default="mpich",
-            choices=("mpich",),
-        ),
-        Option(names=("--module",), help="the script is a Python module"),
-        Option(names=("--no_python",), help="the script is a program of its own"),
+        Option("choice", "--launcher NAME", "the MPI that started this rank", default="mpich", choices=("mpich",)),
+        Option("flag", "--module", "the script is a Python module"),
+        Option("flag", "--no_python", "the script is a program of its own"),
     )
 }
 _RANKS = ("PMIX_RANK", "PMI_RANK")

@@ -22,12 +22,12 @@ class Option(Value):
     """One option of the command line.
 
     Attributes:
-        names: all spellings; the first long one is the key of the value. ``_`` and ``-`` mean the same in a name.
-        help: the text on the help page.
         kind: ``flag`` takes no value; ``word`` any text; ``count`` an integer; ``range`` an integer, or a tuple of two
             from ``MIN:MAX``; ``slots`` an integer, or ``cpu``; ``seconds`` a number of at least 0; ``size`` a number of
             bytes such as 500M; ``choice`` one of ``choices``; ``list`` a word, and may be given several times.
-        metavar: what the help page calls the value; "": ``SECONDS`` for a number of seconds, and nothing for a flag.
+        spelling: all names, first the long one that is the key of the value, then what the help page calls the value:
+            ``--module -m``, ``--hosts HOSTS``. ``_`` and ``-`` mean the same in a name.
+        help: the text on the help page.
         default: the value if the option is not given. For a flag it is ``False``, for a list ``()``.
         choices: the possible values of a ``choice``.
         commands: the commands that have the option.
@@ -43,10 +43,9 @@ class Option(Value):
         shared: whether ``bireme tune`` passes the option on to every experiment.
     """
 
-    names: tuple[str, ...]
+    kind: Kind
+    spelling: str
     help: str
-    kind: Kind = "flag"
-    metavar: str = ""
     default: Any = None
     choices: tuple[str, ...] = ()
     commands: tuple[str, ...] = ("run", "tune")
@@ -70,12 +69,17 @@ class Option(Value):
     @property
     def name(self) -> str:
         """The first long name."""
-        return next(name for name in self.names if name.startswith("--"))
+        return self.spelling.partition(" ")[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names."""
+        return tuple(word for word in self.spelling.split() if word[0] == "-")
 
     @property
     def placeholder(self) -> str:
-        """What the help page calls the value."""
-        return self.metavar or ("SECONDS" if self.kind == "seconds" else "")
+        """What the help page calls the value; "": it takes none."""
+        return "" if self.kind == "flag" else self.spelling.rpartition(" ")[2]
 
     @property
     def usage(self) -> str:

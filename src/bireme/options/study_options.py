@@ -6,152 +6,37 @@ from bireme.options.option import Option
 
 _TUNE = ("tune",)
 
-STUDY_OPTIONS: tuple[Option, ...] = (
-    Option(
-        names=("--param",),
-        help="what varies: batch=8..512:log2, lr=1e-4..1e-1:log, mode=fast,safe. Its value stands for {NAME} in the "
-        "arguments; --param --batch=8,16 appends the flag",
-        kind="list",
-        metavar="NAME=VALUES",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--env",),
-        help="an environment variable that varies: OMP_NUM_THREADS=1,2,4",
-        kind="list",
-        metavar="NAME=VALUES",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--in",),
-        help="a key of a JSON, YAML, TOML or HJSON file that varies: config.yaml:training.batch=8,16",
-        kind="list",
-        metavar="FILE:KEY=VALUES",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--when",),
-        help="a parameter counts only under a condition: 'offload only if stage >= 2'",
-        kind="list",
-        metavar="CONDITION",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--constraint",),
-        help="only such points are tried: 'batch * accum == 256'",
-        kind="list",
-        metavar="EXPRESSION",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--default",),
-        help="what the program does today, the baseline: batch=32 (default: the first value of each)",
-        kind="list",
-        metavar="NAME=VALUE",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--maximize", "--maximise"),
-        help="the figure that should be large: a pattern of the output ('samples/s: {}'), a key of a JSON file "
-        "(result.json:speed), or a figure of bireme.report",
-        kind="list",
-        metavar="FIGURE",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--minimize", "--minimise"),
-        help="the figure that should be small; time is that of the program by the clock",
-        kind="list",
-        metavar="FIGURE",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--limit",),
-        help="what a good configuration keeps to: 'p99: {} < 200', 'peak_memory < 20GiB'",
-        kind="list",
-        metavar="LIMIT",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--budget",),
-        help="time for the whole study: 90s, 30m, 1h30m (default: until nothing better is expected); for a DeepSpeed "
-        "configuration it bounds only the rounds after the search",
-        kind="word",
-        metavar="TIME",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--trials",),
-        help="run the program this many times at most (a DeepSpeed configuration says that itself)",
-        kind="count",
-        metavar="N",
-        least=1,
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--confidence",),
-        help="how sure the answer must be, in percent (default: 95)",
-        kind="word",
-        metavar="PERCENT",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--effect",),
-        help="the smallest difference that matters, in percent (default: 2)",
-        kind="word",
-        metavar="PERCENT",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--search",),
-        help="how points are chosen: model_based (default), gridsearch, random, or optuna:SAMPLER",
-        kind="word",
-        metavar="SEARCH",
-        default="",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--seed",),
-        help="another seed gives another order of trials (default: 0)",
-        kind="count",
-        metavar="N",
-        default=0,
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--results_dir",),
-        help="folder of the study (default: tuning)",
-        kind="word",
-        metavar="DIR",
-        default="",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--ask_tell",),
-        help="run nothing: propose trials and take results as JSON lines on stdin and stdout",
-        commands=_TUNE,
-        shared=False,
-    ),
-    Option(
-        names=("--init",),
-        help="write a commented example of a study file, tune.toml, and end",
-        commands=_TUNE,
-        shared=False,
-    ),
+# A row takes one to three lines.
+# fmt: off
+STUDY_OPTIONS = (
+    Option("list", "--param NAME=VALUES", "what varies: batch=8..512:log2, lr=1e-4..1e-1:log, mode=fast,safe. Its "
+        "value stands for {NAME} in the arguments; --param --batch=8,16 appends the flag", commands=_TUNE),
+    Option("list", "--env NAME=VALUES", "an environment variable that varies: OMP_NUM_THREADS=1,2,4", commands=_TUNE),
+    Option("list", "--in FILE:KEY=VALUES", "a key of a JSON, YAML, TOML or HJSON file that varies: "
+        "config.yaml:training.batch=8,16", commands=_TUNE),
+    Option("list", "--when CONDITION", "a parameter counts only under a condition: 'offload only if stage >= 2'",
+        commands=_TUNE),
+    Option("list", "--constraint EXPRESSION", "only such points are tried: 'batch * accum == 256'", commands=_TUNE),
+    Option("list", "--default NAME=VALUE", "what the program does today, the baseline: batch=32 (default: the first "
+        "value of each)", commands=_TUNE),
+    Option("list", "--maximize --maximise FIGURE", "the figure that should be large: a pattern of the output "
+        "('samples/s: {}'), a key of a JSON file (result.json:speed), or a figure of bireme.report", commands=_TUNE),
+    Option("list", "--minimize --minimise FIGURE", "the figure that should be small; time is that of the program by "
+        "the clock", commands=_TUNE),
+    Option("list", "--limit LIMIT", "what a good configuration keeps to: 'p99: {} < 200', 'peak_memory < 20GiB'",
+        commands=_TUNE),
+    Option("word", "--budget TIME", "time for the whole study: 90s, 30m, 1h30m (default: until nothing better is "
+        "expected); for a DeepSpeed configuration it bounds only the rounds after the search", commands=_TUNE),
+    Option("count", "--trials N", "run the program this many times at most (a DeepSpeed configuration says that "
+        "itself)", commands=_TUNE, least=1),
+    Option("word", "--confidence PERCENT", "how sure the answer must be, in percent (default: 95)", commands=_TUNE),
+    Option("word", "--effect PERCENT", "the smallest difference that matters, in percent (default: 2)", commands=_TUNE),
+    Option("word", "--search SEARCH", "how points are chosen: model_based (default), gridsearch, random, or "
+        "optuna:SAMPLER", commands=_TUNE, default=""),
+    Option("count", "--seed N", "another seed gives another order of trials (default: 0)", commands=_TUNE, default=0),
+    Option("word", "--results_dir DIR", "folder of the study (default: tuning)", commands=_TUNE, default=""),
+    Option("flag", "--ask_tell", "run nothing: propose trials and take results as JSON lines on stdin and stdout",
+        commands=_TUNE),
+    Option("flag", "--init", "write a commented example of a study file, tune.toml, and end", commands=_TUNE),
 )
+# fmt: on

@@ -7,8 +7,7 @@ from it. :mod:`bireme.options.conflicts` says which options cannot be used toget
 from __future__ import annotations
 
 from bireme import job
-from bireme.options.node_options import NODE_OPTIONS
-from bireme.options.option import EVERYWHERE, RANKS, Option
+from bireme.options.option import EVERYWHERE, NODES, RANKS, Option
 from bireme.options.other_launchers import ACCELERATE, TORCHRUN
 from bireme.options.study_options import STUDY_OPTIONS
 
@@ -25,295 +24,153 @@ COMMANDS = ("run", "tune", "check", "drain")
 SUBCOMMANDS = _REPORT
 """Commands of two words, with options of their own."""
 
+# A row takes one to three lines.
+# fmt: off
 GROUPS: Groups = {
     "world": (
-        Option(
-            names=("--world_info",),
-            help='URL-safe base64 of {"host": [slot, …], …}: all nodes of the job',
-            kind="word",
-            metavar="BASE64",
-            commands=("agent",),
-        ),
-        Option(
-            names=("--node_rank",),
-            help="number of this node in the world info (default: 0)",
-            kind="count",
-            metavar="K",
-            default=0,
-            commands=("agent",),
-        ),
-        Option(
-            names=("--save_pid",),
-            help="keep the agent's pid in /tmp/<PID>.deepspeed while it runs",
-            kind="count",
-            metavar="PID",
-            default=0,
-            commands=("agent",),
-        ),
+        Option("word", "--world_info BASE64", 'URL-safe base64 of {"host": [slot, …], …}: all nodes of the job',
+            commands=("agent",)),
+        Option("count", "--node_rank K", "number of this node in the world info (default: 0)", commands=("agent",),
+            default=0),
+        Option("count", "--save_pid PID", "keep the agent's pid in /tmp/<PID>.deepspeed while it runs",
+            commands=("agent",), default=0),
     ),
     "report": (
-        Option(names=("--json",), help="print JSON instead", commands=_REPORT, shared=False),
-        Option(names=("--csv",), help="print the trials as CSV instead", commands=("tune report",), shared=False),
-        Option(
-            names=("--html",),
-            help="write the report to this file (default: report.html in the study's folder)",
-            kind="word",
-            metavar="FILE",
-            default="",
-            commands=("tune report",),
-            shared=False,
-        ),
+        Option("flag", "--json", "print JSON instead", commands=_REPORT),
+        Option("flag", "--csv", "print the trials as CSV instead", commands=("tune report",)),
+        Option("word", "--html FILE", "write the report to this file (default: report.html in the study's folder)",
+            commands=("tune report",), default=""),
     ),
-    "node": (Option(names=("--back",), help="use the node again, once it is fit", commands=("drain",)),),
-    **NODE_OPTIONS,
+    "node": (Option("flag", "--back", "use the node again, once it is fit", commands=("drain",)),),
+    "nodes": (
+        Option("word", "--hostfile -H FILE", "file that lists the nodes, one per line: worker-0 slots=4 (default: "
+            "/job/hostfile)", commands=NODES, common=True),
+        Option("word", "--hosts HOSTS", "list of nodes, instead of a hostfile: 'node[1-4]:8,other:2'; kubectl:LABELS "
+            "selects pods", commands=NODES, common=True),
+        Option("range", "--num_nodes --nnodes --num_machines N", "use the first N nodes; MIN:MAX turns on elastic "
+            "training", commands=NODES, unset=("-1",), least=1, common=True, shared=False),
+        Option("choice", "--launcher NAME", "how to reach the other nodes", commands=NODES, default="auto",
+            choices=("auto", *job.LAUNCHERS)),
+        Option("word", "--launcher_args ARGS", "extra arguments for the launcher, quoted as one word; for exec: "
+            "'COMMAND … {host} …'", commands=NODES, default=""),
+        Option("word", "--node_python PATH", "Python of the agents on the nodes, 3.10 or later (default: this one "
+            "where it exists, else python3)", commands=NODES, default=""),
+        Option("count", "--ssh_port PORT", "port of sshd on the nodes", commands=NODES, least=1, most=65535),
+        Option("flag", "--no_ssh_check", "start the job even if the preflight finds a node unfit", field="preflight",
+            sets=False),
+        Option("flag", "--force_multi", "start an agent even if this machine is the only node", commands=NODES),
+        Option("flag", "--native_ranks", "let mpirun or srun start every rank itself, for programs that call MPI",
+            commands=NODES),
+        Option("flag", "--no_ssh", "start only this node's ranks: run the same command on each node, with its "
+            "--node_rank", field="by_hand"),
+        Option("count", "--node_rank --machine_rank K", "number of this node, from 0, if the command is typed on each "
+            "node"),
+        Option("list", "--export WHAT", "also set this environment variable on the nodes: NAME, 'PREFIX*' or "
+            "NAME=VALUE", commands=NODES, field="exports", common=True),
+        Option("word", "--ship DIR", "send the working tree to the nodes, and run there: what git does not ignore, or "
+            "all of DIR", commands=("run", "check"), bare="git", common=True),
+        Option("size", "--ship_limit SIZE", "send a tree of up to this size, e.g. 2G (default: 256M)",
+            commands=("run", "check"), default=job.DEFAULT_SHIP_LIMIT),
+        Option("seconds", "--heartbeat SECONDS", "seconds of silence after which a node counts as lost (default: 10)",
+            commands=NODES, default=job.DEFAULT_HEARTBEAT, least=0.5, most=3600),
+    ),
+    "resources": (
+        Option("word", "--include -i FILTER", "use only these nodes and slots: NODE[:SLOT,…][@NODE…], e.g. "
+            "localhost:0,2", commands=NODES, default="", common=True, shared=False),
+        Option("word", "--exclude -e FILTER", "use all nodes and slots except these", commands=NODES, default="",
+            shared=False),
+        Option("slots", "--num_gpus --num_accelerators --nproc_per_node N", "slots to use on each node; without an "
+            "accelerator, the number of ranks on the CPU", commands=NODES, unset=("-1", "auto", "gpu"), least=1,
+            common=True, shared=False),
+        Option("choice", "--accelerator KIND", "kind of device to use", commands=EVERYWHERE, default="auto",
+            choices=("auto", *job.ACCELERATORS), common=True),
+        Option("flag", "--bind_cores_to_rank", "bind each rank to its own physical cores", commands=RANKS,
+            field="bind_cores"),
+        Option("word", "--bind_core_list LIST", "cores to divide among the ranks, e.g. 0,2-5 (implies "
+            "--bind_cores_to_rank)", commands=RANKS),
+    ),
+    "rendezvous": (
+        Option("word", "--master_addr --main_process_ip ADDR", "address where the ranks meet (default on one machine: "
+            "127.0.0.1)", commands=RANKS, common=True, shared=False),
+        Option("count", "--master_port --main_process_port PORT", "port where the ranks meet (default: 29500, or a "
+            "free one if that is taken)", commands=RANKS, unset=("0",), least=1, most=65535, common=True, shared=False),
+        Option("word", "--rdzv_endpoint ADDR[:PORT]", "address and port in one, as for torchrun", shared=False),
+    ),
     "program": (
-        Option(
-            names=("--module", "-m"),
-            common=True,
-            help="run the script as a Python module, like python -m",
-            commands=RANKS,
-        ),
-        Option(names=("--no_python",), common=True, help="run the script directly, not with Python", commands=RANKS),
-        Option(
-            names=("--no_local_rank",),
-            help="never pass --local_rank to the script",
-            commands=RANKS,
-            field="local_rank_arg",
-            sets="never",
-        ),
-        Option(
-            names=("--local_rank_arg",),
-            help="always pass --local_rank (default: only if the script names it in its code)",
-            commands=RANKS,
-            sets="always",
-        ),
-        Option(
-            names=("--venv_script",),
-            help="source this file first, and run the ranks with the python it selects",
-            kind="word",
-            metavar="FILE",
-            commands=EVERYWHERE,
-        ),
-        Option(
-            names=("--python",),
-            help="Python that runs the ranks, or the folder of its environment (default: the active one); {host} is"
-            " replaced",
-            kind="word",
-            metavar="PATH",
-            commands=EVERYWHERE,
-        ),
-        Option(
-            names=("--wrap",),
-            help="run ranks under this command; {rank}, {local_rank} and {host} are replaced",
-            kind="word",
-            metavar="CMD",
-            default="",
-            commands=RANKS,
-        ),
-        Option(
-            names=("--wrap_ranks",),
-            help="use --wrap only for these ranks, e.g. 0,3",
-            kind="word",
-            metavar="RANKS",
-            default="",
-            commands=RANKS,
-        ),
+        Option("flag", "--module -m", "run the script as a Python module, like python -m", commands=RANKS, common=True),
+        Option("flag", "--no_python", "run the script directly, not with Python", commands=RANKS, common=True),
+        Option("flag", "--no_local_rank", "never pass --local_rank to the script", commands=RANKS,
+            field="local_rank_arg", sets="never"),
+        Option("flag", "--local_rank_arg", "always pass --local_rank (default: only if the script names it in its "
+            "code)", commands=RANKS, sets="always"),
+        Option("word", "--venv_script FILE", "source this file first, and run the ranks with the python it selects",
+            commands=EVERYWHERE),
+        Option("word", "--python PATH", "Python that runs the ranks, or the folder of its environment (default: the "
+            "active one); {host} is replaced", commands=EVERYWHERE),
+        Option("word", "--wrap CMD", "run ranks under this command; {rank}, {local_rank} and {host} are replaced",
+            commands=RANKS, default=""),
+        Option("word", "--wrap_ranks RANKS", "use --wrap only for these ranks, e.g. 0,3", commands=RANKS, default=""),
     ),
     "output": (
-        Option(
-            names=("--output",),
-            common=True,
-            help="prefix: label each line with [host:rank] (default for more than one rank); "
-            "raw: leave lines unchanged; rank0: show only rank 0; none: show nothing",
-            kind="choice",
-            metavar="MODE",
-            default="auto",
-            choices=job.CHOICES["OutputMode"],
-            commands=RANKS,
-            shared=False,
-        ),
-        Option(
-            names=("--timestamps",),
-            help="print the time before each line",
-            commands=RANKS,
-            shared=False,
-        ),
-        Option(
-            names=("--fold",),
-            help="show a line only once if several ranks write it: [host:0-5] or [*:0-5]",
-            commands=RANKS,
-            shared=False,
-        ),
-        Option(
-            names=("--enable_each_rank_log",),
-            help="also write each rank's output to a file in DIR, on the rank's node",
-            kind="word",
-            metavar="DIR",
-            commands=RANKS,
-            field="rank_log_dir",
-            unset=("None",),
-            shared=False,
-        ),
-        Option(
-            names=("--log_dir",),
-            common=True,
-            help="also write each rank's output to a file in DIR, on this machine",
-            kind="word",
-            metavar="DIR",
-            shared=False,
-        ),
-        Option(
-            names=("--report",),
-            common=True,
-            help="write the result of the job to FILE, as JSON",
-            kind="word",
-            metavar="FILE",
-            shared=False,
-        ),
-        Option(
-            names=("--log_level",),
-            help="verbosity of Bireme's own messages",
-            kind="choice",
-            metavar="LEVEL",
-            default="info",
-            choices=("debug", "info", "warning", "error", "critical"),
-            commands=RANKS,
-        ),
-        Option(
-            names=("--quiet", "-q"),
-            common=True,
-            help="same as --log_level error",
-            commands=RANKS,
-            field="log_level",
-            sets="error",
-        ),
+        Option("choice", "--output MODE", "prefix: label each line with [host:rank] (default for more than one rank); "
+            "raw: leave lines unchanged; rank0: show only rank 0; none: show nothing", commands=RANKS, default="auto",
+            choices=job.CHOICES["OutputMode"], common=True, shared=False),
+        Option("flag", "--timestamps", "print the time before each line", commands=RANKS, shared=False),
+        Option("flag", "--fold", "show a line only once if several ranks write it: [host:0-5] or [*:0-5]",
+            commands=RANKS, shared=False),
+        Option("word", "--enable_each_rank_log DIR", "also write each rank's output to a file in DIR, on the rank's "
+            "node", commands=RANKS, unset=("None",), field="rank_log_dir", shared=False),
+        Option("word", "--log_dir DIR", "also write each rank's output to a file in DIR, on this machine", common=True,
+            shared=False),
+        Option("word", "--report FILE", "write the result of the job to FILE, as JSON", common=True, shared=False),
+        Option("choice", "--log_level LEVEL", "verbosity of Bireme's own messages", commands=RANKS, default="info",
+            choices=("debug", "info", "warning", "error", "critical")),
+        Option("flag", "--quiet -q", "same as --log_level error", commands=RANKS, field="log_level", sets="error",
+            common=True),
     ),
     "conduct": (
-        Option(
-            names=("--grace", "--shutdown_timeout"),
-            help="seconds between SIGTERM and SIGKILL when ranks are stopped (default: 10)",
-            kind="seconds",
-            default=job.DEFAULT_GRACE,
-            commands=RANKS,
-        ),
-        Option(
-            names=("--time_limit",),
-            common=True,
-            help="stop the job after this many seconds, with exit code 124",
-            kind="seconds",
-            commands=RANKS,
-            zero="would stop the job at once",
-            shared=False,
-        ),
-        Option(
-            names=("--restarts", "--max_restarts"),
-            common=True,
-            help="restart the whole job after a failure, up to R times (default: 0; elastic: 3)",
-            kind="count",
-            metavar="R",
-            commands=RANKS,
-            least=0,
-            shared=False,
-        ),
-        Option(
-            names=("--restart_window",),
-            help="seconds without a failure after which earlier restarts no longer count (default: 3600)",
-            kind="seconds",
-            default=job.DEFAULT_RESTART_WINDOW,
-            zero="would let a failing job restart forever",
-        ),
-        Option(
-            names=("--save_pid",),
-            help="keep Bireme's pid in /tmp/<pid>.deepspeed while the job runs",
-            shared=False,
-        ),
-        Option(names=("--dry_run",), common=True, help="print the plan without starting anything", shared=False),
-        Option(names=("--json",), help="with --dry_run: print the plan as JSON", shared=False),
-        Option(names=("--help", "-h"), common=True, help="show this help", commands=_ALL, shared=False),
-        Option(names=("--help_all",), help="show all options", common=True, shared=False),
+        Option("seconds", "--grace --shutdown_timeout SECONDS", "seconds between SIGTERM and SIGKILL when ranks are "
+            "stopped (default: 10)", commands=RANKS, default=job.DEFAULT_GRACE),
+        Option("seconds", "--time_limit SECONDS", "stop the job after this many seconds, with exit code 124",
+            commands=RANKS, zero="would stop the job at once", common=True, shared=False),
+        Option("count", "--restarts --max_restarts R", "restart the whole job after a failure, up to R times "
+            "(default: 0; elastic: 3)", commands=RANKS, least=0, common=True, shared=False),
+        Option("seconds", "--restart_window SECONDS", "seconds without a failure after which earlier restarts no "
+            "longer count (default: 3600)", default=job.DEFAULT_RESTART_WINDOW,
+            zero="would let a failing job restart forever"),
+        Option("flag", "--save_pid", "keep Bireme's pid in /tmp/<pid>.deepspeed while the job runs", shared=False),
+        Option("flag", "--dry_run", "print the plan without starting anything", common=True, shared=False),
+        Option("flag", "--json", "with --dry_run: print the plan as JSON", shared=False),
+        Option("flag", "--help -h", "show this help", commands=_ALL, common=True, shared=False),
+        Option("flag", "--help_all", "show all options", common=True, shared=False),
     ),
     "elastic training": (
-        Option(
-            names=("--elastic_training", "--enable_elastic_training"),
-            common=True,
-            help="let nodes join and leave; the ranks resume from their checkpoint",
-            commands=RANKS,
-            field="elastic",
-        ),
-        Option(
-            names=("--min_elastic_nodes",),
-            help="wait while fewer nodes are available (default: 1)",
-            kind="count",
-            metavar="N",
-            commands=RANKS,
-            field="min_nodes",
-            unset=("-1",),
-            least=1,
-        ),
-        Option(
-            names=("--max_elastic_nodes",),
-            help="use at most this many nodes (default: all)",
-            kind="count",
-            metavar="N",
-            commands=RANKS,
-            field="max_nodes",
-            unset=("-1",),
-            least=1,
-        ),
-        Option(
-            names=("--elastic_timeout",),
-            help="seconds to wait for enough nodes (default: 600)",
-            kind="seconds",
-            default=job.DEFAULT_ELASTIC_TIMEOUT,
-        ),
-        Option(
-            names=("--elastic_interval",),
-            help="longest time between two probes of a lost node (default: 30)",
-            kind="seconds",
-            default=job.DEFAULT_ELASTIC_INTERVAL,
-        ),
+        Option("flag", "--elastic_training --enable_elastic_training", "let nodes join and leave; the ranks resume "
+            "from their checkpoint", commands=RANKS, field="elastic", common=True),
+        Option("count", "--min_elastic_nodes N", "wait while fewer nodes are available (default: 1)", commands=RANKS,
+            unset=("-1",), least=1, field="min_nodes"),
+        Option("count", "--max_elastic_nodes N", "use at most this many nodes (default: all)", commands=RANKS,
+            unset=("-1",), least=1, field="max_nodes"),
+        Option("seconds", "--elastic_timeout SECONDS", "seconds to wait for enough nodes (default: 600)",
+            default=job.DEFAULT_ELASTIC_TIMEOUT),
+        Option("seconds", "--elastic_interval SECONDS", "longest time between two probes of a lost node (default: 30)",
+            default=job.DEFAULT_ELASTIC_INTERVAL),
     ),
     "tuning any program": STUDY_OPTIONS,
     "tuning": (
-        Option(
-            names=("--autotuning",),
-            common=True,
-            help="tune: find the fastest DeepSpeed configuration of the job; run: find it, then run the job with it",
-            kind="choice",
-            metavar="HOW",
-            default="",
-            choices=("tune", "run"),
-            shared=False,
-        ),
-        Option(
-            names=("--experiment_limit",),
-            help="stop an experiment after this many seconds",
-            kind="seconds",
-            zero="would let every experiment time out",
-            shared=False,
-        ),
-        Option(
-            names=("--config_as",),
-            help="how the script gets an experiment's configuration: as an encoded word, or as the path of a file",
-            kind="choice",
-            metavar="FORM",
-            default="word",
-            choices=("word", "file"),
-            shared=False,
-        ),
-        Option(
-            names=("--order",),
-            help="order in which experiments start",
-            kind="choice",
-            metavar="ORDER",
-            default="fifo",
-            choices=("fifo", "longest"),
-            shared=False,
-        ),
+        Option("choice", "--autotuning HOW", "tune: find the fastest DeepSpeed configuration of the job; run: find "
+            "it, then run the job with it", default="", choices=("tune", "run"), common=True, shared=False),
+        Option("seconds", "--experiment_limit SECONDS", "stop an experiment after this many seconds",
+            zero="would let every experiment time out", shared=False),
+        Option("choice", "--config_as FORM", "how the script gets an experiment's configuration: as an encoded word, "
+            "or as the path of a file", default="word", choices=("word", "file"), shared=False),
+        Option("choice", "--order ORDER", "order in which experiments start", default="fifo",
+            choices=("fifo", "longest"), shared=False),
     ),
     "as torchrun": TORCHRUN,
     "as accelerate": ACCELERATE,
 }
+# fmt: on
 """All options by group, in the order of the help pages."""
 
 OPTIONS: tuple[Option, ...] = tuple(option for options in GROUPS.values() for option in options)
