@@ -8,7 +8,8 @@ replace the file only by one that they own.
 from __future__ import annotations
 
 import os
-import stat
+
+from bireme.resources.owned_folder import who_else_writes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,20 +50,5 @@ def reason_to_pass_over(path: str, fd: int = -1) -> str:
             from bireme.resources.users import name_of
 
             return f"{what} belongs to {name_of(owner)}"
-    if found.st_mode & stat.S_IWOTH:
-        return "everyone can write to it"
-    if found.st_mode & stat.S_IWGRP and not _is_private(found):
-        return "its group can write to it"
-    return ""
-
-
-def _is_private(found: os.stat_result) -> bool:
-    """Whether the owner is the only member of the file's group, as where each user has a group of their own."""
-    import grp
-    import pwd
-
-    try:
-        owner, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
-    except KeyError:
-        return False
-    return owner.pw_gid == group.gr_gid and owner.pw_name == group.gr_name and {*group.gr_mem} <= {owner.pw_name}
+    who = who_else_writes(found)
+    return f"{who} can write to it" if who else ""
