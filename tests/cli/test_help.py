@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.options.table import select
+from bireme.options.table import COMMANDS, SUBCOMMANDS, select
 
 
 def test_every_option_of_run_is_on_the_page(stage):
@@ -16,7 +16,17 @@ def test_every_option_of_run_is_on_the_page(stage):
             for name in option.names:
                 assert name in done.stdout
     assert done.stdout.count("  bireme run ") >= 5
-    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+PAGES = [["--help"], *(["help", *name.split(), "--all"] for name in (*COMMANDS, *SUBCOMMANDS))]
+PAGES += [[*name.split(), "--help"] for name in (*COMMANDS, *SUBCOMMANDS)]
+
+
+@pytest.mark.parametrize("words", PAGES, ids=" ".join)
+def test_every_page_fits_into_80_columns(stage, words):
+    done = stage.run(*words)
+    assert (done.returncode, done.stdout[:6]) == (0, "usage:")
+    assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("word", ["--help", "-h"])

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 _HEAD = """\
 usage: bireme run [options] script.py [script arguments]
 
-Starts one process per slot with its rank, device and environment, and shows their
-output. When one process fails, stops all others and reports which failed first, and why.
+Starts one process per slot with its rank, device and environment, and shows
+their output. When one process fails, stops all others and reports which failed
+first, and why.
 
   bireme run train.py --epochs 3                  on every GPU of this machine
   bireme run --num_gpus 2 train.py                on the first two GPUs
@@ -31,61 +32,72 @@ _LEFT = 30
 
 
 _AGENT_HEAD = """\
-usage: python -m bireme.agent --world_info BASE64 [options] script.py [script arguments]
+usage: python -m bireme.agent --world_info BASE64 [options] script.py [args]
 
-Starts the ranks of one node of a job, without a runner. The command line gives all nodes and slots of the job.
+Starts the ranks of one node of a job, without a runner. The command line gives
+all nodes and slots of the job.
 """
 
 
 _TUNE_HEAD = """\
-usage: bireme tune [options] --param NAME=VALUES … --maximize FIGURE program {NAME} …
+usage: bireme tune [options] --param NAME=VALUES … --maximize FIGURE program …
        bireme tune [options] tune.toml
        bireme tune [options] script.py … --deepspeed_config ds.json
 
-Runs the program with different configurations, as many at a time as the slots allow, finds the
-best, and says how sure that is. After an interruption, the same command resumes the search.
+Runs the program with different configurations, as many at a time as the slots
+allow, finds the best, and says how sure that is. After an interruption, the
+same command resumes the search.
 
-  bireme tune --param batch=8..512:log2 --maximize 'samples/s: {}' train.py --batch {batch}
-  bireme tune --env OMP_NUM_THREADS=1,2,4 --minimize time --no_python ./solver input.dat
-  bireme tune --num_gpus 2 train.py --deepspeed_config ds.json     what its lists and "auto" say
-  bireme run --autotuning run train.py --deepspeed_config ds.json  tune, then run the job
+  bireme tune --param batch=8..512:log2 --maximize 'samples/s: {}' \\
+      train.py --batch {batch}
+  bireme tune --env OMP_NUM_THREADS=1,2,4 --minimize time --no_python ./solver
+  bireme tune --num_gpus 2 train.py --deepspeed_config ds.json
+      tries what the lists and "auto" of ds.json say
+  bireme run --autotuning run train.py --deepspeed_config ds.json
+      tunes, then runs the job
 
---num_nodes and --num_gpus set the size of each trial. All other options are those of bireme run.
+--num_nodes and --num_gpus set the size of each trial. All other options are
+those of bireme run.
 
-bireme tune status [DIR] shows a running study, bireme tune report [DIR] writes a page about it.
+bireme tune status [DIR] shows a running study, and bireme tune report [DIR]
+writes a page about it.
 """
 
 
 _STATUS_HEAD = """\
 usage: bireme tune status [--json] [DIR]
 
-Shows what a study is doing, from any terminal: what runs where and since when, the best so far, and what is left.
-DIR is the study's results folder (default: tuning).
+Shows what a study is doing, from any terminal: what runs where and since when,
+the best so far, and what is left. DIR is the study's results folder (default:
+tuning).
 """
 
 
 _REPORT_HEAD = """\
 usage: bireme tune report [--json | --csv | --html FILE] [DIR]
 
-Writes a study as one HTML file that needs no network, while the study runs or after: the answer with its confidence,
-the effect of each parameter, all trials, and what the time went into. DIR is the results folder (default: tuning).
-With MLFLOW_TRACKING_URI set and MLflow installed, the trials are logged there too.
+Writes a study as one HTML file that needs no network, while the study runs or
+after: the answer with its confidence, the effect of each parameter, all trials,
+and what the time went into. DIR is the results folder (default: tuning). With
+MLFLOW_TRACKING_URI set and MLflow installed, the trials are logged there too.
 """
 
 
 _CHECK_HEAD = """\
 usage: bireme check [options] [script.py]
 
-Checks that every node of the pool can run a job: that it is reachable, and has Python, Bireme, the working
-directory, the script and the devices. Prints one table of all problems. Exits with 0 if there are none, else with 1.
+Checks that every node of the pool can run a job: that it is reachable, and has
+Python, Bireme, the working directory, the script and the devices. Prints one
+table of all problems. Exits with 0 if there are none, else with 1.
 """
 
 
 _DRAIN_HEAD = """\
 usage: bireme drain [--back] NODE JOB
 
-Takes a node out of an elastic job that was started on this machine: stops the node's ranks in order, and continues
-the job on the other nodes. JOB is the pid that the job prints when it starts, and stores with --save_pid.
+Takes a node out of an elastic job that was started on this machine: stops the
+node's ranks in order, and continues the job on the other nodes. JOB is the pid
+that the job prints when it starts, and stores with --save_pid.
 """
 
 

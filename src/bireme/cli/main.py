@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 USAGE = """\
 usage: bireme COMMAND …
 
-  bireme run [options] script.py [script arguments]    launch a distributed job
-  bireme run --help                                    show the most used options, with examples
-  bireme tune [options] script.py [script arguments]   find its fastest configuration
-  bireme check [options] [script.py]                   check that the nodes can run a job
-  bireme drain NODE JOB                                take a node out of an elastic job
-  bireme help [COMMAND]                                show the options of a command
-  bireme completion SHELL                              complete commands and options in bash, zsh or fish
+  bireme run [options] script.py [args]    launch a distributed job
+  bireme run --help                        show its main options, with examples
+  bireme tune [options] script.py [args]   find its fastest configuration
+  bireme check [options] [script.py]       check that the nodes can run a job
+  bireme drain NODE JOB                    take a node out of an elastic job
+  bireme help [COMMAND]                    show the options of a command
+  bireme completion SHELL                  complete options in bash, zsh or fish
   bireme --version
 """
 
