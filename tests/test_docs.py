@@ -140,6 +140,19 @@ def test_messages_of_the_channel():
         assert described == set(vocabulary)
 
 
+def test_lines_of_the_guardians_protocol():
+    lines = [row[:2] for row in rows(section(page("architecture.md"), "The guardian's protocol"))]
+    turn = [direction for direction, _ in lines].index("guardian → agent")
+    to_guardian, from_guardian = (
+        {(words.split()[0], words.count(" ")) for _, cell in part for words in code_words(cell)}
+        for part in (lines[:turn], lines[turn:])
+    )
+    sources = [(ROOT / f"src/bireme/process/{name}.py").read_text() for name in ("guardian", "watcher")]
+    written = [call for text in sources for call in re.findall(r'write_line\(\w+\.events, "(\w+)"(.*)\)\n', text)]
+    assert from_guardian == {(word, args.count(", ")) for word, args in written}
+    assert {word for word, _ in to_guardian} == set(re.findall(r'word == "(\w+)"', sources[0]))
+
+
 def tables(text: str) -> list[str]:
     return re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
 

@@ -5,25 +5,8 @@ It forks the workers, reports their ends, and carries out the agent's commands. 
 SIGKILL, leaves an ancestor that kills everything below, including grandchildren in their own sessions or with an
 emptied environment. A guardian *beside* the agent could not do that: orphans would not become its children.
 
-They talk in lines of ASCII words over two pipes. End of file on a pipe means that all its writers are dead.
-
-=================  =====================================================================
-agent → guardian   ``rank SIG *|i,j…``   signal to workers, by their index
-\\                  ``all SIG``            signal to everything below (suspend, resume)
-\\                  ``stray SIG``          from now on, signal to what ended workers leave behind
-\\                  ``kill``               SIGKILL to everything below, until nothing is left
-\\                  ``fork i``             start worker ``i``, which was not started at first
-\\                  ``gone``               the agent needs neither its files nor the watcher
-guardian → agent   ``up i PID T``         worker ``i`` was forked, at monotonic second T
-\\                  ``down i STATUS T M``  it ended, with this wait status, and needed at most M bytes
-\\                  ``unborn i ERRNO``     it could not be forked
-\\                  ``deserted``           all workers have ended, but something is left
-\\                  ``empty``              nothing is left; the guardian ends
-\\                  ``alone``              the watcher was killed
-watcher → agent    ``lost PID``           the guardian was killed
-\\                  ``swept PID…``         what it left was killed, except for these
-\\                  ``unguarded ERRNO``    the guardian could not be forked
-=================  =====================================================================
+They talk in lines of ASCII words over two pipes; ``docs/architecture.md`` has the table of all lines. End of file on a
+pipe means that all its writers are dead.
 """
 
 from __future__ import annotations
