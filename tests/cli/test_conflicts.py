@@ -12,34 +12,51 @@ from bireme.options import conflicts
 from bireme.options.table import OPTIONS, select
 
 NAMES = {option.name for option in OPTIONS} | {conflicts.ELASTIC_RANGE, conflicts.MIG}
-CHOICES = {f"{option.name} {choice}" for option in OPTIONS for choice in option.choices}
-PAIRS = [(row, other) for row in conflicts.EXCLUDES for other in row.others]
+CHOICES = {(option.name, choice) for option in OPTIONS for choice in option.choices}
 
 
-@pytest.mark.parametrize(("row", "other"), PAIRS, ids=lambda value: getattr(value, "option", value))
-def test_options_that_exclude_each_other(row, other):
-    assert {row.option, other} <= NAMES | CHOICES
+def uses(options: tuple[conflicts.Use, ...]) -> list[tuple[str, str]]:
+    """Each option with a value that a rule is about; "": with any."""
+    return [
+        (use, "") if isinstance(use, str) else (use.option, value)
+        for use in options
+        for value in ([""] if isinstance(use, str) else use.values)
+    ]
+
+
+PAIRS = [(row, one, other) for row in conflicts.EXCLUDES for one in uses(row.options) for other in uses(row.others)]
+
+
+@pytest.mark.parametrize(("row", "one", "other"), PAIRS)
+def test_options_that_exclude_each_other(row, one, other):
+    for name, value in (one, other):
+        assert (name, value) in CHOICES if value else name in NAMES
     assert {row.when, row.unless} <= NAMES | {""}
+    used = {**dict([one, other]), **({row.when: True} if row.when else {})}
     with pytest.raises(BadInputError) as caught:
-        conflicts.refuse({row.option, other, row.when} - {""})
-    assert f"{row.option} cannot be used with {other}" in str(caught.value)
+        conflicts.refuse(used)
+    assert f"{' '.join(one).strip()} cannot be used with {' '.join(other).strip()}" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 2
     if row.unless:
-        conflicts.refuse({row.option, other, row.when, row.unless} - {""})
+        conflicts.refuse({**used, row.unless: True})
+    if row.when:
+        conflicts.refuse(dict([one, other, ("--node_rank", 0)]))
 
 
 @pytest.mark.parametrize("row", conflicts.NEEDS, ids=lambda row: row.option)
 def test_options_that_need_another(row):
     assert {row.option, row.other} <= NAMES
     with pytest.raises(BadInputError, match=f"{row.option} only works with {row.other}\n  {row.hint}"):
-        conflicts.refuse({row.option})
-    conflicts.refuse({row.option, row.other})
+        conflicts.refuse({row.option: True})
+    conflicts.refuse({row.option: True, row.other: True})
 
 
 @pytest.mark.parametrize("words", [["--restarts", "0"], ["--node_rank", "0"], ["--quiet"], ["--output", "raw"]])
 def test_what_is_in_use_on_a_command_line(words):
     used = conflicts.of_options(parse(select("run"), [*words, "s.py"]).options)
-    assert used == {"--restarts": set(), "--output": {"--output", "--output raw"}}.get(words[0], {words[0]})
+    assert used == {"--restarts": {}, "--output": {"--output": "raw"}, "--quiet": {"--quiet": True}}.get(
+        words[0], {"--node_rank": 0}
+    )
 
 
 FROM_PYTHON = [

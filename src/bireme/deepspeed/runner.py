@@ -208,7 +208,7 @@ def parse_resource_filter(
     if not include_str and not exclude_str:
         return host_info
     if include_str and exclude_str:
-        conflicts.refuse(("--include", "--exclude"))
+        conflicts.refuse({"--include": include_str, "--exclude": exclude_str})
     named: dict[str, set[str]] = {}
     for node in filters.parse_filter(include_str or exclude_str):
         if node.host not in host_info:

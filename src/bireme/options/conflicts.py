@@ -1,46 +1,52 @@
 """Decides which options cannot be used together, and which need another one, for the command line and for Python.
 
-`refuse` checks the options in use against the tables ``EXCLUDES`` and ``NEEDS``. An option in use is written as on the
-command line: ``--fold``, ``--output raw`` (if a rule is about one value of a choice), ``--num_nodes MIN:MAX``.
+`refuse` checks the options in use against the tables ``EXCLUDES`` and ``NEEDS``.
 """
 
 from __future__ import annotations
 
 from bireme.errors import BadInputError
 from bireme.job import OWN_NAMES, JobSpec
-from bireme.options.table import GROUPS, fields
+from bireme.options.table import OPTIONS, fields
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from typing import Any
+    from collections.abc import Mapping
+    from typing import Any, TypeAlias
+
+    Use: TypeAlias = "str | OneOf"
+    """An option that is in use, with any value or with one of some."""
 
 ELASTIC_RANGE = "--num_nodes MIN:MAX"
+"""It counts as an option of its own, with which ``--num_nodes`` is not in use."""
 MIG = "MIG devices"
 """Not an option: it counts as one in use if the slots turn out to be MIG devices."""
 
-_EITHER = "use one or the other"
-_LAUNCHER_OWNS = "the launcher owns the ranks and their output"
-_TORCH_STARTS = "PyTorch's elastic agent starts the ranks"
+
+class OneOf(Value):
+    """An option of the kind ``choice`` whose value is one of these; a message names the one in use."""
+
+    option: str
+    values: tuple[str, ...]
 
 
 class Excludes(Value):
-    """An option that cannot be used with any of ``others``.
+    """Options that cannot be used with any of ``others``.
 
     Attributes:
-        option: the option.
-        others: the options that it excludes.
+        options: the options.
+        others: the options that each of them excludes.
         why: the reason, for the message; "": the message gives none.
         hint: what to type instead.
         when: the rule applies only if this option is in use too; "": always.
         unless: the rule does not apply if this option is in use; "": always.
     """
 
-    option: str
-    others: tuple[str, ...]
+    options: tuple[Use, ...]
+    others: tuple[Use, ...]
     why: str = ""
-    hint: str = _EITHER
+    hint: str = "use one or the other"
     when: str = ""
     unless: str = ""
 
@@ -53,63 +59,42 @@ class Needs(Value):
     hint: str
 
 
+# A row takes one to three lines.
+# fmt: off
 EXCLUDES = (
-    Excludes("--include", ("--exclude",)),
-    Excludes("--num_gpus", ("--include", "--exclude"), unless="--autotuning"),
-    Excludes("--num_nodes", ("--include", "--exclude"), unless="--autotuning"),
-    Excludes("--module", ("--no_python",)),
-    Excludes("--no_local_rank", ("--local_rank_arg",)),
-    Excludes("--rdzv_endpoint", ("--master_addr", "--master_port")),
-    Excludes("--standalone", ("--hosts", "--hostfile", "--no_ssh")),
-    Excludes("--numa_binding", ("--bind_cores_to_rank", "--bind_core_list")),
-    Excludes("--num_processes", ("--num_gpus",)),
-    Excludes("--gpu_ids", ("--include", "--exclude", "--num_gpus")),
-    Excludes("--log_dir", ("--enable_each_rank_log",)),
-    Excludes("--fold", ("--output raw", "--output rank0", "--output none"), why="only labelled lines are folded"),
-    Excludes("--num_nodes", ("--max_elastic_nodes",)),
-    Excludes(ELASTIC_RANGE, ("--min_elastic_nodes", "--max_elastic_nodes")),
-    Excludes("--autotuning", ("--elastic_training",), hint="tune first, without --elastic_training"),
-    Excludes("--autotuning", ("--no_ssh",), hint="leave out --no_ssh: the tuner starts the trials on all nodes"),
-    Excludes("--autotuning", ("--dry_run",), hint="see a single job: bireme run --dry_run"),
-    Excludes("--autotuning", ("--json",), hint="see a study: bireme tune status --json DIR"),
-    Excludes("--ssh_port", tuple(f"--launcher {name}" for name in OWN_NAMES), hint="leave it out: ssh is not used"),
-    *(
-        Excludes(option, ("--native_ranks",), hint="leave out --native_ranks: the launcher cannot restart its ranks")
-        for option in ("--elastic_training", "--restarts")
-    ),
-    *(
-        Excludes(option, ("--native_ranks",), why=_LAUNCHER_OWNS)
-        for option in (
-            *("--fold", "--log_dir", "--enable_each_rank_log", "--bind_cores_to_rank", "--bind_core_list"),
-            *("--wrap_ranks", "--save_pid", "--timestamps", "--output prefix", "--output rank0", "--output none"),
-        )
-    ),
-    *(
-        Excludes(
-            option=option,
-            others=("--no_ssh",),
-            why=_TORCH_STARTS,
-            hint="leave out --no_ssh, or the option",
-            when="--elastic_training",
-        )
-        for option in (
-            *("--wrap", "--bind_cores_to_rank", "--bind_core_list", "--local_rank_arg", "--enable_each_rank_log"),
-            *("--log_dir", "--output rank0", MIG),
-        )
-    ),
-    Excludes(
-        "--ship", ("--native_ranks",), why="no agent takes the files", hint="copy the files to the nodes yourself"
-    ),
-    Excludes("--ship", ("--no_ssh",), why="no agent takes the files", hint="copy the files to the nodes yourself"),
-    Excludes("--ship", ("--autotuning",), hint="tune first, in a folder that the nodes share"),
-    Excludes(
-        option="--restarts",
-        others=("--world_info",),
-        why="one node cannot restart the whole job",
-        hint="use bireme run",
-        unless="--elastic_training",
-    ),
+    Excludes(("--include",), ("--exclude",)),
+    Excludes(("--num_gpus", "--num_nodes"), ("--include", "--exclude"), unless="--autotuning"),
+    Excludes(("--module",), ("--no_python",)),
+    Excludes(("--no_local_rank",), ("--local_rank_arg",)),
+    Excludes(("--rdzv_endpoint",), ("--master_addr", "--master_port")),
+    Excludes(("--standalone",), ("--hosts", "--hostfile", "--no_ssh")),
+    Excludes(("--numa_binding",), ("--bind_cores_to_rank", "--bind_core_list")),
+    Excludes(("--num_processes",), ("--num_gpus",)),
+    Excludes(("--gpu_ids",), ("--include", "--exclude", "--num_gpus")),
+    Excludes(("--log_dir",), ("--enable_each_rank_log",)),
+    Excludes(("--fold",), (OneOf("--output", ("raw", "rank0", "none")),), why="only labelled lines are folded"),
+    Excludes(("--num_nodes",), ("--max_elastic_nodes",)),
+    Excludes((ELASTIC_RANGE,), ("--min_elastic_nodes", "--max_elastic_nodes")),
+    Excludes(("--autotuning",), ("--elastic_training",), hint="tune first, without --elastic_training"),
+    Excludes(("--autotuning",), ("--no_ssh",), hint="leave out --no_ssh: the tuner starts the trials on all nodes"),
+    Excludes(("--autotuning",), ("--dry_run",), hint="see a single job: bireme run --dry_run"),
+    Excludes(("--autotuning",), ("--json",), hint="see a study: bireme tune status --json DIR"),
+    Excludes(("--ssh_port",), (OneOf("--launcher", OWN_NAMES),), hint="leave it out: ssh is not used"),
+    Excludes(("--elastic_training", "--restarts"), ("--native_ranks",),
+        hint="leave out --native_ranks: the launcher cannot restart its ranks"),
+    Excludes(("--fold", "--log_dir", "--enable_each_rank_log", "--bind_cores_to_rank", "--bind_core_list",
+        "--wrap_ranks", "--save_pid", "--timestamps", OneOf("--output", ("prefix", "rank0", "none"))),
+        ("--native_ranks",), why="the launcher owns the ranks and their output"),
+    Excludes(("--wrap", "--bind_cores_to_rank", "--bind_core_list", "--local_rank_arg", "--enable_each_rank_log",
+        "--log_dir", OneOf("--output", ("rank0",)), MIG), ("--no_ssh",), when="--elastic_training",
+        why="PyTorch's elastic agent starts the ranks", hint="leave out --no_ssh, or the option"),
+    Excludes(("--ship",), ("--native_ranks", "--no_ssh"), why="no agent takes the files",
+        hint="copy the files to the nodes yourself"),
+    Excludes(("--ship",), ("--autotuning",), hint="tune first, in a folder that the nodes share"),
+    Excludes(("--restarts",), ("--world_info",), unless="--elastic_training",
+        why="one node cannot restart the whole job", hint="use bireme run"),
 )
+# fmt: on
 NEEDS = (
     Needs("--json", "--dry_run", "add --dry_run"),
     Needs("--ship_limit", "--ship", "add --ship"),
@@ -121,26 +106,34 @@ NEEDS = (
 )
 
 
-def refuse(used: Collection[str], names: Mapping[str, str] = {}) -> None:
+def refuse(used: Mapping[str, object], names: Mapping[str, str] = {}) -> None:
     """Refuse what cannot be used together.
 
     Args:
-        used: the options in use, as :func:`of_options` or :func:`of_job` returns them.
+        used: the options in use with their values, as :func:`of_options` or :func:`of_job` returns them.
         names: what the user has typed instead of some of them.
 
     Raises:
         BadInputError: two of them exclude each other, or one lacks what it needs.
     """
     for row in EXCLUDES:
-        if row.option in used and (not row.when or row.when in used) and row.unless not in used:
-            for other in row.others:
-                if other in used:
-                    why = f": {row.why}" if row.why else ""
-                    name = names.get(row.option, row.option)
-                    raise BadInputError(f"{name} cannot be used with {other}{why}", hint=row.hint)
+        if (row.when and row.when not in used) or row.unless in used:
+            continue
+        for option in (found for use in row.options if (found := _found(use, used))):
+            for other in (found for use in row.others if (found := _found(use, used))):
+                why = f": {row.why}" if row.why else ""
+                raise BadInputError(f"{names.get(option, option)} cannot be used with {other}{why}", hint=row.hint)
     for need in NEEDS:
         if need.option in used and need.other not in used:
             raise BadInputError(f"{need.option} only works with {need.other}", hint=need.hint)
+
+
+def _found(use: Use, used: Mapping[str, object]) -> str:
+    """What messages call the option, if it is in use; "": it is not."""
+    if isinstance(use, str):
+        return use if use in used else ""
+    value = used.get(use.option)
+    return f"{use.option} {value}" if value in use.values else ""
 
 
 def refuse_without_pool(spec: JobSpec) -> None:
@@ -175,32 +168,25 @@ def refuse_node_rank(spec: JobSpec, nodes: int) -> None:
         raise BadInputError("has an effect only with --no_ssh", hint=hint, where="--node_rank")
 
 
-def of_options(options: Mapping[str, Any]) -> set[str]:
-    """The options in use on a command line, given the parsed value of each by its key."""
-    used = set()
-    for row in (row for rows in GROUPS.values() for row in rows):
+def of_options(options: Mapping[str, Any]) -> dict[str, object]:
+    """The options in use on a command line with their values, given the parsed value of each by its key."""
+    used: dict[str, object] = {}
+    for row in OPTIONS:
         value = options.get(row.dest)
         if value in (None, "", (), row.default) or (not value and (row.kind == "flag" or row.least == 0)):
             continue
-        used.add(row.name)
-        if row.kind == "choice":
-            used.add(f"{row.name} {value}")
+        used[row.name] = value
     if isinstance(options.get("num_nodes"), tuple):
-        used -= {"--num_nodes"}
-        used |= {"--elastic_training", ELASTIC_RANGE}
+        used[ELASTIC_RANGE] = used.pop("--num_nodes")
+        used["--elastic_training"] = True
     return used
 
 
-def of_job(spec: JobSpec) -> set[str]:
-    """The options that describe this job on a command line."""
-    used = set()
-    for option, field in fields():
-        value = getattr(spec, field)
-        if option.kind == "flag":
-            if value == option.sets:
-                used.add(option.name)
-        elif value != getattr(JobSpec, field):
-            used.add(option.name)
-            if option.kind == "choice":
-                used.add(f"{option.name} {value}")
-    return used
+def of_job(spec: JobSpec) -> dict[str, object]:
+    """The options that describe this job on a command line, with their values."""
+    return {
+        option.name: value
+        for option, field in fields()
+        for value in (getattr(spec, field),)
+        if (value == option.sets if option.kind == "flag" else value != getattr(JobSpec, field))
+    }

@@ -41,7 +41,8 @@ def by_torchrun(plan: StartPlan, spec: JobSpec, interpreter: str, nodes: int) ->
     """
     (node,) = plan.nodes
     mig = len(node.workers) > 1 and is_mig(node.workers[0].slot)
-    conflicts.refuse({*conflicts.of_job(spec), "--no_ssh", "--node_rank", *((conflicts.MIG,) if mig else ())})
+    given = {**conflicts.of_job(spec), "--no_ssh": True, "--node_rank": spec.node_rank}
+    conflicts.refuse({**given, conflicts.MIG: True} if mig else given)
     most = spec.max_nodes or max(nodes, spec.min_nodes)
     kind = {"module": ("-m",), "exec": ("--no-python",), "script": ()}[spec.program.kind]
     argv = (

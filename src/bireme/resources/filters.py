@@ -80,7 +80,7 @@ def apply_filters(
         BadInputError: both filters are given, one is malformed or names an unknown node or slot, or nothing is left.
     """
     if include and exclude:
-        conflicts.refuse(("--include", "--exclude"))
+        conflicts.refuse({"--include": include, "--exclude": exclude})
     text, where = (include, "--include") if include else (exclude, "--exclude")
     named: dict[str, set[str]] = {}
     for node in parse_filter(text, where=where) if text else ():
