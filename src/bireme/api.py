@@ -78,11 +78,7 @@ def run_command(
 ) -> Outcome:
     """Run a job for the command line: unlike with :func:`run`, errors name options, and Ctrl+C is an outcome.
 
-    Args:
-        spec: the job.
-        environ: the environment that the ranks inherit; by default that of this process.
-        on_restart: called before each restart, with the outcome of the last attempt and the job that is started next.
-        on_change: called between two epochs of an elastic job, with the outcome of the old and the reason for the new.
+    The arguments are those of :func:`run`.
 
     Raises:
         BadInputError: the job cannot be run as described; nothing has been started.

@@ -25,8 +25,6 @@ def write(path: str, data: bytes, *, mode: int = 0o666, sync: bool = False) -> N
     """Write a file atomically. An existing file or link is replaced (the link is not followed), or kept after an error.
 
     Args:
-        path: the file.
-        data: the new content.
         mode: its permissions, restricted by the umask.
         sync: wait until the disk has the data before renaming.
 

@@ -32,7 +32,6 @@ def build(cls: type[V], plain: object) -> V:
     """Build a value from the plain form that `Value.as_dict` returns.
 
     Args:
-        cls: the class of the value.
         plain: the parsed JSON, with lists for tuples.
 
     Raises:

@@ -49,10 +49,7 @@ def connect(
     """Connect to the first of the runner's addresses at which the runner proves itself.
 
     Args:
-        addresses: where the runner may listen.
-        port: the same at each address.
         variable: the variable in ``environ`` that holds the token; it is removed.
-        environ: this process's environment.
         name: this node's name in the pool; "": the launcher could not pass it.
 
     Returns:

@@ -23,10 +23,6 @@ def node_facts(spec: JobSpec, environ: Mapping[str, str], interpreter: str, rank
     """The facts that the plan of this node needs.
 
     Args:
-        spec: the job.
-        environ: the environment.
-        interpreter: the Python of the ranks.
-        ranks: how many run on this node.
         job_id: names the directory for error files.
 
     Raises:

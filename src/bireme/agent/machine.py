@@ -35,7 +35,6 @@ class Machine:
         """Prepare the preflight of this node.
 
         Args:
-            spec: the job.
             own: the agent's environment.
             environ: what the ranks are to inherit.
         """
@@ -48,7 +47,6 @@ class Machine:
 
         Args:
             addresses: numeric addresses.
-            port: the TCP port.
             seconds: time limit for all connections together.
         """
         from bireme.resources import reach

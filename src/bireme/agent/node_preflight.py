@@ -49,7 +49,6 @@ class NodePreflight:
         """Check everything but the port, and change to the working directory.
 
         Args:
-            cwd: the working directory.
             slots: those that the pool declares; ``None``: all that are found.
             tasks: the number of slots if none are declared and no device is shown; 0: the default.
         """

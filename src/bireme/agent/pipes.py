@@ -72,7 +72,6 @@ class Pipes:
         """Make the pipe for a rank's stream; return the descriptor that the rank writes to.
 
         Args:
-            rank: the rank.
             number: 1 for stdout, 2 for stderr.
             terminal: both ends of a pseudo-terminal to use in the pipe's place; they are closed like a pipe's.
         """

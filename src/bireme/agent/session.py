@@ -48,8 +48,6 @@ def run(
     Args:
         spec: the job, which says how it is shown, and its time limit.
         notes: (level, text) of messages to show first.
-        make_crew: makes the crew of a session.
-        make_loop: makes the event loop.
 
     Raises:
         BadInputError: this is not the main thread, in which signals are handled.
@@ -150,8 +148,6 @@ class Session:
         """Stop the job for a cause other than a rank's failure.
 
         Args:
-            cause: the cause.
-            note: a message about it.
             when: its time on our clock (monotonic seconds).
             hosts: the nodes at fault.
         """
@@ -168,9 +164,7 @@ class Session:
         """Take a chunk of a rank's output.
 
         Args:
-            rank: the rank.
             number: 1 for stdout, 2 for stderr.
-            data: the bytes.
         """
         assert self._output is not None
         self._output.feed(rank, number, data)

@@ -30,7 +30,6 @@ def command(modules: SentModules, patience: float) -> NoReturn:
     """Run the command line ``-c bireme.agent --channel | --dial ADDRESSES PORT VARIABLE [NAME] | --native PLAN …``.
 
     Args:
-        modules: imports the modules of the command line.
         patience: seconds for the code, and then for the job. Nobody else would end the agent of a runner that is cut
             off from it.
     """

@@ -161,7 +161,6 @@ class Backend:
         """Refuse hosts that a launcher without support for ports per host cannot reach.
 
         Args:
-            hosts: the hosts of the launch plan.
             users: also refuse hosts with a user of their own.
             ipv6: also refuse IPv6 addresses.
 
@@ -180,7 +179,6 @@ class Backend:
         """Find the path of the launcher's executable.
 
         Args:
-            environ: the environment.
             extra: the words of ``--launcher_args``.
 
         Raises:
@@ -254,8 +252,6 @@ def check_length(name: str, commands: Iterable[tuple[str, ...]], environ: Mappin
     """Check before the start that the kernel will accept the command lines.
 
     Args:
-        name: the name of the backend.
-        commands: its command lines.
         environ: the environment of the launcher process.
 
     Raises:

@@ -31,11 +31,6 @@ class Mpich(Backend):
     def native(self, plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
         """Start every rank by hydra, host by host.
 
-        Args:
-            plan: the launch plan; its agent is the command of a rank.
-            ranks: the number of ranks of each host.
-            names: the names of the exported variables.
-
         Raises:
             BadInputError: a host has its own port, or is an IPv6 address.
         """

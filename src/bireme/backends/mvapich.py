@@ -57,11 +57,6 @@ class Mvapich(Backend):
     def native(self, plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
         """Start every rank by ``mpirun_rsh``, host by host; it exports the whole environment or nothing.
 
-        Args:
-            plan: the launch plan; its agent is the command of a rank.
-            ranks: the number of ranks of each host.
-            names: the names of the exported variables.
-
         Raises:
             BadInputError: see :func:`commands`; the same hosts are refused.
         """

@@ -25,13 +25,7 @@ class OpenMpi(Backend):
     SETS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "OPAL_")
 
     def native(self, plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-        """Start every rank by ``mpirun``, host by host.
-
-        Args:
-            plan: the launch plan; its agent is the command of a rank.
-            ranks: the number of ranks of each host.
-            names: the names of the exported variables.
-        """
+        """Start every rank by ``mpirun``, host by host."""
         self.refuse(plan.hosts)
         hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
         exported = tuple(word for name in names for word in ("-x", name))

@@ -51,11 +51,6 @@ class Slurm(Backend):
     def native(self, plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
         """Start every rank by ``srun``, host by host. A rank that fails ends the others: not ``srun``'s default.
 
-        Args:
-            plan: the launch plan; its agent is the command of a rank.
-            ranks: the number of ranks of each host.
-            names: the names of the exported variables.
-
         Raises:
             BadInputError: the nodes have different numbers of ranks. ``--distribution=arbitrary`` would allow that, but
                 under Slurm 22.05 MPICH then hangs in ``MPI_Finalize``.

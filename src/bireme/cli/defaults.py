@@ -48,9 +48,7 @@ def parse_run(groups: Groups, argv: Sequence[str], environ: Mapping[str, str]) -
     """Parse a command line of ``bireme run``, with the options that variables and a configuration file add.
 
     Args:
-        groups: the options.
         argv: what was typed; it takes precedence.
-        environ: the environment.
 
     Raises:
         BadInputError: something cannot be read.

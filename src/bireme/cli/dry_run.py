@@ -19,7 +19,6 @@ def as_text(sketch: Sketch, commands: LauncherCommands | None = None) -> str:
     """The plan as lines of text; of many nodes, only the first and last ones are printed in full.
 
     Args:
-        sketch: the plan.
         commands: the commands of the launcher; ``None`` if no other node takes part.
     """
     plan, number = sketch.head, len(sketch.ranks)

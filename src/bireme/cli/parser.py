@@ -30,8 +30,6 @@ def parse(groups: Groups, argv: Sequence[str], defaults: Mapping[str, Any] | Non
     """Read options up to the first word that is not one; that word and all after it are the command, unchanged.
 
     Args:
-        groups: the options.
-        argv: the command line.
         defaults: the values of options that are not on it.
 
     Raises:

@@ -44,8 +44,6 @@ class Silent:
         """Show that an experiment has ended.
 
         Args:
-            name: the experiment's name.
-            result: its result.
             again: seconds until it is started again; None if it is not.
         """
 

@@ -65,7 +65,6 @@ def carry_out(parsed: Parsed, argv: list[str]) -> int:
     """Run the study of a parsed command line, or that of the file which it names; return the exit code.
 
     Args:
-        parsed: the command line.
         argv: the same, as it was typed.
     """
     from bireme.cli.progress import any_text, watcher
@@ -219,8 +218,6 @@ def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declar
     """Make the request to the tuner from a parsed command line.
 
     Args:
-        parsed: the command line.
-        environ: the environment.
         declaration: what varies; None: what the command line declares.
 
     Raises:

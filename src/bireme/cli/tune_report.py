@@ -88,9 +88,7 @@ def write(study: StudyRecord, secrets: Secrets, path: str, now: float, library: 
     """Write the report.
 
     Args:
-        study: the study.
         secrets: what is hidden in logs.
-        path: the file.
         now: seconds since the epoch.
         library: the plotting library as a script.
 

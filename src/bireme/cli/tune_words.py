@@ -61,7 +61,6 @@ def words_of(parsed: Parsed, *, without: Collection[str] = (), only: Collection[
     """Turn parsed options back into words of a command line, leaving out default values.
 
     Args:
-        parsed: the command line.
         without: keys of options to leave out.
         only: keys of the options to use; ``None``: all.
     """

@@ -89,7 +89,6 @@ def find_agent(members: Sequence[AgentHandle], who: Mapping[str, str]) -> AgentH
     """Find which agent has connected, by its name, its addresses, or its rank in the launcher's job.
 
     Args:
-        members: the agents that are expected.
         who: what the agent says about itself in the handshake.
 
     Returns:

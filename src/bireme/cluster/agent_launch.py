@@ -96,10 +96,6 @@ def prepare(
     """Find the launcher, open a port for the agents where they connect to us, and make the command lines.
 
     Args:
-        spec: the job.
-        environ: the environment.
-        nodes: the nodes.
-        launcher: the launcher's name.
         connect_timeout: seconds that a node may take to accept a connection.
 
     Raises:
@@ -141,12 +137,6 @@ def new_allocation(backend: Backend, environ: Mapping[str, str], *, dry: bool = 
 
 def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) -> LauncherCommands:
     """The launcher's command lines, for a dry run: opens no port and does not look up the launcher.
-
-    Args:
-        spec: the job.
-        environ: the environment.
-        nodes: the nodes.
-        launcher: the launcher's name.
 
     Raises:
         BadInputError: the launcher cannot reach a node.

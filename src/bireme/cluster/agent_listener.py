@@ -97,7 +97,6 @@ class AgentListener:
         """Accept agents from now on.
 
         Args:
-            loop: the event loop.
             on_agent: called with what the agent says about itself, its socket's descriptor, and the transport that
                 protects it.
         """

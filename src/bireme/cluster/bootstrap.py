@@ -172,7 +172,6 @@ class Bootstrap:
         """What the launcher process printed about a node that did not answer.
 
         Args:
-            member: the agent.
             index: of the launcher process.
             code: its exit code, reported if it printed nothing.
         """

@@ -21,13 +21,7 @@ _LOOKS, _PAUSE = 3, 0.4
 
 
 def attribute_losses(session: Session, cluster_job: ClusterJob, members: Sequence[AgentHandle]) -> None:
-    """Correct the session's verdict, which blames the node whose loss was noticed first.
-
-    Args:
-        session: the session, whose verdict is corrected.
-        cluster_job: the job.
-        members: its agents.
-    """
+    """Correct the session's verdict, which blames the node whose loss was noticed first."""
     lost = [member for member in members if member.state == "lost"]
     if len(lost) < 2 or session.verdict.cause != "agent lost":
         return

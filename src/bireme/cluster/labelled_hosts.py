@@ -25,7 +25,6 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> tuple[HostEntry, ...]:
 
     Args:
         spec: the job, with such a value as its hosts.
-        environ: the environment.
 
     Raises:
         BadInputError: there are no labels, or no host has them; or another launcher was chosen, or it is not installed.

@@ -44,11 +44,6 @@ def run(
     """Start an agent on every node, and the ranks through them; return when nothing is left anywhere.
 
     Args:
-        spec: the job.
-        environ: the environment.
-        nodes: the nodes.
-        launcher: the launcher's name.
-        machine: this machine.
         tree: the files to send to the nodes, if they are known already.
 
     Raises:
@@ -75,11 +70,6 @@ def prepare(
     """Make the value that a crew carries out, and open what it needs.
 
     Args:
-        spec: the job.
-        environ: the environment.
-        nodes: the nodes.
-        launcher: the launcher's name.
-        exported: the exported variables.
         accelerator: the kind of device that every node must have; "": any.
         tree: the files to send to the nodes, if they are known already.
 

@@ -38,12 +38,6 @@ _FAREWELL = 15.0
 def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) -> Outcome:
     """Run the launcher to its end.
 
-    Args:
-        spec: the job.
-        environ: the environment.
-        nodes: the nodes.
-        launcher: the name of the launcher.
-
     Raises:
         BadInputError: the launcher cannot start ranks, the slots are not declared, or an option needs an agent.
     """
@@ -108,10 +102,6 @@ def command(
     """The launcher's command line.
 
     Args:
-        spec: the job.
-        environ: the environment.
-        nodes: the nodes.
-        launcher: the name of the launcher.
         executable: the path of its program; "": it was not looked up.
         allocation: the name for the allocation that it makes; ``None``: the command line is only shown.
 
@@ -140,11 +130,6 @@ def command(
 
 def rank_command(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tuple[str, ...]:
     """What the launcher executes for every rank: the shim, its plan as JSON, and the program's command line.
-
-    Args:
-        spec: the job.
-        environ: the environment.
-        world: the slots of every node.
 
     Raises:
         BadInputError: the program or its interpreter cannot be found.

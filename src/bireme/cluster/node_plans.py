@@ -24,7 +24,6 @@ def node_plans(
     """Make the start plan, and look up the plan of each node.
 
     Args:
-        cluster_job: the job.
         members: the agents in the order of their ranks; the first holds the rendezvous port.
         master_addr: the address at which the others reach the first.
 

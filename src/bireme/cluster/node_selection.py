@@ -61,7 +61,6 @@ class Nodes(Value):
         """The slots of every node, for a job that cannot ask the nodes: those declared, or the scheduler's tasks.
 
         Args:
-            spec: the job.
             where: the option that needs them.
 
         Raises:
@@ -82,7 +81,6 @@ class Nodes(Value):
         """Apply the job's filters to the nodes that have answered; where all slots are declared, `select` did.
 
         Args:
-            spec: the job.
             known: the slots that the nodes have.
 
         Raises:
@@ -165,11 +163,6 @@ def _refiltered(spec: JobSpec, change: Callable[[NodeFilter], NodeFilter | None]
 
 def resolve(spec: JobSpec, pool: Pool, *, may_be_empty: bool = False) -> Pool:
     """The active resources: what filters and limits leave of a pool whose slots are known.
-
-    Args:
-        spec: the job.
-        pool: the slots of each node.
-        may_be_empty: whether an empty result is allowed.
 
     Raises:
         BadInputError: as :func:`select`.

@@ -64,10 +64,6 @@ def preflight(
     """Ask nodes whether they are fit for a job. Starts an agent on each, and returns when all have ended.
 
     Args:
-        spec: the job.
-        environ: the environment.
-        nodes: the nodes.
-        launcher: the launcher's name.
         accelerator: the kind of device that every node must have; "": any.
         exported: the exported variables; ``None``: as they are now.
         connect_timeout: seconds that a node may take to accept a connection.

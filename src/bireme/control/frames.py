@@ -38,9 +38,7 @@ def encode_output(rank: int, number: int, data: bytes) -> bytes:
     """Encode a chunk of a rank's output as a frame.
 
     Args:
-        rank: the rank.
         number: 1 for stdout, 2 for stderr.
-        data: the bytes.
     """
     return b"".join((HEAD.pack(b"O", _OUTPUT.size + len(data)), _OUTPUT.pack(rank, number), data))
 

@@ -34,7 +34,6 @@ class Silence:
 
         Args:
             due: when this check was due.
-            now: the time.
         """
         self._away += max(0.0, now - max(due, self.since))
         return self.lasted(now)

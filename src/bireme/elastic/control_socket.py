@@ -56,7 +56,6 @@ class ControlSocket:
         """Answer requests while this loop runs.
 
         Args:
-            loop: the event loop.
             on_request: called with a request; returns the answer, with ``said`` or ``error``.
         """
         if not self.is_open:

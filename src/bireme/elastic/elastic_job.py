@@ -66,10 +66,8 @@ def run(
     """Run an elastic job until it succeeds, fails too often, or has too few nodes for too long.
 
     Args:
-        spec: the job.
         environ: what the ranks inherit.
         on_change: called between two epochs, with the outcome of the first and the reason for the second.
-        machine: this machine.
 
     Raises:
         BadInputError: the job cannot run as described; nothing was started.

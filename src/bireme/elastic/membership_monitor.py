@@ -117,7 +117,6 @@ class MembershipMonitor:
         """Attach to a session that has begun.
 
         Args:
-            session: the session.
             runs: whether ranks run in it; if not, it waits for nodes.
         """
         self._session, self._runs = session, runs

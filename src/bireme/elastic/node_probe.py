@@ -29,11 +29,7 @@ def request(spec: JobSpec, pool: DeclaredPool, name: str, accelerator: str, expo
     """The request to probe one node.
 
     Args:
-        spec: the job.
-        pool: the pool.
-        name: of the node.
         accelerator: the kind of device that the job runs on; "": not known yet.
-        exports: the exported variables.
     """
     part = pool.replace(entries=tuple(entry for entry in pool.entries if entry.name == name))
     return {

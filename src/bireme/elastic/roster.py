@@ -96,8 +96,6 @@ class Roster:
 
         Args:
             names: the nodes; drained and unknown ones are ignored.
-            why: the reason.
-            now: the time.
         """
         for name in names:
             if name in self._names and name not in self._drained:
@@ -110,8 +108,6 @@ class Roster:
         """A probe found the node unfit or not at all; double the wait up to the interval.
 
         Args:
-            name: the node.
-            now: the time.
             why: the reason; "": as before.
 
         Returns:

@@ -60,9 +60,6 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: i
     """Make the plan of one node. The plan of an elastic job starts PyTorch's agent, which starts the ranks.
 
     Args:
-        spec: the job.
-        environ: the environment.
-        world: the slots of every node.
         node_rank: the number of this node, from 0.
 
     Raises:
@@ -127,10 +124,6 @@ def run(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int, 
     """Run one node's part of a job and wait for its end.
 
     Args:
-        spec: the job.
-        environ: the environment.
-        world: the slots of every node.
-        node_rank: the number of this node, from 0.
         main_pid: the pid in the name of the pid file, with ``save_pid``.
 
     Raises:

@@ -73,8 +73,6 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
     """Find the resources of this machine and make the plan. Starts and writes nothing.
 
     Args:
-        spec: the job.
-        environ: the environment.
         declared: this machine as the pool declares it, with the slots that filters leave; ``None``: there is no pool.
 
     Raises:
@@ -125,11 +123,6 @@ def slots_left(spec: JobSpec, found: devices.Devices, name: str) -> tuple[Pool, 
 def plan(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> StartPlan:
     """The plan of a job on this machine. Its port is not leased.
 
-    Args:
-        spec: the job.
-        environ: the environment.
-        declared: this machine as the pool declares it; ``None``: there is no pool.
-
     Raises:
         BadInputError: the job cannot run as described.
     """
@@ -152,11 +145,6 @@ def prepare_node(
     """Make the plan of this machine, whose devices are known.
 
     Args:
-        spec: the job.
-        environ: the environment.
-        active: the slots of every node.
-        host: the name of this one.
-        accelerator: the kind of its devices.
         lease: the lock of the rendezvous port; ``None``: this node does not choose the port.
         notes: messages to show; further ones are added.
         declared: whether the slots were declared, not found here.
@@ -236,11 +224,6 @@ def _check_working_directory() -> None:
 def run(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> Outcome:
     """Run the job on this machine and wait for its end.
 
-    Args:
-        spec: the job.
-        environ: the environment.
-        declared: this machine as the pool declares it; ``None``: there is no pool.
-
     Raises:
         BadInputError: the job cannot run as described; nothing was started.
     """
@@ -252,9 +235,7 @@ def carry_out(spec: JobSpec, name: str, prepare: Callable[[], Prepared], main_pi
     """Run this machine's part, and name it as the node at fault if it is unfit or its agent is lost.
 
     Args:
-        spec: the job.
         name: this machine's name in the pool.
-        prepare: makes the plan.
         main_pid: the pid in the name of the pid file, with ``save_pid``.
     """
     try:

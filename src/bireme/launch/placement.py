@@ -152,8 +152,6 @@ def run(spec: JobSpec, environ: Mapping[str, str], place: Placement, tree: Sourc
     """Run the job where it belongs, and wait for its end.
 
     Args:
-        spec: the job.
-        environ: the environment.
         place: where it runs; not `Epochs`.
         tree: the files to send to the nodes, if they are known already.
 

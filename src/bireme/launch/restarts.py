@@ -31,7 +31,6 @@ def run(
     were lost or unfit where the pool has others. The time limit covers all attempts together.
 
     Args:
-        spec: the job.
         environ: what the ranks inherit.
         place: where the first attempt runs.
         on_restart: called before each restart, with the outcome of the attempt and the job of the next one.

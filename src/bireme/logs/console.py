@@ -113,7 +113,6 @@ class Console:
         Args:
             stream: `OUT` or `ERR`.
             source: identifies the rank's stream that the block comes from.
-            block: the block.
         """
         sink = self._sinks[stream]
         line = self._open.get(sink)
@@ -130,7 +129,6 @@ class Console:
 
         Args:
             stream: `OUT` or `ERR`, which is a terminal.
-            rank: the rank.
             rows: its labelled rows.
         """
         sink = self._sinks[stream]
@@ -174,8 +172,6 @@ class Console:
         """Show a message of ours on stderr, if its level is high enough.
 
         Args:
-            level: its level.
-            text: the message.
             over_echo: whether it answers a key, so that a terminal has just shown ``^C``, which the message replaces.
         """
         if _LEVELS[level] >= self._level:
@@ -236,7 +232,6 @@ def complain(text: str, *, every_line: bool = False, patience: float | None = No
     """Write a message to stderr when there is no console: before the start or after the end of a session.
 
     Args:
-        text: the message.
         every_line: whether each line begins with ``bireme:``, not only the first.
         patience: seconds to wait for a reader that does not read; ``None``: forever.
     """

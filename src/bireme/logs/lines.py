@@ -30,7 +30,6 @@ class Label(Value):
         """A function that returns the label for output that arrives now.
 
         Args:
-            host: the node.
             rank: a rank, or a set of ranks.
             timestamps: whether the label includes the local time.
         """

@@ -91,8 +91,6 @@ class JobOutput:
         """Prepare for the output of one stream of a rank.
 
         Args:
-            rank: the rank.
-            host: its node.
             number: 1 for stdout, 2 for stderr.
             shown: whether ``--local_ranks_filter`` lets the rank's output through.
         """
@@ -141,9 +139,7 @@ class JobOutput:
         """Take a chunk of a rank's output.
 
         Args:
-            rank: the rank.
             number: 1 for stdout, 2 for stderr.
-            chunk: the bytes.
         """
         stream = self._streams[rank, number]
         if number == ERR:

@@ -20,7 +20,6 @@ def prepare(directory: str, where: str = "--enable_each_rank_log") -> str:
     """Create the directory for the log files if it does not exist; return its absolute path.
 
     Args:
-        directory: its path.
         where: the option that named it, for messages.
 
     Raises:

@@ -157,7 +157,6 @@ def refuse_node_rank(spec: JobSpec, nodes: int) -> None:
     """Refuse ``--node_rank`` if one command starts all nodes: typed on each node, it would start the whole job on each.
 
     Args:
-        spec: the job.
         nodes: how many nodes the pool has.
 
     Raises:

@@ -74,7 +74,6 @@ def needless(options: Mapping[str, Any], *, torchrun: bool) -> Iterator[str]:
     """One line for each option in use that has no effect, with the reason.
 
     Args:
-        options: the parsed options.
         torchrun: whether PyTorch's agent starts the ranks, so that its own options do have an effect.
     """
     for option in (*TORCHRUN, *ACCELERATE):

@@ -41,13 +41,6 @@ def node_environment(
     """The variables that all ranks of a node share.
 
     Args:
-        spec: the job as the user described it.
-        job: the facts about the whole job.
-        facts: the facts about the node.
-        slots: the slots of the node.
-        node_rank: the number of the node.
-        nodes: the number of nodes.
-        world_size: the number of ranks of the job.
         host: the node's name in the pool.
     """
     local = str(len(slots))
@@ -101,13 +94,7 @@ def threads_per_rank(facts: NodeFacts, ranks: int) -> int:
 
 
 def rank_environment(rank: int, local_rank: int, *, error_dir: str) -> dict[str, str]:
-    """The variables of one rank. PyTorch's ``record`` decorator writes a traceback to ``TORCHELASTIC_ERROR_FILE``.
-
-    Args:
-        rank: the rank.
-        local_rank: its number on its node.
-        error_dir: the directory of the ranks' error files.
-    """
+    """The variables of one rank. PyTorch's ``record`` decorator writes a traceback to ``TORCHELASTIC_ERROR_FILE``."""
     return {
         "RANK": str(rank),
         "ROLE_RANK": str(rank),
@@ -129,10 +116,7 @@ def native_environment(
     Args:
         world: (host, slots) in rank order.
         rank: the rank, as mpirun or srun numbers it, host by host.
-        local_rank: the rank within its host.
         variables: the names of the variables that select devices.
-        master_addr: the address where the ranks meet.
-        master_port: the port where they meet.
     """
     node_of = [node for node, (_, slots) in enumerate(world) for _ in slots]
     node_rank = node_of[rank]

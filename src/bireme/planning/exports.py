@@ -159,10 +159,8 @@ def exports(
     """Collect the variables from all sources.
 
     Args:
-        environ: this shell's environment.
         requests: the values of ``--export``.
         home: the home directory; "" if there is none.
-        cwd: the working directory.
         same_files: whether the nodes have the files of this machine, so that its search paths mean something there.
 
     Raises:
@@ -213,7 +211,6 @@ def parse_env_file(text: str, path: str) -> Iterator[tuple[str, str, int]]:
     """Parse an environment file.
 
     Args:
-        text: the content of the file.
         path: its name, for errors.
 
     Yields:

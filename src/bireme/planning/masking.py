@@ -55,7 +55,6 @@ def masked_words(argv: Iterable[str], *, of_script: bool = True) -> list[str]:
     """A command line with likely secrets masked.
 
     Args:
-        argv: the command line.
         of_script: whether it contains a script's arguments, in which a number after ``-p`` may be a password.
             Elsewhere that is a port, which is shown: ``ssh -p 2222``.
     """

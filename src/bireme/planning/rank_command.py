@@ -16,8 +16,6 @@ def worker_argv(
     stdout is a pipe.
 
     Args:
-        program: what the rank runs.
-        interpreter: the path of the Python interpreter.
         local_rank: ``--local_rank=K``, put before the script's own arguments; "": leave it out.
         wrap: words to put in front (a profiler, a container, a debugger).
     """

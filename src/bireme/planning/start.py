@@ -112,9 +112,7 @@ def start_plan(spec: JobSpec, active: Pool, job: JobFacts, nodes: Mapping[str, N
     """Number the ranks and give each its command and environment.
 
     Args:
-        spec: the job as the user described it.
         active: host → slot ids, after the filters, in the order of the pool.
-        job: the facts about the whole job.
         nodes: the facts about the hosts in ``active``; a node that plans for itself has only its own.
 
     Raises:
@@ -139,12 +137,6 @@ def _whole(job: JobFacts, world_size: int, nodes: tuple[NodePlan, ...]) -> Start
 
 def sketch(spec: JobSpec, active: Pool, job: JobFacts, facts: Callable[[str], NodeFacts]) -> Sketch:
     """Make a plan whose nodes are made on demand.
-
-    Args:
-        spec: the job as the user described it.
-        active: host → slot ids, after the filters, in the order of the pool.
-        job: the facts about the whole job.
-        facts: returns the facts about a host.
 
     Raises:
         BadInputError: ``--wrap_ranks`` names a rank that the job does not have.

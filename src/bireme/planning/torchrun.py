@@ -32,8 +32,6 @@ def by_torchrun(plan: StartPlan, spec: JobSpec, interpreter: str, nodes: int) ->
 
     Args:
         plan: the plan of this node only.
-        spec: the job as the user described it.
-        interpreter: the Python that runs the ranks.
         nodes: the number of nodes of the world, as given.
 
     Raises:

@@ -21,13 +21,7 @@ DEEPSPEED_ENV_FILE_VARIABLE = "DS_ENV_FILE"
 
 
 def may_find_env_file(environ: Mapping[str, str], home: str, cwd: str) -> bool:
-    """Whether there may be an environment file. If not, the modules that read one need not be imported.
-
-    Args:
-        environ: the environment.
-        home: the home directory.
-        cwd: the working directory.
-    """
+    """Whether there may be an environment file. If not, the modules that read one need not be imported."""
     if environ.get(DEEPSPEED_ENV_FILE_VARIABLE):
         return True
     names = (DEEPSPEED_ENV_FILE, ENV_FILE)

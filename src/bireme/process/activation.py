@@ -62,8 +62,6 @@ def _named(python: str, environ: Mapping[str, str], where: str) -> str:
     """The path of the Python of ``--python``, which may be a name on ``PATH``, or the folder of an environment.
 
     Args:
-        python: what was named.
-        environ: the environment.
         where: what has named it; this need not be the option.
     """
     path = "" if os.sep in python else find_executable(python, environ)

@@ -33,16 +33,7 @@ class ProcessTree:
         files_limit: tuple[int, int] | None,
         farewell: float = 0.0,
     ) -> Handle:
-        """Fork the guardian and, through it, the workers.
-
-        Args:
-            workers: what to start, by index.
-            keep: descriptors to hold as long as any process lives (the port's lock).
-            at_start: called in the guardian before it forks.
-            at_loss: called after the processes were killed, in the guardian if this process was lost, else in the
-                watcher.
-            files_limit: the (soft, hard) limit of open files for the workers; ``None``: as in this process.
-            farewell: seconds between SIGTERM and SIGKILL if this process is lost.
+        """Fork the guardian and, through it, the workers. The arguments are those of `guardian.start`.
 
         Raises:
             UnfitError: no process can be forked.

@@ -59,7 +59,6 @@ def become(worker: WorkerStart, parent: int, death: int, was: Inherited, mask: C
     """In the forked child: execute the worker's program, or report the error and exit with 126 or 127.
 
     Args:
-        worker: what to execute.
         parent: the guardian's pid.
         death: the signal that the program gets when the guardian dies.
         was: what to restore as the command found it.

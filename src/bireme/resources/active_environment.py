@@ -18,7 +18,6 @@ def other_python(environ: Mapping[str, str], program: str) -> str:
     """The Python of the active environment; "" if there is none, or Bireme is part of it.
 
     Args:
-        environ: the environment of the command.
         program: the path by which the command was started. ``python -m bireme`` has named its Python already.
     """
     if os.path.basename(program) != _COMMAND:

@@ -20,7 +20,6 @@ def cache_folder(environ: Mapping[str, str], home: str = "") -> str:
     """Bireme's folder in the user's cache.
 
     Args:
-        environ: the environment.
         home: the value of ``XDG_CACHE_HOME`` to use instead of that in the environment; "": none.
     """
     cache = home or environ.get("XDG_CACHE_HOME", "")
@@ -34,7 +33,6 @@ def keep(path: str, data: bytes) -> None:
 
     Args:
         path: the file, in a folder of its own kind.
-        data: its content.
     """
     folder = os.path.dirname(path)
     try:

@@ -37,7 +37,6 @@ def bound(core_list: str | None, *, physical: bool, ranks: int) -> tuple[tuple[i
     Args:
         core_list: the value of ``--bind_core_list``; ``None`` or empty if not given.
         physical: divide all physical cores, if no list is given.
-        ranks: the number of ranks on this node.
 
     Returns:
         The cores by local rank; empty if ranks are not bound.
@@ -89,7 +88,6 @@ def physical_cores(allowed: Collection[int], root: str = "/") -> tuple[int, ...]
     topology in ``/sys`` counts as a physical one.
 
     Args:
-        allowed: the cores that may be used.
         root: the directory that contains ``sys``.
     """
     node_of: dict[int, int] = {}
@@ -119,8 +117,6 @@ def split_cores(cores: tuple[int, ...], ranks: int, *, where: str = _BIND) -> tu
     ranks gains nothing.
 
     Args:
-        cores: the cores to divide, in order.
-        ranks: the number of ranks.
         where: the option at fault, for the error.
 
     Raises:

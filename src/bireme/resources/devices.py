@@ -103,7 +103,6 @@ def discover(accelerator: str, environ: Mapping[str, str], root: str = "/") -> D
 
     Args:
         accelerator: one of :data:`ACCELERATORS`, or ``auto`` for the first that is found.
-        environ: the user's environment.
         root: the directory that contains ``dev``, ``proc`` and ``sys``.
 
     Raises:
@@ -144,7 +143,6 @@ def local_slots(
     """The slots that a job may use on this node, and notes for the user.
 
     Args:
-        devices: the devices of the node.
         num_gpus: the number of slots that the user wants; ``None``: all visible ones.
         filtered: whether the user selects slots (``--include``, ``--exclude``), so that all are returned.
 
@@ -181,7 +179,6 @@ def remote_slots(
     """The slots of a node in a job of many nodes, as device ids of that node.
 
     Args:
-        devices: the devices of the node.
         wanted: the node's slots in the pool; ``None``: all that the node has. If a scheduler has set the node's
             variable, a number is an index into its list.
         num_gpus, filtered: as for :func:`local_slots`, where ``wanted`` is ``None``.

@@ -34,11 +34,7 @@ def removal(path: str) -> str:
 
 
 def stale(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The stale locks of this user.
-
-    Args:
-        environ: the environment of the ranks.
-    """
+    """The stale locks of this user."""
     locks = {os.path.realpath(path): path for path in _locks(environ)}
     if not locks:
         return ()

@@ -47,7 +47,6 @@ def parse_filter(text: str, *, where: str = "") -> tuple[NodeFilter, ...]:
     """Read a filter, keeping the order of its nodes, and repetitions.
 
     Args:
-        text: the filter.
         where: the option that has it as its value, for the error.
 
     Raises:
@@ -69,7 +68,6 @@ def apply_filters(
     """Apply the filters to a pool; keeps its order, and drops hosts without slots.
 
     Args:
-        pool: all hosts and their slots.
         include: the filter of the slots to use; "" if not given.
         exclude: the filter of the slots not to use; "" if not given.
         aliases: other names of the pool's hosts, see :func:`local_aliases`.
@@ -102,7 +100,6 @@ def take(pool: Mapping[str, tuple[str, ...]], num_nodes: int | None = None, num_
     """Take the first hosts of a pool, and the first slots of each.
 
     Args:
-        pool: the hosts and their slots.
         num_nodes: the number of hosts; ``None``: all.
         num_gpus: the number of slots on each; ``None``: all.
 

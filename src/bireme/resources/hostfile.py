@@ -89,7 +89,6 @@ def parse_hostfile(text: str, path: str) -> tuple[HostEntry, ...]:
     """Parse the text of a hostfile; returns its hosts, in order.
 
     Args:
-        text: the content of the file.
         path: the name of the file, for errors.
 
     Raises:
@@ -146,7 +145,6 @@ def read_text(path: str, variable: str = "", fd: int | None = None) -> str:
     """Read a text file of the user.
 
     Args:
-        path: the file.
         variable: the environment variable that names the file, for errors; "" if none does.
         fd: a descriptor of the file, if it is open already; it will be closed.
 
@@ -247,7 +245,6 @@ def node_set(text: str, where: str, hint: str) -> tuple[str, ...]:
     """Expand a node set such as ``node[01-16]``, in the order of ClusterShell's ``NodeSet``.
 
     Args:
-        text: the node set.
         where: the option, or ``file:line``, for errors.
         hint: the hint of the error if the text is not a node set.
 

@@ -17,11 +17,7 @@ _WAIT = 60.0
 
 
 def gpus(environ: Mapping[str, str]) -> list[Gpu] | None:
-    """The GPUs; where one is divided (MIG), its parts instead. ``None``: the driver cannot be asked.
-
-    Args:
-        environ: the user's environment.
-    """
+    """The GPUs; where one is divided (MIG), its parts instead. ``None``: the driver cannot be asked."""
     try:
         return _by_nvml()
     except ImportError:  # an agent may run on a Python without it

@@ -73,8 +73,6 @@ def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool, s
     """Check that the program can be run; return the flag for its local rank (``--local_rank``), or ``""``.
 
     Args:
-        spec: the job.
-        environ: the environment that the ranks inherit.
         own_interpreter: this interpreter runs the ranks, so its search path for modules is known.
         shared: other nodes run it too, so it may be missing only on this one.
 

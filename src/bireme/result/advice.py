@@ -37,7 +37,6 @@ def refused_flag(detail: str, argv: Sequence[str], flag: str) -> str:
 
     Args:
         detail: the end of the rank's stderr.
-        argv: the rank's command line.
         flag: the option; "": we have added none.
     """
     added = next((word for word in argv if flag and word.startswith(f"{flag}=")), "")

@@ -29,7 +29,6 @@ def of_error(error: Exception, seconds: float) -> dict[str, Any]:
     """The report of a job that ended with an exception.
 
     Args:
-        error: the exception.
         seconds: from the job's start to its end.
     """
     if not isinstance(error, BiremeError):

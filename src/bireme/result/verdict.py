@@ -55,10 +55,7 @@ class Verdict:
         """Note another cause that ends the job.
 
         Args:
-            cause: the cause.
-            when: its time.
             signum: the signal, if that is the cause.
-            note: a message.
             hosts: the nodes at fault.
 
         Returns:
