@@ -386,8 +386,8 @@ def test_any_kernel_log(records):
         watch._log = ours.detach()
         for text in records:
             theirs.send(b"6,1,2,-;" + text)
-        watch._before = watch._count()
-        assert watch._in_log(7) == any(b"Killed process 7 " in text for text in records)
+        watch._before = watch._kills()
+        assert (watch.struck(7) is not None) == any(b"Killed process 7 " in text for text in records)
         watch.close()
 
 

@@ -47,7 +47,10 @@ def test_everything_that_one_wants_to_know():
 
 def test_out_of_memory_is_said():
     report = lines(failed(end(code=137, by_signal=True, out_of_memory=True)))
-    assert "out-of-memory killer" in report[1]
+    assert report[1].endswith("out-of-memory killer: the node has too little memory for the job")
+    limit = "the limit of 512 MiB of systemd's user-1000.slice"
+    report = lines(failed(end(code=137, by_signal=True, out_of_memory=True, memory_limit=limit)))
+    assert report[1].endswith(f"out-of-memory killer: it has reached {limit}")
 
 
 def test_ranks_that_had_to_be_killed():

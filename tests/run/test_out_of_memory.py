@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ time.sleep(1000)
 
 @pytest.fixture
 def small_memory():
-    """A control group that allows little memory: a function by which a child enters it."""
+    """A control group that allows little memory: a function by which a child enters one in it, without a limit."""
     name = f"bireme-test-{os.getpid()}"
     if (V1 / "memory.limit_in_bytes").exists():
         group, limits = V1 / name, {"memory.limit_in_bytes": "120M", "memory.memsw.limit_in_bytes": "120M"}
@@ -36,7 +38,9 @@ def small_memory():
     for file, value in limits.items():
         if (group / file).exists():
             (group / file).write_text(value)
-    yield lambda: (group / "cgroup.procs").write_text(str(os.getpid()))
+    (inner := group / "inner").mkdir()
+    yield lambda: (inner / "cgroup.procs").write_text(str(os.getpid()))
+    inner.rmdir()
     group.rmdir()
 
 
@@ -46,6 +50,25 @@ def test_the_killers_victim_is_named(stage, script, small_memory):
     report = done.stderr[done.stderr.index("bireme: rank 1") :]
     assert "SIGKILL (exit code 137)" in report
     assert report.count("out-of-memory killer") == 1
+    limit = f"it has reached the limit of 120 MiB of the control group /bireme-test-{os.getpid()} (/sys/fs/cgroup/"
+    assert limit in report, report
+
+
+WITHOUT_LOG = """
+import subprocess, sys
+from bireme.process.oom import OomWatch
+watch = OomWatch()
+watch.close()
+victim = subprocess.Popen([sys.executable, "-c", "blocks = []\\nwhile True: blocks.append(b'x' * 1_000_000)"])
+print(watch.struck(victim.pid), victim.wait(), watch.struck(victim.pid))
+"""
+
+
+def test_the_counters_name_the_same_limit(small_memory):
+    words = [sys.executable, "-c", WITHOUT_LOG]
+    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=small_memory, check=True)
+    limit = f"the limit of 120 MiB of the control group /bireme-test-{os.getpid()} (/sys/fs/cgroup/"
+    assert done.stdout.startswith(f"None -9 {limit}")
 
 
 def test_another_kill_is_not_blamed_on_memory(stage, script, small_memory):

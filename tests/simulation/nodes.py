@@ -568,7 +568,7 @@ class SimulatedTree:
             if rank.marked and rank.start.env.get(name) == value:
                 self._process.do(lambda rank=rank: rank.end(int(signal.SIGKILL)))  # type: ignore[misc]
 
-    def ran_out_of_memory(self, pid: int) -> bool:
+    def ran_out_of_memory(self, pid: int) -> str | None:
         return False
 
     def describe(self, pids: Sequence[int]) -> tuple[str, ...]:

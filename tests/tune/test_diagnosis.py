@@ -102,6 +102,8 @@ def test_the_kernel_says_so() -> None:
         "out of memory",
         "rank 1 on node1: the kernel's out-of-memory killer ended it",
     )
+    limited = failed(rank(0, 137, "", out_of_memory=True, memory_limit="the limit of 64 MiB of a container"))
+    assert result(limited).reason.endswith("killer ended it at the limit of 64 MiB of a container")
 
 
 def test_a_kill_of_which_the_kernel_knows_nothing() -> None:

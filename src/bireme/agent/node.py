@@ -208,6 +208,7 @@ class NodeProcesses:
         if killed and self._ladder.state == "killing":
             self.killed += 1
         stopped = self._stopped_at is not None and when >= self._stopped_at
+        memory_limit = self._tree.ran_out_of_memory(pid) if killed and not stopped else None
         end = RankEnd(
             rank=worker.rank,
             host=self._plan.host,
@@ -218,7 +219,8 @@ class NodeProcesses:
             seconds=when - since,
             peak_memory=peak_memory,
             stopped=stopped,
-            out_of_memory=killed and not stopped and self._tree.ran_out_of_memory(pid),
+            out_of_memory=memory_limit is not None,
+            memory_limit=memory_limit or "",
             recorded=_read_text(worker.env["TORCHELASTIC_ERROR_FILE"]) if code and not stopped else "",
         )
         self._listener.down(end, when)

@@ -284,7 +284,7 @@ class Down(Message):
 
     def check(self) -> str:
         """Refuse invalid names and an invalid exit code."""
-        if not (self.end.host.isprintable() and self.end.device.isprintable()):
+        if not all(name.isprintable() for name in (self.end.host, self.end.device, self.end.memory_limit)):
             return "control characters in a name"
         return "" if 0 <= self.end.code <= 255 else f"the invalid exit code {self.end.code}"
 

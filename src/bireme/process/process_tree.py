@@ -77,8 +77,8 @@ class ProcessTree:
         for pid in kernel.marked(name, value):
             kernel.send(pid, signal.SIGKILL)
 
-    def ran_out_of_memory(self, pid: int) -> bool:
-        """Whether the kernel's out-of-memory killer ended this process."""
+    def ran_out_of_memory(self, pid: int) -> str | None:
+        """Which limit the kernel's out-of-memory killer enforced when it ended this process; see `OomWatch.struck`."""
         return self._oom.struck(pid)
 
     def describe(self, pids: Sequence[int]) -> tuple[str, ...]:

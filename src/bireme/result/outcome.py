@@ -39,6 +39,8 @@ class RankEnd(Value):
         seconds: from its start to its end.
         stopped: it ended after its node was told to stop, so it is not the cause of the job's end.
         out_of_memory: the kernel's out-of-memory killer ended it.
+        memory_limit: whose limit the killer enforced, such as ``the limit of 512 MiB of systemd's user-1000.slice``;
+            "": the node's memory was full, or it is not known.
         peak_memory: bytes of memory that it, or a process that it waited for, had at most. The small process that
             starts ranks counts too, so this is never less than what that has (about 10 MB).
         recorded: what it wrote to ``TORCHELASTIC_ERROR_FILE``.
@@ -54,6 +56,7 @@ class RankEnd(Value):
     seconds: float
     stopped: bool
     out_of_memory: bool = False
+    memory_limit: str = ""
     peak_memory: int = 0
     recorded: str = ""
     detail: str = ""

@@ -16,7 +16,9 @@ def summary(outcome: Outcome) -> str:
     first = outcome.first
     if first is not None:
         if first.out_of_memory:
-            lines.append("  killed by the kernel's out-of-memory killer: the node has too little memory for the job")
+            limit = first.memory_limit and f"it has reached {first.memory_limit}"
+            why = limit or "the node has too little memory for the job"
+            lines.append(f"  killed by the kernel's out-of-memory killer: {why}")
         lines += [f"  | {line}" for line in first.detail.splitlines()]
     lines += _others(outcome)
     if outcome.cause == "rank failed" and outcome.note:

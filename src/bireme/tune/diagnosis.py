@@ -100,7 +100,8 @@ def _of_ranks(report: Mapping[str, object]) -> TrialResult:
     first, *others = _failed(report)
     for end in (first, *others):
         if end.out_of_memory:
-            return _ending("out of memory", end, "the kernel's out-of-memory killer ended it")
+            limit = f" at {end.memory_limit}" * bool(end.memory_limit)
+            return _ending("out of memory", end, f"the kernel's out-of-memory killer ended it{limit}")
     for end in (first, *others):
         if said := tracebacks.of_memory(end.detail):
             return _ending("out of memory", end, said)
