@@ -97,8 +97,7 @@ def _run(
     on_restart: Callable[[Outcome, JobSpec], object],
     on_change: Callable[[Outcome, str], object],
 ) -> Outcome:
-    conflicts.refuse(conflicts.of_job(spec))
-    environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
+    spec, environ = _checked(spec, environ)
     place = placement.resolve(spec, environ)
     if isinstance(place, placement.Epochs):
         from bireme.elastic import elastic_job
@@ -134,9 +133,13 @@ def preview(spec: JobSpec, environ: Mapping[str, str] | None = None) -> tuple[Sk
     Raises:
         BadInputError: the job cannot be run as described.
     """
+    return placement.preview(*_checked(spec, environ))
+
+
+def _checked(spec: JobSpec, environ: Mapping[str, str] | None) -> tuple[JobSpec, Mapping[str, str]]:
+    """The job without conflicts, its program recognized, and what its ranks inherit."""
     conflicts.refuse(conflicts.of_job(spec))
-    environ, spec = _inherited() if environ is None else environ, program.recognized(spec)
-    return placement.preview(spec, environ)
+    return program.recognized(spec), _inherited() if environ is None else environ
 
 
 def _inherited() -> Mapping[str, str]:

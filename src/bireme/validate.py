@@ -69,18 +69,21 @@ def _fields(cls: type[Value]) -> tuple[Mapping[str, Check], frozenset[str]]:
         scope = vars(sys.modules[base.__module__])
         for name, text in getattr(base, "__annotations__", {}).items():
             annotations[name] = text, scope
-    checks = {name: _check(*annotations[name]) for name in cls._fields}
+    checks = {name: check_of(*annotations[name]) for name in cls._fields}
     _KNOWN[cls] = checks, frozenset(name for name in cls._fields if hasattr(cls, name))
     return _KNOWN[cls]
 
 
-def _check(text: str, scope: dict[str, Any]) -> Check:
-    """The check for an annotation; ``scope``: the names of the module that contains it."""
+def check_of(text: str, scope: dict[str, Any]) -> Check:
+    """The check for an annotation, which returns the value; ``scope``: the names of the module that contains it.
+
+    A check raises `ShapeError`. Where the annotation is a class of values, it builds one from its plain form.
+    """
     if text.endswith(" | None"):
-        inner = _check(text.removesuffix(" | None"), scope)
+        inner = check_of(text.removesuffix(" | None"), scope)
         return lambda value: None if value is None else inner(value)
     if text.startswith("tuple[") and text.endswith(", ...]"):
-        return _tuple_of(_check(text[len("tuple[") : -len(", ...]")], scope))
+        return _tuple_of(check_of(text[len("tuple[") : -len(", ...]")], scope))
     if text in _SIMPLE:
         return _SIMPLE[text]
     found = scope.get(text)

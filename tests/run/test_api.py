@@ -181,6 +181,8 @@ def test_another_thread_is_refused(script):
         (JobSpec(Program("x", ("--lr", 0.1))), TypeError, "program: expected words of type str, not 0.1"),
         (JobSpec(Program("x"), num_gpus="two"), TypeError, "num_gpus: expected int | None, not 'two'"),
         (JobSpec(Program("x"), exports="A=1"), TypeError, "exports: expected tuple[str, ...], not 'A=1'"),
+        (JobSpec(Program("x"), exports=(1,)), TypeError, "exports: expected tuple[str, ...], not (1,)"),
+        (JobSpec(Program("x"), num_gpus=True), TypeError, "num_gpus: expected int | None, not True"),
         (JobSpec(Program("x", kind="py")), bireme.BadInputError, "kind: 'py' is not one of script, module, exec"),
         (JobSpec(Program("x"), output="all"), bireme.BadInputError, "output: 'all' is not one of auto, prefix"),
     ],

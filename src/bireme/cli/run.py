@@ -10,7 +10,6 @@ from bireme.errors import OK, BadInputError
 from bireme.logs.console import complain, show
 from bireme.options.other_launchers import needless
 from bireme.options.table import select
-from bireme.resources.program import recognized
 from bireme.resources.starter import find_task
 
 TYPE_CHECKING = False
@@ -52,7 +51,7 @@ def carry_out(parsed: Parsed) -> int:
 
         return tune.carry_out(parsed)
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
-    spec = recognized(job_spec(parsed))
+    spec = job_spec(parsed)
     if find_task(os.environ).tasks > 1:
         from bireme.cli import duplicate_starts
 

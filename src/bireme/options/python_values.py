@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
+from bireme import job
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
 from bireme.options.table import fields
-
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "str": str,
-    "int": int,
-    "bool": bool,
-    "float": (int, float),
-    "tuple[str, ...]": (tuple, list),
-    "tuple[int, ...]": (tuple, list),
-    "Program": Program,
-    "None": type(None),
-}
+from bireme.validate import ShapeError, check_of
 
 
 def check(spec: object) -> None:
@@ -27,16 +18,20 @@ def check(spec: object) -> None:
     """
     if not isinstance(spec, JobSpec):
         raise TypeError(f"expected bireme.JobSpec(bireme.Program(…), …), not {spec!r}")
+    if not isinstance(spec.program, Program):
+        raise TypeError(f"program: expected Program, not {spec.program!r}")
     for name, hint in JobSpec.__annotations__.items():
-        kinds = hint.split(" | ")
         value = getattr(spec, name)
-        if set(kinds) <= _TYPES.keys() and not any(isinstance(value, _TYPES[kind]) for kind in kinds):
-            raise TypeError(f"{name}: expected {hint}, not {value!r}")
+        try:
+            if hint not in ("Program", *job.CHOICES):
+                check_of(hint, vars(job))(value)
+        except ShapeError:
+            raise TypeError(f"{name}: expected {hint}, not {value!r}") from None
     program = spec.program
     for word in (program.target, *program.args):
         if not isinstance(word, str):
             raise TypeError(f"program: expected words of type str, not {word!r}")
-    _among(program.kind, ("script", "module", "exec"), "program.kind")
+    _among(program.kind, job.CHOICES["ProgramKind"], "program.kind")
     for option, field in fields():
         if option.choices:
             _among(getattr(spec, field), option.choices, field)
