@@ -37,13 +37,13 @@ LAYERS = (
     {"bireme.figure_report", "bireme.validate"},
     {
         "bireme.drafts",
-        "bireme.errors",
         "bireme.startup_interrupt",
         "bireme.isolated",
         "bireme.jsontext",
         "bireme.signal_numbers",
         "bireme.value",
     },
+    {"bireme.errors"},
 )
 DEPTH = {module: depth for depth, layer in enumerate(LAYERS) for module in layer}
 
@@ -219,8 +219,8 @@ def test_wrong_arrows_are_found() -> None:
     assert wrong_arrows("from ..runner import start", "bireme.planning", is_package=True)
     assert wrong_arrows("importlib.import_module('bireme.launch')", plan)
     assert wrong_arrows("from bireme import run", plan)
-    assert wrong_arrows("from bireme.value import Value", "bireme.errors") == [
-        "bireme.errors:1 imports its neighbour bireme.value.Value"
+    assert wrong_arrows("from bireme.value import Value", "bireme.drafts") == [
+        "bireme.drafts:1 imports its neighbour bireme.value.Value"
     ]
     assert wrong_arrows("from bireme.backends import ssh", "bireme.process.group")
 

@@ -1,4 +1,4 @@
-"""The exceptions of Bireme and its exit codes.
+"""The exceptions of Bireme, its exit codes, and what the texts of many messages need.
 
 ::
 
@@ -12,6 +12,10 @@ codes below are Bireme's own; ``docs/exit-codes.md`` explains them to users.
 """
 
 from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 OK = 0
 BAD_INPUT = 2
@@ -63,3 +67,15 @@ class UnfitError(BiremeError):
 
 class ProtocolError(BiremeError):
     """The other side of a control channel broke the protocol."""
+
+
+def similar(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The known word that was probably meant; "" if none is at least as similar as ``cutoff``, from 0 to 1."""
+    from difflib import get_close_matches  # only for a mistake
+
+    return next(iter(get_close_matches(word, list(known), 1, cutoff)), "")
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 trial``, ``2 trials``."""
+    return f"{number} {noun if number == 1 else noun + 's'}"

@@ -105,10 +105,10 @@ def _wrong_fields(cls: type[Value], values: dict[str, Any]) -> str:
     """The message about a field that is unknown or missing."""
     for name in values:
         if name not in cls._fields:
-            from difflib import get_close_matches  # only for a mistake
+            from bireme.errors import similar  # only for a mistake
 
-            near = get_close_matches(name, cls._fields, 1)
-            meant = f". Did you mean {near[0]!r}?" if near else ""
+            near = similar(name, cls._fields)
+            meant = f". Did you mean {near!r}?" if near else ""
             return f"{cls.__name__}() got an unexpected keyword argument {name!r}{meant}"
     missing = next(name for name in cls._fields if name not in values)
     return f"{cls.__name__}() missing a required argument: {missing!r}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bireme import signal_numbers as signal
+from bireme.errors import counted
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 
 TYPE_CHECKING = False
@@ -91,7 +92,7 @@ class JobSignals:
 
     def _ranks_left(self) -> str:
         count = self._verdict.unended
-        return f" {count} rank{'' if count == 1 else 's'}" if count else ""
+        return f" {counted(count, 'rank')}" if count else ""
 
     def _wait_no_longer(self) -> None:
         """Wait only a short time for a stalled reader after a stop signal, and no longer after a second one."""

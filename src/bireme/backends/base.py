@@ -50,11 +50,9 @@ class LaunchPlan(Value):
     """The input of a backend.
 
     Attributes:
-        hosts: the nodes.
         agent: the command line of the agent on a node.
         program: the path of the backend's executable; "" if it was not looked up.
         extra: the words of ``--launcher_args``.
-        ssh_port: the value of ``--ssh_port``.
         root: the runner runs as root.
         allocation: the name for the allocation that the launcher makes; "": it has no name of ours.
         connect_timeout: time limit, in seconds, for a connection to a node.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from bireme.errors import counted
 from bireme.planning.masking import masked_environment, masked_words
 
 TYPE_CHECKING = False
@@ -22,9 +23,8 @@ def as_text(sketch: Sketch, commands: LauncherCommands | None = None) -> str:
         commands: the commands of the launcher; ``None`` if no other node takes part.
     """
     plan, number = sketch.head, len(sketch.ranks)
-    ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
-    nodes = "1 node" if number == 1 else f"{number} nodes"
-    lines = [f"{ranks} on {nodes} ({plan.accelerator}), meeting at {plan.master_addr}:{plan.master_port}"]
+    size = f"{counted(plan.world_size, 'rank')} on {counted(number, 'node')}"
+    lines = [f"{size} ({plan.accelerator}), meeting at {plan.master_addr}:{plan.master_port}"]
     if commands is not None:
         first, end = _left_out(commands.number)
         lines += [_command(command) for command in commands.part(0, first)]
@@ -58,7 +58,7 @@ def _summary(sketch: Sketch, first: int, end: int) -> str:
     from collections import Counter
 
     counts = Counter(sketch.ranks[first:end]).most_common()
-    by_ranks = ", ".join(f"{nodes} with {ranks} rank{'' if ranks == 1 else 's'}" for ranks, nodes in counts[:4])
+    by_ranks = ", ".join(f"{nodes} with {counted(ranks, 'rank')}" for ranks, nodes in counts[:4])
     others = f" and {sum(nodes for _, nodes in counts[4:])} with others" if counts[4:] else ""
     begin = sum(sketch.ranks[:first])
     last = begin + sum(sketch.ranks[first:end]) - 1

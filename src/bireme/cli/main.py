@@ -8,7 +8,7 @@ import os
 import sys
 
 import bireme
-from bireme.errors import BAD_INPUT, INTERNAL, OK, READER_GONE, BadInputError, BiremeError
+from bireme.errors import BAD_INPUT, INTERNAL, OK, READER_GONE, BadInputError, BiremeError, similar
 from bireme.logs.console import complain, open_closed_streams, show
 
 TYPE_CHECKING = False
@@ -105,8 +105,6 @@ def _dispatch(argv: list[str]) -> int:
 
 def _unknown(word: str, rest: list[str]) -> int:
     """Refuse an unknown command; say what to type if that can be guessed."""
-    from difflib import get_close_matches
-
     from bireme.options.switching import COMMANDS
 
     words = argv = [word, *rest]
@@ -114,8 +112,8 @@ def _unknown(word: str, rest: list[str]) -> int:
         words = rest[1:] if rest[:1] == ["launch"] else rest
     elif not (word.startswith("-") or word.endswith(".py") or os.path.exists(word)):
         words = []
-        if near := get_close_matches(word, ("run", "tune", "check", "drain"), n=1, cutoff=0.6):
-            raise BadInputError(f"unknown command: {word!r}", hint=f"did you mean bireme {near[0]}?")
+        if near := similar(word, ("run", "tune", "check", "drain")):
+            raise BadInputError(f"unknown command: {word!r}", hint=f"did you mean bireme {near}?")
     if not words:
         complain(f"unknown command: {word!r}")
         sys.stderr.write(USAGE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, similar
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -162,8 +162,6 @@ def _bounded(option: Option, name: str, number: Any) -> Any:
 
 def _instead(name: str, table: dict[str, Option]) -> str:
     """What to type instead of an unknown option: by knowledge of other launchers, else by its letters."""
-    from difflib import get_close_matches
-
     from bireme.options.switching import answer
     from bireme.options.table import COMMANDS, OPTIONS
 
@@ -173,9 +171,9 @@ def _instead(name: str, table: dict[str, Option]) -> str:
             return f"it is an option of bireme {', '.join(others)}"
     if known := answer(name):
         return known
-    near = get_close_matches(name, list(table), n=1, cutoff=0.8)
+    near = similar(name, table, 0.8)
     return (
-        f"did you mean {near[0]}?"
+        f"did you mean {near}?"
         if near
         else "options of the script go after it; bireme run --help_all shows those of Bireme"
     )

@@ -12,7 +12,7 @@ from bireme.cli.default_python import in_active_environment
 from bireme.cli.parser import Parsed, parse
 from bireme.cli.spec import job_spec, tuning_width
 from bireme.cli.tune_words import launch_of, real_words, with_accelerator
-from bireme.errors import OK, BadInputError, BiremeError
+from bireme.errors import OK, BadInputError, BiremeError, similar
 from bireme.logs.console import printable, show
 from bireme.logs.sink import is_gone
 from bireme.options import conflicts
@@ -71,12 +71,10 @@ def main(argv: list[str]) -> int:
 
 def _refuse_misspelt(argv: list[str]) -> None:
     """Refuse a word that is nearly the name of a command, and nothing else."""
-    from difflib import get_close_matches
-
     word = argv[0] if argv else ""
-    near = get_close_matches(word, ("status", "report"), 1, cutoff=0.7)
+    near = similar(word, ("status", "report"), 0.7)
     if near and not os.path.exists(word) and not program.find_executable(word, os.environ):
-        raise BadInputError(f"no such program or command: {word}", hint=f"did you mean: bireme tune {near[0]}")
+        raise BadInputError(f"no such program or command: {word}", hint=f"did you mean: bireme tune {near}")
 
 
 def carry_out(parsed: Parsed) -> int:

@@ -31,7 +31,6 @@ class AgentLaunch(Value):
     """How the agents are started.
 
     Attributes:
-        backend: the launcher.
         hosts: how each node is reached.
         commands: the command line of each launcher process.
         environ: the environment of the launcher processes.

@@ -7,7 +7,7 @@ has said that it is fit.
 from __future__ import annotations
 
 from bireme.control.silence import BEATS, Silence
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def complaint(bad: Sequence[AgentHandle], total: int, agents: Sequence[AgentHand
         total: how many nodes the job has.
         agents: the agents of all nodes: where one lacks the ranks' Python, those that have it are named.
     """
-    lines = [f"{len(bad)} of {total} node{'' if total == 1 else 's'} cannot run the job:"]
+    lines = [f"{len(bad)} of {counted(total, 'node')} cannot run the job:"]
     width = max(len(member.name) for member in bad)
     for member in bad:
         said = member.problems or [member.hint]

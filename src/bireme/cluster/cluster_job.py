@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bireme.errors import counted
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -20,8 +21,6 @@ class ClusterJob(Value):
     """A job on many nodes, or what nodes are asked by a preflight.
 
     Attributes:
-        spec: the job as the user described it.
-        nodes: the nodes.
         launch: how their agents are started.
         exports: the environment variables that are sent to other nodes.
         accelerator: the kind of device that every node must have; "": any.
@@ -48,7 +47,7 @@ class ClusterJob(Value):
         names = ", ".join(sorted(exported.variables)) or "none"
         yield "debug", f"{number} nodes of {pool.source}, by {self.launch.backend.NAME}; exported variables: {names}"
         if not spec.hosts and spec.hostfile is None and not spec.elastic:
-            yield "info", f"{number} node{'' if number == 1 else 's'}, from {pool.source}{pool.by_tasks()}"
+            yield "info", f"{counted(number, 'node')}, from {pool.source}{pool.by_tasks()}"
         yield from exported.notes()
 
     @staticmethod

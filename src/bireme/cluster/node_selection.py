@@ -21,7 +21,6 @@ class DeclaredPool(Value):
     """The pool as it was declared.
 
     Attributes:
-        entries: the nodes.
         source: where they were declared, for messages.
         scheduler: whose allocation it is; "": it is none.
     """

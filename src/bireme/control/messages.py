@@ -79,7 +79,6 @@ class Ask(Message):
     """Run the preflight for this job, and answer with `Hello`.
 
     Attributes:
-        spec: the job.
         cwd: the working directory of the ranks.
         heartbeat: seconds of silence after which the other side is lost.
         first: whether this node may be the first, and so has to lease a port for the rendezvous.
@@ -124,7 +123,6 @@ class Start(Message):
     """Start your ranks.
 
     Attributes:
-        node: this node's part of the plan.
         accelerator: the kind of device that its slots are.
         grace: seconds between the stop signal and SIGKILL.
         window: bytes of output that may be sent before the runner grants more.
@@ -202,14 +200,12 @@ class Hello(Message):
 
     Attributes:
         problems: messages; if there are none, all other fields are known.
-        hostname: its own short name.
         addresses: those at which other nodes may reach it.
         interpreter: the Python that runs the ranks.
         python: its version; "": not known.
         lacks_python: there is no such Python.
         local_rank_flag: the option by which the script expects its local rank; "": it expects none.
         accelerator: the kind of its devices.
-        slots: its devices.
         cores: how many the ranks may use.
         bound: the cores of each local rank; empty: ranks are not bound.
         omp_threads_set: whether the user has set OMP_NUM_THREADS there.

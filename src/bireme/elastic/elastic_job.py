@@ -21,7 +21,7 @@ from bireme.elastic.crews import EpochCrew, IdleCrew
 from bireme.elastic.deferred_signals import DeferredSignals
 from bireme.elastic.membership_monitor import MembershipMonitor, PoolFile
 from bireme.elastic.roster import Roster
-from bireme.errors import UNFIT, BadInputError, UnfitError
+from bireme.errors import UNFIT, BadInputError, UnfitError, counted
 from bireme.launch.restart_budget import RestartBudget
 from bireme.options import conflicts
 from bireme.process.pid_file import PidFile
@@ -305,15 +305,14 @@ class ElasticJob:
 
     def begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
         """Enter in the roster which nodes work in this epoch."""
-        now, ranks = self._machine.now(), plan.world_size
+        now = self._machine.now()
         self._accelerator = plan.accelerator
         self._has_begun, self._waiting_since, self._fruitless = True, None, 0
         self._roster.working(names)
         self._budget.begin(now)
-        of_ranks = f"{ranks} rank{'' if ranks == 1 else 's'}"
-        nodes = f"{len(names)} node{'' if len(names) == 1 else 's'}"
         epoch = f", epoch {self._epoch}" if self._epoch > 1 else ""
-        self._say("info", f"elastic job {os.getpid()}{epoch}: {of_ranks} on {nodes}: {listed(names)}")
+        size = f"{counted(plan.world_size, 'rank')} on {counted(len(names), 'node')}"
+        self._say("info", f"elastic job {os.getpid()}{epoch}: {size}: {listed(names)}")
         self._monitor.plan_look()
 
     def _say(self, level: str, text: str) -> None:

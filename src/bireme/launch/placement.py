@@ -41,8 +41,6 @@ class ByHand(Value):
 
     Attributes:
         spec: the job as this node carries it out.
-        world: the slots of each node.
-        node_rank: the number of this node.
     """
 
     spec: JobSpec

@@ -35,7 +35,6 @@ class Excludes(Value):
     """Options that cannot be used with any of ``others``.
 
     Attributes:
-        options: the options.
         others: the options that each of them excludes.
         why: the reason, for the message; "": the message gives none.
         hint: what to type instead.

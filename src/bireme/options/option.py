@@ -27,10 +27,7 @@ class Option(Value):
             bytes such as 500M; ``choice`` one of ``choices``; ``list`` a word, and may be given several times.
         spelling: all names, first the long one that is the key of the value, then what the help page calls the value:
             ``--module -m``, ``--hosts HOSTS``. ``_`` and ``-`` mean the same in a name.
-        help: the text on the help page.
         default: the value if the option is not given. For a flag it is ``False``, for a list ``()``.
-        choices: the possible values of a ``choice``.
-        commands: the commands that have the option.
         field: the field of `JobSpec` that gets the value, if it has another name than the option.
         sets: the value of that field if this flag is given.
         bare: the value if the option is given without one; then a value can only follow ``=``. "": it needs one.

@@ -10,8 +10,6 @@ class NodeFacts(Value):
 
     Attributes:
         hostname: the name of the node.
-        interpreter: the Python that runs the ranks.
-        cwd: the working directory of the ranks.
         cores: the number of cores that the agent may use.
         error_dir: the directory of the ranks' traceback files.
         bound: the cores to which each local rank is bound; empty if they are not bound.
@@ -32,12 +30,9 @@ class JobFacts(Value):
 
     Attributes:
         job_id: the id of the job, in the marks of its processes.
-        accelerator: the kind of device.
         visible_variables: the environment variables that select devices.
         explicit_accelerator: the user has named the accelerator.
         local_rank_flag: the flag for the script's local rank (``--local_rank``); "" if it wants none.
-        master_addr: the address where the ranks meet.
-        master_port: the port where they meet.
     """
 
     job_id: str

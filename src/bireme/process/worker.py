@@ -19,9 +19,7 @@ class WorkerStart(Value):
     """What is needed to fork one worker.
 
     Attributes:
-        argv: its command line.
         env: its whole environment.
-        cwd: its working directory.
         stdin, stdout, stderr: the agent's descriptors that become its standard ones.
         cores: the cores that it is bound to; empty: it is not bound.
     """

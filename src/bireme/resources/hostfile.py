@@ -22,7 +22,7 @@ from __future__ import annotations
 import _socket
 import os
 
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, similar
 from bireme.resources.pool import quoted
 from bireme.value import Value
 
@@ -327,10 +327,8 @@ def _is_word(text: str, more: frozenset[str]) -> bool:
 
 
 def _nearest(key: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(key, list(_MOST_OF_KEY), n=1)
-    return f"did you mean {near[0]}=?" if near else "the keys are slots=, max_slots= and port="
+    near = similar(key, _MOST_OF_KEY)
+    return f"did you mean {near}=?" if near else "the keys are slots=, max_slots= and port="
 
 
 def _malformed(text: str, hint: str, where: str) -> BadInputError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, similar
 from bireme.isolated import find_packages
 from bireme.resources import local_rank_option
 
@@ -123,21 +123,13 @@ def _instead(path: str, environ: Mapping[str, str]) -> str:
     if command:
         return f"to run the program {command}, type --no_python {path}"
     folder, name = os.path.split(path)
-    near = _similar(name, folder)
-    if near:
-        return f"did you mean {os.path.join(folder, near)}?"
-    return "name a file that exists or a program on PATH; options of bireme stand before it, and -m before a module"
-
-
-def _similar(name: str, folder: str) -> str:
-    """The file of a folder whose name is the most like this one; "" if none is."""
-    from difflib import get_close_matches
-
     try:
         files = [entry.name for entry in os.scandir(folder or os.curdir) if entry.is_file()]
     except OSError:
-        return ""
-    return next(iter(get_close_matches(name, files, 1, cutoff=0.75)), "")
+        files = []
+    if near := similar(name, files, 0.75):
+        return f"did you mean {os.path.join(folder, near)}?"
+    return "name a file that exists or a program on PATH; options of bireme stand before it, and -m before a module"
 
 
 def _read_module(program: Program, environ: Mapping[str, str]) -> bytes:

@@ -48,7 +48,6 @@ class PortLease:
     :meth:`close` or at the end of the process, never by the garbage collector.
 
     Attributes:
-        port: the number of the port.
         fds: the descriptors of the locks; empty after :meth:`close`, or if the system has no such locks.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bireme import jsontext
+from bireme.errors import counted
 from bireme.result.wait_status import describe, signal_name
 
 TYPE_CHECKING = False
@@ -37,7 +38,7 @@ def headline(outcome: Outcome) -> str:
 
 def story(history: tuple[str, ...], most: int = 20) -> str:
     """The history of an elastic job: one line for each of the last ``most`` changes."""
-    head = f"{len(history)} change{'' if len(history) == 1 else 's'} during the job:"
+    head = f"{counted(len(history), 'change')} during the job:"
     earlier = [f"  … {len(history) - most} earlier changes"] if len(history) > most else []
     return "\n".join((head, *earlier, *(f"  {line}" for line in history[-most:])))
 
@@ -65,13 +66,11 @@ def _others(outcome: Outcome) -> list[str]:
     stopped = sum(1 for end in outcome.ends if end.stopped or (end.code and end is not outcome.first))
     if not stopped or outcome.cause == "ok":
         return []
-    ranks = "1 other rank was" if stopped == 1 else f"{stopped} other ranks were"
-    if outcome.first is None:
-        ranks = ranks.replace("other ", "")
+    ranks = counted(stopped, "rank" if outcome.first is None else "other rank")
     killed = ""
     if outcome.killed:
         killed = ", by SIGKILL" if outcome.killed == stopped else f", {outcome.killed} of them by SIGKILL"
-    return [f"  {ranks} stopped because of it{killed}"]
+    return [f"  {ranks} {'was' if stopped == 1 else 'were'} stopped because of it{killed}"]
 
 
 def _shorten(paths: tuple[str, ...]) -> str:

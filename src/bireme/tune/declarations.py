@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, similar
 from bireme.tune import expressions, value_lists
 from bireme.tune.parameter import Parameter, Point, among
 from bireme.tune.space import Condition, Points, Space
@@ -318,10 +318,8 @@ def _conditions(written: Written, choices: Mapping[str, Sequence[object]]) -> li
 
 def nearest(name: str, known: Collection[str]) -> str:
     """The hint of an error about an unknown name."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, list(known), 1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(list(known)[:12])}"
+    near = similar(name, known)
+    return f"did you mean {near!r}?" if near else f"there are: {', '.join(list(known)[:12])}"
 
 
 # -- the places --------------------------------------------------------------------------------------
@@ -336,10 +334,8 @@ def _check_places(declared: Sequence[Declared], args: Sequence[str], where: str)
     known = [each.parameter.name for each in declared]
     for name in named:
         if name not in (*known, TRIAL):
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, known, 1)
-            meant = f"did you mean {{{near[0]}}}? " if near else ""
+            near = similar(name, known)
+            meant = f"did you mean {{{near}}}? " if near else ""
             hint = f"{meant}{'W' if meant else 'w'}rite {{{{{name}}}}} for a literal {{{name}}}"
             raise BadInputError(f"no parameter for {{{name}}} in the program's arguments", hint=hint, where=where)
     for each in declared:

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, similar
 from bireme.tune.intervals import (
     ARITHMETIC,
     CALLS,
@@ -169,12 +169,10 @@ class _Reader:
             return lambda ranges: ranges[name]
         if any(is_word(choice, name) for choices in self._choices.values() for choice in _few(choices)):
             return constant(name)
-        from difflib import get_close_matches  # only for a mistake
-
-        near = get_close_matches(name, [*self._choices, *CALLS], 1)
-        if name in near:
+        near = similar(name, (*self._choices, *CALLS))
+        if name == near:
             self._refuse(node, f"{name!r} without what it takes", f"write {name}(…), or quote a word: '{name}-…'")
-        self._refuse(node, f"unknown name {name!r}", f"did you mean {near[0]!r}?" if near else _known(self._choices))
+        self._refuse(node, f"unknown name {name!r}", f"did you mean {near!r}?" if near else _known(self._choices))
 
     def _unary(self, node: ast.UnaryOp) -> Piece:
         operand = self.function(node.operand)

@@ -11,10 +11,10 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from itertools import count
 
 from bireme import jsontext
+from bireme.errors import similar
 from bireme.figure_report import MARK as _MARK
 from bireme.tune.figures import MEMORY, Measure, Readings, Source
 from bireme.tune.printed_numbers import Number, Pattern
@@ -263,8 +263,8 @@ class Reader:
             if source.kind == "pattern":
                 return never_matched(source.text, [stream.path for stream in self._streams])
             told = f"reported: {', '.join(self._reported)}" if self._reported else "bireme.report was not called"
-            near = get_close_matches(figure, (*self._reported, "time", *MEMORY), 1)
-            meant = f"did you mean {near[0]}? Or " if near else ""
+            near = similar(figure, (*self._reported, "time", *MEMORY))
+            meant = f"did you mean {near}? Or " if near else ""
             return (
                 f"no figure {figure!r}: {told}\n"
                 f"  {meant}call bireme.report({figure}=…), or give a pattern: '{figure}: {{}}'"

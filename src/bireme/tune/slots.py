@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from bireme.errors import counted
 from bireme.resources.filters import NodeFilter
 from bireme.resources.pool import listed
-from bireme.tune.tables import counted
 from bireme.value import Value
 
 

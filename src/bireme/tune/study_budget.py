@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from bireme.tune.tables import counted
+from bireme.errors import counted
 
 ROUNDS = 3
 """Fewer rounds than this are never certain."""

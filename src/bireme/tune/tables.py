@@ -18,11 +18,6 @@ def figure(number: float) -> str:
     return f"{number:.{max(0, 3 - floor(log10(abs(number))))}f}"
 
 
-def counted(number: int, noun: str) -> str:
-    """``1 trial``, ``2 trials``."""
-    return f"{number} {noun if number == 1 else noun + 's'}"
-
-
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown, as DeepSpeed prints it."""
     lines = [tuple(header), *map(tuple, rows)]

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, similar
 from bireme.tune.parameter import Decimals, Parameter
 
 _NUMBER = r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
@@ -96,14 +96,12 @@ def _check_item(name: str, item: str, quoted: bool) -> None:
         raise BadInputError(f"a range stands alone, but {item!r} is in a list", hint="write the values one by one")
     if ":" not in item:
         return
-    from difflib import get_close_matches
-
     last = item.rpartition(":")[2]
     if last in _KINDS:
         raise BadInputError(f"{last!r} belongs to a range: {item!r}", hint="write a range such as 8..512:log2")
-    if near := get_close_matches(last, _KINDS, 1, 0.75):
+    if near := similar(last, _KINDS, 0.75):
         raise BadInputError(
-            f"unknown kind of values: {last!r}", hint=f"did you mean {near[0]!r}? Quote it if it is a word"
+            f"unknown kind of values: {last!r}", hint=f"did you mean {near!r}? Quote it if it is a word"
         )
 
 
@@ -173,10 +171,8 @@ def _range(text: str, first: str, last: str, how: str | None) -> Sequence[float]
         return tuple(_multiples(low, high, int(how[3:])))
     if count := re.fullmatch(r"log(?::(\d{1,6}))?", how):
         return _proportions(text, low, high, int(count[1]) if count[1] else None)
-    from difflib import get_close_matches
-
-    near = get_close_matches(how, _KINDS, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"write a step, or one of {', '.join(_KINDS)}"
+    near = similar(how, _KINDS)
+    hint = f"did you mean {near!r}?" if near else f"write a step, or one of {', '.join(_KINDS)}"
     raise BadInputError(f"unknown kind of range: {how!r} in {text!r}", hint=hint)
 
 

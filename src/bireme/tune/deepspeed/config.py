@@ -6,10 +6,9 @@ that name the nearest known key.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, similar
 from bireme.tune.deepspeed.reading import Document, read_document
 from bireme.tune.deepspeed.results import METRICS
 from bireme.tune.searches import KINDS
@@ -83,10 +82,9 @@ def check_config(document: Document) -> Config:
 
 
 def _unknown(key: str, known: tuple[str, ...], where: str) -> BadInputError:
-    near = difflib.get_close_matches(key, known, 1, 0.5)
     # DeepSpeed's documentation mentions start_step and end_step, which it does not read.
-    near = {"start_step": ["start_profile_step"], "end_step": ["end_profile_step"]}.get(key, near)
-    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+    near = {"start_step": "start_profile_step", "end_step": "end_profile_step"}.get(key) or similar(key, known, 0.5)
+    hint = f"did you mean {near!r}?" if near else f"known keys: {', '.join(known)}"
     return BadInputError(f"unknown key in {SECTION}: {key!r}", hint=hint, where=where)
 
 
@@ -156,8 +154,8 @@ def _model_info(value: object) -> str:
     }
     for key, inner in value.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1, 0.5)
-            return f"an object of known keys; {key!r} is not one" + (f" (did you mean {near[0]!r}?)" if near else "")
+            near = similar(key, known, 0.5)
+            return f"an object of known keys; {key!r} is not one" + (f" (did you mean {near!r}?)" if near else "")
         if wrong := known[key](inner):
             return f"an object whose {key} is {wrong}"
     return ""

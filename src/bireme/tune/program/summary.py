@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bireme.errors import counted
 from bireme.result.report import duration
 from bireme.tune.declarations import Declaration
 from bireme.tune.figures import Measure
@@ -12,7 +13,7 @@ from bireme.tune.program.board import described
 from bireme.tune.program.trials import ProgramTrials
 from bireme.tune.space import key_of
 from bireme.tune.study import Answer
-from bireme.tune.tables import counted, few, listed, table, wrapped
+from bireme.tune.tables import few, listed, table, wrapped
 
 _ROWS = 40
 """Lines of the table; the report has all trials."""

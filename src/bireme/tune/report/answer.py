@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
+from bireme.errors import counted
 from bireme.result.report import duration
 from bireme.tune.printed_numbers import shown_ratio
 from bireme.tune.report.study_record import MEASURED, Finalist, StudyRecord
 from bireme.tune.report.time_use import TimeUse
-from bireme.tune.tables import counted
 
 _STATES = {"running": "still running", "over": "over", "stopped": "stopped before its end"}
 _MOST_TIES = 12
