@@ -42,6 +42,15 @@ def test_one_option_in_all_its_spellings(words):
     assert spec(*words, "s.py").num_gpus == 2
 
 
+@pytest.mark.parametrize(
+    ("word", "seconds"),
+    [("90", 90), ("1.5", 1.5), ("90s", 90), ("30m", 1800), ("1h30m", 5400), ("1.5h", 5400), ("1D", 86400)],
+)
+@pytest.mark.parametrize("option", ["grace", "time_limit", "elastic_timeout"])
+def test_lengths_of_time(option, word, seconds):
+    assert getattr(spec(f"--{option}", word, "s.py"), option) == seconds
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_underscore_and_dash_are_alike_in_every_name(table):
     options = [option for group in TABLES[table].values() for option in group]
@@ -188,6 +197,8 @@ def test_none_is_no_log_directory():
         (["--grace", "nan", "s.py"], ["--grace"]),
         (["--grace", "inf", "s.py"], ["--grace"]),
         (["--grace", "soon", "s.py"], ["--grace", "'soon'"]),
+        (["--grace", "2 hours", "s.py"], ["--grace", "'2 hours'", "30m"]),
+        (["--time_limit", "0m", "s.py"], ["--time_limit", "at once"]),
         (["--output", "all", "s.py"], ["--output", "prefix"]),
         (["--accelerator", "tpu", "s.py"], ["--accelerator", "cuda"]),
         (["--log_level", "loud", "s.py"], ["--log_level", "warning"]),

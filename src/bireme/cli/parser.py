@@ -97,7 +97,9 @@ def _convert(option: Option, name: str, text: str) -> Any:
         first, _, last = text.partition(":")
         return whole(first, name), whole(last, name)
     if option.kind == "seconds":
-        return _bounded(option, name, _seconds(text, name))
+        from bireme.options.durations import seconds_of
+
+        return _bounded(option, name, seconds_of(text, name))
     if option.kind == "size":
         return _size(text, name)
     if option.kind in ("count", "range") or (option.kind == "slots" and text not in ("cpu", "xpu")):
@@ -124,16 +126,6 @@ def _no_value(text: str, where: str) -> str:
     """The hint for a script in the place of a number: the number was left out."""
     is_script = text.endswith(".py") or (os.sep in text and os.path.isfile(text))
     return f"the number is missing: {where} N {text}" if is_script else ""
-
-
-def _seconds(text: str, where: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise BadInputError(f"{text[:40]!r} is not a number of seconds", where=where)
-    return seconds
 
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

@@ -172,16 +172,15 @@ def _care(options: Mapping[str, Any]) -> Care | None:
     """How sure the winner must be; None with ``--confidence 0``: every configuration is run once.
 
     Raises:
-        BadInputError: a number is not one of percent, or the budget is no time.
+        BadInputError: a number is not one of percent.
     """
     from bireme.tune.deepspeed.finals import Care
     from bireme.tune.percent import share_of
-    from bireme.tune.time_budget import seconds_of
 
     given = {name: str(options[name]) for name in ("confidence", "effect") if options.get(name) not in (None, "")}
     if given.get("confidence") in ("0", "0%"):
         return None
     parts = {name: share_of(word, name, f"--{name}") for name, word in given.items()}
     if options.get("budget"):
-        parts["seconds"] = seconds_of(options["budget"], "--budget")
+        parts["seconds"] = options["budget"]
     return Care(**parts)  # type: ignore[arg-type]  # their fields are floats

@@ -150,7 +150,6 @@ def _bounds(parsed: Parsed) -> dict[str, Any]:
     """How the study searches, and when it ends."""
     from bireme.tune import searches
     from bireme.tune.percent import share_of
-    from bireme.tune.time_budget import seconds_of
 
     options = parsed.options
     searches.check(options["search"] or "model_based", "--search")
@@ -160,7 +159,7 @@ def _bounds(parsed: Parsed) -> dict[str, Any]:
         "confidence": share_of(options["confidence"] or "95", "confidence", "--confidence"),
         "effect": share_of(options["effect"] or "2", "effect", "--effect"),
         "trials": options["trials"],
-        "seconds": None if options["budget"] is None else seconds_of(options["budget"], "--budget"),
+        "seconds": options["budget"],
     }
 
 

@@ -23,8 +23,8 @@ class Option(Value):
 
     Attributes:
         kind: ``flag`` takes no value; ``word`` any text; ``count`` an integer; ``range`` an integer, or a tuple of two
-            from ``MIN:MAX``; ``slots`` an integer, or ``cpu``; ``seconds`` a number of at least 0; ``size`` a number of
-            bytes such as 500M; ``choice`` one of ``choices``; ``list`` a word, and may be given several times.
+            from ``MIN:MAX``; ``slots`` an integer, or ``cpu``; ``seconds`` a length of time such as 1h30m; ``size`` a
+            number of bytes such as 500M; ``choice`` one of ``choices``; ``list`` words, one each time it is given.
         spelling: all names, first the long one that is the key of the value, then what the help page calls the value:
             ``--module -m``, ``--hosts HOSTS``. ``_`` and ``-`` mean the same in a name.
         default: the value if the option is not given. For a flag it is ``False``, for a list ``()``.

@@ -25,8 +25,9 @@ STUDY_OPTIONS = (
         "the clock", commands=_TUNE),
     Option("list", "--limit LIMIT", "what a good configuration keeps to: 'p99: {} < 200', 'peak_memory < 20GiB'",
         commands=_TUNE),
-    Option("word", "--budget TIME", "time for the whole study: 90s, 30m, 1h30m (default: until nothing better is "
-        "expected); for a DeepSpeed configuration it bounds only the rounds after the search", commands=_TUNE),
+    Option("seconds", "--budget TIME", "time for the whole study: 90s, 30m, 1h30m (default: until nothing better is "
+        "expected); for a DeepSpeed configuration it bounds only the rounds after the search", commands=_TUNE,
+        zero="would leave no time for a trial"),
     Option("count", "--trials N", "run the program this many times at most (a DeepSpeed configuration says that "
         "itself)", commands=_TUNE, least=1),
     Option("word", "--confidence PERCENT", "how sure the answer must be, in percent (default: 95)", commands=_TUNE),

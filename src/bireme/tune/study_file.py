@@ -12,13 +12,13 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from bireme.errors import BadInputError
+from bireme.options.durations import seconds_of
 from bireme.options.option import Option
 from bireme.options.table import select
 from bireme.tune import figures, searches, toml_lines, value_lists
 from bireme.tune.declarations import Declaration, Declared, Delivery, Written, assemble, choice, nearest
 from bireme.tune.parameter import Parameter, among
 from bireme.tune.percent import wrong_percent
-from bireme.tune.time_budget import seconds_of
 from bireme.tune.toml_lines import TomlFile
 from bireme.value import Value
 
@@ -345,10 +345,9 @@ def _no_whole_number(least: int) -> Callable[[object], str]:
 
 def _no_time(value: object) -> str:
     try:
-        seconds_of("" if isinstance(value, bool) else str(value), "budget")
+        return "" if seconds_of("" if isinstance(value, bool) else str(value), "budget") else "is no time"
     except BadInputError:
         return "is no time"
-    return ""
 
 
 _WRONG: dict[str, Callable[[object], str]] = {
