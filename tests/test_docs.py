@@ -25,6 +25,7 @@ from bireme.planning.start import start_plan
 from bireme.planning.start_facts import JobFacts, NodeFacts
 from bireme.process.stop_ladder import TABLE
 from bireme.resources.devices import visible_variables
+from bireme.resources.own_name import INTERFACE_VARIABLES
 from bireme.result import outcome
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report_record import of_outcome
@@ -95,7 +96,7 @@ def names_that_a_plan_sets() -> set[str]:
 
 def test_environment():
     described = {name for first, *_ in rows(page("environment.md")) for name in code_words(first)}
-    assert described == names_that_a_plan_sets()
+    assert described == {*names_that_a_plan_sets(), *INTERFACE_VARIABLES}
 
 
 def test_accelerators():

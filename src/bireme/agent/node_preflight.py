@@ -11,6 +11,7 @@ from bireme.logs.rankfiles import prepare
 from bireme.process import activation
 from bireme.resources import devices, program, rendezvous_port
 from bireme.resources.own_addresses import own_addresses
+from bireme.resources.own_name import loopback_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class NodePreflight:
         else:
             self._program()
         self._devices(slots, tasks)
+        self.found["own_name"] = loopback_name(self.environ)
 
     def _program(self) -> None:
         spec, flag = self._spec, ""

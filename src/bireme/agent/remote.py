@@ -49,6 +49,7 @@ from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 from bireme.planning.environment import ELASTIC_MARK, elastic_mark
 from bireme.process import open_files
 from bireme.resources import extension_locks
+from bireme.resources.own_name import socket_interfaces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class RemoteAgent:
         self._loop.on_signals(_SIGNALS, self._on_signal)
         self._spec: JobSpec | None = None
         self._environ_for_ranks: Mapping[str, str] = {}
+        self._is_lost_by_name = False  # the node's own name is a loopback address there
         self._listener: rendezvous_port.PortListener | None = None
         self._node: NodeProcesses | None = None
         self._pipes: Pipes | None = None
@@ -211,6 +213,7 @@ class RemoteAgent:
         else:
             preflight.examine(ask.cwd, ask.slots, ask.tasks)
         self._environ_for_ranks = preflight.environ
+        self._is_lost_by_name = bool(preflight.found.get("own_name"))
         if ask.first:
             self._listener = preflight.listen()
         if spec.elastic:
@@ -230,6 +233,9 @@ class RemoteAgent:
         if self._channel.is_ending:
             return  # this process was halted, and lost long ago: the job goes on without it, maybe on this node
         plan = self._plan = start.node if self._tree is None else self._tree.moved_plan(start.node)
+        environ = self._environ_for_ranks
+        if self._is_lost_by_name and int(plan.env["CROSS_SIZE"]) > 1:
+            environ = {**environ, **socket_interfaces(environ, plan.env["MASTER_ADDR"])}
         self._window = start.window
         # First free the port: a fast rank of another node must find nothing there but the first rank.
         keep = self._listener.hand_over() if self._listener is not None else ()
@@ -255,7 +261,7 @@ class RemoteAgent:
         pipes = [(null, self._pipes.add(w.rank, 1), self._pipes.add(w.rank, 2)) for w in plan.workers]
         for text in extension_locks.warnings(self._environ_for_ranks):
             self._channel.send(Say(level="warning", text=text))
-        self._node.start(self._environ_for_ranks, pipes, keep=keep, files_limit=files_limit)
+        self._node.start(environ, pipes, keep=keep, files_limit=files_limit)
         os.close(null)
         self._pipes.begin()
 

@@ -57,8 +57,10 @@ def _inventory(facts: Mapping[str, Hello]) -> str:
     rows = []
     for name, hello in facts.items():
         slots = "cpu" if hello.accelerator == "cpu" else f"{hello.accelerator} {','.join(hello.slots)}"
-        rows.append((name, hello.hostname, slots, f"{hello.cores} cores", *_python(hello.interpreter, hello.python)))
-    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+        python = _python(hello.interpreter, hello.python)
+        own = f"its own name is {hello.own_name} there" if hello.own_name else ""
+        rows.append((name, hello.hostname, slots, f"{hello.cores} cores", *python, own))
+    widths = [max(len(row[column]) for row in rows) for column in range(7)]
     lines = ("  ".join(f"{word:{width}}" for word, width in zip(row, widths, strict=True)) for row in rows)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 

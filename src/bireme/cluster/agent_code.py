@@ -72,6 +72,7 @@ MODULES = (
     "bireme.resources.name_lookup",
     "bireme.resources.nvidia",
     "bireme.resources.own_addresses",
+    "bireme.resources.own_name",
     "bireme.resources.pool",
     "bireme.resources.program",
     "bireme.resources.reach",

@@ -130,6 +130,10 @@ class ClusterCrew(AgentCrew):
         """Make the plan with this address, and tell each node to start its ranks."""
         self._connector.stop()
         plan, nodes = node_plans(self._job, self.members, master_addr)
+        lost = [f"{member.name} ({member.hello.own_name})" for member in self.members if member.hello.own_name]
+        if lost and len(nodes) > 1:
+            note = f"own names that are loopback addresses: {', '.join(lost[:3])}{', …' * (len(lost) > 3)}"
+            self._session.console.say("debug", f"{note}; Gloo and TensorPipe are told the interface to use there")
         self._session.planned(plan)
         if self._job.log_dir is not None:
             ranks = [worker.rank for node in plan.nodes for worker in node.workers]

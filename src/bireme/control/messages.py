@@ -212,6 +212,7 @@ class Hello(Message):
         temporary: its directory for temporary files.
         port: the leased port of the rendezvous; 0: none was requested.
         earlier: how many processes of an earlier epoch are still running there.
+        own_name: the loopback address that its own name has there; "": it has another one.
     """
 
     problems: tuple[str, ...]
@@ -229,6 +230,7 @@ class Hello(Message):
     temporary: str = ""
     port: int = 0
     earlier: int = 0
+    own_name: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -248,7 +250,7 @@ class Hello(Message):
             return f"the unknown accelerator {self.accelerator[:40]!r}"
         if len(self.slots) > _MOST_SLOTS:
             return f"{len(self.slots)} slots"
-        for address in self.addresses:
+        for address in (*self.addresses, *filter(None, (self.own_name,))):
             if not _is_address(address):
                 return f"the invalid address {address[:40]!r}"
         if not self.problems and not self.is_complete:

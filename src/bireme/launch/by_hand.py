@@ -13,6 +13,7 @@ from bireme.errors import BadInputError
 from bireme.launch import one_machine
 from bireme.process import activation
 from bireme.resources import devices
+from bireme.resources.own_name import loopback_name, socket_interfaces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: i
     prepared = one_machine.prepare_node(
         spec, environ, world, host, accelerator, None, notes, declared=not spec.rendezvous
     )
+    (node,) = prepared.plan.nodes
+    if len(world) > 1 and loopback_name(prepared.environ):
+        named = socket_interfaces(prepared.environ, prepared.plan.master_addr)
+        node = node.replace(env={**node.env, **named})
+        prepared = prepared.replace(plan=prepared.plan.replace(nodes=(node,)))
     if not spec.elastic:
         return prepared
     from bireme.planning.torchrun import by_torchrun

@@ -43,7 +43,7 @@ def own_addresses() -> tuple[str, ...]:
     of the other side. The result is empty on a machine without a network.
     """
     found = [address for address in all_addresses() if not _only_here(address[1])]
-    towards_others = {_source(family) for family in _FAR_AWAY}
+    towards_others = {source_towards(*far) for far in _FAR_AWAY.items()}
     main = {interface for interface, text, _ in found if text in towards_others}
     found.sort(key=lambda it: (it[2], it[0] not in main, it[1] not in towards_others))
     return tuple(dict.fromkeys(text for _, text, _ in found))
@@ -59,7 +59,7 @@ def all_addresses() -> list[Address]:
     try:
         return _of_the_kernel()
     except (AttributeError, OSError):  # macOS; a sandbox
-        return [(0, source, False) for family in _FAR_AWAY if (source := _source(family))]
+        return [(0, source, False) for family, far in _FAR_AWAY.items() if (source := source_towards(family, far))]
 
 
 def _of_the_kernel() -> list[Address]:
@@ -114,14 +114,14 @@ def _is_idle(link: int, interface: int) -> bool:
     return not int.from_bytes(answer[16:18], sys.byteorder) & _IFF_RUNNING
 
 
-def _source(family: int) -> str:
-    """The source address that the kernel uses towards other networks; "" if there is no route."""
+def source_towards(family: int, address: str) -> str:
+    """The source address that the kernel uses towards an address; "" if there is no route."""
     try:
         probe = _socket.socket(family, _socket.SOCK_DGRAM)
     except OSError:
         return ""
     try:
-        probe.connect((_FAR_AWAY[family], 9))
+        probe.connect((address, 9))
         return str(probe.getsockname()[0])
     except OSError:
         return ""

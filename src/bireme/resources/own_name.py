@@ -1,0 +1,75 @@
+"""Finds nodes on which PyTorch would tell the others a loopback address, and what makes it tell another one.
+
+Gloo and TensorPipe use the address that the node's own name has there, and in Debian's ``/etc/hosts`` that is
+127.0.1.1. Each has a variable that names the interface instead. NCCL has one too, but finds interfaces by itself:
+naming one would only take others away from it. Also sent to nodes, so it imports little.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+
+from bireme.resources.name_lookup import look_up
+from bireme.resources.own_addresses import all_addresses, is_loopback, own_addresses, packed, source_towards
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+def loopback_name(environ: Mapping[str, str], hosts: str = "/etc/hosts") -> str:
+    """The loopback address that this node's own name has here; "" if it has another, or the user names interfaces.
+
+    No name server is asked: it may take half a minute if it does not answer.
+
+    Args:
+        environ: what the ranks inherit.
+        hosts: the list of names.
+    """
+    if all(environ.get(variable) for variable in INTERFACE_VARIABLES):
+        return ""
+    own = os.uname().nodename
+    try:
+        with open(hosts, errors="replace") as lines:
+            if not any(own.lower() in line.partition("#")[0].lower().split()[1:] for line in lines):
+                return ""
+        address = next(filter(_is_usable, (place[0] for *_, place in look_up(own))), "")
+    except OSError:
+        return ""
+    return address if is_loopback(packed(address) or b"1234") else ""
+
+
+def _is_usable(address: str) -> bool:
+    """Whether this machine can listen there: Gloo takes the first address of the name for which this holds."""
+    probe = _socket.socket(_socket.AF_INET6 if ":" in address else _socket.AF_INET, _socket.SOCK_STREAM)
+    try:
+        probe.bind((address, 0))
+    except OSError:
+        return False
+    finally:
+        probe.close()
+    return True
+
+
+def socket_interfaces(environ: Mapping[str, str], master_addr: str) -> dict[str, str]:
+    """The variables that name the interface towards the rendezvous address, without those that the user has set.
+
+    Args:
+        environ: what the ranks inherit.
+        master_addr: an address, or a name. It may be this machine's own.
+    """
+    number = packed(master_addr)
+    if number is not None and is_loopback(number):
+        return {}  # all nodes are this machine
+    interfaces = {address: interface for interface, address, _ in all_addresses()}
+    try:
+        sources = [source_towards(family, place[0]) for family, *_, place in look_up(master_addr)]
+        ours = (address for address in (*sources, *own_addresses()) if address in interfaces)
+        address = next(address for address in ours if not is_loopback(packed(address) or b""))
+        name = _socket.if_indextoname(interfaces[address])
+    except (OSError, StopIteration):
+        return {}
+    return {variable: name for variable in INTERFACE_VARIABLES if not environ.get(variable)}
