@@ -63,7 +63,7 @@ def imported(tree: ast.Module, module: str, known: set[str]) -> Iterator[str]:
 
 def test_all_that_an_agent_imports_is_sent() -> None:
     agent = ("bireme.agent.remote", "bireme.agent.machine", "bireme.isolated")  # of the stub
-    assert needed(*agent) == {*agent_code.MODULES, *agent_code.FOR_A_TREE}
+    assert needed(*agent) == {*agent_code.MODULES, *agent_code.FOR_A_TREE, *agent_code.FOR_FETCH}
 
 
 @pytest.mark.parametrize("kind", agent_code.AHEAD)

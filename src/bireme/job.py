@@ -114,6 +114,7 @@ class JobSpec(Value):
         ship: the files to send to the nodes: ``git`` for what git knows of the working tree, or a folder; ``None``: the
             nodes have them.
         ship_limit: bytes of the largest tree that may be sent.
+        fetch: the files to bring home when the job has ended: ``PATTERN`` or ``PATTERN:DIR``.
         heartbeat: seconds of silence after which a node counts as lost.
         restarts: how often the job is restarted after a failure.
         restart_window: seconds without a failure after which earlier restarts no longer count.
@@ -171,6 +172,7 @@ class JobSpec(Value):
     log_dir: str | None = None
     ship: str | None = None
     ship_limit: int = DEFAULT_SHIP_LIMIT
+    fetch: tuple[str, ...] = ()
     heartbeat: float = DEFAULT_HEARTBEAT
     restarts: int = 0
     restart_window: float = DEFAULT_RESTART_WINDOW

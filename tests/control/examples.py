@@ -7,6 +7,8 @@ from bireme.control.messages import (
     Credit,
     Down,
     Eof,
+    Fetch,
+    FetchMore,
     GuardianLost,
     Hello,
     LookAgain,
@@ -29,6 +31,7 @@ from bireme.control.messages import (
     Unfit,
     Up,
     Urge,
+    Want,
 )
 from bireme.job import JobSpec, Program
 from bireme.planning.start import NodePlan, WorkerPlan
@@ -84,6 +87,9 @@ TO_AGENT: tuple[Message, ...] = (
     Resume(),
     Credit(size=131072),
     LookAgain(),
+    Fetch(patterns=("out/**",), mark=".bireme-1"),
+    Want(places=(0, 3), digests=True),
+    FetchMore(size=524288),
     Ping(sent=1.25),
     Release(),
 )

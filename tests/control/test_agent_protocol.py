@@ -15,6 +15,7 @@ from bireme.control.messages import (
     Message,
     Output,
     Over,
+    Piece,
     Rested,
     Signalled,
     Unfit,
@@ -35,6 +36,7 @@ WAYS = {
     "ready": ("begin", "fit"),
     "probed": ("begin", "fit", "probed"),
     "over": ("begin", "fit", "idle"),
+    "fetching": ("begin", "fit", "idle", "fetch"),
     "failed": ("begin", "fail"),
     "lost": ("begin", "fit", "lose"),
 }
@@ -74,7 +76,7 @@ def test_each_message_in_each_state(state: str, message: Message | Output) -> No
 
 
 def test_every_message_may_come_somewhere() -> None:
-    assert frozenset().union(*MAY_SAY.values()) == {*FROM_AGENT.values(), Output}
+    assert frozenset().union(*MAY_SAY.values()) == {*FROM_AGENT.values(), Output, Piece}
     assert set(MAY_SAY) == set(NEXT)
 
 

@@ -53,7 +53,7 @@ done = False
 while True:
     head = exactly(5)
     body = exactly(struct.unpack("!I", head[1:])[0])
-    name = "Output" if head[:1] == b"O" else json.loads(body)["type"]
+    name = {b"O": "Output", b"T": "Piece"}.get(head[:1]) or json.loads(body)["type"]
     if done or name != plan["at"]:
         say(head + body)
         continue

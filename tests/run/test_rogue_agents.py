@@ -251,6 +251,23 @@ def test_no_control_characters_reach_the_terminal(rogue, tmp_path: Path, at: str
     assert "\x1b" not in done.stderr and "\x07" not in done.stderr and "\x9b" not in done.stderr
 
 
+HOSTILE = {"path": "out/a", "size": 1, "mtime": 1, "mode": 0o644, "target": ""}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["out/../../evil", "contents"])
+def test_a_file_that_was_not_asked_for(rogue, tmp_path: Path, what: str) -> None:
+    """It costs the files of the node; the job stays what it was, and nothing is written but what the other node has."""
+    (tmp_path / "go").touch()
+    (tmp_path / "rank.py").write_text("import os\nos.makedirs('out', exist_ok=True)\nopen('out/a', 'w').write('x')")
+    found = {"type": "Found", "files": [{**HOSTILE, "path": what}], "last": True}
+    piece: dict[str, object] = {"raw": (b"T" + struct.pack("!I", 10) + b"D" + b"\0" * 7 + b"\2x").hex()}
+    done = rogue("Found", "replace", [found if "/" in what else piece], "--fetch", "out/**:home")
+    assert done.returncode == 74, done.stderr
+    assert "not fetched: bad: it broke the protocol: it sent " in done.stderr
+    assert not (tmp_path.parent / "evil").exists() and (tmp_path / "home/out/a").read_text() == "x"
+
+
 TO_THE_AGENT = {
     "nothing asked": [{"type": "Ping", "sent": 1.0}],
     "start first": [{"type": "Start"}],

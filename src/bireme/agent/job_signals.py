@@ -38,7 +38,7 @@ class JobSignals:
     def __init__(self, loop: Loop, console: Console, verdict: Verdict, terminal: Terminal, *, grace: float) -> None:
         self._loop, self._console, self._verdict, self._terminal = loop, console, verdict, terminal
         self._grace = grace
-        self._gone = False
+        self._gone = self._settled = False
         self._last_drain: Timer | None = None
         self.received = 0
         self.unread = False
@@ -49,6 +49,10 @@ class JobSignals:
         heard = (*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGTSTP, signal.SIGCONT)
         on_terminal = self._console.on_terminal
         self._loop.on_signals((*heard, signal.SIGWINCH) if on_terminal else heard, self._on_signal)
+
+    def settled(self) -> None:
+        """Note that the ranks have ended, and the crew only brings files home: any stop signal ends that."""
+        self._settled = True
 
     def gone(self) -> None:
         """Note that no process of the job is left: a stop signal now only ends the wait for a reader."""
@@ -78,6 +82,9 @@ class JobSignals:
         if self._gone:
             self._verdict.blame("signal", self._loop.now(), signum=signum)
             self._wait_no_longer()
+        elif self._settled:
+            self._verdict.blame("signal", self._loop.now(), signum=signum)
+            self._crew.urge()
         elif self._verdict.blame("signal", self._loop.now(), signum=signum):
             self._crew.stop(signum)
             if signum in _KEYS:

@@ -19,6 +19,8 @@ from bireme.control.messages import (
     Credit,
     Down,
     Eof,
+    Fetch,
+    FetchMore,
     GuardianLost,
     LookAgain,
     Message,
@@ -41,6 +43,7 @@ from bireme.control.messages import (
     Unfit,
     Up,
     Urge,
+    Want,
 )
 from bireme.control.silence import LOOKS, Silence
 from bireme.errors import BiremeError, ProtocolError
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from bireme.planning.start import NodePlan
     from bireme.resources import rendezvous_port
     from bireme.result.outcome import RankEnd
+    from bireme.ship.fetch_sender import FetchSender
     from bireme.ship.taker import TreeTaker
 
     State: TypeAlias = Literal["new", "asked", "started"]
@@ -72,7 +76,7 @@ _ALWAYS = frozenset({Ping, Release, Urge, SignalRanks, Suspend, Resume})
 MAY_HEAR: Mapping[State, frozenset[type[Message | Piece]]] = {
     "new": frozenset({Ask}),
     "asked": _ALWAYS | {Probe, Start, Piece, LookAgain},
-    "started": _ALWAYS | {Stop, Credit},
+    "started": _ALWAYS | {Stop, Credit, Fetch, Want, FetchMore},
 }
 """What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started."""
 
@@ -128,6 +132,9 @@ class RemoteAgent:
             Release: self._on_release,
             Piece: lambda piece: self._of_tree().take(piece.data),
             LookAgain: lambda _: self._of_tree().look_again(),
+            Fetch: self._on_fetch,
+            Want: lambda want: self._of_fetch().want(want),
+            FetchMore: lambda more: self._of_fetch().grant(more.size),
         }
         self._loop.on_signals(_SIGNALS, self._on_signal)
         self._spec: JobSpec | None = None
@@ -139,6 +146,7 @@ class RemoteAgent:
         self._files: RankFiles | None = None
         self._plan: NodePlan | None = None
         self._tree: TreeTaker | None = None
+        self._sender: FetchSender | None = None
         self._over = self._cut = False
         self._window = 0
         self._heartbeat = patience
@@ -158,6 +166,8 @@ class RemoteAgent:
             self._tree.close()
         if self._files is not None:
             self._files.close()
+        if self._sender is not None:
+            self._sender.close()
         if self._plan is not None:
             remove_flat_directory(self._plan.error_dir)
         self._channel.close()
@@ -299,6 +309,20 @@ class RemoteAgent:
 
     def _on_ping(self, ping: Ping) -> None:
         self._channel.send(Pong(sent=ping.sent, now=self._loop.now()))
+
+    def _on_fetch(self, fetch: Fetch) -> None:
+        """Look for files that the job brings home, now that its ranks have ended."""
+        if not self._over or self._plan is None or self._sender is not None:
+            raise ProtocolError("it asked for files while ranks were running, or twice")
+        from bireme.ship.fetch_sender import FetchSender
+
+        self._sender = FetchSender(self._loop, self._channel, self._plan.cwd)
+        self._sender.find(fetch)
+
+    def _of_fetch(self) -> FetchSender:
+        if self._sender is None:
+            raise ProtocolError("it wants files that were not found")
+        return self._sender
 
     def _on_release(self, _: Release) -> None:
         self._loop.stop()

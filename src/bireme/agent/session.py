@@ -84,7 +84,7 @@ class Session:
 
     def __init__(self, spec: JobSpec, notes: Iterable[tuple[str, str]], loop: Loop) -> None:
         self._spec, self._notes = spec, notes
-        self._gone = False
+        self._gone = self._settled = False
         self._mask: set[int] | None = None
         # Some daemons ignore SIGCHLD. Then the kernel reaps our children before we learn how they ended.
         self._ignored_children = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
@@ -116,7 +116,7 @@ class Session:
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGCHLD))
         self.loop.run()
         self.console.finish_line(report_follows=self.verdict.stopping)
-        return self._outcome()
+        return self.outcome()
 
     # -- events of the crew ---------------------------------------------------------------------
 
@@ -151,14 +151,19 @@ class Session:
             when: its time on our clock (monotonic seconds).
             hosts: the nodes at fault.
         """
-        if self.verdict.blame(cause, when, note=note, hosts=hosts):
+        if not self._settled and self.verdict.blame(cause, when, note=note, hosts=hosts):
             self.crew.stop(signal.SIGTERM)
+
+    def settle(self) -> None:
+        """Note that all ranks have ended, and only files come home: of what happens now, just a signal is a cause."""
+        self._settled = True
+        self._signals.settled()
 
     @property
     def ending(self) -> bool:
         """Whether the job is over, or about to be, since a rank has just succeeded."""
         done = self._first_done is not None and self.loop.now() - self._first_done < _LAST_ONES
-        return self._gone or done or self.verdict.stopping
+        return self._gone or self._settled or done or self.verdict.stopping
 
     def chunk(self, rank: int, number: int, data: bytes) -> None:
         """Take a chunk of a rank's output.
@@ -214,7 +219,8 @@ class Session:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def _outcome(self) -> Outcome:
+    def outcome(self) -> Outcome:
+        """How the job has ended, once its ranks have."""
         if self._output is not None:
             self._quote(self._output)
         seconds = self.loop.now() - self._begin

@@ -42,8 +42,8 @@ def _lines(heads: Mapping[str, str]) -> Iterator[str]:
             yield from _entry(option)
     yield ".SH EXIT STATUS"
     yield "That of the first rank that failed, or 128 + n if signal n ended it; 0 if none failed."
-    yield "2: bad input, and nothing was started; 69: a node is unfit; 75: a node was lost; 76: too few nodes;"
-    yield "124: time limit; 125: Bireme itself failed."
+    yield "2: bad input, and nothing was started; 69: a node is unfit; 74: files were not fetched; 75: a node was lost;"
+    yield "76: too few nodes; 124: time limit; 125: Bireme itself failed."
 
 
 def _body(head: str) -> Iterator[str]:

@@ -97,6 +97,9 @@ FOR_A_TREE = (
 )
 """What else it may import if it is to take a tree (``--ship``)."""
 
+FOR_FETCH = ("bireme.ship.fetch_messages", "bireme.ship.fetch_patterns", "bireme.ship.fetch_sender")
+"""The same if it is to send files home (``--fetch``)."""
+
 AHEAD: dict[Kind, tuple[str, ...]] = {
     "channel": ("bireme.agent.stub", "bireme.control.greeting", "bireme.control.transport", "bireme.signal_numbers"),
     "dial": (
@@ -170,14 +173,15 @@ def command(
     return ("/bin/sh", "-c", _FIND, sys.executable, *line)
 
 
-def pack(tag: str, *, tree: bool = False) -> bytes:
+def pack(tag: str, *, tree: bool = False, fetch: bool = False) -> bytes:
     """Pack the modules of the agent, or take what was packed before from the user's cache.
 
     Args:
         tag: names the Python that runs it (`greeting.python_tag`); any other than ours gets the source.
         tree: whether it is to take a tree.
+        fetch: whether it is to send files home.
     """
-    names = MODULES + FOR_A_TREE if tree else MODULES
+    names = MODULES + FOR_A_TREE * tree + FOR_FETCH * fetch
     if tag == python_tag():
         return _kept(tag, names, lambda: _compressed({name: _code(name) for name in names}))
     return _kept("source", names, lambda: _compressed({name: _source(name) for name in names}))

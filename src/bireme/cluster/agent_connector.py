@@ -70,7 +70,11 @@ class AgentConnector:
 
     def _pack(self) -> None:
         """Pack the agent's code while the launcher connects; most agents run on a Python like ours."""
-        agent_code.pack(python_tag(), tree=self._cluster_job.tree is not None)
+        self._packed(python_tag())
+
+    def _packed(self, tag: str) -> bytes:
+        job = self._cluster_job
+        return agent_code.pack(tag, tree=job.tree is not None, fetch=bool(job.spec.fetch))
 
     def stop(self) -> None:
         """Accept no more connections."""
@@ -94,7 +98,7 @@ class AgentConnector:
 
     def _greeted(self, agent: AgentHandle, channel: Channel, tag: str) -> None:
         """An agent was started: send its code, and what it is to examine."""
-        channel.send_raw(encode_code(agent_code.pack(tag, tree=self._cluster_job.tree is not None)))
+        channel.send_raw(encode_code(self._packed(tag)))
         spec = self._cluster_job.spec
         channel.send(
             Ask(
@@ -113,11 +117,16 @@ class AgentConnector:
 
     def _vocabulary(self) -> Mapping[str, type[Message]]:
         """The messages that an agent may send."""
-        if self._cluster_job.tree is None:
-            return FROM_AGENT
-        from bireme.ship import messages as ship_messages
+        known = FROM_AGENT
+        if self._cluster_job.tree is not None:
+            from bireme.ship import messages as ship_messages
 
-        return {**FROM_AGENT, **ship_messages.FROM_AGENT}
+            known = {**known, **ship_messages.FROM_AGENT}
+        if self._cluster_job.spec.fetch:
+            from bireme.ship import fetch_messages
+
+            known = {**known, **fetch_messages.FROM_AGENT}
+        return known
 
     def _offer(self, agent: AgentHandle) -> TreeOffer | None:
         tree = self._cluster_job.tree

@@ -206,7 +206,7 @@ class AgentCrew(Crew):
         self._complain([member], len(self.members))
 
     def _on_signalled(self, member: AgentHandle, signalled: Signalled) -> None:
-        if self._leaving or not member.alive:
+        if self._leaving or not member.alive or member.state == "fetching":
             return  # ours: ending the launcher also signals an agent that runs here without ssh
         reason = f"it was stopped by {signal_name(signalled.signum)}"
         if self._started:
@@ -255,7 +255,7 @@ class AgentCrew(Crew):
         """A channel has ended. While connecting, the end of its launcher process tells more."""
         if self._leaving:
             return
-        if member.state in ("shipping", "ready", "probed", "running"):
+        if member.state in ("shipping", "ready", "probed", "running", "fetching"):
             reason = f"its channel was {reason}" if reason.startswith("closed") else reason
             self._lose(member, reason, self._last_heard(member))
         elif member.state == "connecting" and not self._one_by_one:

@@ -69,7 +69,7 @@ class AgentHandle:
     @property
     def alive(self) -> bool:
         """Whether the agent was started and has neither ended nor been lost."""
-        return self.state in ("connecting", "shipping", "ready", "probed", "running")
+        return self.state in ("connecting", "shipping", "ready", "probed", "running", "fetching")
 
     def send(self, message: Message) -> None:
         """Send the agent a message, if it is connected."""

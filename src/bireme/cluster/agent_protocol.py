@@ -10,7 +10,10 @@ shipping      what it needs of a     ``shipped`` → connecting
 ready         `Probed`               ``probed`` → probed, ``start`` → running, ``idle`` → over
 probed        nothing of its own     ``start`` → running, ``idle`` → over
 running       about its ranks        ``over`` → over
-over          nothing of its own
+over          nothing of its own     ``fetch`` → fetching
+fetching      files that the job     ``fetched`` → over
+              brings home
+              (`fetch_messages`)
 failed        nothing of its own
 lost          nothing at all
 ============  =====================  ==================================================================
@@ -29,6 +32,7 @@ from bireme.control.messages import (
     Message,
     Output,
     Over,
+    Piece,
     Pong,
     Probed,
     Rested,
@@ -44,12 +48,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Literal, TypeAlias
 
-    from bireme.control.messages import Piece
-
     State: TypeAlias = Literal[
-        "waiting", "connecting", "shipping", "ready", "probed", "running", "over", "failed", "lost"
+        "waiting", "connecting", "shipping", "ready", "probed", "running", "over", "fetching", "failed", "lost"
     ]
-    Event: TypeAlias = Literal["begin", "ship", "shipped", "fit", "probed", "start", "idle", "over", "fail", "lose"]
+    Event: TypeAlias = Literal[
+        "begin", "ship", "shipped", "fit", "probed", "start", "idle", "over", "fetch", "fetched", "fail", "lose"
+    ]
 
 _ALWAYS = frozenset({Say, Unfit, Signalled, Pong})
 _OF_RANKS = frozenset({Output, Up, Down, Rested, Eof, GuardianLost, Over})
@@ -62,6 +66,7 @@ MAY_SAY: Mapping[State, frozenset[type[Message | Output | Piece]]] = {
     "probed": _ALWAYS,
     "running": _ALWAYS | _OF_RANKS,
     "over": _ALWAYS,
+    "fetching": _ALWAYS | {Piece},
     "failed": _ALWAYS,
     "lost": frozenset(),
 }
@@ -74,7 +79,8 @@ NEXT: Mapping[State, Mapping[Event, State]] = {
     "ready": {"probed": "probed", "start": "running", "idle": "over"},
     "probed": {"start": "running", "idle": "over"},
     "running": {"over": "over"},
-    "over": {},
+    "over": {"fetch": "fetching"},
+    "fetching": {"fetched": "over"},
     "failed": {},
     "lost": {},
 }
@@ -145,6 +151,8 @@ class AgentProtocol:
                 self.on("ship")
             elif self.state != "shipping":
                 raise ProtocolError(f"it sent {name} while it was {self.state}")
+        elif isinstance(message, Message) and message.of_fetch and self.state == "fetching":
+            return
         elif type(message) not in MAY_SAY[self.state]:
             raise ProtocolError(f"it sent {name} while it was {self.state}")
         if isinstance(message, Say):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from bireme.cluster.agent_crew import AgentCrew
 from bireme.cluster.bootstrap import python_versions
 from bireme.cluster.node_plans import node_plans
@@ -13,6 +15,7 @@ from bireme.control.messages import (
     GuardianLost,
     Output,
     Over,
+    Piece,
     Probed,
     Rested,
     SignalRanks,
@@ -22,15 +25,21 @@ from bireme.control.messages import (
     Urge,
 )
 from bireme.logs.rankfiles import RankFiles
+from bireme.resources.pool import listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from bireme.agent.machine import Machine
     from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
     from bireme.planning.start import StartPlan
     from bireme.process.pid_file import PidFile
+    from bireme.result.outcome import Outcome
+    from bireme.ship.fetch import Fetching
+    from bireme.ship.manifest import Entry
 
 
 class ClusterCrew(AgentCrew):
@@ -41,14 +50,25 @@ class ClusterCrew(AgentCrew):
         job: the job, with its nodes.
         pid_file: created when the guardian of the launcher processes starts.
         machine: the machine of the runner.
+        is_last: whether the job ends with an outcome, and is not started again.
     """
 
     killed = 0
     stuck: tuple[str, ...] = ()
 
-    def __init__(self, session: Session, job: ClusterJob, pid_file: PidFile, machine: Machine) -> None:
+    def __init__(
+        self,
+        session: Session,
+        job: ClusterJob,
+        pid_file: PidFile,
+        machine: Machine,
+        is_last: Callable[[Outcome], bool] = lambda _: True,
+    ) -> None:
         super().__init__(session, job, pid_file, machine)
+        self._is_last = is_last
         self._all_fit = False
+        self._fetching: Fetching | None = None
+        self._killed = False
         self._credit = OutputCredit(session, self.members)
         self._address = RendezvousAddress(session, job, self.members, self._start_ranks)
         self._handlers |= {
@@ -82,6 +102,9 @@ class ClusterCrew(AgentCrew):
     def urge(self) -> None:
         """Kill what is left now, without waiting for the grace time."""
         super().urge()
+        self._killed = True
+        if self._fetching is not None:
+            self._fetching.stop()
         for member in self.members:
             member.protocol.stop()
             member.send(Urge())
@@ -103,6 +126,8 @@ class ClusterCrew(AgentCrew):
         """Leave nothing behind."""
         super().close()
         self._credit.close()
+        if self._fetching is not None:
+            self._fetching.close()
 
     # -- starting --------------------------------------------------------------------------------
 
@@ -171,3 +196,61 @@ class ClusterCrew(AgentCrew):
         self.killed += over.killed
         self.stuck += tuple(f"{member.name}: {' '.join(what.splitlines())}" for what in over.stuck)
         self._maybe_leave()
+
+    # -- files that come home --------------------------------------------------------------------
+
+    def _maybe_leave(self) -> None:
+        """Once no rank is left, bring the files home that the job is to fetch."""
+        begins = self._job.spec.fetch and self._started and self._fetching is None and not self._killed
+        if begins and not any(member.alive for member in self.members) and self._is_last(self._session.outcome()):
+            self._fetch()
+        else:
+            super()._maybe_leave()
+
+    def _fetch(self) -> None:
+        from bireme.ship.fetch import Fetching
+        from bireme.ship.fetch_messages import Digests, Found
+
+        self._session.settle()
+        there = [member for member in self.members if member.state == "over"]
+        names = {member.name for member in there}
+        missing = {member.name: "it was lost" for member in self.members if member.name not in names}
+        if earlier := [name for name in self._earlier() if name not in names and name not in missing]:
+            note = f"nodes that had left the job may have files that were not fetched: {listed(earlier)}"
+            self._session.console.say("warning", note)
+
+        def ended(problem: str) -> None:
+            if problem:
+                self._session.verdict.blame("not fetched", self._session.loop.now(), note=problem)
+            self._leave()
+
+        self._fetching = fetching = Fetching(
+            *(self._job.spec.fetch, there, self._sent(), missing, self._session.console.say),
+            lambda name: next(member for member in there if member.name == name).protocol.on("fetched"),
+            ended,
+        )
+        self._handlers |= {Found: fetching.found, Digests: fetching.digests, Piece: fetching.piece}
+        for member in there:
+            member.protocol.on("fetch")
+        fetching.start()
+
+    def _earlier(self) -> tuple[str, ...]:
+        """Nodes that took part in the job before, and may have files of it."""
+        return self._job.spec.avoid
+
+    def _sent(self) -> Mapping[str, Entry]:
+        """What ``--ship`` has sent, by path relative to the working directory."""
+        if self._job.tree is None:
+            return {}
+        below = os.getcwd()[len(self._job.tree.roots[0].rstrip("/")) :].lstrip("/")
+        above = f"{below}/" if below else ""
+        entries = self._job.tree.manifest.entries
+        return {entry.path[len(above) :]: entry for entry in entries if entry.path.startswith(above)}
+
+    def _declare_lost(self, member: AgentHandle, reason: str, when: float) -> None:
+        """A node that is lost while its files come home takes only these along."""
+        if member.state == "fetching" and self._fetching is not None:
+            member.protocol.on("lose")
+            self._fetching.lost(member, reason)
+        else:
+            super()._declare_lost(member, reason, when)

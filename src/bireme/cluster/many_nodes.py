@@ -19,7 +19,7 @@ from bireme.resources import devices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from bireme.agent.machine import Machine
     from bireme.cluster.node_selection import Nodes
@@ -40,11 +40,13 @@ def run(
     launcher: str,
     machine: Machine = MACHINE,
     tree: SourceTree | None = None,
+    is_last: Callable[[Outcome], bool] = lambda _: True,
 ) -> Outcome:
     """Start an agent on every node, and the ranks through them; return when nothing is left anywhere.
 
     Args:
         tree: the files to send to the nodes, if they are known already.
+        is_last: whether the job ends with an outcome, and is not started again.
 
     Raises:
         BadInputError: the job cannot run as described; nothing was started.
@@ -54,7 +56,10 @@ def run(
     job = prepare(spec, environ, nodes, launcher, exported, tree=tree)
     with PidFile(os.getpid() if spec.save_pid else None) as pid_file:
         return session.run(
-            spec, job.notes(exported), lambda running: ClusterCrew(running, job, pid_file, machine), machine.loop
+            spec,
+            job.notes(exported),
+            lambda running: ClusterCrew(running, job, pid_file, machine, is_last),
+            machine.loop,
         )
 
 

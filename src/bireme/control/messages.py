@@ -33,6 +33,7 @@ class Message(Value):
     """Base of all messages."""
 
     of_tree = False  # a message of `bireme.ship.messages`: it needs a `TreeOffer`
+    of_fetch = False  # a message of `bireme.ship.fetch_messages`: it answers a `Fetch`
 
     def check(self) -> str:
         """What is wrong with the values of the fields, beyond their types; "" if they are valid."""
@@ -186,6 +187,31 @@ class Ping(Message):
 
 class LookAgain(Message):
     """Look again for a copy of the tree: an agent with the same cache needs nothing more."""
+
+
+class Fetch(Message):
+    """Find the files below the ranks' working directory that match (`bireme.ship.fetch_messages`).
+
+    Attributes:
+        patterns: the patterns.
+        mark: a file in the runner's working directory; "": there is none.
+    """
+
+    patterns: tuple[str, ...]
+    mark: str
+
+
+class Want(Message):
+    """Send the contents of the files in these places, or their digests."""
+
+    places: tuple[int, ...]
+    digests: bool
+
+
+class FetchMore(Message):
+    """You may send ``size`` more bytes of files."""
+
+    size: int
 
 
 class Release(Message):
@@ -380,7 +406,10 @@ def _by_name(*classes: type[Message]) -> Mapping[str, type[Message]]:
     return {cls.__name__: cls for cls in classes}
 
 
-TO_AGENT = _by_name(Ask, Probe, Start, Stop, Urge, SignalRanks, Suspend, Resume, Credit, Ping, LookAgain, Release)
+TO_AGENT = _by_name(
+    *(Ask, Probe, Start, Stop, Urge, SignalRanks, Suspend, Resume, Credit, Ping, LookAgain, Fetch, Want, FetchMore),
+    Release,
+)
 """The messages that an agent accepts, by name."""
 FROM_AGENT = _by_name(Hello, Probed, Up, Down, Rested, Eof, Say, Unfit, GuardianLost, Signalled, Over, Pong)
 """The messages that a runner accepts, by name."""

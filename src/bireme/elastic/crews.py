@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bireme.cluster.cluster_job import ClusterJob
     from bireme.planning.start import StartPlan
     from bireme.process.pid_file import PidFile
+    from bireme.result.outcome import Outcome
 
     class EpochObserver(Protocol):
         """Follows an epoch: keeps the roster of its nodes, and may end it."""
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 
         def begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
             """The ranks are being started on these nodes, in rank order."""
+
+        def is_last(self, outcome: Outcome) -> bool:
+            """Whether no epoch follows after this outcome."""
+
+        def took_part(self) -> tuple[str, ...]:
+            """The nodes of all epochs."""
 
 
 class EpochCrew(ClusterCrew):
@@ -52,7 +59,7 @@ class EpochCrew(ClusterCrew):
         number: int,
         observer: EpochObserver,
     ) -> None:
-        super().__init__(session, job, pid_file, machine)
+        super().__init__(session, job, pid_file, machine, observer.is_last)
         self._number, self._observer = number, observer
 
     def start(self) -> None:
@@ -83,6 +90,9 @@ class EpochCrew(ClusterCrew):
 
     def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
         self._observer.begun(names, plan)
+
+    def _earlier(self) -> tuple[str, ...]:
+        return self._observer.took_part()
 
 
 class IdleCrew(Crew):

@@ -153,6 +153,8 @@ class ElasticJob:
         self._invited: tuple[str, ...] = ()
         self._running: Session | None = None
         self._tree: SourceTree | None = None
+        self._took_part: dict[str, None] = {}
+        self._fetched = False
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -271,6 +273,9 @@ class ElasticJob:
             outcome = outcome.replace(cause="unfit", exit_code=UNFIT, note=note)
         if outcome.cause == "time limit" and self._spec.time_limit is not None:
             outcome = outcome.replace(note=session.limit_note(self._spec.time_limit))
+        if self._spec.fetch and self._took_part and not self._fetched:
+            where = f"not fetched, as the job has ended between two epochs: files on {listed(self.took_part())}"
+            outcome = outcome.replace(note=f"{outcome.note}\n{where}".lstrip())
         return outcome.replace(
             history=tuple(self._history),
             logs=tuple(self._logs),
@@ -309,11 +314,23 @@ class ElasticJob:
         self._accelerator = plan.accelerator
         self._has_begun, self._waiting_since, self._fruitless = True, None, 0
         self._roster.working(names)
+        self._took_part |= dict.fromkeys(names)
         self._budget.begin(now)
         epoch = f", epoch {self._epoch}" if self._epoch > 1 else ""
         size = f"{counted(plan.world_size, 'rank')} on {counted(len(names), 'node')}"
         self._say("info", f"elastic job {os.getpid()}{epoch}: {size}: {listed(names)}")
         self._monitor.plan_look()
+
+    def took_part(self) -> tuple[str, ...]:
+        """The nodes of all epochs so far."""
+        return tuple(self._took_part)
+
+    def is_last(self, outcome: Outcome) -> bool:
+        """Whether `_why_go_on` will find no reason for another epoch."""
+        goes_on = outcome.cause == "membership" or (outcome.cause in ("agent lost", "unfit") and outcome.hosts)
+        restarted = outcome.cause == "rank failed" and self._budget.is_left(self._machine.now())
+        self._fetched = bool(outcome.interrupted) or not (goes_on or restarted)
+        return self._fetched
 
     def _say(self, level: str, text: str) -> None:
         if self._running is not None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 
+from bireme.errors import BadInputError
 from bireme.options import conflicts
 from bireme.planning.start import Sketch
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
     from bireme.cluster.agent_launch import LauncherCommands
@@ -75,10 +76,29 @@ def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
     if spec.rendezvous and _is_typed_on_each_node(spec, environ):
         from bireme.launch import by_hand
 
-        return ByHand(*by_hand.as_for_torchrun(spec, environ))
-    if spec.elastic and not spec.by_hand:
-        return Epochs()
-    return _on_nodes(spec, environ)
+        place: Placement = ByHand(*by_hand.as_for_torchrun(spec, environ))
+    elif spec.elastic and not spec.by_hand:
+        place = Epochs()
+    else:
+        place = _on_nodes(spec, environ)
+    if spec.fetch:
+        _check_fetch(spec.fetch, place)
+    return place
+
+
+def _check_fetch(values: tuple[str, ...], place: Placement) -> None:
+    """Refuse values of ``--fetch`` that are invalid, or that nobody carries out."""
+    from bireme.ship import fetch_patterns
+
+    wanted = tuple(map(fetch_patterns.parse, values))
+    if isinstance(place, ByHand):
+        what = "no agent brings the files, as each node runs its own command"
+        raise BadInputError(what, hint="copy the files from the nodes yourself", where=fetch_patterns.WHERE)
+    for each in wanted if isinstance(place, ThisMachine) else ():
+        if each.folder:
+            what = f"the ranks run on this machine, and write {each.pattern!r} here already"
+            hint = f"leave out ':{each.folder}', or add --force_multi to get copies"
+            raise BadInputError(what, hint=hint, where=fetch_patterns.WHERE)
 
 
 def _is_typed_on_each_node(spec: JobSpec, environ: Mapping[str, str]) -> bool:
@@ -146,12 +166,19 @@ def _this_machine(nodes: Nodes) -> one_machine.Declared:
     return one_machine.Declared(entry.name, nodes.slots[entry.name], entry.tasks, note)
 
 
-def run(spec: JobSpec, environ: Mapping[str, str], place: Placement, tree: SourceTree | None = None) -> Outcome:
+def run(
+    spec: JobSpec,
+    environ: Mapping[str, str],
+    place: Placement,
+    tree: SourceTree | None = None,
+    is_last: Callable[[Outcome], bool] = lambda _: True,
+) -> Outcome:
     """Run the job where it belongs, and wait for its end.
 
     Args:
         place: where it runs; not `Epochs`.
         tree: the files to send to the nodes, if they are known already.
+        is_last: whether the job ends with an outcome, and is not started again.
 
     Raises:
         BadInputError: the job cannot run as described; nothing was started.
@@ -171,7 +198,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], place: Placement, tree: Sourc
         return native_ranks.run(spec, environ, place.nodes, place.launcher)
     from bireme.cluster import many_nodes
 
-    return many_nodes.run(spec, environ, place.nodes, place.launcher, tree=tree)
+    return many_nodes.run(spec, environ, place.nodes, place.launcher, tree=tree, is_last=is_last)
 
 
 def preview(spec: JobSpec, environ: Mapping[str, str]) -> tuple[Sketch, LauncherCommands | None]:

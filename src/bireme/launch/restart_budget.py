@@ -24,6 +24,11 @@ class RestartBudget:
         if self._healthy_since is None:
             self._healthy_since = now
 
+    def is_left(self, now: float) -> bool:
+        """Whether `spend` would find one."""
+        forgiven = self._healthy_since is not None and now - self._healthy_since >= self._window
+        return self.most > 0 if forgiven else self.used < self.most
+
     def spend(self, now: float) -> bool:
         """Use up a restart after a failure; return whether one was left."""
         if self._healthy_since is not None and now - self._healthy_since >= self._window:

@@ -50,7 +50,7 @@ def run(
                 from bireme.cluster.cluster_job import ClusterJob
 
                 tree = tree or ClusterJob.find_tree(spec, environ)  # once: all attempts run in the same copy
-            outcome = placement.run(spec, environ, place, tree)
+            outcome = placement.run(spec, environ, place, tree, _is_last(spec, budget))
         except BadInputError as error:
             if last is None:
                 raise
@@ -69,11 +69,20 @@ def run(
         spec = again
 
 
-def _next_attempt(spec: JobSpec, outcome: Outcome, budget: RestartBudget) -> JobSpec | None:
-    """The job of the next attempt; None: there is none."""
+def _is_curable(spec: JobSpec, outcome: Outcome) -> bool:
     # In the first attempt an unfit node is the user's mistake; later it is a node that was lost.
     unfit = outcome.exit_code == UNFIT and spec.attempt > 0 and bool(outcome.hosts)
-    if outcome.interrupted or not (outcome.cause in CURABLE or unfit) or not budget.spend(time.monotonic()):
+    return not outcome.interrupted and (outcome.cause in CURABLE or unfit)
+
+
+def _is_last(spec: JobSpec, budget: RestartBudget) -> Callable[[Outcome], bool]:
+    """Tells whether `_next_attempt` will find that an attempt was the last one."""
+    return lambda outcome: not (_is_curable(spec, outcome) and budget.is_left(time.monotonic()))
+
+
+def _next_attempt(spec: JobSpec, outcome: Outcome, budget: RestartBudget) -> JobSpec | None:
+    """The job of the next attempt; None: there is none."""
+    if not _is_curable(spec, outcome) or not budget.spend(time.monotonic()):
         return None
     avoid = (*spec.avoid, *(host for host in outcome.hosts if host not in spec.avoid))
     return spec.replace(attempt=spec.attempt + 1, avoid=avoid)

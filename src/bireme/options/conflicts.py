@@ -90,6 +90,9 @@ EXCLUDES = (
     Excludes(("--ship",), ("--native_ranks", "--no_ssh"), why="no agent takes the files",
         hint="copy the files to the nodes yourself"),
     Excludes(("--ship",), ("--autotuning",), hint="tune first, in a folder that the nodes share"),
+    Excludes(("--fetch",), ("--native_ranks", "--no_ssh"), why="no agent brings the files",
+        hint="copy the files from the nodes yourself"),
+    Excludes(("--fetch",), ("--autotuning",), hint="tune first, without --fetch"),
     Excludes(("--restarts",), ("--world_info",), unless="--elastic_training",
         why="one node cannot restart the whole job", hint="use bireme run"),
 )

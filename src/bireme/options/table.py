@@ -71,6 +71,8 @@ GROUPS: Groups = {
             "all of DIR", commands=("run", "check"), bare="git", common=True),
         Option("size", "--ship_limit SIZE", "send a tree of up to this size, e.g. 2G (default: 256M)",
             commands=("run", "check"), default=job.DEFAULT_SHIP_LIMIT),
+        Option("list", "--fetch PATTERN[:DIR]", "bring what ranks wrote on the nodes home at the end: 'out/**', or "
+            "'out/**:DIR' to put it below DIR", commands=("run",), common=True),
         Option("seconds", "--heartbeat SECONDS", "seconds of silence after which a node counts as lost (default: 10)",
             commands=NODES, default=job.DEFAULT_HEARTBEAT, least=0.5, most=3600),
     ),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         "internal error",
         "membership",
         "too few nodes",
+        "not fetched",
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bireme.errors import INTERNAL, LOST, OK, READER_GONE, TIME_LIMIT, TOO_FEW, UNFIT
+from bireme.errors import INTERNAL, LOST, NOT_FETCHED, OK, READER_GONE, TIME_LIMIT, TOO_FEW, UNFIT
 from bireme.result.outcome import Outcome, RankEnd
 
 TYPE_CHECKING = False
@@ -155,6 +155,7 @@ class Verdict:
             "unfit": UNFIT,
             "membership": LOST,  # never a job's end: another epoch follows
             "too few nodes": TOO_FEW,
+            "not fetched": NOT_FETCHED,
             "reader gone": READER_GONE,
             "time limit": TIME_LIMIT,
             "internal error": INTERNAL,

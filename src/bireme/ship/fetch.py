@@ -1,0 +1,474 @@
+"""Brings files of the nodes home at the end of a job (``--fetch``): decides which, and writes what the agents send.
+
+`bireme.ship.fetch_messages` has the conversation. What the agents say is checked: a name that was not asked for, or
+more bytes than a file has, breaks the protocol and costs the node.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+
+from bireme.control.messages import Fetch, FetchMore, Want
+from bireme.errors import ProtocolError
+from bireme.ship.fetch_home import HomeError, HomeFolders, what_is_here
+from bireme.ship.fetch_messages import CHUNK, MOST, WINDOW
+from bireme.ship.fetch_patterns import first_match, parse
+from bireme.ship.source import as_text
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Literal
+
+    from bireme.control.messages import Piece
+    from bireme.ship.fetch_home import Draft
+    from bireme.ship.fetch_messages import Digests, Found, FoundFile
+    from bireme.ship.fetch_patterns import Wanted
+    from bireme.ship.manifest import Entry
+    from bireme.ship.shipment import Receiver
+
+_GRANT = WINDOW // 2
+_NODES_AT_ONCE = 16
+_SAID = 5
+"""Problems that are shown one by one."""
+_FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""Errors after which no other file can be written either."""
+_CANNOT = (OSError, HomeError, ValueError, OverflowError)
+
+
+class _Coming(Value):
+    """A file that a node is to send: its place, and the path below a folder where it goes."""
+
+    place: int
+    file: FoundFile
+    base: str
+    path: str
+
+    @property
+    def to(self) -> str:
+        """Where it goes."""
+        return os.path.join(self.base, self.path)
+
+
+class _Node:
+    """What is known of one node, and what comes from it."""
+
+    def __init__(self, agent: Receiver, folder: str) -> None:
+        self.agent = agent
+        self.folder = folder
+        self.files: list[FoundFile] = []
+        self.paths: set[str] = set()
+        self.listed = self.shared = self.gone = False
+        self.digests: dict[int, str] = {}
+        self.asked: deque[int] = deque()
+        """The places of files of which it is to send the digests."""
+        self.coming: deque[_Coming] = deque()
+        self.draft: Draft | None = None
+        self.begun = False
+        """Whether a chunk of the first file has come; without a draft, the rest of it is not kept."""
+        self.size = 0
+        self.head, self.left = b"", 0
+        self.taken = 0
+
+
+class Fetching:
+    """One run of ``--fetch``.
+
+    Args:
+        patterns: the values of ``--fetch``.
+        agents: those that may send files.
+        sent: what ``--ship`` has sent, by path relative to the working directory.
+        missing: why other nodes send none, by name.
+        say: shows a message, of this level.
+        on_done: called with the name of a node that has sent all that is wanted of it.
+        on_end: called at the end, with "" or what could not be fetched.
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        agents: Iterable[Receiver],
+        sent: Mapping[str, Entry],
+        missing: Mapping[str, str],
+        say: Callable[[str, str], None],
+        on_done: Callable[[str], None],
+        on_end: Callable[[str], None],
+    ) -> None:
+        self._wanted: tuple[Wanted, ...] = tuple(map(parse, patterns))
+        self._nodes: dict[Receiver, _Node] = {}
+        for index, agent in enumerate(agents):
+            name, taken = agent.name.replace("/", "_"), {node.folder for node in self._nodes.values()}
+            name = f"node{index}" if name in ("", ".", "..") else name
+            self._nodes[agent] = _Node(agent, name if name not in taken else f"{name}-{index}")
+        self._sent, self._say, self._on_done, self._on_end = sent, say, on_done, on_end
+        self._problems = [f"{name}: {why}" for name, why in missing.items()]
+        self._phase: Literal["listing", "comparing", "receiving", "over"] = "listing"
+        self._home = HomeFolders()
+        self._mark = ""
+        self._waiting: deque[_Node] = deque()
+        self._active: set[_Node] = set()
+        self._came: list[tuple[str, _Coming]] = []
+        self._apart: list[str] = []
+        self._outside: list[str] = []
+        self._example = ""
+        self._here = self._replaced = 0
+
+    def start(self) -> None:
+        """Ask every node for its files."""
+        if not self._sent:
+            self._make_mark()
+        patterns = tuple(each.pattern for each in self._wanted)
+        for node in self._nodes.values():
+            node.agent.send(Fetch(patterns=patterns, mark=self._mark))
+        self._go_on()
+
+    def _make_mark(self) -> None:
+        """Make a file by which agents see whether our working directory is also theirs, as over NFS."""
+        mark = f".bireme-{os.urandom(8).hex()}"
+        try:
+            os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            self._mark = mark
+        except OSError:
+            pass
+
+    # -- what agents say -----------------------------------------------------------------------------
+
+    def found(self, agent: Receiver, found: Found) -> None:
+        """Note which files a node has.
+
+        Raises:
+            ProtocolError: it was not asked, or for other files.
+        """
+        node = self._nodes[agent]
+        if node.listed or len(node.files) > MOST:
+            raise ProtocolError("it sent more files than there can be")
+        for file in found.files:
+            if file.path in node.paths or first_match(self._wanted, file.path) is None:
+                raise ProtocolError(f"it sent the file {file.path[:80]!r}, which was not asked for")
+            node.paths.add(file.path)
+        node.files += found.files
+        if found.last:
+            node.listed, node.shared = True, found.shared and bool(self._mark)
+            node.paths.clear()
+            self._problems += [f"{agent.name}: {_shown(problem)}" for problem in found.problems]
+            if found.special:
+                self._example = f"{_shown(found.special)} on {agent.name}"
+            self._go_on()
+
+    def digests(self, agent: Receiver, message: Digests) -> None:
+        """Note the digests of a node's files.
+
+        Raises:
+            ProtocolError: they were not asked for.
+        """
+        node = self._nodes[agent]
+        if len(message.digests) > len(node.asked):
+            raise ProtocolError("it sent digests that were not asked for")
+        for digest in message.digests:
+            node.digests[node.asked.popleft()] = digest
+        self._go_on()
+
+    def lost(self, agent: Receiver, why: str) -> None:
+        """Go on without a node."""
+        node = self._nodes[agent]
+        if node.gone or self._phase == "over":
+            return
+        node.gone = True
+        left = f"; {_files(len(node.coming))} missing" if node.coming else ""
+        self._problems.append(f"{agent.name}: {why}{left}")
+        if node.draft is not None:
+            node.draft.drop()
+            node.draft = None
+        node.coming.clear()
+        self._active.discard(node)
+        if self._phase == "receiving":
+            self._next()
+        else:
+            self._go_on()
+
+    def stop(self) -> None:
+        """End now, with what has come."""
+        if self._phase != "over":
+            left = sum(len(node.coming) for node in self._nodes.values())
+            self._problems.append(f"stopped{f'; {_files(left)} missing' if left else ''}")
+            self._end()
+
+    def close(self) -> None:
+        """Leave no draft and no mark behind."""
+        self._phase = "over"
+        self._home.close()
+        for node in self._nodes.values():
+            if node.draft is not None:
+                node.draft.drop()
+                node.draft = None
+        self._remove_mark()
+
+    def _remove_mark(self) -> None:
+        if self._mark:
+            try:
+                os.unlink(self._mark)
+            except OSError:
+                pass
+            self._mark = ""
+
+    # -- which files ---------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        there = [node for node in self._nodes.values() if not node.gone]
+        if self._phase == "listing" and all(node.listed for node in there):
+            self._remove_mark()
+            self._phase = "comparing"
+            self._compare(there)
+        if self._phase == "comparing" and not any(node.asked for node in there):
+            self._phase = "receiving"
+            self._choose(there)
+
+    def _compare(self, nodes: Sequence[_Node]) -> None:
+        """Ask for digests where several nodes have a file of one size, or where it may be as it was sent."""
+        owners: dict[tuple[str, int], int] = {}
+        for node in nodes:
+            for file in node.files:
+                owners[file.path, file.size] = owners.get((file.path, file.size), 0) + 1
+        for node in nodes:
+            for place, file in enumerate(node.files):
+                entry = self._sent.get(file.path)
+                as_sent = entry is not None and entry.kind == "file" and entry.size == file.size
+                if not file.target and (as_sent or owners[file.path, file.size] > 1):
+                    node.asked.append(place)
+            if node.asked:
+                node.agent.send(Want(places=tuple(node.asked), digests=True))
+
+    def _choose(self, nodes: Sequence[_Node]) -> None:
+        """Decide what each node is to send, and where that goes."""
+        found: dict[str, list[tuple[_Node, int, FoundFile]]] = {}
+        sharing = [node for node in nodes if node.shared][:1]
+        for node in nodes:
+            for place, file in enumerate(node.files):
+                wanted = first_match(self._wanted, file.path)
+                if node.shared and (node not in sharing or wanted is None or not wanted.folder):
+                    self._here += node in sharing
+                    continue
+                entry = self._sent.get(file.path)
+                if entry is not None and _is_as_sent(entry, file, node.digests.get(place)):
+                    continue
+                if file.target and not _stays_inside(file):
+                    self._outside.append(f"{_shown(file.path)} on {node.agent.name}")
+                else:
+                    found.setdefault(file.path, []).append((node, place, file))
+        for path, files in found.items():
+            contents = {(file.target, file.size, node.digests.get(place, "")) for node, place, file in files}
+            unknown = any(not file.target and not node.digests.get(place) for node, place, file in files)
+            differ = len(files) > 1 and (len(contents) > 1 or unknown)
+            for node, place, file in files if differ else files[:1]:
+                self._choose_place(node, place, file, path, differ)
+        self._waiting.extend(node for node in nodes if node.coming)
+        for node in nodes:
+            if not node.coming:
+                self._on_done(node.agent.name)
+        coming = [each.file for node in nodes for each in node.coming]
+        size = sum(file.size for file in coming if not file.target)
+        if size > WINDOW:
+            names = _names(node.agent.name for node in self._waiting)
+            self._say("info", f"fetching {_files(len(coming))}, {as_text(size)} from {names}")
+        self._next()
+
+    def _choose_place(self, node: _Node, place: int, file: FoundFile, path: str, differ: bool) -> None:
+        """Decide where a file goes, if it has to be sent."""
+        wanted = first_match(self._wanted, path)
+        assert wanted is not None
+        base = wanted.folder or "."
+        here = what_is_here(os.path.join(base, path), file)
+        if differ or here == "newer":
+            path = f"{node.folder}/{path}"
+            self._apart.append(os.path.join(base, path))
+            here = what_is_here(os.path.join(base, path), file)
+        if here == "same":
+            self._here += 1
+        elif here == "newer":
+            self._problems.append(f"{_shown(os.path.join(base, path))}: what is here is newer, and was kept")
+        else:
+            self._replaced += here == "older"
+            node.coming.append(_Coming(place=place, file=file, base=base, path=path))
+
+    # -- contents ------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        """Let more nodes send; end when all have."""
+        while self._phase == "receiving" and self._waiting and len(self._active) < _NODES_AT_ONCE:
+            node = self._waiting.popleft()
+            links = [each for each in node.coming if each.file.target]
+            node.coming = deque(each for each in node.coming if not each.file.target)
+            for each in links:
+                try:
+                    self._home.link(each.base, each.path, each.file)
+                    self._came.append((node.agent.name, each))
+                except _CANNOT as error:
+                    self._failed(node, each, error)
+            if node.coming:
+                self._active.add(node)
+                node.agent.send(Want(places=tuple(each.place for each in node.coming), digests=False))
+            elif not node.gone:
+                self._on_done(node.agent.name)
+        if self._phase == "receiving" and not self._active and not self._waiting:
+            self._end()
+
+    def piece(self, agent: Receiver, piece: Piece) -> None:
+        """Write what has come.
+
+        Raises:
+            ProtocolError: it was not asked for.
+        """
+        node, data = self._nodes[agent], memoryview(piece.data)
+        while data and self._phase != "over":
+            if node not in self._active:
+                raise ProtocolError("it sent contents that were not asked for")
+            each = node.coming[0]
+            try:
+                if node.left:
+                    part, data = data[: node.left], data[node.left :]
+                    node.left -= len(part)
+                    if node.draft is not None:
+                        node.draft.write(part)
+                    continue
+                missing = CHUNK.size - len(node.head)
+                node.head, data = node.head + bytes(data[:missing]), data[missing:]
+                if len(node.head) == CHUNK.size:
+                    kind, number = CHUNK.unpack(node.head)
+                    node.head = b""
+                    self._chunk(node, each, kind, number)
+            except _CANNOT as error:
+                self._failed(node, each, error)
+        node.taken += len(piece.data)
+        if node.taken >= _GRANT and node in self._active:
+            agent.send(FetchMore(size=node.taken))
+            node.taken = 0
+
+    def _chunk(self, node: _Node, each: _Coming, kind: bytes, number: int) -> None:
+        if kind in (b"E", b"X"):
+            self._file_ends(node, each, number if kind == b"X" else None)
+            return
+        node.size += number
+        if kind not in (b"D", b"H") or not number or node.size > each.file.size:
+            raise ProtocolError(f"it sent more of {each.file.path[:80]!r} than there is")
+        node.left = number if kind == b"D" else 0
+        self._begin(node, each)
+        if kind == b"H" and node.draft is not None:
+            node.draft.skip(number)
+
+    def _begin(self, node: _Node, each: _Coming) -> None:
+        if not node.begun:
+            node.begun = True
+            node.draft = self._home.draft(each.base, each.path)
+
+    def _file_ends(self, node: _Node, each: _Coming, number: int | None) -> None:
+        """A file has ended, or cannot be read, for the error with this number (0: it was changed)."""
+        try:
+            if number is None and node.size == each.file.size:
+                self._begin(node, each)
+                if node.draft is not None:
+                    draft, node.draft = node.draft, None
+                    draft.finish(each.file)
+                    self._came.append((node.agent.name, each))
+            elif node.draft is not None or not node.begun:
+                why = os.strerror(number) if number and number < 1000 else "it was changed meanwhile"
+                raise HomeError(why)
+        except _CANNOT as error:
+            self._failed(node, each, error)
+        node.coming.popleft()
+        node.begun, node.size = False, 0
+        if not node.coming and self._phase != "over":
+            self._active.discard(node)
+            self._on_done(node.agent.name)
+            self._next()
+
+    def _failed(self, node: _Node, each: _Coming, error: Exception) -> None:
+        """A file cannot be kept, and after some errors no other one either."""
+        if node.draft is not None:
+            node.draft.drop()
+            node.draft = None
+        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        what = f"{_shown(each.file.path)} of {node.agent.name}: "
+        if isinstance(error, OSError) and error.errno in _FATAL:
+            left = sum(len(node.coming) for node in self._nodes.values())
+            self._problems.append(f"{what}cannot write {_shown(each.to)}: {why}; {_files(left)} missing")
+            self._end()
+        else:
+            self._problems.append(what + _shown(why))
+
+    # -- the end -------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        self.close()
+        came = _files(len(self._came))
+        here = f"; {_files(self._here)} here already" if self._here else ""
+        if self._came:
+            size = as_text(sum(each.file.size for _, each in self._came if not each.file.target))
+            names, to = _names(name for name, _ in self._came), _folders(each for _, each in self._came)
+            older = f"; {self._replaced} replaced older ones" if self._replaced else ""
+            self._say("info", f"fetched {came}, {size} from {names} to {to}{older}{here}")
+        elif self._here:
+            self._say("info", f"fetched nothing{here}")
+        elif not self._problems:
+            patterns, names = _names(f"'{each.pattern}'" for each in self._wanted), _names(map(_name, self._nodes))
+            but = ", or only as they were sent" if self._sent else ""
+            self._say("warning", f"nothing to fetch: no files match {patterns} on {names}{but}")
+        if self._apart:
+            what = "files that differ between nodes, or from a newer one here, have the node in the path"
+            self._say("warning", f"{what}: {_names(map(_shown, self._apart), 2)}")
+        if self._outside:
+            what = "left there: links that lead out of the working directory"
+            self._say("warning", f"{what}, such as {self._outside[0]}")
+        if self._example:
+            self._say("warning", f"left there: FIFOs, sockets or devices, such as {self._example}")
+        for problem in self._problems[:_SAID]:
+            self._say("error", f"not fetched: {problem}")
+        if len(self._problems) > _SAID:
+            self._say("error", f"not fetched: {len(self._problems) - _SAID} more")
+        self._on_end(f"not all files were fetched: {self._problems[0]}" if self._problems else "")
+
+
+def _is_as_sent(entry: Entry, file: FoundFile, digest: str | None) -> bool:
+    """Whether a file is what ``--ship`` has sent. A link to an absolute path may lead into the copy now."""
+    if file.target:
+        return entry.kind == "link" and (file.target == entry.content or os.path.isabs(file.target))
+    return entry.kind == "file" and entry.size == file.size and entry.content == digest
+
+
+def _stays_inside(file: FoundFile) -> bool:
+    """Whether a link leads to a place below the folder that the files come from, whatever other links there are."""
+    parts = file.target.split("/")
+    up = 0
+    while up < len(parts) and parts[up] == "..":
+        up += 1
+    return not os.path.isabs(file.target) and up <= file.path.count("/") and ".." not in parts[up:]
+
+
+def _folders(files: Iterable[_Coming]) -> str:
+    """The folders that hold all of these."""
+    found: dict[str, list[str]] = {}
+    for each in files:
+        found.setdefault(each.base, []).append(os.path.dirname(each.path) or ".")
+    places = (os.path.normpath(os.path.join(base, os.path.commonpath(below))) for base, below in found.items())
+    return _names(place if place.startswith(("/", ".")) else f"./{place}" for place in places)
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
+
+
+def _name(agent: Receiver) -> str:
+    return agent.name
+
+
+def _names(names: Iterable[str], most: int = 4) -> str:
+    """The first of these names, each once."""
+    found = list(dict.fromkeys(names))
+    return ", ".join(found[:most]) + (f" and {len(found) - most} more" if len(found) > most else "")
+
+
+def _shown(text: str) -> str:
+    """A text from another machine, on one line."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char) & 0xFF:02x}" for char in text)
