@@ -16,11 +16,7 @@ class Docker(SessionBackend):
     PROGRAMS: tuple[str, ...] = ("docker",)
 
     def command(self, plan: LaunchPlan, host: HostLaunch) -> tuple[str, ...]:
-        """A ``docker exec`` in the container.
-
-        Raises:
-            BadInputError: the host has a port, or is an IPv6 address.
-        """
+        """A ``docker exec`` in the container. A host with a port or an IPv6 address is refused."""
         self.refuse((host,))
         user = ("--user", host.user) if host.user else ()
         return (plan.program or self.NAME, "exec", "-i", *user, *plan.extra, host.name, *plan.agent)

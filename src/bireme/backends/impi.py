@@ -50,11 +50,7 @@ class IntelMpi(Backend):
         return (*_head(plan, {}), "-hosts", hosts, "-ppn", "1", *plan.extra, "-n", str(sum(ranks)), *plan.agent)
 
     def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-        """Start the agents by a single ``mpiexec.hydra``, without binding.
-
-        Raises:
-            BadInputError: a host has its own port, or is an IPv6 address: hydra's list of hosts supports neither.
-        """
+        """Start the agents by a single ``mpiexec.hydra``, without binding. It refuses the same hosts as `native`."""
         self.refuse(plan.hosts)
         hosts = ",".join(host.target for host in plan.hosts)
         # Global options come first: hydra applies those after -n to one executable only.

@@ -30,11 +30,7 @@ class Kubectl(SessionBackend):
     NO_LABELS = "`kubectl get pods --show-labels` lists them; --launcher_args '-n NAME' names the namespace"
 
     def command(self, plan: LaunchPlan, host: HostLaunch) -> tuple[str, ...]:
-        """A ``kubectl exec`` in the pod.
-
-        Raises:
-            BadInputError: the host has a user or a port, or is an IPv6 address.
-        """
+        """A ``kubectl exec`` in the pod. A host with a user, a port or an IPv6 address is refused."""
         self.refuse((host,), users=True)
         return (plan.program or self.NAME, "exec", "-i", *plan.extra, host.name, "--", *plan.agent)
 
@@ -43,11 +39,7 @@ class Kubectl(SessionBackend):
         return ("get", "pods", f"--selector={labels}", "--output=json", *_for_get(extra))
 
     def found(self, answer: bytes) -> tuple[str, ...]:
-        """The pods that have not ended.
-
-        Raises:
-            ValueError: this is no list of pods.
-        """
+        """The pods that have not ended."""
         try:
             return tuple(sorted(_names(jsontext.loads(answer)), key=_in_order))
         except (LookupError, TypeError) as error:

@@ -29,22 +29,14 @@ class Mpich(Backend):
     SETS = ("PMI_", "PMIX_", "MPIR_", "MPI_LOCAL", "HYDRA_", "HYDI_", "MPICH_INTERFACE", "GFORTRAN_")
 
     def native(self, plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-        """Start every rank by hydra, host by host.
-
-        Raises:
-            BadInputError: a host has its own port, or is an IPv6 address.
-        """
+        """Start every rank by hydra, host by host. A host with its own port or an IPv6 address is refused."""
         self.refuse(plan.hosts)
         hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
         # No -genvlist: hydra 4.0 loses variables of a longer list. Without it, hydra exports its whole environment.
         return (*_head(plan, {}), "-hosts", hosts, *plan.extra, "-n", str(sum(ranks)), *plan.agent)
 
     def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-        """Start the agents by a single ``mpiexec``, without binding.
-
-        Raises:
-            BadInputError: a host has its own port, or is an IPv6 address.
-        """
+        """Start the agents by a single ``mpiexec``, without binding. It refuses the same hosts as `native`."""
         self.refuse(plan.hosts)
         hosts = ",".join(host.target for host in plan.hosts)
         # Global options come first: hydra ignores them after -n.

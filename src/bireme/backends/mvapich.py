@@ -55,11 +55,7 @@ class Mvapich(Backend):
     )
 
     def native(self, plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-        """Start every rank by ``mpirun_rsh``, host by host; it exports the whole environment or nothing.
-
-        Raises:
-            BadInputError: see :func:`commands`; the same hosts are refused.
-        """
+        """Start every rank by ``mpirun_rsh``, host by host; it exports the whole environment or nothing."""
         hosts = tuple(host for host, count in zip(self._hosts(plan), ranks, strict=True) for _ in range(count))
         return (*_head(plan, len(hosts)), *hosts, *plan.agent)
 

@@ -41,11 +41,7 @@ class MacTransport(Transport):
         return b"".join(records)
 
     def decode(self, data: bytes) -> bytes:
-        """Check the complete records; return their bytes.
-
-        Raises:
-            ProtocolError: a record was altered in transit.
-        """
+        """Check the complete records; return their bytes."""
         self._buffer += data
         pieces: list[bytes] = []
         start, buffer = 0, self._buffer

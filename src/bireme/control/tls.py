@@ -43,11 +43,7 @@ class TlsTransport(Transport):
         return self._outgoing.read()
 
     def decode(self, data: bytes) -> bytes:
-        """Decrypt the complete records, and continue the handshake.
-
-        Raises:
-            ProtocolError: a record was altered in transit.
-        """
+        """Decrypt the complete records, and continue the handshake."""
         self._incoming.write(data)
         if not self.established:
             self._advance()
