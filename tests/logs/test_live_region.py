@@ -20,7 +20,7 @@ def region():
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 4, 10, 0, 0))
     loop = Loop()
     region = LiveRegion(loop, theirs, lambda: region.drawings.append(region.draw()))
-    region.loop, region.drawings = loop, []
+    region.loop, region.drawings, region.fd = loop, [], theirs
     yield region
     loop.close()
     os.close(ours)
@@ -61,3 +61,23 @@ def test_nothing_new_is_not_drawn(region):
     region.loop.after(0.2, region.loop.stop)
     region.loop.run()
     assert region.drawings == [b"same"]
+
+
+def test_a_window_that_was_made_narrower(region, monkeypatch):
+    """It has wrapped the rows, all of whose lines are erased; the next drawing has its width."""
+    monkeypatch.delenv("STY", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for rank, row in enumerate((b"0123456789", b"01", "\x1b[31m長い行\x1b[0m".encode())):
+        region.put((rank, 1), [row])
+    region.draw()
+    fcntl.ioctl(region.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 4, 0, 0))
+    assert region.erase() == b"\r\x1b[5A\x1b[J"  # 3 + 1 + 2 lines
+    assert region.draw() == "0123\r\n01\r\n\x1b[31m長い\x1b[0m".encode()
+    for name, value in (("TERM", "linux"), ("STY", "1"), ("XTERM_VERSION", "XTerm(390)")):
+        region.draw()
+        fcntl.ioctl(region.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 2, 0, 0))
+        monkeypatch.setenv(name, value)
+        assert region.erase() == b"\r\x1b[2A\x1b[J", f"{name} does not wrap"
+        monkeypatch.setenv("TERM", "xterm")
+        fcntl.ioctl(region.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 4, 0, 0))
+        monkeypatch.delenv(name) if name != "TERM" else None

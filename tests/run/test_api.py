@@ -222,9 +222,50 @@ def test_wrong_keywords(arguments, message):
         JobSpec()
 
 
+WRONG = {
+    "accelerator": "abacus",
+    "master_addr": "",
+    "master_port": -1,
+    "local_rank_arg": "x",
+    "rank_log_dir": "",
+    "bind_core_list": "a",
+    "venv_script": "/no",
+    "python": "/no",
+    "grace": -1,
+    "time_limit": 0,
+    "output": "x",
+    "wrap": ("no-such-program",),
+    "log_level": "x",
+    "hostfile": "/no/such/file",
+    "num_nodes": 0,
+    "launcher": "x",
+    "ssh_port": 70000,
+    "node_rank": -5,
+    "log_dir": "",
+    "ship_limit": -1,
+    "heartbeat": 0,
+    "restarts": -1,
+    "restart_window": 0,
+    "min_nodes": 0,
+    "max_nodes": 0,
+    "elastic_timeout": -1,
+    "elastic_interval": -1,
+    "rendezvous": "x",
+}
+"""A wrong value of each field whose value can be wrong although it has the right type."""
+
+
+@pytest.mark.parametrize("field", JobSpec._fields)
+def test_a_value_of_another_type(field):
+    value = (3,) if JobSpec.__annotations__[field].startswith("tuple[str") else object()
+    with pytest.raises((TypeError, bireme.BadInputError), match=f"^{field}: "):
+        bireme.plan(JobSpec(**{"program": Program("x.py"), field: value}))
+
+
 def test_errors_name_fields_and_not_options(script):
     for more, words in (
-        ({"num_gpus": 0}, "num_gpus: must be at least 1"),
+        ({"num_gpus": 0}, "num_gpus must be at least 1"),
+        *(({name: value}, name) for name, value in WRONG.items()),
         ({"include": "localhost:99"}, "include: "),
         ({"bind_cores": True, "num_gpus": 4000}, "bind_cores: "),
     ):
@@ -232,6 +273,7 @@ def test_errors_name_fields_and_not_options(script):
             bireme.plan(JobSpec(Program(str(script("pass"))), **more))
         assert str(raised.value).startswith(words), str(raised.value)
         assert "--" not in str(raised.value)
+        assert words in repr(raised.value), "which has no hint"
 
 
 def test_importing_costs_nothing_heavy():

@@ -145,3 +145,10 @@ def test_each_attempt_has_what_is_left(tmp_path, script):
 def test_bad_input(tmp_path, stage, words):
     done = stage.run("run", *words, "--hosts", "localhost:1", __file__, cwd=tmp_path)
     assert done.returncode == 2 and "--restarts" in done.stderr
+
+
+def test_a_restart_repeats_no_messages(stage, script):
+    done = stage.run("run", "--num_gpus", "2", "--restarts", "2", script("import sys; sys.exit(3)"))
+    assert done.returncode == 3 and "restart 2 of 2" in done.stderr
+    for said in ("2 ranks on the CPU", "OMP_NUM_THREADS="):
+        assert done.stderr.count(said) == 1, done.stderr

@@ -45,8 +45,10 @@ def test_with_labels_the_width_is_what_they_leave(terminal, script, tmp_path):
     screen = terminal("run", "-q", "--num_gpus", "2", script(FINDS), tmp_path, columns=WIDTH)
     assert screen.wait() == 0, screen.seen
     left = WIDTH - LABEL
-    for found in found_by(tmp_path, 2):
-        assert found == {"stdout": True, "stderr": True, "columns": left, "own": left, "variable": str(left)}
+    found = found_by(tmp_path, 2)
+    # Some programs ask stdin first, which is the whole window for rank 0.
+    for rank, variable in enumerate((str(left), None)):
+        assert found[rank] == {"stdout": True, "stderr": True, "columns": left, "own": left, "variable": variable}
 
 
 def test_a_narrow_window_is_not_divided(terminal, script, tmp_path):
@@ -95,6 +97,28 @@ def test_the_window_is_made_narrower(terminal, script):
     screen.expect(b"ready\r\n", times=2)
     screen.resize(60)
     screen.expect(b"now %d %d\r\n" % (60 - LABEL, 60 - LABEL), times=2)
+    assert screen.wait() == 0
+
+
+def test_bars_take_the_width_of_a_window_that_was_made_narrower(terminal, script):
+    """At once, also if their rank draws nothing meanwhile; a rank that asks finds the new width."""
+    program = script(
+        "import os, shutil, signal, sys\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    os.write(2, b'\\rold\\r' + b'#' * (os.get_terminal_size(2).columns - 1) + b'|')\n"
+        "    sys.stdin.readline()\n"
+        "else:\n"
+        "    signal.sigwait([signal.SIGWINCH])\n"
+        "    os.write(1, b'now %d\\n' % shutil.get_terminal_size().columns)\n"
+    )
+    environ = clean_environ(NO_COLOR="1", TERM="xterm-256color")
+    screen = terminal("run", "-q", "--num_gpus", "2", program, columns=WIDTH, env=environ)
+    screen.expect(b"#|")
+    screen.resize(60)
+    screen.expect(b"now %d\r\n" % (60 - LABEL))
+    screen.expect(b"\r\x1b[1A\x1b[J[" + HOST + b":0] " + b"#" * (60 - LABEL))
+    screen.type(b"\n")
     assert screen.wait() == 0
 
 

@@ -96,11 +96,21 @@ class LocalCrew:
             stderr = self._stream(worker.rank, ERR)
             as_one = self._session.shows_as_one(worker.rank)
             pipes.append((stdin, stderr if as_one else self._stream(worker.rank, OUT), stderr))
-        environ = self._environ
         columns = self._session.columns_beside_labels()
-        if columns:
-            environ = {**environ, "COLUMNS": str(columns)}
-        self._node.start(environ, pipes, keep=self._keep, files_limit=files_limit, at_start=self._at_start)
+        # Not where a terminal of its own tells a rank its width, also when it changes. Some programs ask stdin first.
+        screens = {
+            worker.rank: {"COLUMNS": str(columns)}
+            for worker, (stdin, *_) in zip(self._node_plan.workers, pipes, strict=True)
+            if columns and (stdin != null or {(worker.rank, OUT), (worker.rank, ERR)} - self._terminals.keys())
+        }
+        self._node.start(
+            self._environ,
+            pipes,
+            screens=screens,
+            keep=self._keep,
+            files_limit=files_limit,
+            at_start=self._at_start,
+        )
         os.close(null)
         self._pipes.begin()
 

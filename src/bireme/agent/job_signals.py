@@ -65,6 +65,7 @@ class JobSignals:
             self._crew.signal_ranks(signum)
         elif signum == signal.SIGWINCH:
             self._crew.resize()
+            self._console.resized()
         elif signum == signal.SIGTSTP:
             self._crew.suspend()
             self._console.leave_rows()

@@ -93,6 +93,7 @@ class NodeProcesses:
         environ: Mapping[str, str],
         pipes: Sequence[tuple[int, int, int]],
         *,
+        screens: Mapping[int, Mapping[str, str]] = {},
         keep: Sequence[int] = (),
         files_limit: tuple[int, int] | None = None,
         at_start: Callable[[], object] = lambda: None,
@@ -102,6 +103,7 @@ class NodeProcesses:
         Args:
             environ: what the workers inherit, before the plan's own variables.
             pipes: (stdin, stdout, stderr) of each worker, in the plan's order.
+            screens: variables about their screen, by rank.
             keep: descriptors to hold as long as any process of the job lives.
             files_limit: the (soft, hard) limit of open files for the workers; ``None``: as in this process.
             at_start: called in the guardian, before the workers are forked.
@@ -115,7 +117,7 @@ class NodeProcesses:
         starts = [
             WorkerStart(
                 argv=worker.argv,
-                env={**base, **worker.env},
+                env={**base, **screens.get(worker.rank, {}), **worker.env},
                 cwd=self._plan.cwd,
                 stdin=stdin,
                 stdout=stdout,

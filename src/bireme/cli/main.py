@@ -105,9 +105,11 @@ def _dispatch(argv: list[str]) -> int:
 
 def _unknown(word: str, rest: list[str]) -> int:
     """Refuse an unknown command; say what to type if that can be guessed."""
-    from bireme.options.switching import COMMANDS
+    from bireme.options.switching import COMMANDS, SUBJECTS
 
     words = argv = [word, *rest]
+    if word in SUBJECTS and not os.path.exists(word):
+        raise BadInputError(f"unknown command: {word!r}", hint=SUBJECTS[word])
     if word in COMMANDS:
         words = rest[1:] if rest[:1] == ["launch"] else rest
     elif not (word.startswith("-") or word.endswith(".py") or os.path.exists(word)):

@@ -20,10 +20,17 @@ if TYPE_CHECKING:
 
 
 class Parsed(Value):
-    """A parsed command line: the value of each option by its key, and the command that follows the options."""
+    """A parsed command line.
+
+    Attributes:
+        options: the value of each option by its key.
+        command: the command that follows the options.
+        ended: whether ``--`` stands between them.
+    """
 
     options: dict[str, Any]
     command: tuple[str, ...]
+    ended: bool = False
 
 
 def parse(groups: Groups, argv: Sequence[str], defaults: Mapping[str, Any] | None = None) -> Parsed:
@@ -39,9 +46,10 @@ def parse(groups: Groups, argv: Sequence[str], defaults: Mapping[str, Any] | Non
     values = {**{option.dest: option.absent for option in table.values()}, **(defaults or {})}
     typed: dict[str, tuple[str, Any]] = {}
     words = list(argv)
+    ended = False
     while words and words[0].startswith("-") and words[0] != "-":
         word = words.pop(0)
-        if word == "--":
+        if ended := word == "--":
             break
         name, equals, value = _split(word, table)
         option = table.get(name)
@@ -68,7 +76,7 @@ def parse(groups: Groups, argv: Sequence[str], defaults: Mapping[str, Any] | Non
             raise BadInputError(what, hint="give it once")
         values[option.dest] = given
         typed[option.dest] = name, given
-    return Parsed(values, tuple(words))
+    return Parsed(values, tuple(words), ended)
 
 
 def _split(word: str, table: dict[str, Option]) -> tuple[str, bool, str]:
@@ -91,7 +99,10 @@ def _convert(option: Option, name: str, text: str) -> Any:
         )
     if option.kind == "choice":
         if text.lower() not in option.choices:
-            raise BadInputError(f"{text!r} is not one of {', '.join(option.choices)}", where=name)
+            what = f"{text!r} is not one of {', '.join(option.choices)}"
+            raise BadInputError(
+                what, hint=_no_value(text, name, option.placeholder) or _instead_of(option, text), where=name
+            )
         return text.lower()
     if option.kind == "range" and ":" in text:
         first, _, last = text.partition(":")
@@ -99,11 +110,13 @@ def _convert(option: Option, name: str, text: str) -> Any:
     if option.kind == "seconds":
         from bireme.options.durations import seconds_of
 
-        return _bounded(option, name, seconds_of(text, name))
+        if missing := _no_value(text, name, option.placeholder):
+            raise BadInputError(f"{text!r} is not a length of time", hint=missing, where=name)
+        return option.bounded(name, seconds_of(text, name))
     if option.kind == "size":
         return _size(text, name)
     if option.kind in ("count", "range") or (option.kind == "slots" and text not in ("cpu", "xpu")):
-        return _bounded(option, name, whole(text, name))
+        return option.bounded(name, whole(text, name))
     return text
 
 
@@ -122,10 +135,16 @@ def whole(text: str, where: str) -> int:
     return int(text)
 
 
-def _no_value(text: str, where: str) -> str:
-    """The hint for a script in the place of a number: the number was left out."""
+def _no_value(text: str, where: str, placeholder: str = "N") -> str:
+    """The hint for a script in the place of a value: the value was left out."""
     is_script = text.endswith(".py") or (os.sep in text and os.path.isfile(text))
-    return f"the number is missing: {where} N {text}" if is_script else ""
+    return f"the value is missing: {where} {placeholder} {text}" if is_script else ""
+
+
+def _instead_of(option: Option, text: str) -> str:
+    from bireme.options.switching import answer
+
+    return answer(f"{option.name} {text.lower()}")
 
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -141,28 +160,17 @@ def _size(text: str, where: str) -> int:
     return int(digits) * factor
 
 
-def _bounded(option: Option, name: str, number: Any) -> Any:
-    """The number, if it is within the option's bounds."""
-    if number == 0 and option.zero:
-        raise BadInputError(f"0 {option.zero}", hint="give a number of seconds above 0", where=name)
-    least, most = option.least, option.most
-    if (least is None or number >= least) and (most is None or number <= most):
-        return number
-    expected = f"at least {least:g}" if most is None else f"between {least:g} and {most:g}"
-    raise BadInputError(f"must be {expected}, not {number:g}", where=name)
-
-
 def _instead(name: str, table: dict[str, Option]) -> str:
     """What to type instead of an unknown option: by knowledge of other launchers, else by its letters."""
     from bireme.options.switching import answer
     from bireme.options.table import COMMANDS, OPTIONS
 
+    if known := answer(name):
+        return known
     for option in OPTIONS:
         others = [command for command in COMMANDS if command in option.commands and name in option.names]
         if others:
             return f"it is an option of bireme {', '.join(others)}"
-    if known := answer(name):
-        return known
     near = similar(name, table, 0.8)
     return (
         f"did you mean {near}?"

@@ -59,9 +59,36 @@ def carry_out(parsed: Parsed) -> int:
     for line in needless(parsed.options, torchrun=bool(spec.rendezvous)):
         if spec.log_level in ("debug", "info"):
             complain(line)
+    if not parsed.ended and spec.log_level in ("debug", "info"):
+        _say_misplaced(spec)
     if parsed.options["dry_run"]:
         return _dry_run(spec, as_json=parsed.options["json"])
     return _run_and_record(spec, place) if place else _run(spec)
+
+
+def _say_misplaced(spec: JobSpec) -> None:
+    """Tell the user if the script gets options that were meant for us."""
+    args = spec.program.args
+    args = args[: args.index("--")] if "--" in args else args
+    spelt = {word: "--" + word[2:].partition("=")[0].replace("-", "_") for word in args if word.startswith("--")}
+    if not spelt:
+        return
+    table = {name: option for options in select("run").values() for option in options for name in option.names}
+    suspects = {word: table[name] for word, name in spelt.items() if name in table and name != "--help"}
+    if not suspects:
+        return
+    from bireme.planning.masking import shortened
+    from bireme.resources import misplaced_options, program
+
+    target = spec.program.target
+    folders = [os.path.dirname(target) or ".", ".", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    words = misplaced_options.misplaced(args, suspects, program.source(spec.program, os.environ), folders)
+    if words:
+        module = ["-m"] if spec.program.kind == "module" else []
+        complain(
+            f"{target} gets {shortened(words)}, which its code does not name\n"
+            f"  options of bireme run stand before the script: {shortened([*words, *module, target])}"
+        )
 
 
 def _report_place(path: str | None) -> str:

@@ -7,7 +7,7 @@ from bireme.errors import BadInputError
 from bireme.job import DEFAULT_ELASTIC_RESTARTS, JobSpec, Program
 from bireme.options import conflicts
 from bireme.options.other_launchers import TORCHRUN
-from bireme.options.table import fields
+from bireme.options.table import GROUPS, fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,13 +105,23 @@ def _number(options: dict[str, Any]) -> int | None:
 
 def _program(parsed: Parsed) -> Program:
     if not parsed.command:
-        raise BadInputError("no script given", hint="put it after the options and before its own arguments")
+        raise BadInputError("no script given", hint=_taken(parsed.options))
     target, *args = parsed.command
     if not target:
         raise BadInputError("the name of the script is empty")
     if parsed.options["module"]:
         return Program(target, tuple(args), "module")
     return Program(target, tuple(args), "exec" if parsed.options["no_python"] else "script")
+
+
+def _taken(options: dict[str, Any]) -> str:
+    """What to type if there is no script: an option may have taken it as its value."""
+    for option in (option for rows in GROUPS.values() for option in rows if "run" in option.commands):
+        value = options.get(option.dest)
+        for word in value if isinstance(value, tuple) else (value,):
+            if isinstance(word, str) and word.endswith(".py"):
+                return f"{option.name} took it as its value: type {option.name} {option.placeholder} {word}"
+    return "put it after the options and before its own arguments"
 
 
 def _slots(options: dict[str, Any]) -> dict[str, Any]:

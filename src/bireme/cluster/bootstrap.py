@@ -30,6 +30,11 @@ _WORDS_WAIT = 1.0
 """Seconds to wait for more lines of a launcher process about a node that it could not reach."""
 _NOISE = r"CLEANING UP REMAINING|YOU CAN IGNORE|\((pm|tools|ui)/\S+:\d+\): "
 """Lines of hydra about itself, which follow what it has to say."""
+_CAUSE = (
+    "(?i)host key verification failed|permission denied|could not resolve|connection (refused|timed out|closed|reset)"
+    "|no route to host|host identification has changed|command not found|no such file"
+)
+"""Lines that say why a node was not reached: launchers such as ORTE print a long text about it afterwards."""
 _GONE = "its agent ended before it had answered"
 _SHOWN = 150
 """Characters shown of each end of a long line."""
@@ -175,14 +180,14 @@ class Bootstrap:
             index: of the launcher process.
             code: its exit code, reported if it printed nothing.
         """
+        import re
+
         backend = self._cluster_job.launch.backend
         said = self._launcher.stderr(index).splitlines()
         if member.hint:
             return [member.hint, *map(_shortened, said[-3:])]
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
             said = [line for line in said if "ssh: " in line and member.name in line] or said
-            import re
-
             said = [line for line in said if not re.search(_NOISE, line)] or said
         lines = [
             line.removeprefix(f"{member.name}: ").removeprefix("bireme: ")
@@ -190,7 +195,9 @@ class Bootstrap:
             if line.strip(" -=")
         ]
         if lines:
-            return [*map(_shortened, lines[-8:]), *advice(lines, backend)]
+            causes = [] if self._one_by_one else [line for line in lines if re.search(_CAUSE, line)]
+            others = [line for line in lines if line not in causes]
+            return [*map(_shortened, (*causes[:4], *others[-8:])), *advice(lines, backend)]
         silent = [f"{backend.NAME} ended with exit code {code}", *advice((), backend)]
         if backend.NAME == "ssh" and code == 255:  # ssh would have said why it failed
             silent.append("it has printed nothing: maybe the agent there was killed")

@@ -46,6 +46,8 @@ class ClusterJob(Value):
         spec, pool, number = self.spec, self.nodes.pool, len(self.nodes.entries)
         names = ", ".join(sorted(exported.variables)) or "none"
         yield "debug", f"{number} nodes of {pool.source}, by {self.launch.backend.NAME}; exported variables: {names}"
+        if spec.attempt:
+            return  # the first attempt has said it
         if not spec.hosts and spec.hostfile is None and not spec.elastic:
             yield "info", f"{counted(number, 'node')}, from {pool.source}{pool.by_tasks()}"
         yield from exported.notes()

@@ -93,7 +93,8 @@ def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None
     (host,) = active
     spec = spec.on_node(short_hostname() if declared is None else host)
     lease, note = (lease_named_port(spec.master_port), "") if spec.master_port else lease_port()
-    said = [("info", text) for text in (*notes, note) if text]
+    # A restart says only what may have changed.
+    said = [("info", text) for text in (*(() if spec.attempt else notes), note) if text]
     try:
         check_address(spec.master_addr, said)
         is_declared = declared is not None and declared.slots is not None
@@ -168,7 +169,7 @@ def prepare_node(
     node = node_facts(spec, environ, interpreter, ranks, job.job_id)
     plan = start_plan(spec, active, job, {host: node})
     threads = plan.nodes[0].env.get("OMP_NUM_THREADS")
-    if threads and ranks > 1 and not node.bound:
+    if threads and ranks > 1 and not node.bound and not spec.attempt:
         notes.append(("info", f"OMP_NUM_THREADS={threads} for each rank: {node.cores} cores for {ranks} ranks"))
     notes += (("warning", text) for text in extension_locks.warnings(environ))
     return Prepared(plan, environ, lease, tuple(notes))
@@ -182,7 +183,7 @@ def _with_exports(spec: JobSpec, environ: Mapping[str, str], notes: list[tuple[s
     from bireme.planning.exports import exports
 
     found = exports(environ, spec.exports, home, os.getcwd())
-    notes.extend(found.notes())
+    notes.extend(() if spec.attempt else found.notes())
     return {**environ, **found.chosen()}
 
 

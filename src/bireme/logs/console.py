@@ -162,6 +162,12 @@ class Console:
         self._open[sink] = None
         sink.write(region.erase() + start + region.draw())
 
+    def resized(self) -> None:
+        """Draw the live rows anew: the window has another width."""
+        for sink, region in self._regions.items():
+            if region.drawn:
+                sink.write(region.erase() + region.draw())
+
     def leave_rows(self) -> None:
         """Move below the live rows, before another program writes to the terminal."""
         for sink, region in self._regions.items():

@@ -6,7 +6,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from bireme.loop import Loop, Timer
 
@@ -27,12 +27,12 @@ class LiveRegion:
         self._loop, self._fd, self._draw = loop, fd, draw
         self._rows: dict[tuple[int, int], list[bytes]] = {}
         self._timer: Timer | None = None
-        self._drawn = 0
+        self._drawn: list[bytes] = []
 
     @property
     def drawn(self) -> bool:
         """Whether rows are on the screen now."""
-        return self._drawn > 0
+        return bool(self._drawn)
 
     def put(self, place: tuple[int, int], rows: list[bytes]) -> None:
         """Show these rows, labelled, soon; they replace the earlier ones of the same place (rank, stream)."""
@@ -51,24 +51,33 @@ class LiveRegion:
 
     def erase(self) -> bytes:
         """The bytes that remove the rows from the screen; the cursor is then where they began."""
-        up = b"\x1b[%dA" % (self._drawn - 1) if self._drawn > 1 else b""
-        erased = b"\r" + up + b"\x1b[J" if self._drawn else b""
-        self._drawn = 0
+        lines = len(self._drawn)
+        if lines and _wraps():  # a window that is narrower by now shows a row on several lines
+            columns = size_of(self._fd).columns
+            lines = sum(max(1, -(-_width(row) // columns)) for row in self._drawn)
+        up = b"\x1b[%dA" % (lines - 1) if lines > 1 else b""
+        erased = b"\r" + up + b"\x1b[J" if lines else b""
+        self._drawn = []
         return erased
 
     def draw(self) -> bytes:
         """The bytes that draw the rows that fit, from the cursor on; it is then behind the last row."""
         size = size_of(self._fd)
         rows = [row for place in sorted(self._rows) for row in self._rows[place]]
-        shown = rows[-max(1, size.lines - 1) :]
-        self._drawn = len(shown)
-        return b"\r\n".join(cut(row, size.columns) for row in shown)
+        self._drawn = [cut(row, size.columns) for row in rows[-max(1, size.lines - 1) :]]
+        return b"\r\n".join(self._drawn)
 
     def leave(self) -> bytes:
         """The bytes that move the cursor below the rows, which stay on the screen."""
         below = b"\r\n" if self._drawn else b""
-        self._drawn = 0
+        self._drawn = []
         return below
+
+
+def _wraps() -> bool:
+    """Whether the terminal wraps its lines again when the window becomes narrower: xterm, screen and Linux do not."""
+    environ = os.environ
+    return not ("XTERM_VERSION" in environ or "STY" in environ or environ.get("TERM") == "linux")
 
 
 def size_of(fd: int) -> os.terminal_size:
@@ -84,13 +93,23 @@ def cut(row: bytes, columns: int) -> bytes:
     """Cut a row to the width of the terminal."""
     if len(row) <= columns:
         return row
+    kept, room = [], columns
+    for part, width in _parts(row):
+        room -= width
+        if room >= 0 or not width:
+            kept.append(part)
+    return "".join(kept).encode()
+
+
+def _width(row: bytes) -> int:
+    """The columns that a row takes."""
+    return len(row) if row.isascii() and b"\x1b" not in row else sum(width for _, width in _parts(row))
+
+
+def _parts(row: bytes) -> Iterator[tuple[str, int]]:
+    """The characters and colours of a row, each with its columns."""
     import re
     from unicodedata import east_asian_width
 
-    kept, room = [], columns
     for part in re.findall(r"\x1b\[[0-9;:]*m|.", row.decode(errors="replace"), re.DOTALL):
-        if part[0] != "\x1b":
-            room -= 2 if east_asian_width(part) in "WF" else 1
-        if room >= 0 or part[0] == "\x1b":
-            kept.append(part)
-    return "".join(kept).encode()
+        yield part, 0 if part[0] == "\x1b" else 2 if east_asian_width(part) in "WF" else 1

@@ -14,6 +14,9 @@ _OF_PROGRAM = {"module": 'kind="module"', "no_python": 'kind="exec"'}
 def in_python(error: BadInputError) -> BadInputError:
     """Replace the options in an error's text by the names of fields; return the error."""
     error.what, error.hint, error.where = map(_named, (error.what, error.hint, error.where))
+    if error.where and error.where.isidentifier():
+        error.what = f"{error.where}{' ' if error.what.startswith('must ') else ': '}{error.what}"
+        error.where = ""
     error.args = (error.what,)
     return error
 

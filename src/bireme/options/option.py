@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bireme.errors import BadInputError
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -97,3 +98,17 @@ class Option(Value):
     def absent(self) -> Any:
         """The value if the option is not given."""
         return False if self.kind == "flag" else () if self.kind == "list" else self.default
+
+    def bounded(self, name: str, number: Any) -> Any:
+        """The number, if it is within the option's bounds.
+
+        Raises:
+            BadInputError: it is not; the error names ``name``.
+        """
+        if number == 0 and self.zero:
+            raise BadInputError(f"0 {self.zero}", hint="give a number of seconds above 0", where=name)
+        least, most = 0 if self.kind == "seconds" and self.least is None else self.least, self.most
+        if (least is None or number >= least) and (most is None or number <= most):
+            return number
+        expected = f"at least {least:g}" if most is None else f"between {least:g} and {most:g}"
+        raise BadInputError(f"must be {expected}, not {number:g}", where=name)

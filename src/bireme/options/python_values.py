@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from bireme import job
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
@@ -14,7 +16,7 @@ def check(spec: object) -> None:
 
     Raises:
         TypeError: a value has the wrong type.
-        BadInputError: a value is not among the choices.
+        BadInputError: a value is not among the choices, out of bounds or empty.
     """
     if not isinstance(spec, JobSpec):
         raise TypeError(f"expected bireme.JobSpec(bireme.Program(…), …), not {spec!r}")
@@ -32,9 +34,18 @@ def check(spec: object) -> None:
         if not isinstance(word, str):
             raise TypeError(f"program: expected words of type str, not {word!r}")
     _among(program.kind, job.CHOICES["ProgramKind"], "program.kind")
+    _among(spec.local_rank_arg, job.CHOICES["LocalRankArg"], "local_rank_arg")
+    _among(spec.rendezvous, ("", "static", "c10d"), "rendezvous")
     for option, field in fields():
+        value = getattr(spec, field)
         if option.choices:
-            _among(getattr(spec, field), option.choices, field)
+            _among(value, option.choices, field)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and option.kind != "flag":
+            option.bounded(field, value)
+        elif value == "" != getattr(JobSpec, field):
+            raise BadInputError("must not be empty", where=field)
+    if spec.hostfile is not None and not os.path.exists(spec.hostfile):
+        raise BadInputError(f"no such file: {spec.hostfile}", where="hostfile")
 
 
 def _among(value: object, choices: tuple[str, ...], where: str) -> None:

@@ -135,6 +135,18 @@ ANSWERS = {
     "--timeout": "use --time_limit SECONDS",
     "--wdir": "change the directory before the command; the nodes use the same one",
     "--output_filename": "use --log_dir DIR",
+    # values
+    "--accelerator gpu": "leave it out to use the GPUs that there are; cuda means NVIDIA's, rocm AMD's, xpu Intel's",
+    "--accelerator tpu": _TPU,
+    "--accelerator mps": "Bireme does not use Apple's GPUs; use cpu",
+    "--launcher srun": "use --launcher slurm",
+    "--launcher mpirun": "use --launcher openmpi, mpich, impi or mvapich",
+    "--launcher mpi": "use --launcher openmpi, mpich, impi or mvapich",
+    "--launcher k8s": "use --launcher kubectl",
+    "--launcher kubernetes": "use --launcher kubectl",
+    "--launcher local": "leave it out: this machine needs no launcher",
+    "--launcher torchrun": "leave it out: Bireme starts the ranks itself",
+    "--rdzv_backend *": "leave it out: c10d and static are the only ones, and Bireme finds the nodes itself",
     # common
     "--workers": _EACH,
     "--dir": "use --log_dir DIR for the ranks' output",
@@ -161,6 +173,19 @@ COMMANDS = (
     "srun",
 )
 """Words that people type instead of ``run``."""
+
+_FOREGROUND = "a job ends with its command: bireme run stays in the foreground, and Ctrl+C stops the job"
+SUBJECTS = {
+    **dict.fromkeys(("status", "report"), "of a study: bireme tune status DIR, or bireme tune report DIR"),
+    **dict.fromkeys(("ps", "ls", "list", "jobs", "stop", "kill", "cancel", "down", "attach"), _FOREGROUND),
+    **dict.fromkeys(("test", "doctor", "env", "nodes"), "type bireme check"),
+    **dict.fromkeys(("config", "init", "configure"), "nothing to set up: type bireme run SCRIPT"),
+    **dict.fromkeys(("logs", "log"), "bireme run --log_dir DIR writes the output of each rank to a file in DIR"),
+    **dict.fromkeys(("autotune", "study", "sweep", "optimize"), "type bireme tune"),
+    **dict.fromkeys(("version", "-V", "-v"), "type bireme --version"),
+    "python": "type bireme run SCRIPT, or bireme run -m MODULE",
+}
+"""What to type instead of a command that Bireme does not have."""
 
 
 def answer(name: str) -> str:

@@ -82,6 +82,8 @@ def read_hostfile(path: str | None = None) -> tuple[HostEntry, ...] | None:
         if not os.path.exists(DEFAULT_HOSTFILE):
             return None
         path = DEFAULT_HOSTFILE
+    elif os.sep not in path and (":" in path or "," in path) and not os.path.exists(path):
+        raise BadInputError(f"no such file: {path}", hint=f"to name the nodes themselves: --hosts {path}", where="-H")
     return parse_hostfile(read_text(path), path)
 
 

@@ -18,6 +18,22 @@ if TYPE_CHECKING:
 MISSING_THERE = "every node needs it at this path: in a folder that they share, copied, or sent by `bireme run --ship`"
 _ENOUGH = 1 << 20
 """Bytes of a script that are searched for ``--local_rank``."""
+_DATA = (
+    *(".json", ".jsonl", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".xml", ".txt", ".md", ".rst", ".log"),
+    *(".csv", ".tsv", ".html", ".parquet", ".npy", ".npz", ".pt", ".pth", ".ckpt", ".safetensors", ".pkl", ".h5"),
+)
+"""Endings of files that are no programs. Python runs some of them without a word: JSON is an expression."""
+_STARTERS = (
+    "torchrun",
+    "deepspeed",
+    "accelerate",
+    "mpirun",
+    "mpiexec",
+    "mpiexec.hydra",
+    "srun",
+    "horovodrun",
+    "bireme",
+)
 
 
 def recognized(spec: JobSpec) -> JobSpec:
@@ -33,10 +49,11 @@ def recognized(spec: JobSpec) -> JobSpec:
     if path.endswith(".ipynb"):
         hint = f"make a script of it: jupyter nbconvert --to script {path}"
         raise BadInputError(f"{path} is a notebook, not a script", hint=hint)
+    is_data = path.lower().endswith(_DATA)
     try:
         with open(path, "rb") as file:
             first = file.readline(256)
-            text = first + file.read(_ENOUGH) if "." not in os.path.basename(path) else b""
+            text = first + file.read(_ENOUGH) if not is_data else b""
     except OSError:
         return spec  # `check` reports it
     by = first[2:].strip().decode(errors="replace") if first.startswith(b"#!") else ""
@@ -46,6 +63,10 @@ def recognized(spec: JobSpec) -> JobSpec:
         what, command = f"a script for {by}", f"{by} "
     elif not by and path.endswith((".sh", ".bash")):
         what, command = "a shell script without #! in its first line", "bash "
+    elif not by and is_data:
+        script = next((word for word in program.args if word.endswith(".py")), "train.py")
+        hint = f"put the script before it: bireme run {script} … {path}"
+        raise BadInputError(f"{path} is a file of data, not a script", hint=hint)
     elif not by and (wrong := _no_python(text)):
         hint = f"name what runs it in its first line, such as #!/bin/sh, and type: chmod +x {path}"
         raise BadInputError(f"{path} is not a Python script: {wrong}", hint=hint)
@@ -78,15 +99,21 @@ def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool, s
 
     Raises:
         BadInputError: the script or module does not exist, is a directory, or is not readable; what its first line
-            names does not exist.
+            names does not exist; the program or that of ``--wrap`` does not exist or cannot be executed.
     """
     program = spec.program
+    if spec.wrap and "{" not in spec.wrap[0] and not (shared and spec.wrap_ranks):  # of ranks of another node
+        try:
+            _read_executable(spec.wrap[0], environ)
+        except BadInputError as error:
+            error.where = "--wrap"
+            raise
     if program.kind == "script":
-        text = _read_script(program.target, environ, _missing_there(spec) if shared else "")
+        text = _read_script(program, environ, _missing_there(spec) if shared else "")
     elif program.kind == "module":
         text = _read_module(program, environ) if own_interpreter else b""
     else:
-        text = _read_executable(program.target)
+        text = _read_executable(program.target, environ)
     if spec.local_rank_arg == "never":
         return ""
     is_python = program.kind != "exec" or b"python" in text.partition(b"\n")[0]
@@ -94,32 +121,48 @@ def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool, s
     return flag or ("--local_rank" if spec.local_rank_arg == "always" else "")
 
 
+def source(program: Program, environ: Mapping[str, str]) -> bytes:
+    """The source of a Python program, as far as it can be found; empty if it cannot, or if it is none."""
+    try:
+        if program.kind == "module":
+            return _read_module(program, environ)
+        return _read_script(program, environ, "") if program.kind == "script" else b""
+    except BadInputError:
+        return b""  # `check` reports it
+
+
 def _missing_there(spec: JobSpec) -> str:
     """What to do about a script that a node lacks."""
     return MISSING_THERE if spec.ship is None else "it is not in the tree that --ship sends"
 
 
-def _read_script(path: str, environ: Mapping[str, str], hint: str) -> bytes:
+def _read_script(program: Program, environ: Mapping[str, str], hint: str) -> bytes:
+    path = program.target
     if os.path.isdir(path):
         path = os.path.join(path, "__main__.py")
         if not os.path.isfile(path):
             raise BadInputError(f"{path[:-12]} is a directory, not a script", hint="name the Python file to run")
     if not os.path.exists(path):
         kind = "script" if path.endswith(".py") else "file"
-        raise BadInputError(f"no such {kind}: {path}", hint=hint or _instead(path, environ))
+        raise BadInputError(f"no such {kind}: {path}", hint=hint or _instead(path, program.args, environ))
     try:
         return _read(path)
     except OSError as error:
         raise BadInputError(f"cannot read the script {path}: {error.strerror}") from None
 
 
-def _instead(path: str, environ: Mapping[str, str]) -> str:
+def _instead(path: str, args: tuple[str, ...], environ: Mapping[str, str]) -> str:
     """What to do about a script that does not exist."""
     if os.path.isfile(f"{path}.py"):
         return f"did you mean {path}.py?"
+    if os.sep not in path and path.startswith("python"):
+        if args[:1] == ("-c",):
+            return f"to run an expression, type --no_python {path} -c …"
+        return f"leave out {path}: type bireme run {_to_script(args)}; --python chooses the Python that runs it"
+    if path in _STARTERS:
+        rest = args[1:] if args[:1] in (("launch",), ("run",)) else args
+        return f"leave out {path}: type bireme run {_to_script(rest)}"
     command = find_executable(path, environ) if os.sep not in path else ""
-    if command and path.startswith("python"):
-        return f"leave out {path}: a script is run by Python; --python chooses which"
     if command:
         return f"to run the program {command}, type --no_python {path}"
     folder, name = os.path.split(path)
@@ -130,6 +173,14 @@ def _instead(path: str, environ: Mapping[str, str]) -> str:
     if near := similar(name, files, 0.75):
         return f"did you mean {os.path.join(folder, near)}?"
     return "name a file that exists or a program on PATH; options of bireme stand before it, and -m before a module"
+
+
+def _to_script(words: Sequence[str]) -> str:
+    """A command line up to the script or module: what follows may be secret."""
+    words = [word for word in words if not word.startswith("python")]
+    ends = (place for place, word in enumerate(words) if word.endswith(".py") or words[place - 1 : place] == ["-m"])
+    end = next(ends, len(words)) + 1
+    return " ".join((*words[:end], *("…" for _ in words[end:][:1])))
 
 
 def _read_module(program: Program, environ: Mapping[str, str]) -> bytes:
@@ -170,19 +221,31 @@ def _user_site() -> list[str]:
         sys.path[:] = path
 
 
-def _read_executable(name: str) -> bytes:
-    """The text of an executable script with a ``#!`` line; empty for a binary."""
+def _read_executable(name: str, environ: Mapping[str, str]) -> bytes:
+    """The text of an executable script with a ``#!`` line; empty for a binary. Refuses what cannot be executed."""
     if os.path.isdir(name):
         raise BadInputError(f"{name} is a directory, not a program")
-    path = name if os.sep in name else find_executable(name, os.environ)
+    path = name if os.sep in name else find_executable(name, environ)
+    if not os.path.exists(path):
+        here = os.sep not in name and os.path.isfile(name)
+        what = f"{name} is in this folder, but not on PATH" if here else f"no such program: {name}"
+        raise BadInputError(what, hint=_how_to_run(name) if here else "")
     try:
-        text = _read(path) if path else b""
+        text = _read(path)
     except OSError:
-        return b""  # it may still be executable; if not, the rank reports why
-    if not text.startswith(b"#!"):
-        return b""
-    _check_first_line(path, text.partition(b"\n")[0])
-    return text
+        text = b""  # it may still be executable
+    if text.startswith(b"#!"):
+        _check_first_line(path, text.partition(b"\n")[0])
+    if not os.access(path, os.X_OK):
+        raise BadInputError(f"{name} is not executable", hint=_how_to_run(name))
+    return text if text.startswith(b"#!") else b""
+
+
+def _how_to_run(name: str) -> str:
+    path = name if os.sep in name else os.path.join(".", name)
+    if name.endswith(".py"):
+        return "leave out --no_python: Python runs it"
+    return f"type {path}" if os.access(name, os.X_OK) else f"make it executable: chmod +x {name}; type {path}"
 
 
 def _check_first_line(path: str, line: bytes) -> None:

@@ -1,0 +1,107 @@
+"""Finds options of ours that stand after the script, which gets them instead: the commonest mistake of new users.
+
+A script may well have an option of the same name. Nothing is said where it names it, or where another file may do so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from bireme.resources.local_rank_option import nodes, syntax_tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+    from bireme.options.option import Option
+
+_PARSERS = {"click", "typer", "fire", "absl", "docopt"}
+"""Modules that parse a command line, but define no options themselves, besides those of Python."""
+_PARSES = re.compile(
+    "(?:^|_)(?:args?|argv|arguments?|parse[a-z]*|flags?|opts?|options?|hydra|cli|main|app|config)(?:_|$)"
+    "|Arg(?:ument)?s?|Pars(?:e|er|ing)|Flags|Options"
+)
+"""Names of what may read the command line, where they are imported from another file."""
+_PASSES_ON = {"subprocess", "runpy", "execv", "execve", "execvp", "execvpe"}
+_MOST_FILES = 50
+
+
+def misplaced(args: Sequence[str], suspects: Mapping[str, Option], text: bytes, folders: Sequence[str]) -> list[str]:
+    """The words after the script that were meant for us: options, and their values.
+
+    Args:
+        args: the words after the script.
+        suspects: those that are options of ours, each with the option.
+        text: the source of the script.
+        folders: where it imports modules from.
+    """
+    tree = syntax_tree(text)
+    if tree is None or not text:
+        return []
+    named = set(_named(tree)) | ({*_words(text.decode(errors="replace"))} if b"docopt" in text else set())
+    if ("argv" in named and named & _PASSES_ON) or any(map(_PARSES.search, _imported(tree))):
+        return []
+    beside = list(_text_beside(tree, folders))
+    found: list[str] = []
+    for place, word in enumerate(args):
+        option = suspects.get(word)
+        if option is None:
+            continue
+        name = word[2:].partition("=")[0].replace("-", "_")
+        # argparse takes an abbreviation: --num_gpus for its --num_gpus_per_node
+        if not any(known.startswith(name) for known in named) and not any(name in text for text in beside):
+            value = args[place + 1 : place + 2] if "=" not in word and option.takes_next else ()
+            found += (word, *(text for text in value if not text.startswith("-")))
+    return found
+
+
+def _named(tree: Any) -> Iterator[str]:
+    """All names in the code, and the words of strings that may be options, with ``_`` for ``-``."""
+    for node in nodes(tree):
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if isinstance(value, str) and (value.startswith("-") or " " not in value):
+                yield from _words(value)
+
+
+def _words(text: str) -> Iterator[str]:
+    return (word.replace("-", "_") for word in re.findall(r"[A-Za-z][\w-]*", text))
+
+
+def _imports(tree: Any) -> Iterator[tuple[str, Any]]:
+    """The statements that import: the module, "" with ``import``, and the node."""
+    return (
+        (getattr(node, "module", None) or "", node)
+        for node in nodes(tree)
+        if type(node).__name__ in ("Import", "ImportFrom")
+    )
+
+
+def _imported(tree: Any) -> Iterator[str]:
+    """The names that the script imports from others than Python and the usual parsers."""
+    for module, node in _imports(tree):
+        for full in (f"{module}.{alias.name}".strip(".") for alias in node.names):
+            if (top := full.partition(".")[0]) not in sys.stdlib_module_names and top not in _PARSERS:
+                yield from full.split(".")
+
+
+def _text_beside(tree: Any, folders: Sequence[str]) -> Iterator[str]:
+    """The text of the files beside the script that it imports, with ``_`` for ``-``."""
+    tops = {
+        f"{module}.{alias.name}".strip(".").partition(".")[0] for module, node in _imports(tree) for alias in node.names
+    }
+    for base in (os.path.join(folder, top) for folder in folders for top in tops):
+        paths = [f"{base}.py"]
+        for place, _, files in os.walk(base):
+            paths += (os.path.join(place, name) for name in files if name.endswith(".py"))
+            if len(paths) > _MOST_FILES:
+                break
+        for path in paths[:_MOST_FILES]:
+            try:
+                with open(path, errors="replace") as file:
+                    yield file.read(1 << 20).replace("-", "_")
+            except OSError:
+                continue
