@@ -24,7 +24,6 @@ class LocalCrew:
     """A crew of one node: implements :class:`bireme.agent.crew_interface.Crew`.
 
     Args:
-        session: told what happens.
         plan: the job; ``node`` is the part of it that runs here.
         environ: what the ranks inherit, before the plan's own variables.
         grace: seconds between the stop signal and SIGKILL.

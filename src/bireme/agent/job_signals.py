@@ -24,10 +24,7 @@ class JobSignals:
     """Reacts to the signals that this process gets while a job runs.
 
     Args:
-        loop: the event loop.
         console: where Ctrl+C is acknowledged.
-        verdict: told of stop signals.
-        terminal: the terminal on our stdin.
         grace: seconds between the stop signal and SIGKILL.
 
     Attributes:

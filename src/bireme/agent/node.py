@@ -46,12 +46,8 @@ class NodeProcesses:
     """The processes of one node's part of a job, from their start until none is left.
 
     Args:
-        loop: the event loop.
-        plan: what to start.
         accelerator: the kind of device that the plan's slots are.
         grace: seconds between the stop signal and SIGKILL.
-        listener: told what happens.
-        tree: starts and kills processes.
         at_loss: called in guardian or watcher if this process is lost, and here at the end.
         farewell: seconds between SIGTERM and SIGKILL if this process is lost.
 

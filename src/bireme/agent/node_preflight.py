@@ -25,7 +25,6 @@ class NodePreflight:
     """Collects the facts about this node, and the problems that keep it from running its part.
 
     Args:
-        spec: the job.
         own: the agent's environment.
         environ: what the ranks are to inherit.
 

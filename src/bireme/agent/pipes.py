@@ -44,7 +44,6 @@ class Pipes:
     """All pipes of a node's ranks.
 
     Args:
-        loop: the event loop.
         on_chunk: called with (rank, 1 or 2, bytes) for everything that is read.
         on_rest: called with (rank, 1 or 2) when a line is unfinished and nothing has followed for ``rest`` seconds in
             which the pipe was read.

@@ -85,10 +85,6 @@ class RemoteAgent:
     """The agent: one node's part of a job, driven by the runner's messages.
 
     Args:
-        machine: this machine.
-        read_fd: the channel's descriptor to read from.
-        write_fd: the one to write to.
-        environ: this process's environment.
         transport: protects the channel; ``None``: the descriptors are protected already.
         early: bytes of the channel that were received already, decoded.
         patience: seconds of silence after which a runner is lost that has not yet said what it regards as silence.

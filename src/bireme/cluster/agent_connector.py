@@ -29,7 +29,6 @@ class AgentConnector:
 
     Args:
         session: told about an agent on a foreign node, and shows warnings.
-        cluster_job: the job.
         agents: the agents that are expected, in the order of the pool.
         on_frame: called with each frame of an agent.
         on_end: called with the reason when a channel has ended.

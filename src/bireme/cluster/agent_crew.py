@@ -40,10 +40,8 @@ class AgentCrew(Crew):
     It releases the agents once all have answered. The crew of a job is a subclass, which starts the ranks instead.
 
     Args:
-        session: told what happens.
         job: the job that the nodes must be fit for.
         pid_file: created when the guardian of the launcher processes starts.
-        machine: the machine of the runner.
 
     Attributes:
         agents: one for each node, in the pool's order.

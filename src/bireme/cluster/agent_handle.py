@@ -22,7 +22,6 @@ class AgentHandle:
 
     Args:
         index: the node's place in the pool, and that of its launcher process where each node has its own.
-        host: how the node is reached.
         slots: those that the pool declares; ``None``: the node is asked.
         now: returns the time on our clock.
     """

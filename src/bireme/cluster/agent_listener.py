@@ -62,7 +62,6 @@ class AgentListener:
 
     Args:
         variable: the environment variable of the launcher that carries the token.
-        environ: the environment.
         only_here: whether every node is this machine, so that loopback is enough.
 
     Raises:

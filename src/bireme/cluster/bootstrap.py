@@ -54,10 +54,7 @@ class Bootstrap:
     """Brings the agents from ``waiting`` to ``ready``, or reports what is wrong with which node.
 
     Args:
-        session: whose loop and console are used.
-        cluster_job: the job that the nodes must be fit for.
         members: the agents, in the order of the pool. An elastic job removes nodes that do not answer.
-        launcher: the launcher processes.
         on_answers: called when every node has answered or failed, and again for each that fails afterwards.
     """
 

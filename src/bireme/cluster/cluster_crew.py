@@ -46,10 +46,7 @@ class ClusterCrew(AgentCrew):
     """A crew of many nodes.
 
     Args:
-        session: told what happens.
-        job: the job, with its nodes.
         pid_file: created when the guardian of the launcher processes starts.
-        machine: the machine of the runner.
         is_last: whether the job ends with an outcome, and is not started again.
     """
 

@@ -17,7 +17,6 @@ class Heartbeat:
     """Pings the agents. Time during which this process was busy or suspended does not count against them.
 
     Args:
-        loop: the event loop.
         members: the agents; the list may become shorter later.
         seconds: without a sign of life after which an agent is lost.
         on_lost: called with an agent that is lost, the reason, and when it was heard last.

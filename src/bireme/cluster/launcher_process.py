@@ -49,10 +49,7 @@ class LauncherProcess:
     """The launcher processes of one job.
 
     Args:
-        loop: the event loop.
         start_guardian: as `guardian.start`.
-        commands: one command line for each process.
-        environ: their environment.
         on_exit: called with (index, exit code, signal) at the end of each process. The signal is 0 unless another
             process killed it.
         on_line: called with (index, line) for each line of a process's stderr.

@@ -21,9 +21,7 @@ class RendezvousAddress:
 
     Args:
         session: told when the nodes have no address in common.
-        cluster_job: the job.
         members: the agents, in the order of their ranks, all of them fit.
-        on_address: called with the address.
     """
 
     def __init__(

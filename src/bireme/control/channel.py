@@ -55,7 +55,6 @@ class Channel:
     """Sends and receives frames.
 
     Args:
-        loop: the event loop.
         read_fd: the descriptor to read from. It becomes non-blocking and is owned by the channel.
         write_fd: the descriptor to write to, likewise; for a socket the same as ``read_fd``.
         vocabulary: the messages that are accepted, by name.

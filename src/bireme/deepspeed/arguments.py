@@ -130,9 +130,7 @@ def spelled_out(groups: Groups, first: Collection[str], words: Sequence[str]) ->
     """The command line with abbreviated options written in full.
 
     Args:
-        groups: the known options.
         first: names among which an abbreviation is resolved before the others.
-        words: the command line.
     """
     table = {name: option for group in groups.values() for option in group for name in option.names}
     known = [f"--{name}" for name in first if f"--{name}" in table]

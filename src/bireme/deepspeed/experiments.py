@@ -59,9 +59,7 @@ def read_experiment(path: str, results_dir: str, pool: Pool, taken: Collection[s
     """Read an experiment's file; add its results folder, and to its configuration the file for its figures.
 
     Args:
-        path: the file.
         results_dir: where it gets a folder.
-        pool: the slots of the cluster.
         taken: the names of other experiments.
 
     Raises:
@@ -158,8 +156,6 @@ class Experiments:
         """Return what to start for an experiment, and write its files.
 
         Args:
-            name: the experiment's name.
-            reservation: its slots.
             place: a low number that no other running experiment has, another one at each attempt.
         """
         exp = self._exps[name]
@@ -252,8 +248,6 @@ class Experiments:
         """Report an experiment that is not retried.
 
         Args:
-            name: the experiment's name.
-            result: its result.
             again: whether it was queued for another attempt.
         """
         if not again:

@@ -54,8 +54,6 @@ def reserve(nodes: Iterable[Node], num_nodes: int, num_gpus: int) -> list[Reserv
     All nodes are reserved in one step, so that two experiments cannot wait for each other's slots.
 
     Args:
-        nodes: the nodes to choose from.
-        num_nodes: how many nodes.
         num_gpus: how many slots on each.
     """
     reservations: list[Reservation] = []

@@ -41,12 +41,8 @@ class EpochCrew(ClusterCrew):
     """A crew for one epoch: it can begin without some of its nodes, and its end need not end the job.
 
     Args:
-        session: told what happens.
-        job: the job.
         pid_file: that of the whole elastic job.
-        machine: the machine of the runner.
         number: of the epoch, counted from 0.
-        observer: told how the epoch goes.
     """
 
     def __init__(
@@ -99,7 +95,6 @@ class IdleCrew(Crew):
     """A crew without ranks: keeps an elastic job's session alive while too few nodes are available.
 
     Args:
-        session: the session to keep alive.
         note: returns a text about which nodes are missing.
         seconds: how long to wait.
         gave_up: what to report after that time, before the note.

@@ -84,10 +84,8 @@ class ElasticJob:
     """The state that lasts from epoch to epoch; observes each epoch.
 
     Args:
-        spec: the job.
         environ: what the ranks inherit.
         on_change: called between two epochs, with the outcome of the first and the reason for the second.
-        machine: this machine.
 
     Raises:
         BadInputError: the job cannot run as described.

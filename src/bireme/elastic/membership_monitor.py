@@ -73,17 +73,10 @@ class MembershipMonitor:
     """Keeps the roster up to date while a session runs, and ends the session when the set of nodes should change.
 
     Args:
-        roster: the nodes.
-        spec: the job that a node must be fit for.
-        environ: the environment.
-        file: the file that declares the pool.
         pool: returns the pool as it was read last.
         accelerator: returns the kind of device that the job runs on.
-        exports: the exported variables.
         read_pool: reads the pool again and returns the names of its nodes.
         is_over: whether a reason for an unfit node means that the whole allocation has ended.
-        control_socket: where requests come in.
-        machine: the machine of the runner.
     """
 
     def __init__(

@@ -29,7 +29,6 @@ class Roster:
     Present nodes beyond ``max_nodes`` are spares. All times are seconds of one clock.
 
     Args:
-        names: the nodes of the pool.
         min_nodes: with fewer nodes the job waits.
         max_nodes: the most nodes that the job uses; None: all.
         interval: seconds at most between two probes of a node.

@@ -7,7 +7,6 @@ class RestartBudget:
     """Counts restarts; after a time without a failure, all of them are available again.
 
     Args:
-        most: the number of restarts.
         window: seconds without a failure after which those used so far are forgiven.
 
     Attributes:

@@ -70,7 +70,6 @@ class Console:
     """Our stdout and stderr.
 
     Args:
-        loop: the event loop.
         level: the lowest level of our own messages that is shown.
         on_gone: called when the reader of our stdout has gone away.
         on_room: called when there is room again after :attr:`full`.

@@ -53,7 +53,6 @@ class Block:
     """Bytes to write to the console in one piece. A plain object, since one is created for every chunk.
 
     Args:
-        data: the bytes.
         more: the label to repeat before a resumed line if something else was written in between.
         resumes: whether the first line continues the open line of an earlier block.
         open: whether the last line has no newline yet.

@@ -18,8 +18,6 @@ class LiveRegion:
     """The rows at the bottom of a terminal.
 
     Args:
-        loop: the event loop.
-        fd: the terminal.
         draw: called when the rows have changed and are to be drawn.
     """
 

@@ -54,7 +54,6 @@ class _Stream:
     """One stream of one rank.
 
     Args:
-        rank: the rank.
         number: 1 for stdout, 2 for stderr.
         cutter: ``None`` if the stream is not shown, or shown unchanged.
         alone: whether it is shown unchanged, as the only stream on the screen.
@@ -69,13 +68,7 @@ class _Stream:
 
 
 class JobOutput:
-    """The output of all ranks of a job, wherever they run.
-
-    Args:
-        loop: the event loop.
-        console: where the output is shown.
-        style: how it is shown.
-    """
+    """The output of all ranks of a job, wherever they run."""
 
     def __init__(self, loop: Loop, console: Console, style: Style) -> None:
         self._loop, self._console, self._style = loop, console, style

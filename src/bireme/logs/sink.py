@@ -22,7 +22,6 @@ class Sink:
     """A descriptor that output is written to.
 
     Args:
-        loop: the event loop.
         fd: the descriptor. It is not closed, and its flags are not changed: a terminal is shared with the shell,
             which would find it non-blocking.
         on_error: called once with the error when nothing more can be written; the sink then discards everything.

@@ -21,10 +21,6 @@ _MOST_BYTES = 1 << 20
 class Helper:
     """A helper process. It ends when its stdin closes, so it cannot outlive us. The terminal's signals do not reach it.
 
-    Args:
-        argv: the program.
-        environ: its environment.
-
     Raises:
         OSError: it cannot be started.
     """
