@@ -134,6 +134,7 @@ def test_making_one(place: Path) -> None:
     make_owned(str(path))
     make_owned(str(path))
     assert path.stat().st_mode & 0o777 == path.parent.stat().st_mode & 0o777 == 0o700
+    make_owned(str(place / "shared/two/levels"))
     (place / "own/file").write_text("x")
     for wrong in ("own/file/x", "own/file"):
         with pytest.raises(OSError, match="directory"):

@@ -1,8 +1,17 @@
-"""The copy of a tree that an agent gets: the paths that lead there, the room for it, and what is said if it fails."""
+"""The tree that an agent gets: fresh for each job, the same again for its attempts, never with what others did."""
 
 from __future__ import annotations
 
+import fcntl
+import mmap
 import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +21,13 @@ from bireme.control.messages import Ask, Message, TreeOffer
 from bireme.job import JobSpec, Program
 from bireme.loop import Loop
 from bireme.ship import source
-from bireme.ship.messages import Need
+from bireme.ship.messages import Need, Wrong
 from bireme.ship.source import Contents
 from bireme.ship.store import NEWEST
 from bireme.ship.taker import TreeTaker
 from tests.control.examples import ASK
+
+MOMENTS = int(os.environ.get("BIREME_TEST_MOMENTS", "8"))
 
 
 @pytest.fixture
@@ -25,42 +36,88 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "project"
     (root / "sub").mkdir(parents=True)
     (root / "data.txt").write_text("some data")
+    (root / "other.txt").write_text("other data")
+    (root / "link").symlink_to("data.txt")
     monkeypatch.chdir(root / "sub")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return root
 
 
-def take(
-    project: Path, *args: str, job: str = "", logs: str = "", altered: Callable[[bytes], bytes] = bytes
-) -> tuple[Ask, str]:
-    """Take a project as an agent does; return the message as it is in the copy, and why there is none."""
-    spec = JobSpec(program=Program("x.py", args), ship=str(project), rank_log_dir=logs or None)
-    tree = source.find(spec, os.environ)
-    text = tree.manifest.text
-    offer = TreeOffer(digest=tree.manifest.digest, length=len(text), roots=tree.roots, cache="", job=job)
-    loop = Loop()
-    ended: list[tuple[Ask, str]] = []
+class Taken:
+    """What came of an offer of the project: the message as it is in the tree, why there is none, and what was sent."""
 
-    def send(message: Message) -> None:
+    def __init__(
+        self,
+        project: Path,
+        *args: str,
+        job: str = "",
+        logs: str = "",
+        altered: Callable[[bytes], bytes] = bytes,
+        until: Callable[[Path], bool] = lambda _: True,
+    ) -> None:
+        spec = JobSpec(program=Program("x.py", args), ship=str(project), rank_log_dir=logs or None)
+        self.tree = source.find(spec, os.environ)
+        self.asked: list[Message] = []
+        self.sent = b""
+        self._altered, self._until = altered, until
+        text = self.tree.manifest.text
+        job = job or self.tree.job
+        offer = TreeOffer(digest=self.tree.manifest.digest, length=len(text), roots=self.tree.roots, cache="", job=job)
+        self._loop = Loop()
+        self._taker = TreeTaker(
+            self._loop, ASK.replace(spec=spec, cwd=os.getcwd(), tree=offer), os.environ, self._send, self._done
+        )
+        self._loop.after(0, self._taker.start)
+        try:
+            self._loop.run()
+        finally:
+            for fd in self._taker.keep:
+                os.close(fd)
+            self._taker.close()
+            self._loop.close()
+
+    def _send(self, message: Message) -> None:
+        self.asked.append(message)
         if isinstance(message, Need):
-            buffer = bytearray(1 << 16)
-            size = Contents(tree, message.spans).read_into(memoryview(buffer))
-            data = altered(bytes(buffer[:size])) if message.spans else text
-            loop.after(0, lambda: taker.take(data))
+            buffer = bytearray(1 << 20)
+            data = self.tree.manifest.text
+            if message.spans:
+                contents = Contents(self.tree, message.spans)
+                data = self._altered(bytes(buffer[: contents.read_into(memoryview(buffer))]))
+                contents.close()
+                self.sent += data
+            self._loop.after(0, lambda: self._taker.take(data))
 
-    def on_done(ask: Ask, problem: str) -> None:
-        ended.append((ask, problem))
-        loop.stop()
+    def _done(self, ask: Ask, problem: str) -> None:
+        self.ask, self.problem = ask, problem
+        self.path = Path(ask.cwd.removesuffix("/sub"))
+        self._wait()
 
-    ask = ASK.replace(spec=spec, cwd=os.getcwd(), tree=offer)
-    taker = TreeTaker(loop, ask, os.environ, send, on_done)
-    loop.after(0, taker.start)
-    loop.run()
-    for fd in taker.keep:
-        os.close(fd)
-    taker.close()
-    loop.close()
-    return ended[0]
+    def _wait(self) -> None:
+        if self.problem or self._until(self.path):
+            self._loop.stop()
+        else:
+            self._loop.after(0.01, self._wait)
+
+
+def take(project: Path, *args: str, **kwargs: str) -> tuple[Ask, str]:
+    taken = Taken(project, *args, **kwargs)  # type: ignore[arg-type]
+    return taken.ask, taken.problem
+
+
+def trees(project: Path) -> list[Path]:
+    """The trees of jobs."""
+    return [path.parent for path in (project.parent / "cache/bireme/ship").glob("[!s.]*/.lock")]
+
+
+def spares(project: Path) -> list[Path]:
+    return list((project.parent / "cache/bireme/ship").glob("spare.*[!.][!t][!m][!p]"))
+
+
+def content(tree: Path) -> dict[str, bytes | str]:
+    """All files and links."""
+    found = {path.relative_to(tree): path for path in tree.rglob("*") if path.is_symlink() or not path.is_dir()}
+    return {str(name): os.readlink(path) if path.is_symlink() else path.read_bytes() for name, path in found.items()}
 
 
 def test_where_arguments_lead(project: Path) -> None:
@@ -91,28 +148,229 @@ def test_where_arguments_lead(project: Path) -> None:
     assert take(project, logs="logs")[0].spec.rank_log_dir == "logs"
 
 
-def test_room_is_made_before_the_next_copy(project: Path) -> None:
-    """Not only when ranks have run for a while: one mistake after the other ends them at once."""
-    for number in range(NEWEST + 3):
-        (project / "data.txt").write_text(f"data {number}")
-        assert not take(project)[1]
-    assert len(list((project.parent / "cache/bireme/trees").glob("[!.]*"))) == NEWEST + 1
+WHOLE: dict[str, bytes | str] = {"data.txt": b"some data", "other.txt": b"other data", "link": "data.txt"}
 
 
-def test_a_job_gets_its_copy_again(project: Path) -> None:
-    """With what its ranks have written, also to files that were sent. Another job gets a new one."""
-    first = take(project, job="one")[0].cwd
-    Path(first, "../data.txt").write_text("more data than before")
-    other = take(project, job="two")[0].cwd
-    assert other != first
-    assert take(project, job="one")[0].cwd == first
-    assert take(project)[0].cwd == other
+def test_a_job_gets_its_tree_again(project: Path) -> None:
+    """With what its ranks have written, also to files that were sent."""
+    first = Taken(project, job="one")
+    assert content(first.path) == WHOLE and first.sent == b"some dataother data"
+    (first.path / "data.txt").write_text("more data than before")
+    second = Taken(project, job="one")
+    assert second.path == first.path and not second.asked
+    assert content(second.path) == {**WHOLE, "data.txt": b"more data than before"}
+
+
+def by_mmap(path: Path) -> None:
+    """Without another time of change, as of a file that is mapped for longer."""
+    before = path.stat()
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[:4] = b"SOME"
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "nothing": lambda tree: None,
+    "more": lambda tree: (tree / "sub/checkpoint").write_text("x"),
+    "written": lambda tree: (tree / "data.txt").write_text("DATA"),
+    "mapped": lambda tree: by_mmap(tree / "data.txt"),
+    "removed": lambda tree: (tree / "data.txt").unlink(),
+    "another link": lambda tree: ((tree / "link").unlink(), (tree / "link").symlink_to("/etc/passwd")),
+    "a folder as a link": lambda tree: ((tree / "sub").rmdir(), (tree / "sub").symlink_to("/etc")),
+    "all": lambda tree: shutil.rmtree(tree),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_of_one_job_reaches_another(project: Path, change: str) -> None:
+    """Whether it gets the spare tree, or copies what older ones have."""
+    first = Taken(project)
+    CHANGES[change](first.path)
+    for number in range(3):
+        other = Taken(project, until=(lambda _: bool(spares(project))) if number == 1 else lambda _: True)
+        assert content(other.path) == WHOLE and other.path != first.path
+        assert all(tree.stat().st_mode & 0o777 == 0o700 for tree in trees(project))
+        CHANGES[change](other.path)
+
+
+def test_what_is_here_is_not_sent_again(project: Path) -> None:
+    Taken(project)
+    assert not Taken(project).asked  # the spare tree
+    assert [message for message in Taken(project).asked if isinstance(message, Need)][1:] == []  # by copies
+    Taken(project, until=lambda _: bool(spares(project)))
+    (project / "data.txt").write_text("new data")
+    (project / "link").unlink()
+    (project / "sub/deep").mkdir()
+    (project / "sub/deep/file").write_text("deep")
+    changed = Taken(project)
+    assert changed.sent == b"new datadeep" and not spares(project)
+    assert content(changed.path) == {"data.txt": b"new data", "other.txt": b"other data", "sub/deep/file": b"deep"}
+
+
+@pytest.mark.parametrize("booted", [False, True])
+def test_what_is_damaged_is_sent_again(project: Path, booted: bool) -> None:
+    """As after a loss of power, which leaves files of the right size, and with their times."""
+    first = Taken(project)
+    for tree in (first.path, *(spare / "project" for spare in spares(project))):
+        path = tree / "data.txt"
+        if booted:
+            path.write_bytes(bytes(9))
+            stamps = tree.parent / ".stamps"
+            there = path.stat()
+            if stamps.exists():
+                import json
+
+                boot, known = json.loads(stamps.read_text())
+                known["data.txt"] = [there.st_size, there.st_mtime_ns, there.st_ctime_ns, there.st_ino]
+                stamps.write_text(json.dumps([f"not {boot}", known]))
+        else:
+            path.write_bytes(b"half")
+    second = Taken(project)
+    assert content(second.path) == WHOLE and second.sent == b"some data"
+
+
+def test_a_file_with_holes(project: Path) -> None:
+    with (project / "sparse").open("wb") as file:
+        file.seek(10 << 30)
+        file.write(b"in the middle")
+        file.truncate(100 << 30)
+    with (project / "all hole").open("wb") as file:
+        file.truncate(1 << 30)
+    for _ in range(3):
+        taken = Taken(project)
+        assert len(taken.sent) < 1 << 16
+        for name in ("sparse", "all hole"):
+            there, here = (taken.path / name).stat(), (project / name).stat()
+            assert there.st_size == here.st_size and there.st_blocks <= here.st_blocks
+        with (taken.path / "sparse").open("r+b") as copy:
+            copy.seek(10 << 30)
+            assert copy.read(14) == b"in the middle\0"
+            copy.seek(50 << 30)
+            assert copy.read(9) == bytes(9)
+            copy.seek(50 << 30)
+            copy.write(b"in a hole")
+
+
+def test_what_ranks_leave_is_kept(project: Path) -> None:
+    """Whatever the clock says, and however much it is; a tree that is as it was made goes."""
+    kept = []
+    for change in CHANGES.values():
+        kept.append(Taken(project))
+        change(kept[-1].path)
+        os.utime(kept[-1].path.parent / ".lock", (0, 0))
+    cached = Taken(project)
+    (cached.path / "__pycache__").mkdir()
+    (cached.path / "__pycache__/x.cpython-311.pyc").write_text("x")
+    os.utime(cached.path.parent / ".lock", (0, 0))
+    held = Taken(project)
+    os.utime(held.path.parent / ".lock", (0, 0))
+    with (held.path.parent / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # a job runs there
+        for number in range(2 * NEWEST + 2):
+            (project / "data.txt").write_text(f"data {number}")
+            assert not Taken(project).problem
+    left = {change: taken.path.exists() for taken, change in zip(kept, CHANGES, strict=True)}
+    assert left == {change: change not in ("nothing", "all", "removed") for change in CHANGES}
+    assert not cached.path.exists() and held.path.exists()
+    assert len(trees(project)) == sum(left.values()) + 1 + NEWEST + 1
+    assert (kept[1].path / "sub/checkpoint").read_text() == "x" and content(held.path) == WHOLE
+
+
+CLEAN = """
+import os, subprocess, sys
+from pathlib import Path
+from tests.ship.test_taker import NEWEST, Taken
+project, outside = Path(sys.argv[1]), Path(sys.argv[2])
+first = Taken(project)
+for place in sys.argv[3:]:
+    what = outside if place == "sub" else outside / "data.txt"
+    subprocess.run(["mount", "--bind", what, first.path / place], check=True)
+os.utime(first.path.parent / ".lock", (0, 0))
+for number in range(NEWEST + 2):
+    (project / "new.txt").write_text(f"{number}")
+    assert not Taken(project).problem
+print(first.path.exists(), sorted(os.listdir(outside)))
+"""
+
+
+@pytest.mark.needs_programs("unshare", "mount")
+@pytest.mark.parametrize("place", ["sub", "data.txt"])
+def test_what_is_mounted_in_a_tree_stays(project: Path, place: str) -> None:
+    """Also a mount of the same file system, which looks like any folder."""
+    outside = project.parent / "outside"
+    outside.mkdir()
+    (outside / "data.txt").write_text("some data")
+    (outside / "other.pyc").write_text("x")
+    os.chmod(outside / "data.txt", 0o644)
+    command = [sys.executable, "-c", CLEAN, str(project), str(outside), place]
+    done = subprocess.run(
+        ["unshare", "-rm", *command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    if "unshare: " in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.stdout == "True ['data.txt', 'other.pyc']\n", done.stderr
+
+
+def test_half_a_tree_is_never_used(project: Path) -> None:
+    """An agent is killed at random moments; the next one removes what it has left."""
+    for number in range(300):
+        (project / f"file{number}").write_text(f"{number}")
+    whole = content(project)
+    begin = time.monotonic()
+    Taken(project)
+    lasts = time.monotonic() - begin
+    for moment in range(MOMENTS):
+        child = os.fork()
+        if not child:
+            try:
+                if moment % 2:
+                    shutil.rmtree(project.parent / "cache")
+                Taken(project, job=f"job{moment}", until=lambda _: False)
+            finally:
+                os._exit(1)
+        time.sleep(random.random() * 1.5 * lasts)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        for tree in trees(project):
+            if tree.suffix != ".tmp":
+                assert content(tree / "project") == whole
+        again = Taken(project, job=f"job{moment}")
+        assert not again.problem and content(again.path) == whole
+    (project / "one more").write_text("x")
+    Taken(project)
+    Taken(project)
+    assert not list((project.parent / "cache/bireme/ship").glob("*.tmp"))
+
+
+def test_a_store_that_others_can_replace(project: Path) -> None:
+    cache = project.parent / "cache"
+    Taken(project)
+    cache.chmod(0o777)
+    _, problem = take(project)
+    assert problem.endswith(f"/bireme: everyone can write to {cache}\n  chmod go-w {cache}")
+    cache.chmod(0o1777)
+    assert not take(project)[1]
+    (cache / "bireme/ship").chmod(0o755)
+    assert not take(project)[1] and stat.S_IMODE((cache / "bireme/ship").stat().st_mode) == 0o700
+    if os.geteuid() == 0:
+        os.chown(cache / "bireme", 4242, -1)
+        _, problem = take(project)
+        assert "/cache/bireme belongs to user 4242, not to this user or root\n  --export XDG_CACHE_HOME=DIR" in problem
+
+
+def test_a_wrong_digest(project: Path) -> None:
+    """The runner is told which file it is, and forgets what it knew of it."""
+    taken = Taken(project, altered=lambda data: b"x" * len(data))
+    assert taken.problem.endswith("/bireme: data.txt has changed since the job began")
+    assert Wrong(place=0) in taken.asked and not trees(project)
 
 
 def test_another_place_is_named_where_that_helps(project: Path) -> None:
-    _, problem = take(project, altered=lambda data: b"x" * len(data))
-    assert problem.endswith("/bireme: data.txt has changed since the job began; start the job again")
-    (project.parent / "cache/bireme/trees").rename(project.parent / "cache/bireme/old")
-    (project.parent / "cache/bireme/trees").write_text("no folder")
+    cache = project.parent / "cache/bireme"
+    cache.mkdir(parents=True)
+    (cache / "ship").write_text("no folder")
     _, problem = take(project)
-    assert problem.endswith(": File exists\n--export XDG_CACHE_HOME=DIR names another place")
+    assert problem.endswith(": Not a directory\n--export XDG_CACHE_HOME=DIR names another place")

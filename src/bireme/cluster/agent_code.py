@@ -87,13 +87,15 @@ MODULES = (
 """All modules that an agent may import, at any time."""
 
 FOR_A_TREE = (
-    "bireme.ship.tree",
-    "bireme.ship.store",
-    "bireme.ship.taker",
-    "bireme.ship.messages",
     "bireme.drafts",
     "bireme.resources.cache",
+    "bireme.resources.owned_folder",
+    "bireme.ship.inside",
     "bireme.ship.manifest",
+    "bireme.ship.messages",
+    "bireme.ship.store",
+    "bireme.ship.taker",
+    "bireme.ship.tree",
 )
 """What else it may import if it is to take a tree (``--ship``)."""
 

@@ -169,7 +169,7 @@ class AgentCrew(Crew):
         self._bootstrap.hello(member, hello)
 
     def _prepare_shipment(self, tree: SourceTree) -> None:
-        from bireme.ship.messages import Need, Shipped, Taken
+        from bireme.ship.messages import Need, Shipped, Taken, Wrong
         from bireme.ship.shipment import Shipment
 
         self._shipment = shipment = Shipment(
@@ -188,7 +188,12 @@ class AgentCrew(Crew):
             member.protocol.on("shipped")
             self._bootstrap.await_answer(member)
 
-        self._handlers |= {Need: on_need, Taken: shipment.taken, Shipped: on_shipped}
+        self._handlers |= {Need: on_need, Taken: shipment.taken, Wrong: shipment.wrong, Shipped: on_shipped}
+
+    @property
+    def tree_changed(self) -> bool:
+        """Whether the job ends because a file of the tree was changed after its digest was made."""
+        return self._shipment is not None and self._shipment.changed
 
     def _on_say(self, member: AgentHandle, say: Say) -> None:
         for line in say.text.splitlines():  # a line without the node's name could pass for one of ours

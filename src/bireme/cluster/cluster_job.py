@@ -51,6 +51,8 @@ class ClusterJob(Value):
         if not spec.hosts and spec.hostfile is None and not spec.elastic:
             yield "info", f"{counted(number, 'node')}, from {pool.source}{pool.by_tasks()}"
         yield from exported.notes()
+        if self.tree is not None:
+            yield from (("warning", note) for note in self.tree.notes)
 
     @staticmethod
     def find_tree(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree | None:

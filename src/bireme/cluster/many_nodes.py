@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from bireme.agent.machine import Machine
+    from bireme.agent.session import Session
     from bireme.cluster.node_selection import Nodes
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
@@ -41,12 +42,15 @@ def run(
     machine: Machine = MACHINE,
     tree: SourceTree | None = None,
     is_last: Callable[[Outcome], bool] = lambda _: True,
+    *,
+    again: bool = False,
 ) -> Outcome:
     """Start an agent on every node, and the ranks through them; return when nothing is left anywhere.
 
     Args:
         tree: the files to send to the nodes, if they are known already.
         is_last: whether the job ends with an outcome, and is not started again.
+        again: whether a file of the tree was changed while it was sent, so that the job begins again.
 
     Raises:
         BadInputError: the job cannot run as described; nothing was started.
@@ -54,13 +58,17 @@ def run(
     """
     exported = agent_launch.what_travels(spec, environ)
     job = prepare(spec, environ, nodes, launcher, exported, tree=tree)
+    crews: list[ClusterCrew] = []
+
+    def make_crew(running: Session) -> ClusterCrew:
+        crews.append(ClusterCrew(running, job, pid_file, machine, is_last))
+        return crews[0]
+
     with PidFile(os.getpid() if spec.save_pid else None) as pid_file:
-        return session.run(
-            spec,
-            job.notes(exported),
-            lambda running: ClusterCrew(running, job, pid_file, machine, is_last),
-            machine.loop,
-        )
+        outcome = session.run(spec, () if again else job.notes(exported), make_crew, machine.loop)
+    if crews[0].tree_changed and not again:
+        return run(spec, environ, nodes, launcher, machine, is_last=is_last, again=True)
+    return outcome
 
 
 def prepare(

@@ -224,6 +224,7 @@ class ElasticJob:
         """Find the files to send: those of the last epoch as long as they are there. Return messages, with levels."""
         found, last = ClusterJob.find_tree(spec, self._environ), self._tree
         if found is not None and last is not None and set(last.manifest.entries) <= set(found.manifest.entries):
+            self._tree = last.replace(notes=())  # said once
             return ()
         self._tree = found
         if found is None or last is None:

@@ -51,6 +51,7 @@ def run(
 
                 tree = tree or ClusterJob.find_tree(spec, environ)  # once: all attempts run in the same copy
             outcome = placement.run(spec, environ, place, tree, _is_last(spec, budget))
+            tree = tree and tree.replace(notes=())  # said once
         except BadInputError as error:
             if last is None:
                 raise

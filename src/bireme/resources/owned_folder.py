@@ -73,8 +73,9 @@ def make_owned(path: str, *, hint: str = "") -> None:
     try:
         check_owned(path, hint=hint)
     except FileNotFoundError:
-        if os.path.dirname(path) != path:
-            make_owned(os.path.dirname(path), hint=hint)
+        above = os.path.dirname(path.rstrip("/"))
+        if above and not os.path.isdir(above):
+            make_owned(above, hint=hint)
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:

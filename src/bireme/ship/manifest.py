@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     Kind: TypeAlias = Literal["file", "link", "folder"]
 
 
+_LARGEST = 1 << 62
+"""Bytes of the largest file."""
+
+
 class ManifestError(BiremeError):
     """A manifest is malformed."""
 
@@ -31,8 +35,9 @@ class Entry(Value):
         kind: which of them.
         path: relative to the tree, with ``/``.
         mode: the permissions of a file.
-        size: bytes of a file.
-        content: the SHA-256 of a file, or the target of a link.
+        size: bytes of a file, with its holes.
+        content: the SHA-256 of the data of a file, or the target of a link.
+        parts: where the data of a file with holes begins and ends, in ascending order; empty: it has no holes.
     """
 
     kind: Kind
@@ -40,6 +45,19 @@ class Entry(Value):
     mode: int = 0
     size: int = 0
     content: str = ""
+    parts: tuple[int, ...] = ()
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Where the data of a file is."""
+        if not self.parts:
+            return ((0, self.size),) if self.size else ()
+        return tuple((begin, end) for begin, end in zip(self.parts[::2], self.parts[1::2], strict=True) if begin < end)
+
+    @property
+    def data(self) -> int:
+        """Bytes of a file that are sent."""
+        return sum(end - begin for begin, end in self.spans)
 
 
 class Manifest(Value):
@@ -59,14 +77,14 @@ class Manifest(Value):
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
-        return sum(entry.size for entry in self.entries)
+        """Bytes of all files that are sent."""
+        return sum(entry.data for entry in self.entries)
 
 
 def make(name: str, entries: Iterable[Entry]) -> Manifest:
     """The manifest of these entries."""
     ordered = tuple(sorted(entries, key=lambda entry: entry.path))
-    rows = [[entry.kind, entry.path, entry.mode, entry.size, entry.content] for entry in ordered]
+    rows = [[entry.kind, entry.path, entry.mode, entry.size, entry.content, *entry.parts] for entry in ordered]
     text = json.dumps({"name": name, "entries": rows}, separators=(",", ":")).encode()
     return Manifest(name, ordered, text, hashlib.sha256(text).hexdigest())
 
@@ -81,8 +99,8 @@ def read(text: bytes) -> Manifest:
         plain = json.loads(text)
         name, rows = plain["name"], plain["entries"]
         entries = tuple(
-            Entry(kind=kind, path=path, mode=mode, size=size, content=content)
-            for kind, path, mode, size, content in rows
+            Entry(kind=kind, path=path, mode=mode, size=size, content=content, parts=tuple(parts))
+            for kind, path, mode, size, content, *parts in rows
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ManifestError("it is not a manifest") from None
@@ -93,12 +111,20 @@ def read(text: bytes) -> Manifest:
             raise ManifestError(f"it has an invalid entry: {entry.path!r:.80}")
     if len({entry.path for entry in entries}) < len(entries):
         raise ManifestError("it has one path twice")
+    closed = {entry.path for entry in entries if entry.kind != "folder"}
+    for entry in entries:
+        path = entry.path
+        while path := path.rpartition("/")[0]:
+            if path in closed:
+                raise ManifestError(f"it has something inside a file or link: {entry.path!r:.80}")
     return Manifest(name, entries, text, hashlib.sha256(text).hexdigest())
 
 
 def _is_valid(entry: Entry) -> bool:
-    numbers = (entry.mode, entry.size)
+    numbers = (entry.mode, entry.size, *entry.parts)
     if not all(type(number) is int and number >= 0 for number in numbers) or entry.mode > 0o777:
+        return False
+    if len(entry.parts) % 2 or [*entry.parts, entry.size, _LARGEST] != sorted((*entry.parts, entry.size, _LARGEST)):
         return False
     texts = all(isinstance(text, str) and "\0" not in text for text in (entry.path, entry.content))
     return texts and entry.kind in ("file", "link", "folder") and _is_inside(entry.path)

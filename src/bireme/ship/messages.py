@@ -6,6 +6,7 @@ The conversation follows an `Ask` with a `TreeOffer`, and precedes the agent's `
     runner → agent   the manifest, in pieces
     agent → runner   Need(spans)          the contents of these files; not if other copies have all of them
     runner → agent   the contents, one after the other, in pieces
+    agent → runner   Wrong(place)         this file is not what the manifest says: the job begins again
     agent → runner   Shipped()            the copy is complete, or cannot be made, which the `Hello` will say
 
 Nodes may share a cache, as over NFS. Only one of their agents gets the tree; the runner answers the first `Need` of
@@ -53,11 +54,22 @@ class Taken(Message):
         return "" if self.size > 0 else "a size that is not positive"
 
 
+class Wrong(Message):
+    """What came as the file at ``place`` of the manifest is another content."""
+
+    place: int
+    of_tree = True
+
+    def check(self) -> str:
+        """Refuse a negative place."""
+        return "" if self.place >= 0 else "a negative place"
+
+
 class Shipped(Message):
     """I need nothing more of the tree."""
 
     of_tree = True
 
 
-FROM_AGENT = {cls.__name__: cls for cls in (Need, Taken, Shipped)}
+FROM_AGENT = {cls.__name__: cls for cls in (Need, Taken, Wrong, Shipped)}
 """What an agent may send in addition where the runner has offered a tree, by name."""

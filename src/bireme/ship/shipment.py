@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import chain
 
 from bireme.control.channel import FilePart
@@ -9,7 +10,7 @@ from bireme.control.frames import PIECE_HEAD, put_piece_head
 from bireme.control.messages import LookAgain
 from bireme.errors import ProtocolError
 from bireme.ship.messages import WINDOW
-from bireme.ship.source import ChangedError, Contents, as_text
+from bireme.ship.source import ChangedError, Contents, as_text, forget
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from bireme.control.channel import Channel
     from bireme.control.messages import Message
-    from bireme.ship.messages import Need, Taken
+    from bireme.ship.messages import Need, Taken, Wrong
     from bireme.ship.source import SourceTree
 
     class Receiver(Protocol):
@@ -53,6 +54,8 @@ class Shipment:
         self._tree, self._say, self._on_failure = tree, say, on_failure
         self._streams: dict[Receiver, _Stream] = {}
         self._announced = False
+        self.changed = False
+        """Whether a file is not what the manifest says."""
         self._first: dict[str, Receiver] = {}
         """The agent that gets the tree for each cache."""
         self._waiting: dict[Receiver, str] = {}
@@ -86,7 +89,7 @@ class Shipment:
         if not self._announced:
             self._announced = True
             places = chain.from_iterable(map(range, spans[::2], spans[1::2]))
-            size = sum(entries[place].size for place in places)
+            size = sum(entries[place].data for place in places)
             note = f"sending {as_text(size)} of {self._tree.roots[0]} to {member.name} (and maybe other nodes)"
             self._say("info" if size > WINDOW else "debug", note)
 
@@ -120,8 +123,22 @@ class Shipment:
                     self._tired.add(other)
                 other.send(LookAgain())
 
+    def wrong(self, _: Receiver, wrong: Wrong) -> None:
+        """A file was not what the manifest says: forget its digest, and end this try of the job.
+
+        Raises:
+            ProtocolError: there is no such file.
+        """
+        entries = self._tree.manifest.entries
+        if wrong.place >= len(entries):
+            raise ProtocolError("it spoke of a file that is not in the tree")
+        forget(self._tree, wrong.place, os.environ)
+        path = os.path.join(self._tree.roots[0], entries[wrong.place].path)
+        self.fail(ChangedError(f"{path} has changed since the job began"))
+
     def fail(self, error: ChangedError | OSError) -> None:
-        """End the job: a file has changed, or cannot be read, so that no copy can be what the manifest says."""
+        """End this try: a file has changed, or cannot be read, so that no copy can be what the manifest says."""
+        self.changed = True
         self._on_failure(str(error))
 
 

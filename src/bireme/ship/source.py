@@ -1,6 +1,7 @@
 """The tree that ``--ship`` sends: finds its files, makes its manifest, and reads their contents.
 
 A file that has not changed since the last time is not read for the manifest: its digest is kept in the user's cache.
+Nothing outside of the tree is read: each folder on the way to a file is opened by itself, and none through a link.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ import os
 import stat
 import subprocess
 import time
-from itertools import chain
+from errno import ELOOP
+from itertools import groupby
 
 from bireme.errors import BadInputError, BiremeError
 from bireme.resources.cache import cache_folder, keep
-from bireme.ship import manifest
+from bireme.ship import inside, manifest
 from bireme.ship.manifest import Entry, Manifest
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     from bireme.job import JobSpec
 
@@ -34,8 +36,18 @@ _MANY = 16 << 20
 """Bytes from which on threads are worth their start."""
 _DIRECT = 1 << 16
 """Bytes from which on the kernel is to send a file without this process reading it."""
-_SETTLED = 1_000_000_000
-"""Nanoseconds after its last change from which on a file's time stamp would show another change."""
+_SETTLED = 120 * 10**9
+"""Nanoseconds after its last change from which on a file's times would show another change.
+
+A program that has mapped a file changes its times with the first write only, until the kernel has written the page to
+the disk, half a minute later.
+"""
+_TIMELESS = ("tmpfs", "ramfs", "hugetlbfs")
+"""File systems that never do that: a mapped file has no times that count."""
+_INLINE = 1 << 16
+"""Bytes of a file that a file system may keep without a block."""
+_NAMED = 5
+"""How many files of a kind a message names."""
 
 
 class ChangedError(BiremeError):
@@ -48,12 +60,14 @@ class SourceTree(Value):
     Attributes:
         roots: the path of its folder, and others of the same folder that the user may have typed.
         manifest: what it holds.
-        job: the id of a job that is started several times; "": it is not.
+        job: the id of the job, whose nodes, attempts and epochs share their copies.
+        notes: what the user is to know.
     """
 
     roots: tuple[str, ...]
     manifest: Manifest
     job: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class Contents:
@@ -65,10 +79,15 @@ class Contents:
     """
 
     def __init__(self, tree: SourceTree, spans: Sequence[int]) -> None:
-        self._root = tree.roots[0]
-        places = chain.from_iterable(map(range, spans[::2], spans[1::2]))
-        self._entries = (entry for entry in map(tree.manifest.entries.__getitem__, places) if entry.size)
-        self._fd, self._entry, self._left = -1, Entry(kind="file", path=""), 0
+        self._folder, self._root = tree.roots[0], -1
+        entries = tree.manifest.entries
+        self._spans = (
+            (entries[place], begin, end)
+            for first, last in zip(spans[::2], spans[1::2], strict=True)
+            for place in range(first, last)
+            for begin, end in entries[place].spans
+        )
+        self._fd, self._path, self._left = -1, "", 0
 
     def direct(self, most: int) -> tuple[int, int]:
         """What comes next as a descriptor and a number of bytes; 0 bytes for small files, which are read better.
@@ -96,32 +115,39 @@ class Contents:
                 raise self.changed()
         return filled
 
-    def changed(self) -> ChangedError:
+    def changed(self, why: str = "it is shorter") -> ChangedError:
         """The error that the file that was read last has changed."""
-        return ChangedError(f"{self._path} has changed since the job began", hint="start the job again")
-
-    @property
-    def _path(self) -> str:
-        return os.path.join(self._root, self._entry.path)
+        return ChangedError(f"{os.path.join(self._folder, self._path)} has changed since the job began: {why}")
 
     def _open_next(self) -> bool:
-        self.close()
-        entry = next(self._entries, None)
+        entry, begin, end = next(self._spans, (None, 0, 0))
         if entry is None:
+            self.close()
             return False
-        self._entry = entry
         try:
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            if self._root < 0:
+                self._root = os.open(self._folder, inside.FOLDER)
+            if entry.path != self._path:
+                self._close_file()
+                self._path = entry.path
+                self._fd = inside.open_file(self._root, entry.path)
+            os.lseek(self._fd, begin, os.SEEK_SET)
         except OSError as error:
-            raise ChangedError(f"{self._path} has changed since the job began: {error.strerror}") from None
-        self._left = entry.size
+            raise self.changed(str(error.strerror)) from None
+        self._left = end - begin
         return True
 
-    def close(self) -> None:
-        """Close the file that was read last."""
+    def _close_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._close_file()
+        if self._root >= 0:
+            os.close(self._root)
+            self._root = -1
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
@@ -138,12 +164,18 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
     if root != "/" and cwd != root and not cwd.startswith(f"{root}/"):
         hint = f"cd {root}, or name a folder that holds the working directory"
         raise BadInputError(f"the working directory {cwd} is not inside {root}", hint=hint, where=WHERE)
-    paths = _paths_of_git(root, environ) if spec.ship == GIT else _paths_below(root)
-    found = _lstat_all(root, paths)
-    _refuse_large(root, found, spec.ship_limit)
-    roots = _names_of(root, cwd, environ.get("PWD", ""))
-    made = manifest.make(os.path.basename(root) or "root", _entries(roots, found, environ))
-    return SourceTree(roots, made, os.urandom(6).hex() if spec.restarts or spec.elastic else "")
+    top = os.open(root, inside.FOLDER)
+    try:
+        found, notes = _look_at(top, root, _paths_of_git(top, root, environ) if spec.ship == GIT else _paths_below(top))
+        _refuse_large(root, found, spec.ship_limit)
+        roots = _names_of(root, cwd, environ.get("PWD", ""))
+        below = cwd[len(root.rstrip("/")) + 1 :]
+        if below and not any(f"{path}/".startswith(f"{below}/") for path in found):
+            found[below] = os.stat(cwd)  # it may hold nothing else, but the ranks start there
+        made = manifest.make(os.path.basename(root) or "root", _entries(top, roots, found, environ))
+    finally:
+        os.close(top)
+    return SourceTree(roots, made, os.urandom(6).hex(), notes)
 
 
 def _names_of(root: str, cwd: str, typed: str) -> tuple[str, ...]:
@@ -164,12 +196,15 @@ def _top_of_git(environ: Mapping[str, str]) -> str:
     return os.path.realpath(os.fsdecode(said.rstrip(b"\n")))
 
 
-def _git(words: Sequence[str], folder: str | None, environ: Mapping[str, str]) -> bytes:
+def _git(words: Sequence[str], folder: int | None, environ: Mapping[str, str]) -> bytes:
+    """What git prints. The configuration of a repository names programs: none of them is run."""
     hint = "type --ship=. to send the working directory as it is"
+    own = {**environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1"}
+    quiet = ("core.fsmonitor=false", f"core.hooksPath={os.devnull}", "protocol.allow=never")
+    command = ["git", *(word for setting in quiet for word in ("-c", setting)), *words]
+    enter = None if folder is None else lambda: os.fchdir(folder)
     try:
-        done = subprocess.run(
-            ["git", *words], cwd=folder, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, check=False
-        )
+        done = subprocess.run(command, env=own, stdin=subprocess.DEVNULL, capture_output=True, preexec_fn=enter)
     except OSError as error:
         raise BadInputError(f"cannot run git: {error.strerror}", hint=hint, where=WHERE) from None
     if done.returncode:
@@ -180,51 +215,95 @@ def _git(words: Sequence[str], folder: str | None, environ: Mapping[str, str]) -
     return done.stdout
 
 
-def _paths_of_git(root: str, environ: Mapping[str, str]) -> Iterator[str]:
+def _paths_of_git(top: int, root: str, environ: Mapping[str, str]) -> Iterator[str]:
     """What git tracks below a folder, and what it neither tracks nor ignores; also in repositories inside it."""
     own = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
-    said = _git(["ls-files", "-z", "--cached", "--others", "--exclude-standard"], root, own)
-    for path in dict.fromkeys(os.fsdecode(name) for name in said.split(b"\0") if name):
-        inner = os.path.join(root, path)
-        if os.path.isdir(inner) and not os.path.islink(inner):
-            path = path.rstrip("/")
-            yield path
-            if os.path.exists(os.path.join(inner, ".git")):
-                yield from (f"{path}/{below}" for below in _paths_of_git(inner, own))
-        else:
-            yield path
+    said = _git(["ls-files", "-z", "--cached", "--others", "--exclude-standard"], top, own)
+    for path in dict.fromkeys(os.fsdecode(name).rstrip("/") for name in said.split(b"\0") if name):
+        if {"", ".", "..", ".git"} & {*path.split("/")}:
+            continue
+        yield path
+        try:
+            inner = inside.open_folder(top, path)
+        except OSError:
+            continue
+        try:
+            os.stat(".git", dir_fd=inner)
+            yield from (f"{path}/{below}" for below in _paths_of_git(inner, f"{root}/{path}", own))
+        except FileNotFoundError:
+            pass
+        finally:
+            os.close(inner)
 
 
-def _paths_below(root: str) -> Iterator[str]:
+def _paths_below(top: int, below: str = "") -> Iterator[str]:
     """Everything in a folder but the data of git."""
-    for folder, folders, files in os.walk(root, onerror=_refuse_unreadable):
-        below = "" if folder == root else f"{os.path.relpath(folder, root)}/"
-        folders[:] = [name for name in folders if name != ".git"]
-        yield from (f"{below}{name}" for name in (*folders, *files) if name != ".git")
+    try:
+        inside.refuse_deep(below)
+        for entry in os.scandir(top):
+            if entry.name == ".git":
+                continue
+            path = f"{below}{entry.name}"
+            yield path
+            if entry.is_dir(follow_symlinks=False):
+                inner = inside.open_folder(top, entry.name)
+                try:
+                    yield from _paths_below(inner, f"{path}/")
+                finally:
+                    os.close(inner)
+    except OSError as error:
+        _refuse_unreadable(f"{below or '.'}", error)
 
 
-def _refuse_unreadable(error: OSError) -> NoReturn:
-    raise BadInputError(f"cannot read {error.filename}: {error.strerror}", where=WHERE)
+def _refuse_unreadable(path: str, error: OSError) -> NoReturn:
+    raise BadInputError(f"cannot read {path}: {error.strerror}", where=WHERE)
 
 
-def _lstat_all(root: str, paths: Iterator[str]) -> dict[str, os.stat_result]:
-    """The files, links and folders that exist, without those to which this process writes its own output.
+def _look_at(top: int, root: str, paths: Iterator[str]) -> tuple[dict[str, os.stat_result], tuple[str, ...]]:
+    """The files, links and folders that exist, without those to which this process writes its own output; and notes.
 
     Git also names files that were removed. One's own output is another at each start, and grows.
     """
-    found, own = {}, list(_outputs())
-    for path in paths:
+    found: dict[str, os.stat_result] = {}
+    links: dict[str, None] = {}
+    own, special = list(_outputs()), []
+    for folder, group in groupby(paths, lambda path: path.rpartition("/")[0]):
         try:
-            there = os.lstat(f"{root}/{path}")
-        except (FileNotFoundError, NotADirectoryError):
+            holder = inside.open_folder(top, folder)
+        except OSError as error:  # git names files whose folder was removed, or replaced by a link
+            if not isinstance(error, (FileNotFoundError, NotADirectoryError)) and error.errno != ELOOP:
+                _refuse_unreadable(folder, error)
+            links |= dict.fromkeys(filter(os.path.islink, (f"{root}/{part}" for part in _prefixes(folder))))
             continue
-        except OSError as error:
-            _refuse_unreadable(error)
-        if any(os.path.samestat(there, other) for other in own):
-            continue
-        if stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode) or stat.S_ISDIR(there.st_mode):
-            found[path] = there
-    return found
+        for path in group:
+            try:
+                there = os.stat(path.rpartition("/")[2], dir_fd=holder, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if any(os.path.samestat(there, other) for other in own):
+                continue
+            if stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode) or stat.S_ISDIR(there.st_mode):
+                found[path] = there
+            else:
+                special.append(path)
+        os.close(holder)
+    notes = [f"{_named(special)} not sent: only files, folders and links are"] if special else []
+    notes += [f"what git tracks below {_named(list(links))} not sent: a link has replaced it"] if links else []
+    return found, tuple(notes)
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    """The folders on the way to a path, and itself."""
+    parts = path.split("/")
+    return ("/".join(parts[:number]) for number in range(1, len(parts) + 1))
+
+
+def _named(paths: Sequence[str]) -> str:
+    """The first of these paths, and how many there are, as the subject of a sentence."""
+    names = ", ".join(path if path.isprintable() else ascii(path)[1:-1] for path in paths[:_NAMED])
+    if len(paths) == 1:
+        return f"{names} is"
+    return f"{names} are" if len(paths) <= _NAMED else f"{names} and {len(paths) - _NAMED} more are"
 
 
 def _outputs() -> Iterator[os.stat_result]:
@@ -239,17 +318,24 @@ def _outputs() -> Iterator[os.stat_result]:
 
 
 def _refuse_large(root: str, found: Mapping[str, os.stat_result], limit: int) -> None:
-    total = sum(there.st_size for there in found.values() if stat.S_ISREG(there.st_mode))
+    total = sum(map(_held, found.values()))
     if total <= limit:
         return
     parts: dict[str, int] = {}
     for path, there in found.items():
         top = path.partition("/")[0]
-        parts[top] = parts.get(top, 0) + there.st_size
+        parts[top] = parts.get(top, 0) + _held(there)
     largest = max(parts, key=lambda name: parts[name])
     what = f"{root} holds {as_text(total)} in {len(found):,} files, more than the limit of {as_text(limit)}"
     hint = f"the largest part is {largest} ({as_text(parts[largest])}); to send all, add --ship_limit {_enough(total)}"
     raise BadInputError(what, hint=hint, where=WHERE)
+
+
+def _held(there: os.stat_result) -> int:
+    """Bytes of a file that are sent: without its holes."""
+    if not stat.S_ISREG(there.st_mode) or there.st_size <= _INLINE:
+        return there.st_size if stat.S_ISREG(there.st_mode) else 0
+    return min(there.st_size, there.st_blocks * 512)
 
 
 def as_text(size: int) -> str:
@@ -269,76 +355,120 @@ def _enough(size: int) -> str:
 # -- digests -------------------------------------------------------------------------------------
 
 
-def _entries(roots: Sequence[str], found: Mapping[str, os.stat_result], environ: Mapping[str, str]) -> Iterator[Entry]:
+def _entries(
+    top: int, roots: Sequence[str], found: Mapping[str, os.stat_result], environ: Mapping[str, str]
+) -> Iterator[Entry]:
     """The entries of the manifest; digests come from the cache where the file is as it was."""
-    root = roots[0]
-    store = os.path.join(cache_folder(environ), "digests", f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json")
-    known, now = _load(store), time.time_ns()
+    store, now = _store(roots[0], environ), time.time_ns()
+    known, timeless = _load(store), _timeless_devices()
     files = {path: there for path, there in found.items() if stat.S_ISREG(there.st_mode)}
-    stamps = {path: [at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino] for path, at in files.items()}
-    digests = {path: str(known[path][4]) for path in files if path in known and known[path][:4] == stamps[path]}
-    fresh = {path: (f"{root}/{path}", stamps[path][0]) for path in files if path not in digests}
-    digests.update(zip(fresh, _hashed_all(tuple(fresh.values())), strict=True))
+    rows = {path: known[path] for path in files if path in known and known[path][:4] == [*inside.stamp_of(files[path])]}
+    fresh = [path for path in files if path not in rows]
+    for path, hashed in zip(fresh, _hashed_all(top, [(path, files[path]) for path in fresh]), strict=True):
+        rows[path] = [*inside.stamp_of(files[path]), *hashed]
     kept = {
-        path: [*stamps[path], digests[path]]
+        path: rows[path]
         for path, there in files.items()
-        if max(there.st_mtime_ns, there.st_ctime_ns) < now - _SETTLED
+        if max(there.st_mtime_ns, there.st_ctime_ns) < now - _SETTLED and there.st_dev not in timeless
     }
-    if fresh or len(kept) != len(known):
+    if kept != known:
         keep(store, json.dumps(kept, separators=(",", ":")).encode())
     parents = {path.rpartition("/")[0] for path in found}
     for path, there in found.items():
         if path in files:
+            size, _, _, _, digest, *parts = rows[path]
             mode = there.st_mode & 0o777
-            yield Entry(kind="file", path=path, mode=mode, size=there.st_size, content=digests[path])
+            yield Entry(kind="file", path=path, mode=mode, size=size, content=digest, parts=tuple(parts))
         elif stat.S_ISLNK(there.st_mode):
-            yield Entry(kind="link", path=path, content=_target(roots, path))
+            yield Entry(kind="link", path=path, content=_target(top, roots, path))
         elif path not in parents:
             yield Entry(kind="folder", path=path)
 
 
-def _target(roots: Sequence[str], path: str) -> str:
-    """The target of a link, such that it leads to the same place in a copy: relative if that is in the tree."""
-    folder = os.path.dirname(f"{roots[0]}/{path}")
+def forget(tree: SourceTree, place: int, environ: Mapping[str, str]) -> None:
+    """Forget the digest of a file that was sent with another content."""
+    store = _store(tree.roots[0], environ)
+    known = _load(store)
+    known.pop(tree.manifest.entries[place].path, None)
+    keep(store, json.dumps(known, separators=(",", ":")).encode())
+
+
+def _timeless_devices() -> set[int]:
+    """The devices of `_TIMELESS`."""
     try:
-        target = os.readlink(f"{roots[0]}/{path}")
+        with open("/proc/self/mountinfo", "rb") as file:
+            lines = [line.partition(b" - ") for line in file]
+    except OSError:
+        return set()
+    numbers = [left.split()[2].split(b":") for left, _, right in lines if right.split()[0].decode() in _TIMELESS]
+    return {os.makedev(int(major), int(minor)) for major, minor in numbers}
+
+
+def _target(top: int, roots: Sequence[str], path: str) -> str:
+    """Where a link is to lead from a copy: to the same place, or to the one in the copy that corresponds to it."""
+    above, _, name = path.rpartition("/")
+    folder = os.path.join(roots[0], above)
+    try:
+        holder = inside.open_folder(top, above)
+        try:
+            target = os.readlink(name, dir_fd=holder)
+        finally:
+            os.close(holder)
     except OSError as error:
-        raise BadInputError(f"cannot read {roots[0]}/{path}: {error.strerror}", where=WHERE) from None
+        _refuse_unreadable(f"{roots[0]}/{path}", error)
     place = os.path.normpath(os.path.join(folder, target))
-    inside = [root for root in roots if f"{place}/".startswith(f"{root.rstrip('/')}/")]
-    if os.path.isabs(target) and inside:
-        return os.path.relpath(roots[0] + place[len(inside[0]) :], folder)
-    return target if os.path.isabs(target) or inside else place
+    within = [root for root in roots if f"{place}/".startswith(f"{root.rstrip('/')}/")]
+    if os.path.isabs(target) and within:
+        return os.path.relpath(roots[0] + place[len(within[0]) :], folder)
+    return target if os.path.isabs(target) or within else place
 
 
-def _hashed_all(files: Sequence[tuple[str, int]]) -> list[str]:
-    """The SHA-256 of so many bytes of each of these files: of many bytes, by several threads."""
-    if sum(size for _, size in files) < _MANY:
-        return list(map(_hashed, files))
+def _hashed_all(top: int, files: Sequence[tuple[str, os.stat_result]]) -> list[list[Any]]:
+    """The SHA-256 and the parts (`Entry.parts`) of each of these files: of many bytes, by several threads."""
+
+    def hashed(file: tuple[str, os.stat_result]) -> list[Any]:
+        return _hashed(top, *file)
+
+    if sum(_held(there) for _, there in files) < _MANY:
+        return list(map(hashed, files))
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-        return list(threads.map(_hashed, files))
+        return list(threads.map(hashed, files))
 
 
-def _hashed(file: tuple[str, int]) -> str:
-    """The SHA-256 of the first bytes of a file, of which there may be more by now."""
-    (path, left), digest = file, hashlib.sha256()
+def _hashed(top: int, path: str, there: os.stat_result) -> list[Any]:
+    """The SHA-256 of what a file had at first, of which there may be more by now; and its parts."""
+    digest = hashlib.sha256()
     try:
-        with open(path, "rb", buffering=0) as opened:
-            while block := opened.read(min(left, _BLOCK)):
-                digest.update(block)
-                left -= len(block)
+        fd = inside.open_file(top, path)
+        try:
+            entry = Entry(kind="file", path=path, size=there.st_size, parts=inside.parts_of(fd, there))
+            for begin, end in entry.spans:
+                os.lseek(fd, begin, os.SEEK_SET)
+                while begin < end and (block := os.read(fd, min(end - begin, _BLOCK))):
+                    digest.update(block)
+                    begin += len(block)
+        finally:
+            os.close(fd)
     except OSError as error:
-        raise BadInputError(f"cannot read {path}: {error.strerror}", where=WHERE) from None
-    return digest.hexdigest()
+        _refuse_unreadable(path, error)
+    return [digest.hexdigest(), *entry.parts]
 
 
-def _load(store: str) -> dict[str, list[object]]:
+def _store(root: str, environ: Mapping[str, str]) -> str:
+    name = hashlib.sha256(os.fsencode(root)).hexdigest()[:32]
+    return os.path.join(cache_folder(environ), "digests", f"{name}.json")
+
+
+def _load(store: str) -> dict[str, list[Any]]:
     try:
         with open(store, "rb") as file:
             known = json.load(file)
     except (OSError, ValueError, RecursionError):
         return {}
-    well = isinstance(known, dict) and all(isinstance(row, list) and len(row) == 5 for row in known.values())
+    well = isinstance(known, dict) and all(
+        isinstance(row, list) and len(row) >= 5 and [type(each) for each in row[4:]] == [str] + [int] * (len(row) - 5)
+        for row in known.values()
+    )
     return known if well else {}

@@ -1,60 +1,58 @@
-"""The copies of trees on a node (``--ship``): each is complete or absent, and is kept while somebody uses it.
+"""The trees on a node (``--ship``): complete or absent, and kept while somebody uses them, or has left something there.
 
-``.lock`` in the folder of a copy is locked: exclusively while the copy is made or removed, otherwise shared by the
-agents and guardians of the jobs that run in it. The kernel unlocks it when they die, by whatever signal. So what can be
+Each job has a tree of its own, by its id, for all nodes that share the folder and for all its attempts and epochs.
+Beside them are spare trees, in which nobody has run: the next job gets one at once.
+
+``.lock`` in the folder of a tree is locked: exclusively while the tree is made or removed, otherwise shared by the
+agents and guardians of the job that runs in it. The kernel unlocks it when they die, by whatever signal. So what can be
 locked exclusively belongs to nobody.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
 
 from bireme import drafts
-from bireme.ship import manifest
-from bireme.ship.manifest import ManifestError
-from bireme.ship.tree import (
-    JOBS,
-    LOCK,
-    MANIFEST,
-    OWN,
-    STAMPS,
-    TEMPORARY,
-    WRITTEN_TO,
-    HeldTree,
-    removal,
-    take_lock,
-    write_all,
-)
+from bireme.resources.owned_folder import make_owned
+from bireme.ship import inside
+from bireme.ship.tree import CHANGED, LOCK, TEMPORARY, HeldTree, NewTree, read_manifest, take_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
+
+    from bireme.ship.manifest import Manifest
 
 _IDENTITY = ".identity"
+_SPARE = "spare."
+_OLD = ".old"
+"""The end of the name of a job's tree that is being removed."""
 NEWEST = 4
-"""Copies that are kept however many there are."""
-_KEPT = 30 * 86400.0
-"""Seconds for which a copy is kept after its last use if ranks have written to it: they may want that back."""
+"""Trees of jobs that are kept however many there are."""
+_SPARES = 4
 _ABANDONED = 3600.0
 """Seconds after which a temporary folder without a lock belongs to nobody."""
+_HINT = "--export XDG_CACHE_HOME=DIR names another place, into which only you can write"
 
 
 class TreeStore:
-    """All copies of one user on this node.
+    """All trees of one user on this node.
 
     Args:
         cache: Bireme's folder in the user's cache.
 
     Raises:
+        BadInputError: others can change or replace it.
         OSError: it cannot be created.
     """
 
     def __init__(self, cache: str) -> None:
-        self.folder = os.path.join(cache, "trees")
-        os.makedirs(self.folder, 0o700, exist_ok=True)
+        self.folder = os.path.join(cache, "ship")
+        make_owned(self.folder, hint=_HINT)
+        if os.stat(self.folder).st_mode & 0o077:
+            os.chmod(self.folder, 0o700)
 
     def identity(self) -> str:
         """A name of this folder, the same on every node that has it; "" where it cannot be kept."""
@@ -63,7 +61,7 @@ class TreeStore:
             if not os.path.exists(path):
                 fd, draft = drafts.create(path, 0o600)
                 try:
-                    write_all(fd, os.urandom(16).hex().encode())
+                    os.write(fd, os.urandom(16).hex().encode())
                     os.link(draft, path)  # unlike a rename, it does not replace what another node has just written
                 except FileExistsError:
                     pass
@@ -75,9 +73,20 @@ class TreeStore:
         except (OSError, ValueError):
             return ""
 
-    def names(self) -> list[str]:
-        """The complete copies, the last used first."""
-        names = filter(_is_of_a_copy, os.listdir(self.folder))
+    def place(self, job: str) -> str:
+        """The path of the folder of a job's tree."""
+        return f"{self.folder}/{job}"
+
+    def jobs(self) -> list[str]:
+        """The names of the trees of jobs, the last used first."""
+        return self._by_use(lambda name: name[0] != "." and not name.startswith(_SPARE))
+
+    def spares(self) -> list[str]:
+        """The names of the spare trees, the newest first."""
+        return self._by_use(lambda name: name.startswith(_SPARE))
+
+    def _by_use(self, wanted: Callable[[str], bool]) -> list[str]:
+        names = [name for name in os.listdir(self.folder) if not name.endswith(TEMPORARY) and wanted(name)]
         used = {name: self._used(name) for name in names}
         return sorted(used, key=lambda name: used[name], reverse=True)
 
@@ -88,48 +97,104 @@ class TreeStore:
             return 0.0
 
     def hold(self, name: str) -> HeldTree | None:
-        """Hold a copy; ``None``: it is about to be removed, or damaged."""
+        """Hold a complete tree; ``None``: there is none, or it is about to be removed, or damaged."""
         lock = self._locked(name, fcntl.LOCK_SH)
         if lock < 0:
             return None
-        try:
-            with open(f"{self.folder}/{name}/{MANIFEST}", "rb") as file:
-                made_from = manifest.read(file.read())
-            with open(f"{self.folder}/{name}/{STAMPS}", "rb") as file:
-                stamps = tuple(map(tuple, json.load(file)))
-            if made_from.digest.startswith(name.partition(".")[0]) and len(stamps) == len(made_from.entries):
-                return HeldTree(f"{self.folder}/{name}/{made_from.name}", made_from, stamps, lock)
-        except (OSError, ValueError, TypeError, ManifestError):
-            pass
+        made_from = read_manifest(f"{self.folder}/{name}")
+        if made_from is not None:
+            return HeldTree(f"{self.folder}/{name}", made_from, lock)
         os.close(lock)
         return None
 
-    def find(self, digest: str, job: str = "") -> Generator[None, None, HeldTree | None]:
-        """Find, in steps, a copy of this tree: that in which this job has run already, or one that is as it was made.
+    def find(self, digest: str, job: str) -> Generator[None, None, HeldTree | None]:
+        """Find, in steps, the tree of a job, or give it a spare one that is the same.
 
         Args:
             digest: the SHA-256 of the tree's manifest.
-            job: the id of a job that is started several times; "": it is not.
+            job: the id of the job.
         """
-        names = [name for name in self.names() if name.startswith(f"{digest[:32]}.")]
-        own = [name for name in names if job and self._has_job(name, job)]
-        for name in (*own, *names):
+        for name in (job, *self.spares()):
             held = self.hold(name)
             if held is None:
                 continue
-            if held.manifest.digest == digest and (name in own or (yield from held.is_whole())):
-                os.utime(held.lock)
-                held.note(job)
-                return held
+            if held.manifest.digest == digest:
+                if name == job:
+                    return held
+                if (yield from held.is_untouched()):
+                    try:
+                        os.utime(held.lock)
+                        return held.rename(self.place(job))
+                    except OSError:  # another agent was faster
+                        held.release()
+                        return self.hold(job)
             held.release()
         return None
 
-    def _has_job(self, name: str, job: str) -> bool:
+    def finish(self, new: NewTree, job: str) -> HeldTree:
+        """Make a tree complete; it becomes that of the job, unless another agent was faster.
+
+        Raises:
+            OSError: that is not possible.
+        """
         try:
-            with open(f"{self.folder}/{name}/{JOBS}", encoding="ascii") as file:
-                return job in file.read().split("\n")
-        except (OSError, ValueError):
-            return False
+            return new.finish(self.place(job))
+        except OSError:
+            held = self.hold(job)
+            if held is None or held.manifest.digest != new.manifest.digest:
+                raise
+            new.close()
+            return held
+
+    def base(self, wanted: Manifest) -> Generator[None, None, NewTree]:
+        """Begin a tree, in steps: with the files of a spare one of the same name, if there is one."""
+        for name in self.spares():
+            held = self.hold(name)
+            if held is None:
+                continue
+            if held.manifest.name == wanted.name and (yield from held.is_untouched()):
+                try:
+                    return NewTree(self.folder, wanted, held)
+                except OSError:  # another agent was faster
+                    pass
+            held.release()
+        return NewTree(self.folder, wanted)
+
+    def has_spare(self, digest: str) -> bool:
+        """Whether there is a spare tree for this manifest."""
+        found = (read_manifest(f"{self.folder}/{name}") for name in self.spares())
+        return any(each is not None and each.digest == digest for each in found)
+
+    def keep_spare(self, new: NewTree) -> Iterator[None]:
+        """Make a spare tree complete, and remove, in steps, those that it replaces."""
+        new.finish(f"{self.folder}/{_SPARE}{os.urandom(6).hex()}", spare=True).release()
+        for place, name in enumerate(self.spares()):
+            other = read_manifest(f"{self.folder}/{name}") if 0 < place < _SPARES else None
+            if place and (other is None or other.name == new.manifest.name):
+                yield from self._remove(name)
+
+    def remove_temporary(self) -> Iterator[None]:
+        """Remove, in steps, temporary folders that belong to nobody: a killed agent has left them."""
+        for name in os.listdir(self.folder):
+            if name.endswith(TEMPORARY):
+                yield from self._remove(name)
+
+    def remove_old(self) -> Iterator[None]:
+        """Remove, in steps, old trees that nobody uses and in which ranks have neither added nor changed anything."""
+        for place, name in enumerate(self.jobs()):
+            if place < NEWEST and not name.endswith(_OLD):
+                continue
+            lock = self._locked(name, fcntl.LOCK_EX)
+            if lock < 0:
+                continue
+            try:
+                made_from = read_manifest(f"{self.folder}/{name}")
+                if made_from is not None and not os.path.exists(f"{self.folder}/{name}/{CHANGED}"):
+                    yield from _remove_unchanged(HeldTree(f"{self.folder}/{name}", made_from, lock))
+            except OSError:
+                pass
+            finally:
+                os.close(lock)
 
     def _locked(self, name: str, kind: int) -> int:
         """A descriptor of a folder's lock, locked in this way; -1: it cannot be."""
@@ -146,72 +211,39 @@ class TreeStore:
         os.close(fd)
         return -1
 
-    def remove_temporary(self) -> Iterator[None]:
-        """Remove, in steps, temporary folders that belong to nobody: a killed agent has left them."""
-        for name in os.listdir(self.folder):
-            if name.endswith(TEMPORARY) and (name.startswith(".") or _is_of_a_copy(name[: -len(TEMPORARY)])):
-                yield from self._remove(name, time.time())
-
-    def remove_old(self) -> Iterator[None]:
-        """Remove, in steps, old copies that nobody uses, as far as that is possible."""
-        now = time.time()
-        for place, name in enumerate(self.names()):
-            age = now - self._used(name)
-            try:
-                if age > _KEPT or (place >= NEWEST and not (yield from self._is_written_to(name))):
-                    yield from self._remove(name, now)
-            except OSError:
-                pass
-
-    def _is_written_to(self, name: str) -> Generator[None, None, bool]:
-        """Whether ranks have left anything in a copy but Python's own cache. If so, a file says so the next time."""
-        sign = f"{self.folder}/{name}/{WRITTEN_TO}"
-        if os.path.exists(sign):
-            return True
-        held = self.hold(name)
-        if held is None:
-            return False
-        try:
-            found = not (yield from held.is_whole()) or (yield from _has_more(held))
-        finally:
-            held.release()
-        if found:
-            os.close(os.open(sign, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        return found
-
-    def _remove(self, name: str, now: float) -> Iterator[None]:
-        """Remove a folder, in steps, unless somebody uses it. First it gets a temporary name: no half copy is used."""
-        lock = self._locked(name, fcntl.LOCK_EX)
-        path = f"{self.folder}/{name}"
-        if lock < 0 and (os.path.exists(f"{path}/{LOCK}") or not _is_older(path, now - _ABANDONED)):
+    def _remove(self, name: str) -> Iterator[None]:
+        """Remove, in steps, a folder in which nobody has run, unless somebody uses it."""
+        lock, path = self._locked(name, fcntl.LOCK_EX), f"{self.folder}/{name}"
+        if lock < 0 and (os.path.exists(f"{path}/{LOCK}") or not _is_older(path, time.time() - _ABANDONED)):
             return
         try:
+            if not os.path.isdir(path):
+                drafts.remove(path)
+                return
             if not name.endswith(TEMPORARY):
                 os.rename(path, path + TEMPORARY)
-                path += TEMPORARY
-            yield from removal(path)
+                name += TEMPORARY
+            yield from inside.remove(self.folder, name)
+        except OSError:
+            pass
         finally:
             if lock >= 0:
                 os.close(lock)
 
 
-def _is_of_a_copy(name: str) -> bool:
-    """Whether a folder with this name is a copy. A rank may have left something beside them."""
-    digest, _, rest = name.partition(".")
-    return len(digest) == 32 and len(rest) == 8
-
-
-def _has_more(held: HeldTree) -> Generator[None, None, bool]:
-    """Whether a copy, or the folder around it, holds files that were not sent, besides Python's own cache."""
-    around, name = os.path.split(held.path)
-    known = {*OWN, *(f"{name}/{entry.path}" for entry in held.manifest.entries)}
-    for folder, folders, files in os.walk(around):
-        yield
-        folders[:] = [each for each in folders if each != "__pycache__"]
-        below = folder[len(around) + 1 :]
-        if any((f"{below}/{each}" if below else each) not in known for each in files):
-            return True
-    return False
+def _remove_unchanged(held: HeldTree) -> Iterator[None]:
+    """Remove, in steps, a job's tree in which nothing was added or changed. Else a file says so from then on."""
+    known = yield from held.known()
+    if known is None:
+        os.close(os.open(f"{held.folder}/{CHANGED}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        return
+    if not held.folder.endswith(_OLD):  # a tree with the name of a job is complete
+        held = held.rename(held.folder + _OLD)
+    inner = f"{held.manifest.name}/"
+    below = {path.removeprefix(inner): stamp for path, stamp in known.items() if path.startswith(inner)}
+    yield from inside.remove(held.folder, held.manifest.name, below)
+    if not os.path.lexists(held.path):  # else the manifest is still needed
+        yield from inside.remove(*os.path.split(held.folder), known)
 
 
 def _is_older(path: str, when: float) -> bool:

@@ -1,7 +1,7 @@
-"""Gets the copy of a tree in which this node's ranks run (``--ship``): one that is here, or a new one.
+"""Gets the tree in which this node's ranks run (``--ship``): that of the job if it is here, a spare one, or a new one.
 
-A new copy takes from other copies what they share, and asks the runner for the rest. All this is done in steps of a
-few milliseconds, between which the agent answers its runner. `bireme.ship.messages` has the conversation.
+A new tree takes from older ones what they share, and asks the runner for the rest. All this is done in steps of a few
+milliseconds, between which the agent answers its runner. `bireme.ship.messages` has the conversation.
 """
 
 from __future__ import annotations
@@ -9,43 +9,46 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import deque
+from errno import EIO
 
 from bireme.errors import BiremeError, ProtocolError
 from bireme.resources.cache import cache_folder
-from bireme.ship import manifest
-from bireme.ship.messages import Need, Shipped, Taken
+from bireme.ship import inside, manifest
+from bireme.ship.messages import Need, Shipped, Taken, Wrong
 from bireme.ship.store import NEWEST, TreeStore
 from bireme.ship.tree import HeldTree, NewTree, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Literal
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from typing import Literal, TypeVar
 
     from bireme.control.messages import Ask, Message
     from bireme.loop import Loop
     from bireme.planning.start import NodePlan
     from bireme.ship.manifest import Entry, Manifest
-    from bireme.ship.tree import Stamp
+
+    A = TypeVar("A")
+    T = TypeVar("T")
 
 _STEP = 0.01
 """Seconds of work after which the loop may do something else."""
 _PAUSE = 0.0005
 _CLEAN_AFTER = 1.0
-"""Seconds after which old copies are removed, when the ranks have started."""
+"""Seconds after which a spare tree is made, and old ones are removed, when the ranks have started."""
 _GRANT = 512 * 1024
 """Bytes that are taken before the runner is granted as many."""
 
 
 class TreeTaker:
-    """Gets the copy of one tree.
+    """Gets the tree of one job.
 
     Args:
         loop: the event loop.
         ask: the message that offers the tree.
         environ: the agent's environment.
         send: sends a message to the runner.
-        on_done: called with the message as it is in the copy, and with "" or the reason why there is no copy.
+        on_done: called with the message as it is in the tree, and with "" or the reason why there is no tree.
     """
 
     def __init__(
@@ -60,36 +63,35 @@ class TreeTaker:
         self._loop, self._ask, self._offer, self._send, self._on_done = loop, ask, ask.tree, send, on_done
         self._folder = cache_folder(environ, ask.tree.cache)
         self._expects: Literal["nothing", "manifest", "files"] = "nothing"
-        self._asked = False
+        self._asked = self._failed = self._made = False
         self._text = bytearray()
         self._taken, self._granted = 0, loop.now()
         self._new: NewTree | None = None
+        self._spare: NewTree | None = None
         self._held: HeldTree | None = None
         self._missing: deque[int] = deque()
-        self._duplicates: list[tuple[int, int]] = []
-        self._file = -1
-        self._left = 0
-        self._digest = hashlib.sha256()
-        self._failed = False
+        self._duplicates: list[tuple[Entry, Entry]] = []
+        self._file: _File | None = None
 
     def start(self) -> None:
-        """Look for a copy that is here already."""
+        """Look for a tree that is here already."""
         self._go(self._look())
 
     @property
     def keep(self) -> tuple[int, ...]:
-        """The descriptors to hold as long as ranks run in the copy."""
+        """The descriptors to hold as long as ranks run in the tree."""
         return () if self._held is None else (self._held.lock,)
 
     def close(self) -> None:
         """Remove what is not complete."""
         self._expects = "nothing"
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-        if self._new is not None:
-            self._new.close()
-            self._new = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        for new in (self._new, self._spare):
+            if new is not None:
+                new.close()
+        self._new = self._spare = None
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -115,35 +117,32 @@ class TreeTaker:
         self._failed = bool(problem)
         if self._asked:
             self._send(Shipped())
-        self._loop.after(_CLEAN_AFTER, self._clean)
+        if not problem:
+            self._loop.after(_CLEAN_AFTER, lambda: self._go_quietly(self._tidy()))
         self._on_done(ask, problem)
 
-    def _clean(self) -> None:
-        try:
-            self._go_quietly(TreeStore(self._folder).remove_old())
-        except OSError:
-            pass
-
     def _go_quietly(self, steps: Iterator[None]) -> None:
-        """Do one step, and the next one later; what cannot be cleaned up is left."""
+        """Do one step, and the next one later; what cannot be done is left."""
         try:
             next(steps)
-        except (StopIteration, OSError):
+        except (StopIteration, OSError, BiremeError):
             return
         self._loop.after(_PAUSE, lambda: self._go_quietly(steps))
 
     def _look(self) -> Iterator[None]:
-        """Find a copy that is here already, or ask what there is to copy."""
+        """Find a tree that is here already, or ask what there is to copy."""
         store = TreeStore(self._folder)
-        yield from store.remove_temporary()
+        if not self._offer.job.isalnum():
+            raise manifest.ManifestError("its job has no name")
         self._held = yield from store.find(self._offer.digest, self._offer.job)
         if self._held is not None:
+            self._made = not self._asked
             self._end()
         else:
             self._want("manifest", Need(cache=store.identity()))
 
     def look_again(self) -> None:
-        """Look again: another node that shares the folder has made a copy, or could not.
+        """Look again: another node that shares the folder has made the tree, or could not.
 
         Raises:
             ProtocolError: the manifest has come already.
@@ -198,67 +197,101 @@ class TreeTaker:
         while left:
             if not self._missing:
                 raise manifest.ManifestError("more was sent than asked for")
-            place = self._missing[0]
-            entry = self._new.manifest.entries[place]
-            if self._file < 0:
-                self._file, self._left, self._digest = self._new.open(place), entry.size, hashlib.sha256()
-            part = left[: self._left]
-            left = left[len(part) :]
-            self._digest.update(part)
-            self._left -= write_all(self._file, part)
-            if not self._left:
-                self._complete(self._new, place, entry)
+            entry = self._new.manifest.entries[self._missing[0]]
+            if self._file is None:
+                self._file = self._if_room(self._open, entry)
+            left = left[self._if_room(self._file.take, left) :]
+            if self._file.is_complete:
+                self._complete(self._file)
         if not self._missing:
             self._expects = "nothing"
             self._go(self._finish(self._new))
 
-    def _complete(self, new: NewTree, place: int, entry: Entry) -> None:
-        if self._digest.hexdigest() != entry.content:
-            raise manifest.ManifestError(f"{entry.path} has changed since the job began; start the job again")
-        file, self._file = self._file, -1
-        new.close_file(place, file)
-        self._missing.popleft()
+    def _open(self, entry: Entry) -> _File:
+        return _File(entry, self._spare, self._new)
 
-    # -- the new copy ----------------------------------------------------------------------------
+    def _if_room(self, action: Callable[[A], T], argument: A) -> T:
+        """Do something for both trees, or without the spare one if there is no room for it."""
+        try:
+            return action(argument)
+        except OSError:
+            if self._spare is None:
+                raise
+            if self._file is not None:
+                self._file.drop(self._spare)
+            self._drop_spare()
+            return action(argument)
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+
+    def _complete(self, file: _File) -> None:
+        place = self._missing.popleft()
+        if not file.finish():
+            self._send(Wrong(place=place))
+            raise manifest.ManifestError(f"{file.entry.path} has changed since the job began")
+        self._file = None
+
+    # -- the new tree ----------------------------------------------------------------------------
 
     def _make(self, wanted: Manifest) -> Iterator[None]:
-        """Begin a copy: take what other copies have, and ask for the rest."""
+        """Begin a tree: take what older ones have, and ask for the rest."""
         store = TreeStore(self._folder)
+        yield from store.remove_temporary()
         yield from store.remove_old()  # not only afterwards: a job may end too early for that, and there must be room
-        new = self._new = NewTree(store.folder, wanted)
-        new.make_folders()
-        others = [held for held in map(store.hold, store.names()[:NEWEST]) if held is not None]
-        try:
-            known = _by_content(others)
-            first: dict[str, int] = {}
+        new = self._new = yield from store.base(wanted)
+        first: dict[object, Entry] = {}
+        with _Sources(store) as sources:
             for place, entry in enumerate(wanted.entries):
-                if entry.kind != "file":
-                    continue
-                if not entry.size:
-                    new.close_file(place, new.open(place))
-                elif entry.content in first:
-                    self._duplicates.append((place, first[entry.content]))
-                else:
-                    first[entry.content] = place
-                    path, stamp = known.get(entry.content, ("", ()))
-                    if not path or not (yield from new.copy(place, path, stamp)):
-                        self._missing.append(place)
                 if place % 64 == 0:
                     yield
-        finally:
-            for held in others:
-                held.release()
+                original = first.setdefault(_content(entry), entry) if entry.data else entry
+                if not new.lacks(entry):
+                    continue
+                if not entry.data:
+                    new.close_file(entry, new.open(entry))
+                elif original is not entry:
+                    self._duplicates.append((entry, original))
+                elif not (yield from sources.copy(entry, new)):
+                    self._missing.append(place)
         if self._missing:
+            if len(self._missing) + len(self._duplicates) == sum(entry.data > 0 for entry in wanted.entries):
+                self._spare = NewTree(store.folder, wanted)  # all of it comes: cheaper now than as a copy later
             self._want("files", Need(spans=_spans(self._missing)))
         else:
             yield from self._finish(new)
 
     def _finish(self, new: NewTree) -> Iterator[None]:
-        for place, original in self._duplicates:
-            yield from new.duplicate(place, original)
-        self._held, self._new = new.finish(), None
-        self._held.note(self._offer.job)
+        for entry, original in self._duplicates:
+            if not (yield from new.copy_own(entry, original)):
+                raise OSError(EIO, "a file was changed while it was copied")
+        store = TreeStore(self._folder)
+        self._held, self._new = store.finish(new, self._offer.job), None
+        if self._spare is not None:
+            yield from self._make_spare(store, self._held)
+        self._made = True
         self._end()
+
+    def _make_spare(self, store: TreeStore, held: HeldTree) -> Iterator[None]:
+        """Make the spare tree complete, as far as there is room."""
+        try:
+            self._spare = self._spare or NewTree(store.folder, held.manifest)
+            yield from self._spare.copy_all(held.path)
+            yield from store.keep_spare(self._spare)
+            self._spare = None
+        except OSError:
+            self._drop_spare()
+
+    def _tidy(self) -> Iterator[None]:
+        """Make a spare tree for the next job, unless there is one, or another node makes it; and remove old ones."""
+        store, held = TreeStore(self._folder), self._held
+        assert held is not None
+        if self._made and not store.has_spare(held.manifest.digest):
+            yield from self._make_spare(store, held)
+        yield from store.remove_temporary()
+        yield from store.remove_old()
 
     # -- what is elsewhere in the copy -----------------------------------------------------------
 
@@ -312,14 +345,88 @@ class TreeTaker:
         return plan.replace(cwd=os.getcwd(), workers=workers)
 
 
-def _by_content(copies: Sequence[HeldTree]) -> dict[str, tuple[str, Stamp]]:
-    """The path and the stamp of a file of each content that these copies have."""
-    found: dict[str, tuple[str, Stamp]] = {}
-    for held in copies:
-        for entry, stamp in zip(held.manifest.entries, held.stamps, strict=True):
-            if entry.kind == "file":
-                found.setdefault(entry.content, (f"{held.path}/{entry.path}", stamp))
-    return found
+class _File:
+    """A file that comes: it is written to these trees, and compared with its digest."""
+
+    def __init__(self, entry: Entry, *trees: NewTree | None) -> None:
+        self.entry = entry
+        self._files = {tree: tree.open(entry) for tree in trees if tree is not None}
+        self._spans = deque(entry.spans)
+        self._digest = hashlib.sha256()
+
+    def take(self, data: memoryview) -> int:
+        """Take what belongs to the file from the beginning of this; return how much that is."""
+        begin, end = self._spans[0]
+        part = data[: end - begin]
+        for fd in self._files.values():
+            write_all(fd, part, begin)
+        self._digest.update(part)
+        if begin + len(part) == end:
+            self._spans.popleft()
+        else:
+            self._spans[0] = (begin + len(part), end)
+        return len(part)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it has come."""
+        return not self._spans
+
+    def finish(self) -> bool:
+        """Close it; return whether it is what was asked for."""
+        if self._digest.hexdigest() != self.entry.content:
+            return False
+        while self._files:
+            tree, fd = self._files.popitem()
+            tree.close_file(self.entry, fd)
+        return True
+
+    def drop(self, tree: NewTree) -> None:
+        """Write to one of the trees no more."""
+        if tree in self._files:
+            os.close(self._files.pop(tree))
+
+    def close(self) -> None:
+        """Close it as it is."""
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+
+class _Sources:
+    """The files of older trees, by their contents."""
+
+    def __init__(self, store: TreeStore) -> None:
+        self._open: list[int] = []
+        self._found: dict[object, tuple[int, str]] = {}
+        for held in map(store.hold, (*store.spares(), *store.jobs()[:NEWEST])):
+            if held is None:
+                continue
+            self._open.append(held.lock)
+            try:
+                top = os.open(held.path, inside.FOLDER)
+            except OSError:  # ranks have removed it
+                continue
+            self._open.append(top)
+            for entry in held.manifest.entries:
+                if entry.data:
+                    self._found.setdefault(_content(entry), (top, entry.path))
+
+    def __enter__(self) -> _Sources:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self._open:
+            os.close(fd)
+
+    def copy(self, entry: Entry, new: NewTree) -> Generator[None, None, bool]:
+        """Copy a file to a new tree, in steps, if there is one with its content."""
+        found = self._found.get(_content(entry))
+        return found is not None and (yield from new.copy(entry, *found))
+
+
+def _content(entry: Entry) -> object:
+    """What two files have in common whose data are the same, at the same places."""
+    return entry.content, entry.size, entry.parts
 
 
 def _spans(places: Sequence[int]) -> tuple[int, ...]:

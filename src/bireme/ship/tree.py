@@ -1,209 +1,339 @@
-"""One copy of a tree on a node (``--ship``): how it is made, and how it is seen that it is as it was made.
+"""One tree on a node (``--ship``): how it is made, and how it is seen that nothing in it was added or changed.
 
-A copy is made in a folder ``DIGEST.RANDOM.tmp``, which is renamed to ``DIGEST.RANDOM`` when nothing is missing. Its
-files are its own: ranks may write to them, and spoil no other copy. `HeldTree.is_whole` finds that out before the next
-job gets the same copy. The price is the room for one more copy of what is the same; file systems that share blocks
-(btrfs, XFS) do not pay it.
+A tree is made in a folder with a temporary name, which gets its name when nothing is missing. Its files are its own:
+whatever ranks do with them, no other tree has them. A file of an older tree is used only if its content, compared while
+it is copied, has the digest that is wanted. File systems that share blocks (btrfs, XFS) do so.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import stat
 import time
 
+from bireme.ship import inside, manifest
+from bireme.ship.inside import stamp_of
+from bireme.ship.manifest import ManifestError
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Generator, Iterator
 
+    from bireme.ship.inside import Stamp
     from bireme.ship.manifest import Entry, Manifest
 
-    Stamp = tuple[int, ...]
-
-OWN = LOCK, MANIFEST, STAMPS, WRITTEN_TO, JOBS = ".lock", ".manifest", ".stamps", ".written-to", ".jobs"
-"""The files beside the tree in the folder of a copy."""
+OWN = LOCK, MANIFEST, STAMPS, CHANGED = ".lock", ".manifest", ".stamps", ".changed"
+"""The files beside the tree in its folder."""
 TEMPORARY = ".tmp"
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_BLOCK = 8 << 20
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_BLOCK = 1 << 20
+_FICLONE = 0x40049409
 
 
 class HeldTree(Value):
-    """A complete copy that nobody removes while ``lock`` is open.
+    """A complete tree that nobody removes while ``lock`` is open.
 
     Attributes:
-        path: of the tree's folder.
+        folder: the path of its folder.
         manifest: what was sent.
-        stamps: of each file as it was made (`stamp_of`).
         lock: a descriptor.
     """
 
-    path: str
+    folder: str
     manifest: Manifest
-    stamps: tuple[Stamp, ...]
     lock: int
 
-    def is_whole(self) -> Generator[None, None, bool]:
-        """Find out, in steps, whether everything is as it was made. More files may have come."""
+    @property
+    def path(self) -> str:
+        """The path of the tree itself."""
+        return f"{self.folder}/{self.manifest.name}"
+
+    def stamps(self) -> dict[str, Stamp] | None:
+        """The stamps of its files as they were made; ``None``: the machine was booted since, and may have lost some."""
+        try:
+            with open(f"{self.folder}/{STAMPS}", "rb") as file:
+                boot, stamps = json.load(file)
+            found = {str(path): tuple(stamp) for path, stamp in stamps.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
+        return found if boot and boot == boot_id() else None
+
+    def is_untouched(self) -> Generator[None, None, bool]:
+        """Find out, in steps, whether all is as it was made. Only for a tree in which nobody has run."""
+        stamps = self.stamps()
+        if stamps is None:
+            return False
         for place, entry in enumerate(self.manifest.entries):
             if place % 64 == 0:
                 yield
-            if not is_unchanged(f"{self.path}/{entry.path}", entry, self.stamps[place]):
+            try:
+                there = os.lstat(f"{self.path}/{entry.path}")
+            except OSError:
+                return False
+            if entry.kind == "file":
+                if not stat.S_ISREG(there.st_mode) or stamps.get(entry.path) != stamp_of(there):
+                    return False
+            elif not (stat.S_ISLNK if entry.kind == "link" else stat.S_ISDIR)(there.st_mode):
                 return False
         return True
 
-    def note(self, job: str) -> None:
-        """Note that a job runs in this copy, so that it gets the same again (`TreeStore.find`); "": it need not."""
-        if job:
-            path, flags = f"{os.path.dirname(self.path)}/{JOBS}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            fd = os.open(path, flags, 0o600)
-            try:
-                write_all(fd, f"{job}\n".encode())
-            finally:
-                os.close(fd)
+    def known(self) -> Generator[None, None, dict[str, Stamp] | None]:
+        """The stamps of all files and links inside, in steps; ``None``: something was added or changed.
+
+        Contents are compared, whatever the times say. What was removed does not count, nor does Python's own cache.
+        """
+        entries = {f"{self.manifest.name}/{entry.path}": entry for entry in self.manifest.entries}
+        folders = {self.manifest.name, *(part for path in entries for part in _above(path))}
+        found: dict[str, Stamp] = {}
+        top = os.open(self.folder, inside.FOLDER)
+        try:
+            for path, holder, name, there in inside.listing(top):
+                yield
+                entry, cached = entries.get(path), "__pycache__" in path.split("/")[-2:]
+                if stat.S_ISDIR(there.st_mode):
+                    if not cached and path not in folders and (entry is None or entry.kind != "folder"):
+                        return None
+                    continue
+                own = path in OWN or (cached and name.endswith(".pyc") and stat.S_ISREG(there.st_mode))
+                if not own and (entry is None or not (yield from _is_as_sent(entry, holder, name, there))):
+                    return None
+                found[path] = stamp_of(there)
+        except OSError:
+            return None
+        finally:
+            os.close(top)
+        return found
+
+    def rename(self, new: str) -> HeldTree:
+        """Give its folder another name.
+
+        Raises:
+            OSError: there is such a folder, or another process has renamed it.
+        """
+        os.rename(self.folder, new)
+        return self.replace(folder=new)
 
     def release(self) -> None:
-        """Let the copy be removed."""
+        """Let the tree be removed."""
         os.close(self.lock)
 
 
-def stamp_of(there: os.stat_result) -> Stamp:
-    """What changes when somebody writes to a file."""
-    return (there.st_size, there.st_mtime_ns, there.st_ctime_ns, there.st_ino)
+def _above(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
 
 
-def is_unchanged(path: str, entry: Entry, stamp: Stamp) -> bool:
-    """Whether a part of a copy is as it was made."""
-    try:
-        there = os.lstat(path)
-        if entry.kind == "file":
-            return stat.S_ISREG(there.st_mode) and stamp_of(there) == stamp
-        if entry.kind == "link":
-            return stat.S_ISLNK(there.st_mode) and os.readlink(path) == entry.content
-        return stat.S_ISDIR(there.st_mode)
-    except OSError:
+def _is_as_sent(entry: Entry, holder: int, name: str, there: os.stat_result) -> Generator[None, None, bool]:
+    """Whether a file or link is what was sent."""
+    if entry.kind == "link":
+        return stat.S_ISLNK(there.st_mode) and os.readlink(name, dir_fd=holder) == entry.content
+    if entry.kind != "file" or not stat.S_ISREG(there.st_mode) or there.st_size != entry.size:
         return False
+    fd = inside.open_file(holder, name)
+    try:
+        if inside.mount_of(fd) != inside.mount_of(holder) or inside.parts_of(fd, there) != entry.parts:
+            return False
+        digest = hashlib.sha256()
+        for begin, end in entry.spans:
+            for at in range(begin, end, _BLOCK):
+                digest.update(os.pread(fd, min(_BLOCK, end - at), at))
+                yield
+        return digest.hexdigest() == entry.content and stamp_of(os.fstat(fd)) == stamp_of(there)
+    finally:
+        os.close(fd)
+
+
+def read_manifest(folder: str) -> Manifest | None:
+    """The manifest of the tree in a folder; ``None``: it is damaged, or there is none."""
+    try:
+        with open(f"{folder}/{MANIFEST}", "rb") as file:
+            return manifest.read(file.read())
+    except (OSError, ManifestError):
+        return None
 
 
 class NewTree:
-    """A copy in the making. It is removed by :meth:`close` unless it was finished.
+    """A tree in the making. It is removed by :meth:`close` unless it was finished.
 
     Args:
-        folder: of all copies.
-        made_from: what the copy will hold.
+        folder: of all trees.
+        made_from: what the tree will hold.
+        base: an untouched tree to make it from, which then is no more; ``None``: an empty folder.
 
     Raises:
         OSError: its folder cannot be created.
     """
 
-    def __init__(self, folder: str, made_from: Manifest) -> None:
+    def __init__(self, folder: str, made_from: Manifest, base: HeldTree | None = None) -> None:
         self.manifest = made_from
-        self._final = f"{folder}/{made_from.digest[:32]}.{os.urandom(4).hex()}"
-        self._folder = self._final + TEMPORARY
-        self._stamps: list[Stamp] = [()] * len(made_from.entries)
-        self.path = f"{self._folder}/{made_from.name}"
-        # The lock comes into the folder locked, so that it never seems to belong to nobody.
-        lock = f"{folder}/{LOCK}.{os.urandom(4).hex()}{TEMPORARY}"
-        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        take_lock(self._lock, fcntl.LOCK_EX)
-        os.mkdir(self._folder, 0o700)
-        os.rename(lock, f"{self._folder}/{LOCK}")
-        os.mkdir(self.path)
+        self._folder = f"{folder}/{os.urandom(6).hex()}{TEMPORARY}"
+        self.stamps: dict[str, Stamp] = {}
+        if base is None:
+            # The lock comes into the folder locked, so that it never seems to belong to nobody.
+            lock = f"{folder}/{LOCK}.{os.urandom(6).hex()}{TEMPORARY}"
+            self._lock = os.open(lock, _NEW, 0o600)
+            take_lock(self._lock, fcntl.LOCK_EX)
+            os.mkdir(self._folder, 0o700)
+            os.rename(lock, f"{self._folder}/{LOCK}")
+            os.mkdir(f"{self._folder}/{made_from.name}")
+        else:
+            base = base.rename(self._folder)
+            self._lock = base.lock
+            os.rename(f"{self._folder}/{base.manifest.name}", f"{self._folder}/{made_from.name}")
+            self._keep_common(base)
+        self._top = os.open(f"{self._folder}/{made_from.name}", inside.FOLDER)
+        self._make_folders()
 
-    def make_folders(self) -> None:
-        """Create the folders, before any file or link."""
-        made = {self.path}
+    def _keep_common(self, base: HeldTree) -> None:
+        """Remove what the tree will not hold."""
+        stamps, wanted = base.stamps() or {}, {entry.path: entry for entry in self.manifest.entries}
+        path = f"{self._folder}/{self.manifest.name}"
+        for entry in reversed(base.manifest.entries):
+            same = wanted.get(entry.path) == entry
+            if same and entry.kind == "file":
+                self.stamps[entry.path] = stamps[entry.path]
+            elif not same:
+                (os.rmdir if entry.kind == "folder" else os.unlink)(f"{path}/{entry.path}")
+                for folder in _above(entry.path):
+                    try:
+                        os.rmdir(f"{path}/{folder}")
+                    except OSError:
+                        break
+        for name in (MANIFEST, STAMPS):
+            os.unlink(f"{self._folder}/{name}")
+
+    def _make_folders(self) -> None:
+        made = set()
         for entry in self.manifest.entries:
-            path = f"{self.path}/{entry.path}"
-            folder = path if entry.kind == "folder" else path.rpartition("/")[0]
-            if folder not in made:
-                os.makedirs(folder, exist_ok=True)
+            folder = entry.path if entry.kind == "folder" else entry.path.rpartition("/")[0]
+            if folder and folder not in made:
+                os.makedirs(f"{self._folder}/{self.manifest.name}/{folder}", exist_ok=True)
                 made.add(folder)
 
-    def open(self, place: int) -> int:
-        """Create a file; return a descriptor to write its content to."""
-        return os.open(f"{self.path}/{self.manifest.entries[place].path}", _NEW, 0o600)
+    def lacks(self, entry: Entry) -> bool:
+        """Whether a file is still missing."""
+        return entry.kind == "file" and entry.path not in self.stamps
 
-    def close_file(self, place: int, fd: int) -> None:
+    def open(self, entry: Entry) -> int:
+        """Create a file, with its holes; return a descriptor to write its data to."""
+        fd = os.open(entry.path, _NEW, 0o600, dir_fd=self._top)
+        if entry.parts:
+            os.ftruncate(fd, entry.size)
+        return fd
+
+    def close_file(self, entry: Entry, fd: int) -> None:
         """Close a file that is complete."""
-        os.fchmod(fd, self.manifest.entries[place].mode)
-        self._stamps[place] = stamp_of(os.fstat(fd))
+        os.fchmod(fd, entry.mode)
+        self.stamps[entry.path] = stamp_of(os.fstat(fd))
         os.close(fd)
 
-    def copy(self, place: int, path: str, stamp: Stamp) -> Generator[None, None, bool]:
-        """Copy a file of this machine, in steps; return whether it was as the stamp says until the end."""
-        entry = self.manifest.entries[place]
-        if not is_unchanged(path, entry, stamp):
-            return False
-        source = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        target = self.open(place)
+    def copy(self, entry: Entry, top: int, path: str) -> Generator[None, None, bool]:
+        """Copy a file of another tree, or of this one, in steps, if it has the content that is wanted.
+
+        Args:
+            entry: the file here.
+            top: the folder of the other tree, open.
+            path: of the file in it, with its data where it is here.
+        """
         try:
-            left = entry.size
-            while left:
-                copied = _copy_block(source, target, left)
-                if not copied:
-                    break
-                left -= copied
-                yield
-            if not left and is_unchanged(path, entry, stamp):
-                self.close_file(place, os.dup(target))
+            source = inside.open_file(top, path)
+        except OSError:
+            return False
+        target = self.open(entry)
+        try:
+            digest = hashlib.sha256()
+            cloned = not entry.parts and _clone(source, target)  # somebody may have written to the holes
+            for begin, end in entry.spans:
+                for at in range(begin, end, _BLOCK):
+                    block = os.pread(target if cloned else source, min(_BLOCK, end - at), at)
+                    digest.update(block)
+                    if not cloned:
+                        write_all(target, block, at)
+                    yield
+            if digest.hexdigest() == entry.content and os.fstat(target).st_size == entry.size:
+                self.close_file(entry, os.dup(target))
                 return True
-            os.unlink(f"{self.path}/{entry.path}")
+            os.unlink(entry.path, dir_fd=self._top)
             return False
         finally:
             os.close(source)
             os.close(target)
 
-    def duplicate(self, place: int, original: int) -> Generator[None, None, None]:
-        """Copy a file of this copy, in steps."""
-        path = f"{self.path}/{self.manifest.entries[original].path}"
-        if not (yield from self.copy(place, path, self._stamps[original])):
-            raise OSError(errno.EIO, "a file was changed while it was copied", path)
+    def copy_all(self, path: str) -> Iterator[None]:
+        """Copy what is missing from a tree that had the same files; what was changed there is left out."""
+        top = os.open(path, inside.FOLDER)
+        try:
+            for entry in self.manifest.entries:
+                if self.lacks(entry):
+                    yield
+                    yield from self.copy(entry, top, entry.path)
+        finally:
+            os.close(top)
+        kept = [entry for entry in self.manifest.entries if not self.lacks(entry)]
+        self.manifest = manifest.make(self.manifest.name, kept)
 
-    def finish(self) -> HeldTree:
-        """Make the copy complete: create its links, and give it its name."""
+    def copy_own(self, entry: Entry, original: Entry) -> Generator[None, None, bool]:
+        """Copy a file of this tree."""
+        return (yield from self.copy(entry, self._top, original.path))
+
+    def finish(self, name: str, *, spare: bool = False) -> HeldTree:
+        """Make the tree complete: create its links, and give its folder this name.
+
+        Args:
+            name: the path of its folder.
+            spare: nobody will run in it, so that it can be seen that it is untouched.
+
+        Raises:
+            OSError: there is such a folder.
+        """
         for entry in self.manifest.entries:
-            if entry.kind == "link":
-                os.symlink(entry.content, f"{self.path}/{entry.path}")
-        for name, data in ((MANIFEST, self.manifest.text), (STAMPS, json.dumps(self._stamps).encode())):
-            with open(os.open(f"{self._folder}/{name}", _NEW, 0o600), "wb") as file:
+            if entry.kind == "link" and not os.path.lexists(f"{self._folder}/{self.manifest.name}/{entry.path}"):
+                os.symlink(entry.content, entry.path, dir_fd=self._top)
+        files = {MANIFEST: self.manifest.text}
+        if spare:
+            files[STAMPS] = json.dumps([boot_id(), self.stamps]).encode()
+        for each, data in files.items():
+            with open(os.open(f"{self._folder}/{each}", _NEW, 0o600), "wb") as file:
                 file.write(data)
-        os.rename(self._folder, self._final)
+        os.rename(self._folder, name)
         for _ in range(100):  # after the rename: who gets the lock in between finds no folder of the temporary name
             if take_lock(self._lock, fcntl.LOCK_SH):
                 break
             time.sleep(0.001)
-        path, lock = f"{self._final}/{self.manifest.name}", self._lock
-        self._lock = -1
-        return HeldTree(path, self.manifest, tuple(self._stamps), lock)
+        lock, self._lock = self._lock, -1
+        os.close(self._top)
+        return HeldTree(name, self.manifest, lock)
 
     def close(self) -> None:
         """Remove what was made, unless it is finished."""
         if self._lock >= 0:
-            for _ in removal(self._folder):
+            os.close(self._top)
+            for _ in inside.remove(*os.path.split(self._folder)):
                 pass
             os.close(self._lock)
             self._lock = -1
 
 
-def _copy_block(source: int, target: int, most: int) -> int:
-    """Copy a block, without reading it where the kernel can; return its size."""
+def _clone(source: int, target: int) -> bool:
+    """Let a file share the blocks of another one, if the file system can."""
     try:
-        return os.copy_file_range(source, target, min(most, _BLOCK))
-    except (AttributeError, OSError):
-        return write_all(target, os.read(source, min(most, _BLOCK)))
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError:
+        return False
+    return True
 
 
-def write_all(fd: int, data: bytes | memoryview) -> int:
-    """Write to a file; return the number of bytes."""
+def write_all(fd: int, data: bytes | memoryview, place: int) -> None:
+    """Write to a place of a file."""
     left = memoryview(data)
     while left:
-        left = left[os.write(fd, left) :]
-    return len(data)
+        written = os.pwrite(fd, left, place)
+        left, place = left[written:], place + written
 
 
 def take_lock(fd: int, kind: int) -> bool:
@@ -215,20 +345,10 @@ def take_lock(fd: int, kind: int) -> bool:
     return True
 
 
-def removal(path: str) -> Iterator[None]:
-    """Remove a folder in steps; what cannot be removed stays. ``shutil`` is slow to import."""
-    for folder, folders, files in os.walk(path, topdown=False):
-        yield
-        _try(os.chmod, folder, 0o700)
-        for name in (*files, *folders):
-            place = f"{folder}/{name}"
-            is_folder = name in folders and not os.path.islink(place)
-            _try(os.rmdir if is_folder else os.unlink, place)
-    _try(os.rmdir if os.path.isdir(path) else os.unlink, path)
-
-
-def _try(action: Callable[..., object], *args: object) -> None:
+def boot_id() -> str:
+    """Names the time since this machine was booted; "" where it has no such name."""
     try:
-        action(*args)
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
     except OSError:
-        pass
+        return ""
