@@ -43,14 +43,14 @@ def run(
     tree: SourceTree | None = None,
     is_last: Callable[[Outcome], bool] = lambda _: True,
     *,
-    again: bool = False,
+    again: str = "",
 ) -> Outcome:
     """Start an agent on every node, and the ranks through them; return when nothing is left anywhere.
 
     Args:
         tree: the files to send to the nodes, if they are known already.
         is_last: whether the job ends with an outcome, and is not started again.
-        again: whether a file of the tree was changed while it was sent, so that the job begins again.
+        again: why the job begins again: a file of the tree was changed while it was sent.
 
     Raises:
         BadInputError: the job cannot run as described; nothing was started.
@@ -65,9 +65,9 @@ def run(
         return crews[0]
 
     with PidFile(os.getpid() if spec.save_pid else None) as pid_file:
-        outcome = session.run(spec, () if again else job.notes(exported), make_crew, machine.loop)
+        outcome = session.run(spec, [("info", again)] if again else job.notes(exported), make_crew, machine.loop)
     if crews[0].tree_changed and not again:
-        return run(spec, environ, nodes, launcher, machine, is_last=is_last, again=True)
+        return run(spec, environ, nodes, launcher, machine, is_last=is_last, again=f"{outcome.note}: sending it again")
     return outcome
 
 
