@@ -101,6 +101,8 @@ class JobSpec(Value):
         output, timestamps, fold: how the output of ranks is shown.
         wrap: the words of a command to put before the program's on the ranks of ``wrap_ranks`` (all if that is empty);
             ``{rank}``, ``{local_rank}`` and ``{host}`` are replaced.
+        stdin: which rank reads the command's stdin: its number, ``all`` (each gets a copy) or ``none``; "": rank 0 on
+            one machine, none on nodes.
         log_level: verbosity of Bireme's own messages.
         hosts, hostfile: the declared pool.
         num_nodes: use the first so many nodes; ``None``: all.
@@ -156,6 +158,7 @@ class JobSpec(Value):
     fold: bool = False
     wrap: tuple[str, ...] = ()
     wrap_ranks: tuple[int, ...] = ()
+    stdin: str = ""
     log_level: str = "info"
     hosts: str = ""
     hostfile: str | None = None
@@ -193,6 +196,11 @@ class JobSpec(Value):
     def on_node(self, name: str) -> JobSpec:
         """The job as it runs on the node of this name: ``{host}`` in ``python`` is replaced."""
         return self if self.python is None else self.replace(python=self.python.replace("{host}", name))
+
+    def gives_stdin(self, rank: int, default: str = "none") -> bool:
+        """Whether this rank reads the command's stdin; ``default``: who does so if ``stdin`` is empty."""
+        given = self.stdin or default
+        return given == "all" or (given.isdecimal() and int(given) == rank)
 
     @property
     def has_own_names(self) -> bool:

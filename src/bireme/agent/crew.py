@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from bireme.agent.rank_input import RankPipes
     from bireme.agent.session import Session
     from bireme.planning.start import NodePlan, StartPlan
 
@@ -33,6 +34,8 @@ class LocalCrew:
         at_loss: called in guardian or watcher if this process is lost, and here at the end.
         farewell: seconds between SIGTERM and SIGKILL if this process is lost.
     """
+
+    DEFAULT_STDIN: str = "0"
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class LocalCrew:
         self._session, self._plan, self._node_plan = session, plan, node
         self._environ, self._keep = environ, keep
         self._over = False
+        self._input: RankPipes | None = None
         self._terminals: dict[tuple[int, int], int] = {}  # (rank, stream): the descriptor that we read from
         self._files = self._rank_files(log_dir) if log_dir is not None else None
         self._pipes = Pipes(session.loop, self._chunk, session.rested, self._eof, self._maybe_over, rest=session.rest)
@@ -91,7 +95,7 @@ class LocalCrew:
         null = os.open(os.devnull, os.O_RDWR)
         pipes = []
         for worker in self._node_plan.workers:
-            stdin = self._session.terminal.stdin_for_ranks(null) if worker.rank == 0 else null
+            stdin = self._stdin(null) if self._session.gets_stdin(worker.rank) else null
             stderr = self._stream(worker.rank, ERR)
             as_one = self._session.shows_as_one(worker.rank)
             pipes.append((stdin, stderr if as_one else self._stream(worker.rank, OUT), stderr))
@@ -112,6 +116,21 @@ class LocalCrew:
         )
         os.close(null)
         self._pipes.begin()
+        if self._input is not None:
+            self._input.begin()
+
+    def _stdin(self, null: int) -> int:
+        """What a rank reads from: our stdin itself, or a pipe with a copy of it if all ranks read it."""
+        ours = self._session.terminal.stdin_for_ranks(null)
+        if ours == null or self._session.spec.stdin != "all":
+            return ours
+        if self._input is None:
+            from bireme.agent.rank_input import RankPipes, StdinReader
+
+            reader = StdinReader(self._session.loop, self._session.terminal, lambda data: pipes.write(data))
+            pipes = self._input = RankPipes(self._session.loop, reader.read_on)
+            reader.read_on()
+        return self._input.add()
 
     def _stream(self, rank: int, number: int) -> int:
         """Make what a rank writes to: a pseudo-terminal if we show its stream on a terminal, otherwise a pipe."""
@@ -169,6 +188,8 @@ class LocalCrew:
     def close(self) -> None:
         """Close everything and remove the directory for error files."""
         self._node.close()
+        if self._input is not None:
+            self._input.close()
         if self._files is not None:
             self._files.close()
         remove_flat_directory(self._node_plan.error_dir)

@@ -16,6 +16,9 @@ else:
 class Crew(Protocol):
     """Runs the ranks, and reports events by calling the session's methods, ``gone()`` and ``over()`` last."""
 
+    DEFAULT_STDIN: str = "none"
+    """Who reads our stdin without ``--stdin``."""
+
     @property
     def killed(self) -> int:
         """How many ranks had to be killed."""

@@ -22,6 +22,7 @@ from bireme.control.messages import (
     Fetch,
     FetchMore,
     GuardianLost,
+    InputTaken,
     LookAgain,
     Message,
     Output,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypeAlias
 
     from bireme.agent.machine import Machine
+    from bireme.agent.rank_input import RankPipes
     from bireme.control.transport import Transport
     from bireme.job import JobSpec
     from bireme.loop import Timer
@@ -73,10 +75,10 @@ if TYPE_CHECKING:
 
 _SIGNALS = (*STOP_SIGNALS, *RELAYED_SIGNALS)
 _ALWAYS = frozenset({Ping, Release, Urge, SignalRanks, Suspend, Resume})
-MAY_HEAR: Mapping[State, frozenset[type[Message | Piece]]] = {
+MAY_HEAR: Mapping[State, frozenset[type[Message | Output | Piece]]] = {
     "new": frozenset({Ask}),
     "asked": _ALWAYS | {Probe, Start, Piece, LookAgain},
-    "started": _ALWAYS | {Stop, Credit, Fetch, Want, FetchMore},
+    "started": _ALWAYS | {Stop, Credit, Output, Fetch, Want, FetchMore},
 }
 """What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started."""
 
@@ -114,7 +116,7 @@ class RemoteAgent:
             early=early,
         )
         self._state: State = "new"
-        self._handlers: Mapping[type[Message | Piece], Callable[[Any], None]] = {
+        self._handlers: Mapping[type[Message | Output | Piece], Callable[[Any], None]] = {
             Ask: self._on_ask,
             Probe: self._on_probe,
             Start: self._on_start,
@@ -124,6 +126,7 @@ class RemoteAgent:
             Suspend: self._on_suspend,
             Resume: self._on_resume,
             Credit: self._on_credit,
+            Output: self._on_stdin,
             Ping: self._on_ping,
             Release: self._on_release,
             Piece: lambda piece: self._of_tree().take(piece.data),
@@ -140,6 +143,7 @@ class RemoteAgent:
         self._node: NodeProcesses | None = None
         self._pipes: Pipes | None = None
         self._files: RankFiles | None = None
+        self._input: RankPipes | None = None
         self._plan: NodePlan | None = None
         self._tree: TreeTaker | None = None
         self._sender: FetchSender | None = None
@@ -160,6 +164,8 @@ class RemoteAgent:
             self._node.close()
         if self._tree is not None:
             self._tree.close()
+        if self._input is not None:
+            self._input.close()
         if self._files is not None:
             self._files.close()
         if self._sender is not None:
@@ -173,7 +179,7 @@ class RemoteAgent:
 
     def _on_frame(self, frame: Message | Output | Piece) -> None:
         self._silence.broken(self._loop.now())
-        if isinstance(frame, Output) or type(frame) not in MAY_HEAR[self._state]:
+        if type(frame) not in MAY_HEAR[self._state]:
             raise ProtocolError(f"it sent {type(frame).__name__} to an agent that is {self._state}")
         if isinstance(frame, (Ask, Start)):
             self._state = "asked" if isinstance(frame, Ask) else "started"
@@ -264,12 +270,30 @@ class RemoteAgent:
         )
         files_limit = open_files.allow_files(4 * len(plan.workers))
         null = os.open(os.devnull, os.O_RDWR)
-        pipes = [(null, self._pipes.add(w.rank, 1), self._pipes.add(w.rank, 2)) for w in plan.workers]
+        add = self._pipes.add
+        pipes = [(self._stdin(w.rank, null), add(w.rank, 1), add(w.rank, 2)) for w in plan.workers]
         for text in extension_locks.warnings(self._environ_for_ranks):
             self._channel.send(Say(level="warning", text=text))
         self._node.start(environ, pipes, keep=keep, files_limit=files_limit)
         os.close(null)
         self._pipes.begin()
+        if self._input is not None:
+            self._input.begin()
+
+    def _stdin(self, rank: int, null: int) -> int:
+        """What a rank reads from: a pipe for the runner's stdin, or nothing."""
+        assert self._spec is not None
+        if not self._spec.gives_stdin(rank):
+            return null
+        if self._input is None:
+            from bireme.agent.rank_input import RankPipes
+
+            self._input = RankPipes(self._loop, lambda: self._channel.send(InputTaken()))
+        return self._input.add()
+
+    def _on_stdin(self, chunk: Output) -> None:
+        if self._input is not None:  # else the ranks could not be started
+            self._input.write(chunk.data)
 
     def _on_stop(self, stop: Stop) -> None:
         if self._node is not None:

@@ -83,7 +83,7 @@ class Session:
     crew: Crew
 
     def __init__(self, spec: JobSpec, notes: Iterable[tuple[str, str]], loop: Loop) -> None:
-        self._spec, self._notes = spec, notes
+        self.spec, self._notes = spec, notes
         self._gone = self._settled = False
         self._mask: set[int] | None = None
         # Some daemons ignore SIGCHLD. Then the kernel reaps our children before we learn how they ended.
@@ -107,7 +107,7 @@ class Session:
         for level, text in self._notes:
             self.console.say(level, text)
         self._signals.watch(self.crew)
-        limit = self._spec.time_limit
+        limit = self.spec.time_limit
         if limit is not None:
             note = limit_note(limit)
             self.loop.after(limit, lambda: self.trouble("time limit", note, self.loop.now()))
@@ -122,15 +122,19 @@ class Session:
 
     def planned(self, plan: StartPlan) -> None:
         """Note which ranks will run, and prepare for their output."""
-        style = Style(self._spec.output, self._spec.timestamps, plan.world_size, self._spec.fold)
+        style = Style(self.spec.output, self.spec.timestamps, plan.world_size, self.spec.fold)
         self._output = JobOutput(self.loop, self.console, style)
         self._plan = plan
         self.verdict.planned(worker.rank for node in plan.nodes for worker in node.workers)
         for node in plan.nodes:
             for worker in node.workers:
-                shown = not self._spec.local_ranks or worker.local_rank in self._spec.local_ranks
+                shown = not self.spec.local_ranks or worker.local_rank in self.spec.local_ranks
                 self._output.add(worker.rank, node.host, OUT, shown=shown)
                 self._output.add(worker.rank, node.host, ERR, shown=shown)
+
+    def gets_stdin(self, rank: int) -> bool:
+        """Whether our stdin is also the stdin of this rank (``--stdin``)."""
+        return self.spec.gives_stdin(rank, self.crew.DEFAULT_STDIN)
 
     def up(self, rank: int, pid: int) -> None:
         """Note that a rank was started."""
@@ -257,7 +261,9 @@ class Session:
                     active = active_prefix(os.environ)
                     missing = advice.missing_module(end.detail, node.interpreter, active)
                     assert self._plan is not None
-                    return missing or advice.refused_flag(end.detail, worker.argv, self._plan.local_rank_flag)
+                    flag = advice.refused_flag(end.detail, worker.argv, self._plan.local_rank_flag)
+                    has_input = self.spec.elastic or self.gets_stdin(end.rank)
+                    return missing or flag or ("" if has_input else advice.no_input(end.detail, end.rank))
         return ""
 
     def close(self) -> None:

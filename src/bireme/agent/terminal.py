@@ -1,4 +1,4 @@
-"""Our stdin and its terminal: decides whether rank 0 may read it, and restores the terminal's mode at the end."""
+"""Our stdin and its terminal: decides whether a rank may read it, and restores the terminal's mode at the end."""
 
 from __future__ import annotations
 
@@ -27,12 +27,16 @@ class Terminal:
             return False
 
     def stdin_for_ranks(self, null: int) -> int:
-        """The descriptor for rank 0's stdin: ours, so that a debugger works, or ``null``.
+        """The descriptor for the stdin of one rank: ours, so that a debugger works, or ``null``.
 
         It is ``null`` if we are in the background of a terminal (``&``): a rank has a session of its own, so job
         control would not stop it, and it would steal the shell's input.
         """
         return null if self._is_terminal and self._modes is None else 0
+
+    def may_be_read(self) -> bool:
+        """Whether we may read our stdin now."""
+        return not self._is_terminal or self._in_foreground()
 
     def leave(self) -> None:
         """Restore the terminal's mode, which a killed debugger may have changed (no echo, raw mode)."""

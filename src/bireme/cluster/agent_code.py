@@ -32,6 +32,7 @@ MODULES = (
     "bireme.agent.node",
     "bireme.agent.node_preflight",
     "bireme.agent.pipes",
+    "bireme.agent.rank_input",
     "bireme.agent.remote",
     "bireme.control.channel",
     "bireme.control.frames",

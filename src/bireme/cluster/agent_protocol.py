@@ -29,6 +29,7 @@ from bireme.control.messages import (
     Eof,
     GuardianLost,
     Hello,
+    InputTaken,
     Message,
     Output,
     Over,
@@ -64,9 +65,9 @@ MAY_SAY: Mapping[State, frozenset[type[Message | Output | Piece]]] = {
     "shipping": _ALWAYS,
     "ready": _ALWAYS | {Probed},
     "probed": _ALWAYS,
-    "running": _ALWAYS | _OF_RANKS,
-    "over": _ALWAYS,
-    "fetching": _ALWAYS | {Piece},
+    "running": _ALWAYS | _OF_RANKS | {InputTaken},
+    "over": _ALWAYS | {InputTaken},  # it may have crossed a chunk of stdin
+    "fetching": _ALWAYS | {Piece, InputTaken},
     "failed": _ALWAYS,
     "lost": frozenset(),
 }

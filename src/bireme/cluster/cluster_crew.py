@@ -9,10 +9,12 @@ from bireme.cluster.bootstrap import python_versions
 from bireme.cluster.node_plans import node_plans
 from bireme.cluster.output_credit import WINDOW, OutputCredit
 from bireme.cluster.rendezvous_address import RendezvousAddress
+from bireme.control.frames import encode_output
 from bireme.control.messages import (
     Down,
     Eof,
     GuardianLost,
+    InputTaken,
     Output,
     Over,
     Piece,
@@ -67,11 +69,14 @@ class ClusterCrew(AgentCrew):
         self._fetching: Fetching | None = None
         self._killed = False
         self._credit = OutputCredit(session, self.members)
+        self._readers: tuple[AgentHandle, ...] = ()  # with ranks that read our stdin
+        self._eating: set[AgentHandle] = set()  # of these, those whose ranks have not taken the last chunk
         self._address = RendezvousAddress(session, job, self.members, self._start_ranks)
         self._handlers |= {
             Probed: self._on_probed,
             Up: lambda _, up: session.up(up.rank, up.pid),
             Down: self._on_down,
+            InputTaken: self._on_input_taken,
             Rested: lambda _, rested: session.rested(rested.rank, rested.number),
             Eof: lambda _, eof: session.eof(eof.rank, eof.number),
             Output: self._credit.take,
@@ -174,9 +179,37 @@ class ClusterCrew(AgentCrew):
             member.protocol.start(worker.rank for worker in node.workers)
             node = node.replace(env={**node.env, **screen})
             member.send(Start(node=node, accelerator=accelerator, grace=grace, window=WINDOW, rest=self._session.rest))
+            if any(self._session.gets_stdin(worker.rank) for worker in node.workers):
+                self._readers += (member,)
+        if self._readers:
+            self._read_stdin()
 
     def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
         """Called when the ranks are about to be started on these nodes."""
+
+    def _read_stdin(self) -> None:
+        from bireme.agent.rank_input import StdinReader
+
+        terminal = self._session.terminal
+        self._stdin = StdinReader(self._session.loop, terminal, self._on_stdin)
+        if terminal.stdin_for_ranks(-1) == 0:
+            self._stdin.read_on()
+        else:
+            self._on_stdin(b"")
+
+    def _on_stdin(self, data: bytes) -> None:
+        """Send a chunk of our stdin to the nodes whose ranks read it; b"": it has ended."""
+        self._eating = {member for member in self._readers if member.state == "running"} if data else set()
+        for member in self._readers:
+            if member.state == "running" and member.channel is not None:
+                member.channel.send_raw(encode_output(0, 0, data))
+
+    def _on_input_taken(self, member: AgentHandle, _: InputTaken) -> None:
+        """Read the next chunk once all nodes have taken the last one."""
+        if member in self._eating:
+            self._eating.remove(member)
+            if not self._eating:
+                self._stdin.read_on()
 
     # -- running ---------------------------------------------------------------------------------
 

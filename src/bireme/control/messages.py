@@ -41,7 +41,10 @@ class Message(Value):
 
 
 class Output(Value):
-    """A chunk of a rank's stdout (``number`` 1) or stderr (2). It is sent as raw bytes, not as JSON."""
+    """A chunk of a rank's stdout (``number`` 1) or stderr (2). It is sent as raw bytes, not as JSON.
+
+    To an agent: a chunk of stdin (``number`` 0) for all of its ranks that read it, empty at the end.
+    """
 
     rank: int
     number: int
@@ -313,6 +316,10 @@ class Down(Message):
         return "" if 0 <= self.end.code <= 255 else f"the invalid exit code {self.end.code}"
 
 
+class InputTaken(Message):
+    """The ranks have taken the last chunk of stdin: send another."""
+
+
 class Rested(Message):
     """A rank has paused in an unfinished line on a stream (1: stdout, 2: stderr)."""
 
@@ -411,7 +418,7 @@ TO_AGENT = _by_name(
     Release,
 )
 """The messages that an agent accepts, by name."""
-FROM_AGENT = _by_name(Hello, Probed, Up, Down, Rested, Eof, Say, Unfit, GuardianLost, Signalled, Over, Pong)
+FROM_AGENT = _by_name(Hello, Probed, Up, Down, InputTaken, Rested, Eof, Say, Unfit, GuardianLost, Signalled, Over, Pong)
 """The messages that a runner accepts, by name."""
 
 

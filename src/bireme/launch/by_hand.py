@@ -43,6 +43,8 @@ def as_for_torchrun(spec: JobSpec, environ: Mapping[str, str]) -> tuple[JobSpec,
             raise BadInputError(f"no such node: {number}", hint=f"expected 0 to {least - 1}", where="--node_rank")
         spec = spec.replace(run_id=spec.run_id or "none")  # the same on every node, and torchrun's default
         return spec, {f"node{place}": slots for place in range(least)}, number
+    if spec.stdin not in ("", "none"):
+        raise BadInputError("PyTorch's agent starts the ranks, and gives them no input", where="--stdin")
     words = spec.torchrun_args if spec.log_dir is None else (*spec.torchrun_args, f"--log-dir={spec.log_dir}")
     spec = spec.replace(
         elastic=True,

@@ -93,6 +93,9 @@ EXCLUDES = (
     Excludes(("--fetch",), ("--native_ranks", "--no_ssh"), why="no agent brings the files",
         hint="copy the files from the nodes yourself"),
     Excludes(("--fetch",), ("--autotuning",), hint="tune first, without --fetch"),
+    Excludes(("--stdin",), ("--elastic_training",), why="its ranks change, and read nothing", hint="leave it out"),
+    Excludes(("--stdin",), ("--native_ranks",), why="the launcher owns the ranks and their input",
+        hint="ask the launcher: --launcher_args, with --input=RANK for srun"),
     Excludes(("--restarts",), ("--world_info",), unless="--elastic_training",
         why="one node cannot restart the whole job", hint="use bireme run"),
 )
@@ -125,6 +128,9 @@ def refuse(used: Mapping[str, object], names: Mapping[str, str] = {}) -> None:
             for other in (found for use in row.others if (found := _found(use, used))):
                 why = f": {row.why}" if row.why else ""
                 raise BadInputError(f"{names.get(option, option)} cannot be used with {other}{why}", hint=row.hint)
+    stdin = str(used.get("--stdin", "all"))
+    if stdin not in ("all", "none") and not (stdin.isascii() and stdin.isdecimal()):
+        raise BadInputError(f"must be the number of a rank, all or none, not {stdin!r}", where="--stdin")
     for need in NEEDS:
         if need.option in used and need.other not in used:
             raise BadInputError(f"{need.option} only works with {need.other}", hint=need.hint)

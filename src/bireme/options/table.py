@@ -114,6 +114,8 @@ GROUPS: Groups = {
         Option("word", "--wrap_ranks RANKS", "use --wrap only for these ranks, e.g. 0,3", commands=RANKS, default=""),
     ),
     "output": (
+        Option("word", "--stdin RANK", "which rank reads the command's stdin: its number; all, each a copy; or none "
+            "(default: 0 if the ranks run on this machine, else none)", commands=("run",), default="", shared=False),
         Option("choice", "--output MODE", "prefix: label each line with [host:rank] (default for more than one rank); "
             "raw: leave lines unchanged; rank0: show only rank 0; none: show nothing", commands=RANKS, default="auto",
             choices=job.CHOICES["OutputMode"], common=True, shared=False),

@@ -116,7 +116,7 @@ def start_plan(spec: JobSpec, active: Pool, job: JobFacts, nodes: Mapping[str, N
         nodes: the facts about the hosts in ``active``; a node that plans for itself has only its own.
 
     Raises:
-        BadInputError: ``--wrap_ranks`` names a rank that the job does not have.
+        BadInputError: an option names a rank that the job does not have.
     """
     world_size = _world_size(spec, active)
     made = tuple(_node_plans(spec, active, job, lambda _, host: nodes.get(host)))
@@ -139,7 +139,7 @@ def sketch(spec: JobSpec, active: Pool, job: JobFacts, facts: Callable[[str], No
     """Make a plan whose nodes are made on demand.
 
     Raises:
-        BadInputError: ``--wrap_ranks`` names a rank that the job does not have.
+        BadInputError: an option names a rank that the job does not have.
     """
 
     def part(first: int, end: int) -> Iterator[NodePlan]:
@@ -150,14 +150,17 @@ def sketch(spec: JobSpec, active: Pool, job: JobFacts, facts: Callable[[str], No
 
 
 def _world_size(spec: JobSpec, active: Pool) -> int:
-    """The number of ranks; raises BadInputError if ``--wrap_ranks`` names another rank."""
+    """The number of ranks; raises BadInputError if ``--wrap_ranks`` or ``--stdin`` names another rank."""
     world_size = sum(len(slots) for slots in active.values())
-    for rank in spec.wrap_ranks if not spec.elastic else ():  # in an elastic job a later epoch may have it
+    named = [("--wrap_ranks", rank) for rank in spec.wrap_ranks if not spec.elastic]  # a later epoch may have it
+    if spec.stdin not in ("", "all", "none"):
+        named.append(("--stdin", int(spec.stdin)))
+    for option, rank in named:
         if not 0 <= rank < world_size:
             raise BadInputError(
                 f"no such rank: {rank} (the job has {world_size})",
                 hint=f"use 0 to {world_size - 1}",
-                where="--wrap_ranks",
+                where=option,
             )
     return world_size
 

@@ -1,4 +1,4 @@
-"""Explains errors of ranks that the way of starting them may have caused: a missing module, a refused option. Pure."""
+"""Explains errors of ranks that come from how they were started: no module, a refused option, no input. Pure."""
 
 from __future__ import annotations
 
@@ -45,3 +45,14 @@ def refused_flag(detail: str, argv: Sequence[str], flag: str) -> str:
     refused = any(flag in line and any(word in line.lower() for word in _REFUSALS) for line in detail.splitlines())
     what = f"Bireme has added {added} to the arguments, and the script refuses it"
     return f"{what}: leave it out with --no_local_rank" if refused else ""
+
+
+def no_input(detail: str, rank: int) -> str:
+    """Explain the end of a rank that wanted to read its stdin, which is empty; "" for other errors.
+
+    Args:
+        detail: the end of the rank's stderr.
+    """
+    if not any(line.startswith(("bdb.BdbQuit", "EOFError: EOF when reading a line")) for line in detail.splitlines()):
+        return ""
+    return f"the stdin of rank {rank} is /dev/null: to read yours there, as for breakpoint(), type --stdin {rank}"
