@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.tune.simulation import bound, cluster, makespan, mixed_load  # noqa: E402
 
-from bireme.tune.scheduler import Order, Scheduler, StartTask  # noqa: E402
+from bireme.tune.execution.slot_scheduler import Order, Scheduler, StartTask  # noqa: E402
 
 WAYS: dict[str, tuple[Order, bool]] = {
     "fifo": ("fifo", False),

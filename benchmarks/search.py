@@ -22,8 +22,8 @@ from collections.abc import Sequence
 
 from search_landscapes import Landscape, all_recorded, better, equal, synthetic
 
-from bireme.tune.searches import make
-from bireme.tune.study import Answer, Study
+from bireme.tune.samplers.by_name import make
+from bireme.tune.study.study import Answer, Study
 
 CLOSE = 0.02
 

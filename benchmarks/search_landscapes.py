@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bireme.tune.space import Parameter, Point, Space, key_of
-from bireme.tune.study import Measurement, Objective
+from bireme.tune.space.points import Parameter, Point, Space, key_of
+from bireme.tune.study.study import Measurement, Objective
 
 Truth = tuple[str, float, float]
 """(cause, figure without noise, seconds)."""

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import contest
 
-from bireme.tune.comparison import interval
 from bireme.tune.deepspeed.step_timing import samples_per_second
+from bireme.tune.study.comparison import interval
 
 FIRST = 3
 """The step at whose end timing begins."""

@@ -121,7 +121,7 @@ def test_the_tool_is_made_again_after_an_edit(tmp_path: Path) -> None:
         stamp.parent.mkdir(exist_ok=True)
         stamp.touch()
     common = ["make", "-C", ROOT, "--dry-run", "TOOL=1", f"VENV={tmp_path}/venv", str(done[-1])]
-    for more, made in ([], False), (["--assume-new=src/bireme/tune/study.py"], True):
+    for more, made in ([], False), (["--assume-new=src/bireme/tune/study/study.py"], True):
         environ = {"PATH": os.environ["PATH"]}  # not that of a make around the tests
         said = subprocess.run([*common, *more], env=environ, capture_output=True, text=True, check=True)
         assert ("uv tool install" in said.stdout) == made, said

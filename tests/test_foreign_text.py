@@ -25,12 +25,12 @@ from bireme.process.oom import OomWatch
 from bireme.result import report_record
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report import last_lines, summary
-from bireme.tune import tracebacks
 from bireme.tune.deepspeed.config import read_config
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.results import METRICS, read_metrics, read_model_info, value_of
-from bireme.tune.diagnosis import diagnose
-from bireme.tune.experiment import End, read_report
+from bireme.tune.execution import tracebacks
+from bireme.tune.execution.diagnosis import diagnose
+from bireme.tune.execution.experiment import End, read_report
 from tests.conftest import bireme, clean_environ
 
 HARD = {

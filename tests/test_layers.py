@@ -20,6 +20,20 @@ LAYERS = (
     {"bireme.cli"},
     {"bireme.api"},
     {"bireme.tune"},
+    {"bireme.tune.program", "bireme.tune.deepspeed", "bireme.tune.report"},
+    {"bireme.tune.execution"},
+    {"bireme.tune.store"},
+    {"bireme.tune.study"},
+    {"bireme.tune.define"},
+    {"bireme.tune.samplers"},
+    {"bireme.tune.space", "bireme.tune.metrics"},
+    {
+        "bireme.tune.board",
+        "bireme.tune.percent",
+        "bireme.tune.requirements",
+        "bireme.tune.tables",
+        "bireme.tune.time_budget",
+    },
     {"bireme.elastic"},
     {"bireme.launch"},
     {"bireme.cluster"},
@@ -81,7 +95,9 @@ def module_name(path: Path) -> str:
 
 def top_level(module: str) -> str:
     """The part of a module's name that stands in the table: ``bireme.planning`` for ``bireme.planning.ranks``."""
-    return module if module in DEPTH else ".".join(module.split(".")[:2])
+    parts = module.split(".")
+    above = (".".join(parts[:length]) for length in range(len(parts), 2, -1))
+    return next((each for each in above if each in DEPTH), ".".join(parts[:2]))
 
 
 def all_modules() -> dict[str, Path]:

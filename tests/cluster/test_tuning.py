@@ -18,12 +18,12 @@ MIXED = """
 import json, os, sys
 from bireme import isolated
 from bireme.loop import Loop
-from bireme.tune.diagnosis import diagnose
-from bireme.tune.executor import Executor
-from bireme.tune.experiment import LaunchRequest, tail
-from bireme.tune.launching import ResourcePool, Launch
-from bireme.tune.scheduler import Scheduler, Task
-from bireme.tune.slots import Shape
+from bireme.tune.execution.diagnosis import diagnose
+from bireme.tune.execution.executor import Executor
+from bireme.tune.execution.experiment import LaunchRequest, tail
+from bireme.tune.execution.launch import ResourcePool, Launch
+from bireme.tune.execution.slot_scheduler import Scheduler, Task
+from bireme.tune.execution.slots import Shape
 
 POOL = {f"node{n}": ("0", "1") for n in range(1, 5)}
 WORDS = ("--hosts=node[1-4]:2", "--heartbeat=5", "--grace=1")

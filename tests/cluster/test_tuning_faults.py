@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bireme.tune.journal import Journal
+from bireme.tune.store.journal import Journal
 from tests.cluster.basics import wait_until
 from tests.cluster.test_losses import ranks_of
 from tests.cluster.testbed import Testbed

@@ -16,8 +16,8 @@ import pytest
 from bireme.deepspeed.experiments import Experiments
 from bireme.deepspeed.scheduler import Node, Reservation, ResourceManager, clean_up, run_experiment
 from bireme.errors import BiremeError, UnfitError
-from bireme.tune.executor import Executor
-from bireme.tune.journal import Journal
+from bireme.tune.execution.executor import Executor
+from bireme.tune.store.journal import Journal
 from tests.deepspeed.conftest import Made, wait_for
 
 PATIENT = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from bireme.tune.scheduler import Task
+from bireme.tune.execution.slot_scheduler import Task
 
 
 class Oracle:

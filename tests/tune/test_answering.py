@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.tune.answering import answer
-from bireme.tune.confirmation import Confirmation
-from bireme.tune.measurements import Measurements
-from bireme.tune.space import Point, key_of
-from bireme.tune.study_results import Measurement, Objective, Trial
+from bireme.tune.space.points import Point, key_of
+from bireme.tune.study.answer import answer
+from bireme.tune.study.confirmation import Confirmation
+from bireme.tune.study.observations import Measurements
+from bireme.tune.study.trial import Measurement, Objective, Trial
 
 DEFAULT, SURE, NEW = {"x": 0}, {"x": 1}, {"x": 2}
 FAST, CHEAP = {"x": 3}, {"x": 4}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bireme.tune.blocks import Blocks
-from bireme.tune.slots import SlotReservation
+from bireme.tune.execution.blocks import Blocks
+from bireme.tune.execution.slots import SlotReservation
 from bireme.value import Value
 
 PLACE = SlotReservation(places=(("node", ("0",)),))

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bireme.tune.comparison import Interval, interval, quantile
+from bireme.tune.study.comparison import Interval, interval, quantile
 
 LOOKS = 60
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import random
 
-from bireme.tune.confirmation import Confirmation
-from bireme.tune.space import key_of
+from bireme.tune.space.points import key_of
+from bireme.tune.study.confirmation import Confirmation
 
 POINTS = [{"x": number} for number in range(4)]
 

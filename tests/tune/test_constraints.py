@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
-from bireme.tune import constraint_groups
-from bireme.tune.expressions import parse
-from bireme.tune.parameter import Decimals
-from bireme.tune.searches import KINDS, make
-from bireme.tune.space import Condition, Parameter, Space, key_of
+from bireme.tune.samplers.by_name import KINDS, make
+from bireme.tune.space import constraint_groups
+from bireme.tune.space.expressions import parse
+from bireme.tune.space.parameter import Decimals
+from bireme.tune.space.points import Condition, Parameter, Space, key_of
 
 
 def space(choices, conditions=(), constraints=(), defaults=None):

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
-from bireme.tune.declarations import Declaration, Delivery, declare, fill
-from bireme.tune.value_lists import read
+from bireme.tune.define.declarations import Declaration, Delivery, declare, fill
+from bireme.tune.space.value_lists import read
 
 
 def values(text, **options):

@@ -14,9 +14,9 @@ import pytest
 
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report_record import of_outcome
-from bireme.tune.diagnosis import diagnose
-from bireme.tune.experiment import End, read_report
-from bireme.tune.trial_result import TrialResult
+from bireme.tune.execution.diagnosis import diagnose
+from bireme.tune.execution.experiment import End, read_report
+from bireme.tune.study.trial_result import TrialResult
 from tests import needs
 from tests.conftest import PROGRAMS, Stage, read_lines
 

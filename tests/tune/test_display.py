@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from bireme.tune.journal import Journal
+from bireme.tune.store.journal import Journal
 from tests.conftest import PROGRAMS, clean_environ
 
 CONTRACT = PROGRAMS / "contract.py"

@@ -12,10 +12,10 @@ import time
 import pytest
 
 from bireme.loop import Loop
-from bireme.tune.executor import Executor
-from bireme.tune.retries import ATTEMPTS
-from bireme.tune.scheduler import Scheduler, Task
-from bireme.tune.slots import Shape
+from bireme.tune.execution.executor import Executor
+from bireme.tune.execution.retries import ATTEMPTS
+from bireme.tune.execution.slot_scheduler import Scheduler, Task
+from bireme.tune.execution.slots import Shape
 from tests.tune.toys import Client
 
 POOL = {"a": ("0", "1"), "b": ("0", "1")}
@@ -239,9 +239,9 @@ def test_a_tuner_that_dies_takes_its_experiments_with_it(tmp_path, stage, signum
         import sys; sys.path.insert(0, {os.getcwd()!r})
         from pathlib import Path
         from bireme.loop import Loop
-        from bireme.tune.executor import Executor
-        from bireme.tune.scheduler import Scheduler, Task
-        from bireme.tune.slots import Shape
+        from bireme.tune.execution.executor import Executor
+        from bireme.tune.execution.slot_scheduler import Scheduler, Task
+        from bireme.tune.execution.slots import Shape
         from tests.tune.toys import Client
         loop = Loop()
         client = Client(Path({str(tmp_path)!r}), {{"e0": "import time; print('up', flush=True); time.sleep(600)"}})

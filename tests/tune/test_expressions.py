@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
-from bireme.tune.expressions import parse
+from bireme.tune.space.expressions import parse
 
 CHOICES = {
     "batch": [8, 16, 32],

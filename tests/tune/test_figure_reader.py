@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bireme.tune.diagnosis import diagnose
-from bireme.tune.experiment import End
-from bireme.tune.figure_reader import Reader
-from bireme.tune.figures import Measure, Readings, parse
+from bireme.tune.execution.diagnosis import diagnose
+from bireme.tune.execution.experiment import End
+from bireme.tune.metrics.metric import Measure, Readings, parse
+from bireme.tune.metrics.reader import Reader
 
 PRUNED = End(143, None, 2.0, stopped=False, hopeless="worse than the best for certain")
 REPORT = {"ends": [{"rank": 0, "seconds": 3.5}, {"rank": 1, "seconds": 4.0}]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bireme.errors import BadInputError
-from bireme.tune.figures import Goal, Source, parse
+from bireme.tune.metrics.metric import Goal, Source, parse
 
 
 def test_the_kinds_of_sources() -> None:

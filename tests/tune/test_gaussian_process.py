@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from bireme.tune.gaussian_process import GaussianProcess
+from bireme.tune.samplers.gaussian_process import GaussianProcess
 
 ENDS = [(0.0,), (1.0,)]
 

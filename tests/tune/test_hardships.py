@@ -17,7 +17,7 @@ import pytest
 from bireme.cli.parser import parse
 from bireme.cli.tune import make_request
 from bireme.options.table import select
-from bireme.tune.journal import Journal
+from bireme.tune.store.journal import Journal
 from tests import needs
 from tests.cluster.basics import children
 from tests.conftest import bireme, clean_environ, free_ports, read_lines

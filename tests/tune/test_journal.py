@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bireme.errors import BadInputError, BiremeError
-from bireme.tune.journal import Journal
+from bireme.tune.store.journal import Journal
 from tests import needs
 from tests.conftest import TIMES
 
@@ -193,7 +193,7 @@ def test_many_records_take_little_memory(tmp_path):
     line = hashlib.blake2b(text, digest_size=8).hexdigest().encode() + b" " + text + b"\n"
     path.write_bytes(FIRST + line * 30_000)
     program = textwrap.dedent(f"""
-        from bireme.tune.journal import Journal
+        from bireme.tune.store.journal import Journal
         def peak():
             return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
         before = peak()
@@ -223,9 +223,8 @@ def test_records_are_read_while_others_are_appended_and_not_after_the_end(tmp_pa
 
 def test_a_second_writer_is_refused_and_told_who_is_first(tmp_path):
     path = tmp_path / "journal"
-    program = (
-        f"from bireme.tune.journal import Journal; j = Journal.open({str(path)!r}); print('up', flush=True); input()"
-    )
+    program = f"from bireme.tune.store.journal import Journal; j = Journal.open({str(path)!r}); "
+    program += "print('up', flush=True); input()"
     first = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with first:
         assert first.stdout.readline() == b"up\n"
@@ -241,7 +240,7 @@ def test_a_second_in_the_same_process_too_and_the_first_keeps_its_lock(tmp_path)
     journal = Journal.open(str(path))
     with pytest.raises(BadInputError, match="another tuner"):
         Journal.open(str(path))
-    program = f"from bireme.tune.journal import Journal; Journal.open({str(path)!r})"
+    program = f"from bireme.tune.store.journal import Journal; Journal.open({str(path)!r})"
     other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "another tuner is using this folder" in other.stderr
     journal.append({"still": "ours"})
@@ -253,7 +252,7 @@ def test_a_child_that_outlives_the_writer_does_not_hold_the_lock(tmp_path):
     path = tmp_path / "journal"
     program = textwrap.dedent(f"""
         import os, time
-        from bireme.tune.journal import Journal
+        from bireme.tune.store.journal import Journal
         journal = Journal.open({str(path)!r})
         if os.fork() == 0:
             print(os.getpid(), flush=True)
@@ -274,7 +273,7 @@ def test_a_child_that_outlives_the_writer_does_not_hold_the_lock(tmp_path):
 def test_killed_at_random_moments_it_has_all_that_append_had_returned_for(tmp_path):
     path, chance = tmp_path / "journal", random.Random(3)
     program = textwrap.dedent(f"""
-        from bireme.tune.journal import Journal
+        from bireme.tune.store.journal import Journal
         journal = Journal.open({str(path)!r})
         number = sum(1 for record in journal.records)
         while True:
@@ -300,7 +299,7 @@ def test_a_full_disk_is_said_and_the_file_stays_whole(tmp_path):
     program = textwrap.dedent(f"""
         import resource, signal
         from bireme.errors import BiremeError
-        from bireme.tune.journal import Journal
+        from bireme.tune.store.journal import Journal
         journal = Journal.open({str(path)!r})
         journal.append({{"first": 1}})
         resource.setrlimit(resource.RLIMIT_FSIZE, (400, resource.RLIM_INFINITY))
@@ -334,9 +333,8 @@ def test_another_version_is_refused(tmp_path):
     path = tmp_path / "journal"
     written(path, [])
     newer = path.read_bytes()
-    program = (
-        "import bireme.tune.journal as j, sys; j.FORMAT['version'] = 2; j.Journal.open(sys.argv[1]).append({'new': 1})"
-    )
+    program = "import bireme.tune.store.journal as j, sys; j.FORMAT['version'] = 2; "
+    program += "j.Journal.open(sys.argv[1]).append({'new': 1})"
     path.unlink()
     subprocess.run([sys.executable, "-c", program, str(path)], check=True)
     assert path.read_bytes() != newer
@@ -378,7 +376,7 @@ def test_a_file_that_may_not_be_read_or_written(tmp_path):
     data = path.read_bytes()
     program = textwrap.dedent(f"""
         from bireme.errors import BiremeError
-        from bireme.tune.journal import Journal
+        from bireme.tune.store.journal import Journal
         try:
             Journal.open({str(path)!r})
         except BiremeError as error:
@@ -424,7 +422,7 @@ def test_a_fork_of_the_writer_may_not_write(tmp_path):
     program = textwrap.dedent(f"""
         import os
         from bireme.errors import BiremeError
-        from bireme.tune.journal import Journal
+        from bireme.tune.store.journal import Journal
         journal = Journal.open({str(path)!r})
         parent = os.getpid()
         if os.fork() == 0:
@@ -534,7 +532,7 @@ def test_a_disk_that_is_really_full(tmp_path):
     program = textwrap.dedent(f"""
         import json, sys
         from bireme.errors import BiremeError
-        from bireme.tune.journal import Journal
+        from bireme.tune.store.journal import Journal
         path = {str(tmp_path / "journal")!r}
         journal, kept = Journal.open(path), 0
         try:
@@ -562,7 +560,7 @@ def test_a_pipe_in_place_of_the_name_of_who_writes_it(tmp_path):
     """It would let whoever opens it wait for ever: the one that writes it, and the one that reads it."""
     os.mkfifo(tmp_path / "journal.owner")
     program = f"""
-        from bireme.tune.journal import Journal
+        from bireme.tune.store.journal import Journal
         journal = Journal.open({str(tmp_path / "journal")!r})
         print("open", flush=True)
         input()

@@ -14,8 +14,8 @@ from bireme.cli.tune_words import NOT_SHARED, words_of
 from bireme.options.option import Option
 from bireme.options.table import select
 from bireme.resources import device_memory, devices
-from bireme.tune.launching import Launch, ResourcePool
-from bireme.tune.slots import SlotReservation
+from bireme.tune.execution.launch import Launch, ResourcePool
+from bireme.tune.execution.slots import SlotReservation
 from tests.conftest import clean_environ
 
 RUN = select("run")

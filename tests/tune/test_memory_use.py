@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bireme.errors import BadInputError
-from bireme.tune.figures import parse
-from bireme.tune.memory_use import MemoryUse, check
+from bireme.tune.metrics.memory import MemoryUse, check
+from bireme.tune.metrics.metric import parse
 from tests import needs
 from tests.resources.test_devices import NVML
 
@@ -74,7 +74,7 @@ def test_what_no_look_saw_is_in_the_report() -> None:
 
 USING = """
 import sys, time
-from bireme.tune.memory_use import MemoryUse
+from bireme.tune.metrics.memory import MemoryUse
 use = MemoryUse(["peak_gpu_memory"], "me")
 use.begin("t", sys.argv[1].split(","))
 print("begun", flush=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bireme.errors import LOST, UNFIT
-from bireme.tune.retries import ATTEMPTS, BACK_OFF, LONGEST_BACK_OFF, Attempt, Retries
-from bireme.tune.scheduler import Task
-from bireme.tune.slots import Shape, why_impossible
-from bireme.tune.trial_result import TrialResult
+from bireme.tune.execution.retries import ATTEMPTS, BACK_OFF, LONGEST_BACK_OFF, Attempt, Retries
+from bireme.tune.execution.slot_scheduler import Task
+from bireme.tune.execution.slots import Shape, why_impossible
+from bireme.tune.study.trial_result import TrialResult
 
 POOL = {"a": ("0", "1"), "b": ("0",)}
 FIRST = Attempt(Task("e0", Shape(1, 1)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.tune.scheduler import Scheduler, Task
-from bireme.tune.slots import Shape, SlotReservation
+from bireme.tune.execution.slot_scheduler import Scheduler, Task
+from bireme.tune.execution.slots import Shape, SlotReservation
 
 TWO = {"a": ("0", "1"), "b": ("0", "1")}
 

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from bireme.tune.scheduler import Scheduler
+from bireme.tune.execution.slot_scheduler import Scheduler
 from tests.tune.simulation import MODES, bound, cluster, makespan, mixed_load
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bireme.tune.scheduler import Scheduler, Task
-from bireme.tune.slots import Shape
+from bireme.tune.execution.slot_scheduler import Scheduler, Task
+from bireme.tune.execution.slots import Shape
 from tests.conftest import TIMES
 from tests.tune.oracle import Oracle
 from tests.tune.simulation import MODES, cluster, simulate

@@ -10,9 +10,9 @@ from operator import eq
 import pytest
 
 from bireme.errors import BadInputError
-from bireme.tune.search import Grid, SearchBudget
-from bireme.tune.searches import KINDS, check, make
-from bireme.tune.space import Parameter, Space, Union, key_of, shuffled
+from bireme.tune.samplers.by_name import KINDS, check, make
+from bireme.tune.samplers.sampler import Grid, SearchBudget
+from bireme.tune.space.points import Parameter, Space, Union, key_of, shuffled
 from tests import needs
 
 SPACE = Union(tuple(Space((Parameter("stage", (stage,)), Parameter("micro", (4, 8, 16, 32)))) for stage in (0, 1, 2)))
@@ -303,7 +303,9 @@ def test_a_large_space_can_be_modelled():
 
 
 def test_numpy_is_imported_by_the_model_only():
-    code = "import sys, bireme.tune.searches as s, bireme.tune.space as p; s.make('random', p.Space(())); "
+    code = (
+        "import sys, bireme.tune.samplers.by_name as s, bireme.tune.space.points as p; s.make('random', p.Space(())); "
+    )
     code += "print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

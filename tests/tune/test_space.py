@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
-from bireme.tune.space import Parameter, Space, Union, key_of
+from bireme.tune.space.points import Parameter, Space, Union, key_of
 
 SIZES = Parameter("size", (1, 2, 4))
 FLAG = Parameter("flag", (True, False))

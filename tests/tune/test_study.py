@@ -10,8 +10,8 @@ import pytest
 
 import bireme.tune
 from bireme.errors import BadInputError
-from bireme.tune.space import Parameter, Space, key_of
-from bireme.tune.study import Measurement, Objective, Study, Trial
+from bireme.tune.space.points import Parameter, Space, key_of
+from bireme.tune.study.study import Measurement, Objective, Study, Trial
 
 GOALS = [Objective("speed")]
 CHOICES = {"batch": [8, 16, 32], "threads": [1, 2, 4], "compile": ["off", "on"]}

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
 from bireme.options.durations import seconds_of
-from bireme.tune import study_example
-from bireme.tune.declarations import Delivery, declare
-from bireme.tune.study_file import read_study
-from bireme.tune.toml_lines import key_lines
+from bireme.tune.define import study_example
+from bireme.tune.define.declarations import Delivery, declare
+from bireme.tune.define.study_file import read_study
+from bireme.tune.define.toml_lines import key_lines
 
 DOCS = Path(__file__).parents[2] / "docs"
 LEAST = """\

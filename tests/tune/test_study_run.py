@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from bireme.errors import UnfitError
-from bireme.tune.journal import Journal
-from bireme.tune.lock import ExperimentsLock
-from bireme.tune.scheduler import Scheduler, Task
-from bireme.tune.slots import Shape
-from bireme.tune.study_run import Conclusion, StudyRun
-from bireme.tune.trial_result import TrialResult
+from bireme.tune.execution.runner import Conclusion, StudyRun
+from bireme.tune.execution.slot_scheduler import Scheduler, Task
+from bireme.tune.execution.slots import Shape
+from bireme.tune.store.journal import Journal
+from bireme.tune.store.lock import ExperimentsLock
+from bireme.tune.study.trial_result import TrialResult
 from tests.conftest import TIMES
 from tests.tune.toys import Client
 

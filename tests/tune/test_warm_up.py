@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from bireme.tune.warm_up import SteadyPart, steady_part
+from bireme.tune.metrics.warm_up import SteadyPart, steady_part
 
 NOISE = 0.02
 SERIES = 200

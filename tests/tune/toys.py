@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bireme.tune.experiment import End, LaunchRequest
-from bireme.tune.slots import SlotReservation
-from bireme.tune.trial_result import TrialResult
+from bireme.tune.execution.experiment import End, LaunchRequest
+from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.study.trial_result import TrialResult
 
 
 def result_of(end: End) -> TrialResult:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rich.live import Live as RichLive
 
     from bireme.tune.board import Board
-    from bireme.tune.slots import SlotReservation
-    from bireme.tune.study_run import Watcher
-    from bireme.tune.trial_result import TrialResult
+    from bireme.tune.execution.runner import Watcher
+    from bireme.tune.execution.slots import SlotReservation
+    from bireme.tune.study.trial_result import TrialResult
 
 
 def watcher(board: Board, *, quiet: bool = False) -> Watcher:

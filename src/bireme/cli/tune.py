@@ -20,8 +20,8 @@ from bireme.options.table import select
 from bireme.process import activation
 from bireme.resources import program
 from bireme.tune import requirements
-from bireme.tune.launching import gpu_memory, resource_pool
-from bireme.tune.slots import Shape
+from bireme.tune.execution.launch import gpu_memory, resource_pool
+from bireme.tune.execution.slots import Shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     """
     from bireme.tune.deepspeed.autotune import Request
     from bireme.tune.deepspeed.trial_command import find_config
-    from bireme.tune.trial_runs import Setting
+    from bireme.tune.execution.adapter import Setting
 
     options = with_accelerator(parsed.options)
     parsed = parsed.replace(options=options)

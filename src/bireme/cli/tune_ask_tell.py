@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from bireme.tune.study import Study
+    from bireme.tune.study.study import Study
 
 
 def serve(study: Study) -> int:
@@ -75,7 +75,7 @@ def _reply(study: Study, request: Mapping[str, Any], asked: dict[str, float]) ->
 
 
 def _tell(study: Study, request: Mapping[str, Any], asked: Mapping[str, float]) -> dict[str, object]:
-    from bireme.tune.study import Measurement
+    from bireme.tune.study.study import Measurement
 
     name, figures, failed = str(request["tell"]), request.get("figures", {}), str(request.get("failed", ""))
     numbers = isinstance(figures, dict) and all(

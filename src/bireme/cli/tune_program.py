@@ -19,8 +19,8 @@ from bireme.options import conflicts
 from bireme.options.table import select
 from bireme.process import activation
 from bireme.resources import program
-from bireme.tune.launching import resource_pool
-from bireme.tune.slots import Shape
+from bireme.tune.execution.launch import resource_pool
+from bireme.tune.execution.slots import Shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bireme.job import JobSpec
-    from bireme.tune.declarations import Declaration
-    from bireme.tune.figures import Direction, Measure
+    from bireme.tune.define.declarations import Declaration
+    from bireme.tune.define.study_file import StudyFile
+    from bireme.tune.metrics.metric import Direction, Measure
     from bireme.tune.program.tuning import ProgramResult, Request
-    from bireme.tune.study_file import StudyFile
 
 NOTHING_WORKS = 1
 """Exit code of a study in which no configuration worked."""
@@ -98,7 +98,7 @@ def carry_out(parsed: Parsed, argv: list[str]) -> int:
 
 
 def _init() -> int:
-    from bireme.tune import study_example
+    from bireme.tune.define import study_example
 
     study_example.write()
     show(f"{study_example.NAME} is written; edit it, and type: bireme tune {study_example.NAME}\n")
@@ -107,7 +107,7 @@ def _init() -> int:
 
 def _ask_tell(parsed: Parsed) -> int:
     from bireme.cli.tune_ask_tell import serve
-    from bireme.tune.study import Study
+    from bireme.tune.study.study import Study
 
     if parsed.command:
         raise BadInputError("--ask_tell runs no program", hint=f"leave out {parsed.command[0]}")
@@ -123,7 +123,7 @@ def _ask_tell(parsed: Parsed) -> int:
 
 def _declared(parsed: Parsed, args: tuple[str, ...]) -> Declaration:
     """What the command line declares."""
-    from bireme.tune.declarations import declare
+    from bireme.tune.define.declarations import declare
 
     options = parsed.options
     return declare(
@@ -139,7 +139,7 @@ def _declared(parsed: Parsed, args: tuple[str, ...]) -> Declaration:
 
 def _measured(parsed: Parsed) -> Measure:
     """What the command line measures."""
-    from bireme.tune.figures import parse as parse_measure
+    from bireme.tune.metrics.metric import parse as parse_measure
 
     goals: list[tuple[Direction, str]] = [("maximize", text) for text in parsed.options["maximize"]]
     goals += [("minimize", text) for text in parsed.options["minimize"]]
@@ -148,8 +148,8 @@ def _measured(parsed: Parsed) -> Measure:
 
 def _bounds(parsed: Parsed) -> dict[str, Any]:
     """How the study searches, and when it ends."""
-    from bireme.tune import searches
     from bireme.tune.percent import share_of
+    from bireme.tune.samplers import by_name as searches
 
     options = parsed.options
     searches.check(options["search"] or "model_based", "--search")
@@ -169,7 +169,7 @@ def _of_file(parsed: Parsed, argv: list[str]) -> tuple[Parsed, StudyFile]:
     Raises:
         BadInputError: the file is wrong, or the command line declares parameters too.
     """
-    from bireme.tune.study_file import read_study
+    from bireme.tune.define.study_file import read_study
 
     path, *more = parsed.command
     if more:
@@ -222,8 +222,8 @@ def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declar
     Raises:
         BadInputError: the study is described wrongly; nothing has been started.
     """
+    from bireme.tune.execution.adapter import Setting
     from bireme.tune.program.tuning import Request
-    from bireme.tune.trial_runs import Setting
 
     parsed = _direct(parsed.replace(options=with_accelerator(parsed.options)))
     options = parsed.options

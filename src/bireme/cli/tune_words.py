@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bireme.options.table import OPTIONS, select
-from bireme.tune.launching import Launch, ResourcePool
-from bireme.tune.slots import FreeSlots, Shape
+from bireme.tune.execution.launch import Launch, ResourcePool
+from bireme.tune.execution.slots import FreeSlots, Shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

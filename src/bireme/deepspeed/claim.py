@@ -10,8 +10,8 @@ from bireme.loop import Loop
 from bireme.tune.deepspeed.autotune import JOURNAL, LOCK
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.stale_files import sweep
-from bireme.tune.journal import Journal
-from bireme.tune.lock import ExperimentsLock
+from bireme.tune.store.journal import Journal
+from bireme.tune.store.lock import ExperimentsLock
 
 
 class Claim:

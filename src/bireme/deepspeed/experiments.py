@@ -21,11 +21,11 @@ from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.reading import read_document
 from bireme.tune.deepspeed.results import read_metrics, read_model_info
 from bireme.tune.deepspeed.trial_command import encoded, experiment_args, fits_argument
-from bireme.tune.diagnosis import diagnose
-from bireme.tune.experiment import End, LaunchRequest, read_report, tail
-from bireme.tune.launching import Launch, ResourcePool
-from bireme.tune.slots import Shape, why_impossible
-from bireme.tune.trial_result import TrialResult
+from bireme.tune.execution.diagnosis import diagnose
+from bireme.tune.execution.experiment import End, LaunchRequest, read_report, tail
+from bireme.tune.execution.launch import Launch, ResourcePool
+from bireme.tune.execution.slots import Shape, why_impossible
+from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bireme.resources.pool import Pool
-    from bireme.tune.slots import SlotReservation
+    from bireme.tune.execution.slots import SlotReservation
 
 _ONE_NODE_BY_HAND = ("no_ssh", "node_rank")
 

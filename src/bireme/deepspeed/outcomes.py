@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from bireme.tune.trial_result import TrialResult
+    from bireme.tune.study.trial_result import TrialResult
 
 
 def error_of(result: TrialResult) -> str | None:

@@ -21,10 +21,10 @@ from bireme.deepspeed.outcomes import best_of, error_of
 from bireme.errors import BadInputError, UnfitError
 from bireme.loop import STOP_SIGNALS
 from bireme.tune.deepspeed.files import StudyFiles
-from bireme.tune.executor import Executor
-from bireme.tune.scheduler import Scheduler, Task
-from bireme.tune.slots import Shape, why_impossible
-from bireme.tune.trial_result import TrialResult
+from bireme.tune.execution.executor import Executor
+from bireme.tune.execution.slot_scheduler import Scheduler, Task
+from bireme.tune.execution.slots import Shape, why_impossible
+from bireme.tune.study.trial_result import TrialResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

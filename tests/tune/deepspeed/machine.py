@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from bireme.tune.deepspeed.results import ModelInfo
 from bireme.tune.deepspeed.tuning import CompletedTrial, RecordedTrial, Trial, Tuning
-from bireme.tune.trial_result import TrialResult
+from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
 STAGE = "zero_optimization.stage"

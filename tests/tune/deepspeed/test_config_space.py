@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
 from bireme.tune.deepspeed.names import name_of
-from bireme.tune.searches import make
-from bireme.tune.space import Parameter, Space, Union, key_of
+from bireme.tune.samplers.by_name import make
+from bireme.tune.space.points import Parameter, Space, Union, key_of
 
 MICRO = "train_micro_batch_size_per_gpu"
 GAS = "gradient_accumulation_steps"

@@ -10,8 +10,8 @@ import pytest
 from bireme.errors import BadInputError, BiremeError
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.resume import Circumstances, circumstances, resume
-from bireme.tune.journal import Journal
-from bireme.tune.trial_result import NOT_THE_CONFIGURATION, Cause, TrialResult
+from bireme.tune.store.journal import Journal
+from bireme.tune.study.trial_result import NOT_THE_CONFIGURATION, Cause, TrialResult
 
 STUDY = {"config": {"a": 1}, "script": "train.py", "args": ["--x"], "nodes": 1, "slots": 2}
 THEN = Circumstances(10.0, "abc")

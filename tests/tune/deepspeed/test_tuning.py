@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bireme.tune.deepspeed.results import ModelInfo
 from bireme.tune.deepspeed.tuning import PROFILE, RecordedTrial, Trial, Tuning
-from bireme.tune.trial_result import TrialResult
+from bireme.tune.study.trial_result import TrialResult
 from tests.tune.deepspeed.machine import MICRO, STAGE, Machine, names, play, play_in_parallel
 
 LIST = [4, 8, 16, 32]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bireme.errors import BadInputError
-from bireme.tune.declarations import declare
+from bireme.tune.define.declarations import declare
 from bireme.tune.program.delivery import Courier
 from tests import needs
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bireme.errors import BadInputError
-from bireme.tune.journal import Journal
 from bireme.tune.program.files import digests
 from bireme.tune.program.resume import resume
-from bireme.tune.trial_result import TrialResult
+from bireme.tune.store.journal import Journal
+from bireme.tune.study.trial_result import TrialResult
 
 STUDY = {"program": "train.py", "deliveries": [{"how": "flag"}], "digests": {"train.py": "1", "c.yaml": "2"}}
 END = {"end": "trial-1", "ending": TrialResult("ok").as_dict(), "point": {}, "phase": "noise", "round": 1, "block": ""}

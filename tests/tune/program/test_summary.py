@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bireme.tune.declarations import declare
+from bireme.tune.define.declarations import declare
 from bireme.tune.program.summary import answer_lines
-from bireme.tune.study import Answer
+from bireme.tune.study.study import Answer
 
 BATCHES = declare(params=["batch=8,16,32"], args=["{batch}"])
 SURE = Answer(best={"batch": 32}, baseline={"batch": 8}, confirmed=True, ratio=1.5, low=1.4, high=1.6, rounds=4)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
-from bireme.tune.journal import Journal
+from bireme.tune.store.journal import Journal
 
 BEGIN = 1_790_000_000.0
 COMMAND = ["train.py", "--batch", "{batch}", "--compile", "{compile}", "--api_key", "hunter2-of-the-study"]

@@ -15,7 +15,6 @@ import pytest
 
 from bireme.cli import tune_report
 from bireme.errors import BadInputError, BiremeError
-from bireme.tune.journal import Journal
 from bireme.tune.report import page
 from bireme.tune.report.answer import answer
 from bireme.tune.report.effects import effects
@@ -23,6 +22,7 @@ from bireme.tune.report.reading import read_study
 from bireme.tune.report.status import status_text
 from bireme.tune.report.study_record import GoalRecord
 from bireme.tune.report.time_use import StudyClock, time_use
+from bireme.tune.store.journal import Journal
 from tests.tune.report.studies import BASELINE, BEGIN, StudyMaker, finished
 
 SECRETS = ("hunter2-of-the-study", "s3cretpassword")

@@ -18,11 +18,11 @@ from bireme.tune.deepspeed.summary import summary
 from bireme.tune.deepspeed.trial_command import find_config, real_job
 from bireme.tune.deepspeed.trials import Trials
 from bireme.tune.deepspeed.tuning import Tuning
-from bireme.tune.journal import Journal
-from bireme.tune.lock import ExperimentsLock
-from bireme.tune.scheduler import Scheduler
-from bireme.tune.study_run import Conclusion, StudyRun, Watcher
-from bireme.tune.trial_runs import Setting
+from bireme.tune.execution.adapter import Setting
+from bireme.tune.execution.runner import Conclusion, StudyRun, Watcher
+from bireme.tune.execution.slot_scheduler import Scheduler
+from bireme.tune.store.journal import Journal
+from bireme.tune.store.lock import ExperimentsLock
 from bireme.value import Value
 
 JOURNAL, LOCK = "journal", "experiments.lock"

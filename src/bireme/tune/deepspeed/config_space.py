@@ -17,7 +17,7 @@ from bireme.errors import BadInputError
 from bireme.tune.deepspeed.batch import GAS, MICRO, TRAIN, Batch, read_batch
 from bireme.tune.deepspeed.config import SECTION, Config
 from bireme.tune.deepspeed.names import name_of
-from bireme.tune.space import Parameter, Point, Space
+from bireme.tune.space.points import Parameter, Point, Space
 from bireme.value import Value
 
 ZERO = "zero_optimization"

@@ -27,7 +27,7 @@ from itertools import count
 from bireme import drafts, jsontext
 from bireme.errors import BadInputError, BiremeError
 from bireme.tune.deepspeed.config import SECTION
-from bireme.tune.study_folder import PRIVATE, SUMMARY, make_folder, prepare, write_text
+from bireme.tune.store.folder import PRIVATE, SUMMARY, make_folder, prepare, write_text
 from bireme.value import Value
 
 BEST_CONFIG, BEST_COMMAND = "ds_config_optimal.json", "cmd_optimal.txt"

@@ -12,12 +12,12 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from bireme.tune.comparison import Interval
-from bireme.tune.confirmation import Confirmation, Figures
 from bireme.tune.deepspeed.files import REPEATED
 from bireme.tune.deepspeed.rounds import CompletedTrial, Trial
-from bireme.tune.paired_rounds import PairedRounds
-from bireme.tune.space import Point, key_of
+from bireme.tune.space.points import Point, key_of
+from bireme.tune.study.comparison import Interval
+from bireme.tune.study.confirmation import Confirmation, Figures
+from bireme.tune.study.paired_rounds import PairedRounds
 from bireme.value import Value
 
 FINALISTS = 4

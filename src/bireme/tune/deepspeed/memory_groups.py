@@ -12,7 +12,7 @@ from itertools import product
 from bireme.tune.deepspeed import memory
 from bireme.tune.deepspeed.batch import GAS, MICRO
 from bireme.tune.deepspeed.config_space import STAGE, TuningSpace, choices_in
-from bireme.tune.space import Parameter, Point, Space, key_of
+from bireme.tune.space.points import Parameter, Point, Space, key_of
 from bireme.value import Value
 
 

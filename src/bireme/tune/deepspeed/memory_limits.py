@@ -17,7 +17,7 @@ from bireme.tune.deepspeed.limit_search import LimitSearch, StageMemory, rounded
 from bireme.tune.deepspeed.memory_groups import MemoryGroups, without_batch
 from bireme.tune.deepspeed.results import METRICS, ModelInfo
 from bireme.tune.deepspeed.rounds import CompletedTrial
-from bireme.tune.space import Point, key_of
+from bireme.tune.space.points import Point, key_of
 
 AHEAD = 3
 """Micro-batches of a group tried at the same time: the first result may make the others needless."""

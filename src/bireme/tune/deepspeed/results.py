@@ -13,7 +13,7 @@ import math
 import os
 
 from bireme import jsontext
-from bireme.tune.search import Direction
+from bireme.tune.samplers.sampler import Direction
 from bireme.tune.tables import figure
 from bireme.value import Value
 

@@ -16,8 +16,8 @@ from bireme.errors import BadInputError
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.rounds import RecordedTrial
 from bireme.tune.deepspeed.trials import recorded_trial
-from bireme.tune.journal import Journal
-from bireme.tune.study_folder import SUMMARY
+from bireme.tune.store.folder import SUMMARY
+from bireme.tune.store.journal import Journal
 from bireme.tune.tables import few
 from bireme.value import Value
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bireme.tune import study_results
 from bireme.tune.deepspeed.config import SECTION, Config
 from bireme.tune.deepspeed.results import METRICS, ModelInfo
-from bireme.tune.model_search import NEGLIGIBLE
-from bireme.tune.search import Search, SearchBudget
-from bireme.tune.searches import make
-from bireme.tune.space import Point, Points
-from bireme.tune.study_results import Phase
-from bireme.tune.trial_result import TrialResult
+from bireme.tune.samplers.by_name import make
+from bireme.tune.samplers.model_based import NEGLIGIBLE
+from bireme.tune.samplers.sampler import Search, SearchBudget
+from bireme.tune.space.points import Point, Points
+from bireme.tune.study import trial as study_results
+from bireme.tune.study.trial import Phase
+from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
 _COUNTED = 5000

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from bireme import drafts
 from bireme.process.kernel import exists
 from bireme.tune.deepspeed.files import BEST_COMMAND, BEST_CONFIG, CONFIRMATION, StudyFiles
-from bireme.tune.study_folder import PROBE, SUMMARY
+from bireme.tune.store.folder import PROBE, SUMMARY
 
 _DRAFT = re.compile(r"(?P<file>.+)\.(?P<pid>\d+)\.[0-9a-f]{12}\.tmp")
 _OF_STUDY = {PROBE, SUMMARY, BEST_CONFIG, BEST_COMMAND}

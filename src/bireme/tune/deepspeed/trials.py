@@ -12,11 +12,11 @@ from bireme.tune.deepspeed.results import ModelInfo, read_metrics, read_model_in
 from bireme.tune.deepspeed.step_timing import last_step, samples_per_second
 from bireme.tune.deepspeed.trial_command import experiment_args, fits_argument
 from bireme.tune.deepspeed.tuning import RecordedTrial, Trial, Tuning
-from bireme.tune.diagnosis import diagnose
-from bireme.tune.experiment import End, LaunchRequest, tail
-from bireme.tune.slots import SlotReservation
-from bireme.tune.trial_result import TrialResult
-from bireme.tune.trial_runs import Setting, TrialRuns
+from bireme.tune.execution.adapter import Setting, TrialRuns
+from bireme.tune.execution.diagnosis import diagnose
+from bireme.tune.execution.experiment import End, LaunchRequest, tail
+from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.study.trial_result import TrialResult
 
 _EVERY = 0.2
 """Seconds between two looks whether a run has measured: PyTorch takes a second to end, a fifth of a short run."""

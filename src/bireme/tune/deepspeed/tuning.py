@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from bireme.tune.any_study import AnyStudy
-from bireme.tune.confirmation import Figures
 from bireme.tune.deepspeed.batch import TRAIN
 from bireme.tune.deepspeed.config import SECTION
 from bireme.tune.deepspeed.config_space import STAGE, TuningSpace
@@ -29,9 +27,11 @@ from bireme.tune.deepspeed.memory_groups import MemoryGroups
 from bireme.tune.deepspeed.memory_limits import MemoryLimits
 from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, model_info, value_of
 from bireme.tune.deepspeed.rounds import CompletedTrial, RecordedTrial, Round, Trial, given_keys
-from bireme.tune.space import Point, Points, Union, key_of
-from bireme.tune.study_results import Phase
-from bireme.tune.trial_result import TrialResult
+from bireme.tune.space.points import Point, Points, Union, key_of
+from bireme.tune.study.any_study import AnyStudy
+from bireme.tune.study.confirmation import Figures
+from bireme.tune.study.trial import Phase
+from bireme.tune.study.trial_result import TrialResult
 
 _MANY = 10_000
 """A grid search of more configurations than this begins with a warning."""

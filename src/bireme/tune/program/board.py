@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bireme.errors import counted
-from bireme.tune.declarations import Declaration
-from bireme.tune.figures import Measure
-from bireme.tune.printed_numbers import scaled
+from bireme.tune.define.declarations import Declaration
+from bireme.tune.metrics.metric import Measure
+from bireme.tune.metrics.numbers import scaled
 from bireme.tune.program.trials import ProgramTrials
-from bireme.tune.space import Point
-from bireme.tune.study import Study
+from bireme.tune.space.points import Point
+from bireme.tune.study.study import Study
 
 _WORDS = {"noise": "baseline", "screen": "again", "confirm": "round"}
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bireme import jsontext
 from bireme.errors import BadInputError
-from bireme.tune.declarations import TRIAL, Declaration, fill
+from bireme.tune.define.declarations import TRIAL, Declaration, fill
 from bireme.tune.program.files import OUTCOME, digest
-from bireme.tune.space import Point
+from bireme.tune.space.points import Point
 from bireme.value import Value
 
 TYPE_CHECKING = False

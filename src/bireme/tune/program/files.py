@@ -2,7 +2,7 @@
 
 ::
 
-    DIR/journal                     the record from which a study resumes (`bireme.tune.journal`)
+    DIR/journal                     the record from which a study resumes (`bireme.tune.store.journal`)
     DIR/trials/NAME/cmd.txt         the command of a trial
     DIR/trials/NAME/std{out,err}.log  the output of its ranks
     DIR/trials/NAME/outcome.json    the report of its run
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bireme import drafts
 from bireme.errors import BadInputError
-from bireme.tune.study_folder import PRIVATE, SUMMARY, make_folder, prepare, write_text
+from bireme.tune.store.folder import PRIVATE, SUMMARY, make_folder, prepare, write_text
 from bireme.value import Value
 
 JOURNAL, LOCK, BEST_COMMAND = "journal", "trials.lock", "cmd_best.txt"

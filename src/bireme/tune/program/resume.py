@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bireme.errors import BadInputError
-from bireme.tune.journal import Journal
-from bireme.tune.study import Measurement, Trial
-from bireme.tune.trial_result import TrialResult
+from bireme.tune.store.journal import Journal
+from bireme.tune.study.study import Measurement, Trial
+from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
 _IDENTITY = {

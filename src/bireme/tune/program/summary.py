@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from bireme.errors import counted
 from bireme.result.report import duration
-from bireme.tune.declarations import Declaration
-from bireme.tune.figures import Measure
-from bireme.tune.printed_numbers import scaled, shown_ratio
+from bireme.tune.define.declarations import Declaration
+from bireme.tune.metrics.metric import Measure
+from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.program.board import described
 from bireme.tune.program.trials import ProgramTrials
-from bireme.tune.space import key_of
-from bireme.tune.study import Answer
+from bireme.tune.space.points import key_of
+from bireme.tune.study.study import Answer
 from bireme.tune.tables import few, listed, table, wrapped
 
 _ROWS = 40

@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping
 
 from bireme.errors import BAD_INPUT, BadInputError
 from bireme.planning.exports import TRIAL
-from bireme.tune.diagnosis import diagnose
-from bireme.tune.experiment import End, LaunchRequest, tail
-from bireme.tune.figure_reader import Reader
-from bireme.tune.figures import Measure, Readings
-from bireme.tune.memory_use import MemoryUse
+from bireme.tune.execution.adapter import Setting, TrialRuns
+from bireme.tune.execution.diagnosis import diagnose
+from bireme.tune.execution.experiment import End, LaunchRequest, tail
+from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.metrics.memory import MemoryUse
+from bireme.tune.metrics.metric import Measure, Readings
+from bireme.tune.metrics.reader import Reader
+from bireme.tune.metrics.warm_up import steady_part
 from bireme.tune.program.delivery import Courier
 from bireme.tune.program.files import ProgramFiles
 from bireme.tune.program.resume import Resumed, measurement_of
-from bireme.tune.slots import SlotReservation
-from bireme.tune.study import Study, Trial
-from bireme.tune.trial_result import TrialResult
-from bireme.tune.trial_runs import Setting, TrialRuns
-from bireme.tune.warm_up import steady_part
+from bireme.tune.study.study import Study, Trial
+from bireme.tune.study.trial_result import TrialResult
 
 _CANNOT_START = (126, 127)
 """Exit codes of a program that cannot be executed, or is not found."""

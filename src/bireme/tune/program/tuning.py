@@ -8,21 +8,21 @@ from collections.abc import Callable, Mapping
 
 from bireme.errors import BadInputError
 from bireme.planning.exports import TUNER
-from bireme.tune import memory_use
-from bireme.tune.declarations import TRIAL, Declaration
-from bireme.tune.figures import Measure
-from bireme.tune.journal import Journal
-from bireme.tune.lock import ExperimentsLock
+from bireme.tune.define.declarations import TRIAL, Declaration
+from bireme.tune.execution.adapter import Setting
+from bireme.tune.execution.runner import Conclusion, StudyRun, Watcher
+from bireme.tune.execution.slot_scheduler import Scheduler
+from bireme.tune.metrics import memory as memory_use
+from bireme.tune.metrics.metric import Measure
 from bireme.tune.program.board import ProgramBoard
 from bireme.tune.program.delivery import Courier
 from bireme.tune.program.files import JOURNAL, LOCK, ProgramFiles, digests
 from bireme.tune.program.resume import Resumed, resume
 from bireme.tune.program.summary import answer_lines, summary
 from bireme.tune.program.trials import ProgramTrials
-from bireme.tune.scheduler import Scheduler
-from bireme.tune.study import Answer, Study
-from bireme.tune.study_run import Conclusion, StudyRun, Watcher
-from bireme.tune.trial_runs import Setting
+from bireme.tune.store.journal import Journal
+from bireme.tune.store.lock import ExperimentsLock
+from bireme.tune.study.study import Answer, Study
 from bireme.value import Value
 
 

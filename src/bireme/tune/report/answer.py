@@ -8,7 +8,7 @@ from html import escape
 
 from bireme.errors import counted
 from bireme.result.report import duration
-from bireme.tune.printed_numbers import shown_ratio
+from bireme.tune.metrics.numbers import shown_ratio
 from bireme.tune.report.study_record import MEASURED, Finalist, StudyRecord
 from bireme.tune.report.time_use import TimeUse
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from bireme.tune.comparison import interval
 from bireme.tune.report.study_record import MEASURED, Finalist, GoalRecord, TrialRecord
+from bireme.tune.study.comparison import interval
 
 
 def compared_by_rounds(

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bireme.errors import BadInputError
-from bireme.tune import journal
 from bireme.tune.report.finalists import compared_by_answer, compared_by_rounds
 from bireme.tune.report.secrets import Secrets
 from bireme.tune.report.study_record import (
@@ -24,6 +23,7 @@ from bireme.tune.report.study_record import (
     StudyRecord,
     TrialRecord,
 )
+from bireme.tune.store import journal
 
 JOURNAL, BEST_COMMAND = "journal", "cmd_best.txt"
 DEFAULT = "tuning"

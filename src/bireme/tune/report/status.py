@@ -8,7 +8,7 @@ from typing import Any
 
 from bireme.errors import counted
 from bireme.result.report import duration
-from bireme.tune.printed_numbers import scaled, shown_ratio
+from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report.study_record import MEASURED, StudyRecord, TrialRecord
 from bireme.tune.report.time_use import StudyClock
 from bireme.value import Value

@@ -116,7 +116,7 @@ class Finalist(Value):
 
 
 class AnswerRecord(Value):
-    """The answer of a study that is over; see `bireme.tune.study_results.Answer`."""
+    """The answer of a study that is over; see `bireme.tune.study.trial.Answer`."""
 
     best: int | None = None
     baseline: int = 0

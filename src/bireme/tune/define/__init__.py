@@ -1,0 +1,1 @@
+"""What the user has written: parameters, goals, study files."""

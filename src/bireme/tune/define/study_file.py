@@ -1,0 +1,376 @@
+"""Reads a study file (``tune.toml``), which says the same as a command line of ``bireme tune``.
+
+``docs/study-file.md`` has the keys. All that is wrong in a file is reported with its line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+
+from bireme.errors import BadInputError
+from bireme.options.durations import seconds_of
+from bireme.options.option import Option
+from bireme.options.table import select
+from bireme.tune.define import toml_lines
+from bireme.tune.define.declarations import Declaration, Declared, Delivery, Written, assemble, choice, nearest
+from bireme.tune.define.toml_lines import TomlFile
+from bireme.tune.metrics import metric as figures
+from bireme.tune.percent import wrong_percent
+from bireme.tune.samplers import by_name as searches
+from bireme.tune.space import value_lists
+from bireme.tune.space.parameter import Parameter, among
+from bireme.value import Value
+
+_TEXTS = {"maximize": "maximize", "minimize": "minimize", "limits": "limit"}
+"""Keys with one text or several, and the option that each text is."""
+_NUMBERS = ("trials", "confidence", "effect", "budget", "seed")
+_WORDS = ("search", "results_dir")
+_RULES = ("constraints", "conditions")
+_KEYS = ("command", *_TEXTS, *_RULES, *_NUMBERS, *_WORDS, "launch", "parameters")
+_PARAMETER = ("values", "default", "ordered", "memory", "only_if", "flag", "env", "file", "key")
+_NOT_LAUNCH = {"help", "help_all", "autotuning", *_TEXTS.values(), *_NUMBERS, *_WORDS}
+_NOT_LAUNCH |= {"param", "env", "in", "when", "constraint", "default", "init", "ask_tell"}
+
+
+class StudyFile(Value):
+    """What a study file says.
+
+    Attributes:
+        path: the file.
+        command: the program and its arguments.
+        declaration: what varies.
+        options: of the command line, such as ``--trials=40``, each with its line.
+        command_where: the line of the command.
+    """
+
+    path: str
+    command: tuple[str, ...]
+    command_where: str
+    declaration: Declaration
+    options: tuple[Written, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The options as the words of a command line."""
+        return tuple(each.text for each in self.options)
+
+    def without(self, *, goals: bool, limits: Sequence[str]) -> StudyFile:
+        """The file without its goals, and without its limits on the figures of other limits."""
+        replaced = set(map(_limited, limits))
+
+        def kept(word: str) -> bool:
+            name, _, text = word.partition("=")
+            return not (goals and name in ("--maximize", "--minimize")) and not (
+                name == "--limit" and _limited(text) in replaced
+            )
+
+        return self.replace(options=tuple(each for each in self.options if kept(each.text)))
+
+    def located(self, error: BadInputError, typed: Sequence[str] = ()) -> BadInputError:
+        """An error with its line: about an option that the file has and the command line has not, or the program.
+
+        Args:
+            error: as it was raised; ``where`` begins with the option, and is empty if the program is meant.
+            typed: the words of the command line.
+        """
+        if not error.where and self.command[0] in error.what:
+            return BadInputError(error.what, hint=error.hint, where=self.command_where)
+        wrong = _option_of(error.where.partition(" ")[0])
+        if wrong not in map(_option_of, typed):
+            for each in self.options:
+                if _option_of(each.text) == wrong:
+                    return BadInputError(error.what, hint=error.hint, where=f"{each.where}: {wrong}")
+        return error
+
+
+def _option_of(word: str) -> str:
+    return word.partition("=")[0].replace("-", "_").replace("__", "--", 1)
+
+
+def _limited(text: str) -> str:
+    """The name of the figure of a limit."""
+    return figures.parse([("minimize", "time")], [text]).limits[0].name
+
+
+def read_study(path: str) -> StudyFile:
+    """Read a study file.
+
+    Raises:
+        BadInputError: it cannot be read, has an unknown key, or a value is invalid; the message has the line.
+    """
+    return _Reader(toml_lines.read(path)).study()
+
+
+class _Reader:
+    """Reads the parts of one file."""
+
+    def __init__(self, file: TomlFile) -> None:
+        self._file, self._data, self._where = file, file.data, file.where
+
+    def study(self) -> StudyFile:
+        self._refuse_unknown(self._data, _KEYS)
+        command = self._command()
+        options = [*self._measured(), *self._numbers(), *self._words(), *self._launch()]
+        return StudyFile(
+            path=self._file.path,
+            command=command,
+            command_where=self._where("command"),
+            declaration=self._declaration(command),
+            options=tuple(options),
+        )
+
+    def _refuse_unknown(self, table: Mapping[str, object], known: Sequence[str], *above: str) -> None:
+        for key in table:
+            if key not in known:
+                raise BadInputError(f"unknown key: {key!r}", hint=nearest(key, known), where=self._where(*above, key))
+
+    def _refuse(self, what: str, hint: str, *keys: str) -> BadInputError:
+        return BadInputError(what, hint=hint, where=self._where(*keys))
+
+    def _texts(self, *keys: str) -> list[Written]:
+        """The texts of a key that has one text or a list of them."""
+        value: object = self._data
+        for key in keys:
+            value = value.get(key, []) if isinstance(value, Mapping) else []
+        given = value if isinstance(value, list) else [value]
+        if not all(isinstance(each, str) for each in given):
+            raise self._refuse(f"{keys[-1]!r} is not a text or a list of texts", "put each in quotes", *keys)
+        return [Written(each, self._where(*keys, str(index))) for index, each in enumerate(given)]
+
+    def _command(self) -> tuple[str, ...]:
+        such = 'write it like: command = "train.py --batch {batch}"'
+        if "command" not in self._data:
+            raise self._refuse("no command", such)
+        given = self._data["command"]
+        try:
+            words = shlex.split(given) if isinstance(given, str) else [each.text for each in self._texts("command")]
+        except BadInputError:
+            raise
+        except ValueError as error:
+            what = "a quote of the command is not closed" if "quotation" in str(error) else f"the command: {error}"
+            listed = 'close it, or write a list: command = ["train.py", "--batch", "{batch}"]'
+            raise self._refuse(what, listed, "command") from None
+        if not words or not words[0]:
+            raise self._refuse("the command is empty", such, "command")
+        if words[0].startswith("-"):
+            hint = "begin with the program; options of the launcher belong to [launch]"
+            raise self._refuse(f"the command begins with an option: {words[0]}", hint, "command")
+        return tuple(words)
+
+    # -- options -------------------------------------------------------------------------------------
+
+    def _measured(self) -> list[Written]:
+        found = []
+        for key, option in _TEXTS.items():
+            for each in self._texts(key):
+                direction = option if option != "limit" else "minimize"
+                try:
+                    if option == "limit":
+                        figures.parse([("minimize", "time")], [each.text])
+                    else:
+                        figures.parse([(direction, each.text)])  # type: ignore[list-item]
+                except BadInputError as error:
+                    raise BadInputError(error.what, hint=error.hint, where=each.where) from None
+                found.append(Written(f"--{option}={each.text}", each.where))
+        goals = [each for each in found if not each.text.startswith("--limit=")]
+        if not 1 <= len(goals) <= 2:
+            what = f"{len(goals)} goals: at most two" if goals else "no goal"
+            where = goals[2].where if goals else self._where()
+            raise BadInputError(what, hint="write one like: maximize = 'samples/s: {}'", where=where)
+        return found
+
+    def _numbers(self) -> list[Written]:
+        found = []
+        for key in _NUMBERS:
+            if key not in self._data:
+                continue
+            value = self._data[key]
+            if wrong := _WRONG[key](value):
+                raise self._refuse(f"{key!r} {wrong}: {_shown(value)}", _SUCH[key], key)
+            found.append(Written(f"--{key}={value}", self._where(key)))
+        return found
+
+    def _words(self) -> list[Written]:
+        found = []
+        for key in _WORDS:
+            if key in self._data:
+                value = self._data[key]
+                if not isinstance(value, str) or not value:
+                    raise self._refuse(f"{key!r} is no text: {_shown(value)}", "put it in quotes", key)
+                if key == "search":
+                    searches.check(value, self._where(key))
+                found.append(Written(f"--{key}={value}", self._where(key)))
+        return found
+
+    def _table(self, key: str) -> Mapping[str, object]:
+        table = self._data.get(key, {})
+        if not isinstance(table, Mapping):
+            raise self._refuse(f"{key!r} is not a table", f"write [{key}] on a line of its own", key)
+        return table
+
+    def _launch(self) -> list[Written]:
+        known = {each.dest: each for group in select("tune").values() for each in group if each.dest not in _NOT_LAUNCH}
+        table = self._table("launch")
+        found = []
+        for key, value in table.items():
+            option = known.get(key.replace("-", "_"))
+            if option is None:
+                raise self._refuse(f"unknown option: {key!r}", nearest(key, known), "launch", key)
+            words = self._option(option, value, key)
+            found += [Written(word, self._where("launch", key)) for word in words]
+        return found
+
+    def _option(self, option: Option, value: object, key: str) -> list[str]:
+        if option.kind == "flag":
+            if not isinstance(value, bool):
+                raise self._refuse(f"{key!r} is true or false: {_shown(value)}", f"write {key} = true", "launch", key)
+            return [option.name] if value else []
+        values = value if isinstance(value, list) and option.kind == "list" else [value]
+        for each in values:
+            if isinstance(each, bool) or not isinstance(each, (str, int, float)):
+                raise self._refuse(f"{key!r} is no text or number: {_shown(each)}", f'write {key} = "…"', "launch", key)
+        return [f"{option.name}={each}" for each in values]
+
+    # -- what varies ---------------------------------------------------------------------------------
+
+    def _declaration(self, command: Sequence[str]) -> Declaration:
+        table = self._table("parameters")
+        if not table:
+            hint = 'write [parameters], and in it lines like: batch = "8,16,32"'
+            raise self._refuse("no parameters: nothing varies", hint, "parameters")
+        declared, conditions = [], self._texts("conditions")
+        for name, given in table.items():
+            one = given if isinstance(given, Mapping) else {"values": given}
+            self._refuse_unknown(one, _PARAMETER, "parameters", name)
+            declared.append(self._parameter(name, one))
+            for each in self._texts("parameters", name, "only_if") if "only_if" in one else ():
+                conditions.append(Written(f"{name} only if {each.text}", each.where))
+        return assemble(
+            declared,
+            conditions=conditions,
+            constraints=self._texts("constraints"),
+            args=command[1:],
+            suggest=_as_defaults,
+            where=self._where("parameters"),
+            args_where=self._where("command"),
+        )
+
+    def _parameter(self, name: str, table: Mapping[str, object]) -> Declared:
+        place = ("parameters", name)
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise self._refuse(f"not a name: {name!r}", "use letters, digits and '_'", *place)
+        delivery = self._delivery(name, table)
+        parameter = self._values(name, table, delivery)
+        for key in ("ordered", "memory"):
+            if key in table:
+                if not isinstance(table[key], bool):
+                    raise self._refuse(f"{key!r} is true or false: {_shown(table[key])}", f"{key} = true", *place, key)
+                parameter = parameter.replace(**{key: table[key]})
+        if "default" in table:
+            parameter = parameter.replace(default=self._default(parameter, table["default"]))
+        return Declared(parameter, delivery, self._where(*place))
+
+    def _values(self, name: str, table: Mapping[str, object], delivery: Delivery) -> Parameter:
+        place, values = ("parameters", name, "values"), table.get("values")
+        if isinstance(values, str):
+            return value_lists.read(name, values, where=self._where(*place), in_file=delivery.how == "file")
+        if not isinstance(values, list):
+            hint = 'write a list, values = [8, 16], or a text, values = "8..512:log2"'
+            raise self._refuse(f"no values for {name!r}", hint, *place)
+        for value in values:
+            plain = isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
+            if not plain and (delivery.how != "file" or not isinstance(value, (list, dict))):
+                raise self._refuse(f"not a value for {name!r}: {_shown(value)}", "use texts and numbers", *place)
+        parameter = Parameter(name=name, choices=tuple(values))
+        try:
+            parameter.check()
+        except BadInputError as error:
+            raise BadInputError(error.what, hint=error.hint, where=self._where(*place)) from None
+        return parameter
+
+    def _default(self, parameter: Parameter, value: object) -> object:
+        if among(value, parameter.choices):
+            return parameter.choices[parameter.index(value)]
+        text = value if isinstance(value, str) else _shown(value)
+        return choice(parameter, text, self._where("parameters", parameter.name, "default"))
+
+    def _delivery(self, name: str, table: Mapping[str, object]) -> Delivery:
+        place = ("parameters", name)
+        given = [key for key in ("flag", "env", "file") if key in table]
+        for key in (*given, *(["key"] if "key" in table else [])):
+            value = table[key]
+            if not isinstance(value, str) or not re.fullmatch(_FORMS[key], value):
+                raise self._refuse(f"not a {_NAMES[key]}: {_shown(value)}", _SUCH[key], *place, key)
+        if len(given) > 1:
+            hint = "keep one; without any, the value stands where {" + name + "} is in the command"
+            raise self._refuse(f"{given[0]!r} and {given[1]!r} for {name!r}", hint, *place, given[1])
+        if ("key" in table) != ("file" in table):
+            missing, there = ("key", "file") if "file" in table else ("file", "key")
+            raise self._refuse(f"{there!r} without {missing!r} for {name!r}", _SUCH[missing], *place, there)
+        if not given:
+            return Delivery(name, "argument")
+        if given[0] == "file":
+            return Delivery(name, "file", str(table["file"]), str(table["key"]))
+        return Delivery(name, "flag" if given[0] == "flag" else "environment", str(table[given[0]]))
+
+
+_FORMS = {
+    "flag": r"--?[A-Za-z][A-Za-z0-9_.-]*",
+    "env": r"[A-Za-z_][A-Za-z0-9_]*",
+    "file": r"(?s).+",
+    "key": r"[^.\s]+(\.[^.\s]+)*",
+}
+_NAMES = {"flag": "flag", "env": "variable", "file": "file", "key": "key of a file"}
+_SUCH = {
+    "flag": 'write it like: flag = "--batch"',
+    "env": 'write it like: env = "OMP_NUM_THREADS"',
+    "file": 'write it like: file = "config.yaml"',
+    "key": 'write it like: key = "training.batch"',
+    "trials": "write it like: trials = 40",
+    "confidence": "write it like: confidence = 95",
+    "effect": "write it like: effect = 2",
+    "budget": 'write it like: budget = "2h" (or 90s, 1h30m, 1d)',
+    "seed": "write it like: seed = 1",
+}
+
+
+def _no_whole_number(least: int) -> Callable[[object], str]:
+    def wrong(value: object) -> str:
+        fine = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        return "" if fine else f"is no whole number of at least {least}"
+
+    return wrong
+
+
+def _no_time(value: object) -> str:
+    try:
+        return "" if seconds_of("" if isinstance(value, bool) else str(value), "budget") else "is no time"
+    except BadInputError:
+        return "is no time"
+
+
+_WRONG: dict[str, Callable[[object], str]] = {
+    "trials": _no_whole_number(1),
+    "seed": _no_whole_number(0),
+    "confidence": lambda value: wrong_percent(value, "confidence"),
+    "effect": lambda value: wrong_percent(value, "effect"),
+    "budget": _no_time,
+}
+
+
+def _shown(value: object) -> str:
+    """A value as TOML has it, more or less."""
+    return json.dumps(value, default=str, ensure_ascii=False)
+
+
+def _as_defaults(point: Mapping[str, str]) -> str:
+    return ", ".join(f"default = {_written(text)} in [parameters.{name}]" for name, text in point.items())
+
+
+def _written(text: str) -> str:
+    value = value_lists.value_of(text)
+    return _shown(text) if isinstance(value, str) else text

@@ -1,0 +1,1 @@
+"""Runs trials on the slots of the pool."""

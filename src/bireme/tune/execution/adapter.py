@@ -1,0 +1,118 @@
+"""Runs the trials of a study as experiments: what the adapters of DeepSpeed and of any other program share."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from bireme import isolated
+from bireme.tune.execution.blocks import Blocks
+from bireme.tune.execution.experiment import End, LaunchRequest
+from bireme.tune.execution.launch import Launch
+from bireme.tune.execution.slot_scheduler import Order, Task
+from bireme.tune.execution.slots import Shape, SlotReservation
+from bireme.tune.study.any_study import AnyStudy
+from bireme.tune.study.trial import Trial
+from bireme.value import Value
+
+
+class Setting(Value):
+    """How all trials of a study are run.
+
+    Attributes:
+        launch: what their command lines have in common.
+        shape: the slots that each needs.
+        args: the arguments of the program, as the user gave them.
+        environ: the environment of each ``bireme run``.
+        limit: seconds after which a trial is stopped; None: never.
+        order: which one starts first, ``fifo`` or ``longest``.
+    """
+
+    launch: Launch
+    shape: Shape
+    args: tuple[str, ...]
+    environ: Mapping[str, str]
+    limit: float | None = None
+    order: Order = "fifo"
+
+
+T = TypeVar("T", bound=Trial)
+
+
+class TrialRuns(ABC, Generic[T]):
+    """What the adapters of all studies (`bireme.tune.execution.runner.Adapter`) share.
+
+    Args:
+        study: decides what is tried next.
+        setting: how trials are run.
+    """
+
+    def __init__(self, study: AnyStudy[T, Any], setting: Setting) -> None:
+        self._study, self._setting = study, setting
+        self._pending: dict[str, T] = {}
+        self._blocks: Blocks[T] = Blocks(study.ask)
+
+    @property
+    def over(self) -> str:
+        """Why nothing is left to try; "" while something is left or pending."""
+        return self._study.over
+
+    def next(self) -> Task | None:
+        """The next trial as an experiment to run; None if there is nothing to start now."""
+        trial = self._blocks.next()
+        if trial is None:
+            return None
+        self._pending[trial.name] = trial
+        seconds = self._predicted(trial)
+        return Task(key=trial.name, shape=self._setting.shape, seconds=seconds, pinned=self._blocks.pinned(trial))
+
+    @abstractmethod
+    def _predicted(self, trial: T) -> float | None:
+        """The predicted duration of a trial; None if unknown."""
+
+    @abstractmethod
+    def _file(self, name: str, file: str) -> str:
+        """The path of a file of a trial."""
+
+    def _words(
+        self, name: str, reservation: SlotReservation, place: int, args: Sequence[str], options: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """The command line of a trial that starts now, without ``bireme run``."""
+        self._blocks.started(self._pending[name], reservation)
+        limit = () if self._setting.limit is None else ("--time_limit", f"{self._setting.limit:g}")
+        report = ("--timestamps", "--output", "prefix", "--report", self._file(name, "outcome.json"))
+        return self._setting.launch.command(
+            name, reservation, place, options=(*report, *limit, *options), args=tuple(args)
+        )
+
+    def _request(self, name: str, words: Sequence[str]) -> LaunchRequest:
+        return LaunchRequest(
+            argv=isolated.command("bireme", "run", *words),
+            env=self._setting.environ,
+            cwd=os.getcwd(),
+            stdout=self._file(name, "stdout.log"),
+            stderr=self._file(name, "stderr.log"),
+            report=self._file(name, "outcome.json"),
+            grace=self._setting.launch.grace,
+        )
+
+    def settling(self, reservation: SlotReservation, end: End) -> float:
+        """Seconds until a run has certainly left nothing on other nodes."""
+        return self._setting.launch.settling(reservation, end.report)
+
+    def _ended(self, name: str) -> T:
+        """A trial is not pending any more."""
+        self._blocks.ended(name)
+        return self._pending.pop(name)
+
+    def drop(self, name: str) -> None:
+        """A trial was not measured: it may be proposed again."""
+        self._ended(name)
+        self._study.drop(name)
+
+    def give_up(self, name: str) -> None:
+        """The infrastructure failed a trial too often: it is not proposed again in this run."""
+        self._ended(name)
+        self._study.give_up(name)

@@ -1,0 +1,237 @@
+"""A study: starts one experiment after another and records each result in the journal, until nothing is left to try.
+
+The tuner may be killed at any moment: an experiment whose end is in the journal is not run again, any other is.
+Also decides what signals do to a study, and what happens when nothing can run.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from bireme.errors import BiremeError, UnfitError
+from bireme.logs.sink import is_gone
+from bireme.loop import STOP_SIGNALS, Loop
+from bireme.tune.execution.executor import Describer, Executor
+from bireme.tune.execution.retries import BACK_OFF
+from bireme.tune.execution.slot_scheduler import Scheduler, Task
+from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.store.journal import Journal
+from bireme.tune.study.trial_result import TrialResult
+from bireme.value import Value
+
+
+class Adapter(Describer, Protocol):
+    """The interface to what is tuned: proposes experiments, describes how to run one, and interprets its result."""
+
+    @property
+    def over(self) -> str:
+        """Why nothing is left to try; "" while something is left or pending."""
+
+    def starting(self, name: str) -> Mapping[str, object]:
+        """Facts about a pending experiment that has started, for its record in the journal."""
+
+    def next(self) -> Task | None:
+        """The next experiment, then pending; its key is its name. None if there is nothing to start now."""
+
+    def tell(self, name: str, result: TrialResult) -> Mapping[str, object]:
+        """Report the result of a pending experiment; returns facts for its record in the journal."""
+
+    def drop(self, name: str) -> None:
+        """A pending experiment was not measured: it may be proposed again."""
+
+    def give_up(self, name: str) -> None:
+        """The infrastructure has failed a pending experiment too often: it is not proposed again in this run."""
+
+
+class Watcher(Protocol):
+    """Shows the progress. ``interval``: seconds between two calls of `tick`; 0.0: only the first call.
+
+    An OSError of any method ends the study, because its reader is gone.
+    """
+
+    interval: float
+
+    def started(self, name: str, reservation: SlotReservation) -> None:
+        """An experiment has started."""
+
+    def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
+        """Show that an experiment has ended.
+
+        Args:
+            name: its name.
+            result: its result.
+            again: seconds until it is started again; None if it is not.
+        """
+
+    def note(self, text: str) -> None:
+        """Show a message."""
+
+    def tick(self) -> None:
+        """Refresh the display."""
+
+    def close(self) -> None:
+        """Restore the screen. May be called twice; the next call of another method takes the screen again."""
+
+
+class Conclusion(Value):
+    """How a run of a study ended: by itself (``over`` says why), or by a signal (``signum``)."""
+
+    over: str
+    signum: int = 0
+
+
+def _now() -> float:
+    """Seconds since the epoch, to the millisecond."""
+    return round(time.time(), 3)
+
+
+class StudyRun:
+    """One run of a study, until it is over or stopped by a signal.
+
+    Args:
+        adapter: what is tuned; it knows the earlier results already.
+        scheduler: of the pool.
+        journal: an open journal.
+        watcher: shows the progress.
+        keep: file descriptors that the guardians hold as long as any process of an experiment lives.
+        back_off: seconds, see `retries.BACK_OFF`.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        scheduler: Scheduler,
+        journal: Journal,
+        watcher: Watcher,
+        *,
+        keep: Sequence[int] = (),
+        back_off: float = BACK_OFF,
+    ) -> None:
+        self._adapter, self._journal, self._watcher = adapter, journal, watcher
+        self.launch_request, self.judge, self.settling = adapter.launch_request, adapter.judge, adapter.settling
+        self._loop = Loop()
+        self._executor = Executor(self._loop, scheduler, self, keep=keep, back_off=back_off, on_room=self._fill)
+        self._signum = 0
+        self._failed = False
+        self._blind = False
+
+    def run(self) -> Conclusion:
+        """Run the study. Must be called in the main thread, where signals arrive.
+
+        Raises:
+            BiremeError: the journal or a file cannot be written; results recorded before are kept.
+            UnfitError: no host can run anything.
+        """
+        self._loop.on_signals((*STOP_SIGNALS, signal.SIGTSTP, signal.SIGCONT), self._on_signal)
+        try:
+            try:
+                self._fill()
+                self._tick()
+                if not self._at_rest:  # an earlier run may have finished everything
+                    self._loop.run()
+            except BaseException:
+                self._wind_up()
+                raise
+        finally:
+            self._show(lambda watcher: watcher.close())  # while a signal cannot end this process before
+            self._executor.close()
+            self._loop.close()
+        return Conclusion(self._adapter.over, self._signum or self._loop.late)
+
+    def _fill(self) -> None:
+        """Start experiments while there is room; stop the loop when there is nothing to wait for."""
+        while not (self._executor.stopping or self._executor.ahead):
+            experiment = self._adapter.next()
+            if experiment is None:
+                break
+            self._executor.submit(experiment)
+            self._executor.start_ready()
+        if self._at_rest:
+            self._loop.stop()
+
+    @property
+    def _at_rest(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self._executor.idle and (self._executor.stopping or not self._executor.waiting)
+
+    def _wind_up(self) -> None:
+        """After an error: end the running experiments, and wait for them."""
+        self._failed = True
+        self._executor.stop()
+        if not self._executor.idle:
+            self._loop.run()
+
+    def _tick(self) -> None:
+        self._show(lambda watcher: watcher.tick())
+        if self._watcher.interval:
+            self._loop.after(self._watcher.interval, self._tick)
+
+    def _show(self, do: Callable[[Watcher], None]) -> None:
+        """Call the watcher. If its reader is gone, stop the study as SIGPIPE would."""
+        if self._blind:
+            return
+        try:
+            do(self._watcher)
+        except OSError as error:
+            self._blind = True
+            if not is_gone(error):
+                raise BiremeError(f"stdout cannot be written: {error.strerror}") from error
+            self._loop.after(0.0, lambda: self._on_signal(signal.SIGPIPE))  # not in the middle of a report
+
+    def _on_signal(self, signum: int) -> None:
+        if signum == signal.SIGTSTP:
+            self._executor.signal(signum)
+            self._show(lambda watcher: watcher.close())
+            self._loop.halt()
+            self._executor.signal(signal.SIGCONT)
+            self._show(lambda watcher: watcher.tick())
+        elif signum == signal.SIGCONT:
+            self._executor.signal(signum)
+        elif not self._signum:
+            self._signum = signum
+            seconds = self._executor.stop(signum)
+            wait = f" up to {seconds:g} s; Ctrl+C again kills;" if seconds else ""
+            self._show(lambda watcher: watcher.note(f"stopping;{wait} the results of finished experiments are kept"))
+            self._fill()
+        elif signum in (signal.SIGINT, signal.SIGQUIT):
+            self._executor.kill()
+
+    # -- executor.Client ------------------------------------------------------------------------------
+
+    def started(self, name: str, reservation: SlotReservation) -> None:
+        """Record and show the start of an experiment."""
+        record = {"start": name, "on": reservation.include(), "time": _now(), **self._adapter.starting(name)}
+        self._journal.append(record, sync=False)
+        self._show(lambda watcher: watcher.started(name, reservation))
+
+    def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
+        """Record and show the end of an experiment, and start the next ones.
+
+        Args:
+            name: the experiment's name.
+            result: its result.
+            again: whether it was queued for another attempt.
+
+        Raises:
+            UnfitError: no host can run anything.
+        """
+        if self._failed:
+            pass  # nothing can be written any more
+        elif result.counts:
+            facts = self._adapter.tell(name, result)
+            self._journal.append({"end": name, "time": _now(), "ending": result.as_dict(), **facts})
+            for queued in self._executor.withdraw():
+                self._adapter.drop(queued)  # it was chosen without this result: choose again
+        elif not again:
+            (self._adapter.drop if self._executor.stopping else self._adapter.give_up)(name)
+        wait = self._executor.rest(name) if again else None
+        self._show(lambda watcher: watcher.ended(name, result, again=wait))
+        if self._executor.hopeless and not self._failed:
+            raise UnfitError(
+                f"no experiment can run: {self._executor.hopeless}",
+                hint="fix that, and run the same command again to continue",
+            )
+        self._fill()

@@ -1,0 +1,255 @@
+"""Decides which experiment starts when, and on which slots: the tuner's scheduler.
+
+It has no threads, no processes and no clock. The caller reports what happens; :meth:`Scheduler.decide` returns the
+tasks to start. The same events always give the same decisions. (When an experiment is retried is decided in
+`bireme.tune.execution.executor`.)
+
+**Orders.** ``fifo`` starts tasks in the order of submission, each on the first nodes of the pool with room, as the
+``ResourceManager`` of DeepSpeed's autotuner does. ``longest`` starts the longest task first, on the nodes where the
+fewest slots are left over, so that long tasks and tasks that need whole nodes do not run alone at the end.
+
+**The head** is the first task in the queue. While it finds no room, the tasks behind it wait too. With ``backfill``
+(EASY: Lifka, *The ANL/IBM SP scheduling system*, 1995) they may overtake the head if they do not delay it. The
+predicted ends of the running tasks give the earliest time at which the head finds room, and on which slots. A task may
+start if it ends by then, or on slots that the head will not get; so the head starts no later than predicted. Where
+durations are unknown and the time cannot be predicted, backfill leaves free every slot that the head could need.
+
+**Stuck tasks.** A task that the present nodes could not carry even if all were idle never becomes the head: the
+others go on, and it stays in :attr:`Scheduler.stuck` until enough nodes are back.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Collection, Mapping
+from itertools import groupby
+from math import inf
+from operator import attrgetter
+from typing import Literal
+
+from bireme.tune.execution.slots import FreeSlots, Shape, SlotReservation, why_impossible
+from bireme.value import Value
+
+Order = Literal["fifo", "longest"]
+
+
+class Task(Value):
+    """A task to run.
+
+    Attributes:
+        key: its name, unique among the waiting and running tasks.
+        shape: the slots that it needs.
+        seconds: its predicted duration; None if unknown.
+        avoid: hosts on which the infrastructure failed this task before. Ignored if the remaining nodes could not
+            carry the task.
+        pinned: the only slots that it may get; None: any. What is compared runs on the same slots.
+    """
+
+    key: str
+    shape: Shape
+    seconds: float | None = None
+    avoid: frozenset[str] = frozenset()
+    pinned: SlotReservation | None = None
+
+
+class StartTask(Value):
+    """A decision to start a task on these slots, which are reserved for it until it has ended."""
+
+    task: Task
+    reservation: SlotReservation
+
+
+class _Kind:
+    """What a group of tasks requests: the same slots, and not on the same hosts. Either all of them find room, or none.
+
+    Attributes:
+        pinned: the only slots that they may get; None: any.
+        avoid: the hosts that these tasks do avoid; none, if the others could not carry them.
+        able: whether the present nodes could carry them if all were idle.
+    """
+
+    def __init__(
+        self, shape: Shape, unwanted: frozenset[str], pinned: SlotReservation | None, slots: FreeSlots
+    ) -> None:
+        self.shape, self._unwanted, self.pinned = shape, unwanted, pinned
+        self.update(slots)
+
+    def update(self, slots: FreeSlots) -> None:
+        """Decide by the nodes that are present which ones to avoid, and whether these tasks can run at all."""
+        self.avoid = self._unwanted if slots.carries(self.shape, self._unwanted) else frozenset()
+        self.able = slots.present(self.pinned) if self.pinned else slots.carries(self.shape, self.avoid)
+
+    def find(self, slots: FreeSlots, *, tight: bool) -> SlotReservation | None:
+        """Room for one of these tasks; None if there is none."""
+        if self.pinned is not None:
+            return self.pinned if slots.has(self.pinned) else None
+        return slots.find(self.shape, self.avoid, tight=tight)
+
+    def kept(self, slots: FreeSlots) -> SlotReservation:
+        """Every free slot that one of these tasks could need, whichever slots become free next."""
+        return self.pinned or slots.kept_for(self.shape, self.avoid)
+
+
+_Entry = tuple[tuple[float, ...], float, _Kind, Task]
+"""A waiting task: its rank, its predicted seconds, its kind. No two ranks are equal, and the lowest is first."""
+
+
+class _Running(Value):
+    """A running task; ``end`` is its predicted end, infinity if unknown."""
+
+    start: StartTask
+    end: float
+
+
+class Scheduler:
+    """Decides which tasks start, and where.
+
+    Args:
+        pool: host → slot ids.
+        order: which task is first: ``fifo`` or ``longest``.
+        backfill: whether other tasks may overtake a head that waits.
+
+    Raises:
+        ValueError: the order is unknown.
+    """
+
+    def __init__(self, pool: Mapping[str, tuple[str, ...]], *, order: Order = "fifo", backfill: bool = False) -> None:
+        if order not in ("fifo", "longest"):
+            raise ValueError(f"unknown order: {order!r} (expected 'fifo' or 'longest')")
+        self._order, self._backfill = order, backfill
+        self._slots = FreeSlots(pool)
+        self._kinds: dict[tuple[Shape, frozenset[str], SlotReservation | None], _Kind] = {}
+        self._queue: list[_Entry] = []
+        self._waiting: dict[str, _Entry] = {}
+        self._running: dict[str, _Running] = {}
+        self._submitted = 0
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def submit(self, task: Task) -> None:
+        """Queue a task. Raises ValueError: a task with this key is already waiting or running."""
+        if task.key in self._waiting or task.key in self._running:
+            raise ValueError(f"task {task.key!r} is already waiting or running")
+        asked = task.shape, task.avoid.intersection(self._slots.pool), task.pinned
+        kind = self._kinds.get(asked) or self._kinds.setdefault(asked, _Kind(*asked, self._slots))
+        seconds = inf if task.seconds is None else task.seconds
+        self._submitted += 1
+        rank = (self._submitted,) if self._order == "fifo" else (-seconds, -task.shape.size, self._submitted)
+        entry = self._waiting[task.key] = (rank, seconds, kind, task)
+        insort(self._queue, entry)
+
+    def withdraw(self, key: str) -> None:
+        """Remove a waiting task. Raises KeyError: no such task is waiting."""
+        self._queue.remove(self._waiting.pop(key))
+
+    def ended(self, key: str) -> None:
+        """Free the slots of a task that has ended and left nothing behind. Raises KeyError: it is not running."""
+        self._slots.give(self._running.pop(key).start.reservation)
+
+    def lost(self, host: str) -> tuple[str, ...]:
+        """Take a lost node out of the pool until it is :meth:`back`.
+
+        Returns:
+            The running tasks that have slots there. Each keeps all its slots until it has :meth:`ended`, because it may
+            still have processes on other nodes.
+
+        Raises:
+            KeyError: no such host in the pool.
+        """
+        self._slots.leave(host)
+        self._update_kinds()
+        return tuple(key for key, run in self._running.items() if host in dict(run.start.reservation.places))
+
+    def back(self, host: str) -> None:
+        """Put a lost node back into the pool. Raises KeyError: no such host in the pool."""
+        self._slots.come(host)
+        self._update_kinds()
+
+    # -- decisions -----------------------------------------------------------------------------------------------------
+
+    def decide(self, now: float) -> tuple[StartTask, ...]:
+        """Choose the tasks that start now (``now`` in seconds of a monotonic clock), and reserve their slots."""
+        starts: list[StartTask] = []
+        spare, until = self._slots, inf  # once the head waits: the slots that it does not get, and when it starts
+        no_room = {kind for kind in self._kinds.values() if not kind.able}
+        no_spare_room: set[_Kind] = set()
+        for _, seconds, kind, task in tuple(self._queue):
+            if kind in no_room:
+                continue
+            in_time = now + seconds <= until
+            if kind in no_spare_room and not in_time:
+                continue
+            room = self._find(self._slots if in_time else spare, kind)
+            if room is not None:
+                starts.append(self._start(task, room, now + seconds))
+                if spare is not self._slots:
+                    spare.take(room)
+            elif not in_time:
+                no_spare_room.add(kind)
+            elif not self._backfill:
+                break
+            else:
+                no_room.add(kind)
+                if spare is self._slots:  # this is the head
+                    until, kept = self._predicted_start(kind, now)
+                    spare = self._slots.copy()
+                    spare.take(kept)
+        return tuple(starts)
+
+    # -- views ---------------------------------------------------------------------------------------------------------
+
+    def impossible(self, shape: Shape, *, without: Collection[str] = ()) -> str:
+        """Why the whole pool, lost nodes included, could never carry the shape; "" if it could.
+
+        ``without``: nodes to leave out.
+        """
+        return why_impossible({host: ids for host, ids in self._slots.pool.items() if host not in without}, shape)
+
+    @property
+    def free(self) -> dict[str, tuple[str, ...]]:
+        """The free slots of each node that is not lost."""
+        return self._slots.view()
+
+    @property
+    def running(self) -> dict[str, StartTask]:
+        """The running tasks by key, in the order of their starts."""
+        return {key: run.start for key, run in self._running.items()}
+
+    @property
+    def queued(self) -> tuple[str, ...]:
+        """The keys of the waiting tasks, in order."""
+        return tuple(task.key for *_, task in self._queue)
+
+    @property
+    def stuck(self) -> tuple[str, ...]:
+        """The keys of waiting tasks that the present nodes could not carry even if all were idle."""
+        return tuple(task.key for *_, kind, task in self._queue if not kind.able)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _update_kinds(self) -> None:
+        for kind in self._kinds.values():
+            kind.update(self._slots)
+
+    def _find(self, slots: FreeSlots, kind: _Kind) -> SlotReservation | None:
+        return kind.find(slots, tight=self._order == "longest")
+
+    def _start(self, task: Task, room: SlotReservation, end: float) -> StartTask:
+        self.withdraw(task.key)
+        self._slots.take(room)
+        start = StartTask(task, room)
+        self._running[task.key] = _Running(start, end)
+        return start
+
+    def _predicted_start(self, head: _Kind, now: float) -> tuple[float, SlotReservation]:
+        """When the head finds room, and which slots it then gets; the time is -infinity if it cannot be predicted."""
+        later = self._slots.copy()
+        running = sorted(self._running.values(), key=attrgetter("end"))
+        for when, runs in groupby(running, key=lambda run: max(run.end, now)):
+            if when == inf:
+                break
+            for run in runs:
+                later.give(run.start.reservation)
+            if room := self._find(later, head):
+                return when, room
+        return -inf, head.kept(self._slots)

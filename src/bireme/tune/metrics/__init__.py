@@ -1,0 +1,1 @@
+"""What a trial has measured: numbers, files, memory."""

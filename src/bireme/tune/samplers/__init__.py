@@ -1,0 +1,1 @@
+"""The next point of a search."""

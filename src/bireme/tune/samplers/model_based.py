@@ -1,0 +1,336 @@
+"""A search by a model: tries the points first from which a Gaussian process expects the largest improvement.
+
+Points that run out of memory say something about others: what needs more of every ``memory`` parameter and is the same
+otherwise is excluded, and the same sizes become unlikely to fit for other choices. Other failures make their
+surroundings unlikely to work. The expected improvement is multiplied by the probability that a point works at all, and
+divided by the seconds that it is expected to take.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from bireme.tune.samplers.sampler import Direction, Observation, Search
+from bireme.tune.space.points import Parameter, Point, Points, key_of, shuffled
+
+if TYPE_CHECKING:
+    from bireme.tune.samplers.gaussian_process import Array, GaussianProcess
+
+Place = tuple[float, ...]
+"""Coordinates of a point, one for each axis."""
+
+NEGLIGIBLE = 0.01
+"""The model stops when no point is expected to improve the best by more than this fraction."""
+
+_SCANNED = 1024
+"""In a larger space, the model considers this many random points, and those beside the best one."""
+
+_SHORT = 3
+"""On an axis with this many values or fewer, all values count as neighbours."""
+
+_LONG = 1000
+"""A parameter with more choices than this is not listed: its choices are lazy."""
+
+_MOST_RUNS = 8
+"""A point is not measured more often than this; what is still unclear then is for paired rounds."""
+
+_MODELLED = 256
+"""The model is of at most so many points: the better half, and some of the rest."""
+
+_FAR_BEHIND = 0.5
+"""How far a point is behind the best matters less beyond this logarithm of the ratio."""
+
+
+class ModelBased(Search):
+    """The points from which a Gaussian process expects the largest improvement first, after a few that spread.
+
+    Args:
+        space: the points.
+        direction: ``maximize`` or ``minimize`` the value.
+        seed: any number.
+        repeats: whether points that were measured may be asked for again, where there is noise.
+        negligible: it is no longer `promising` when no improvement by this fraction is expected.
+    """
+
+    def __init__(
+        self,
+        space: Points,
+        direction: Direction = "maximize",
+        seed: int = 0,
+        *,
+        repeats: bool = False,
+        negligible: float = NEGLIGIBLE,
+    ) -> None:
+        super().__init__(space, direction, seed)
+        self._axes = tuple(_Axis(parameter) for parameter in space.parameters if len(parameter.choices) > 1)
+        self._spread = min(8, 2 + len(self._axes))
+        self._repeats, self._negligible = repeats, negligible
+        self._places: dict[str, Place] = {}
+        self._all: list[dict[str, object]] | None = None
+        self._ranked: tuple[object, list[tuple[float, float, dict[str, object]]]] | None = None
+
+    def ask(self) -> dict[str, object] | None:
+        """Return the next point, which is then pending; None if there is nothing to try now."""
+        for point in self._candidates():
+            key = key_of(point)
+            if key not in self.pending and (self._repeats or self.open(point)):
+                self.pending[key] = point
+                return dict(point)
+        return None
+
+    def _candidates(self) -> Iterable[dict[str, object]]:
+        if not self._axes:
+            return filter(self.open, self.space.points())
+        if self._spreads:
+            return self._farthest()
+        ranked = sorted(self._gains(), key=lambda each: -each[1])
+        return [point for gain, _, point in ranked if gain >= self._negligible or self.open(point)]
+
+    @property
+    def promising(self) -> bool:
+        """Whether any open point is expected to improve the best by more than ``negligible``."""
+        if not self._axes:
+            return any(map(self.open, self.space.points()))
+        return self._spreads or any(gain >= self._negligible for gain, _, _ in self._gains())
+
+    @property
+    def _spreads(self) -> bool:
+        """Whether there are too few results for a model."""
+        return self.best is None or len(self.observations) + len(self.pending) < self._spread
+
+    def _farthest(self) -> list[dict[str, object]]:
+        """The open points, those with the most untried values first, and among them the farthest from known points.
+
+        The very first point is at an end of every axis.
+        """
+        known = [*(each.point for each in self.observations.values()), *self.pending.values()]
+        places = [self._place(point) for point in known] or [tuple(0.5 for _ in self._axes)]
+
+        def telling(point: dict[str, object]) -> tuple[int, float]:
+            here = self._place(point)
+            unseen = sum(all(place[axis] != at for place in places) for axis, at in enumerate(here))
+            return unseen if known else 0, min(_distance(here, place) for place in places)
+
+        return sorted(self._scan(), key=telling, reverse=True)
+
+    # -- the model -------------------------------------------------------------------------------------
+
+    def model(self) -> tuple[GaussianProcess, list[Observation]] | None:
+        """The model of what was measured, and the observations behind it; None if nothing has a figure."""
+        from bireme.tune.samplers.gaussian_process import GaussianProcess
+
+        measured = [each for each in self.observations.values() if each.value is not None]
+        if not measured:
+            return None
+        complete = [each for each in measured if each.cause != "pruned"]
+        sure = self._some(complete or measured)
+        values = self._values(sure)
+        places = [self._place(each.point) for each in sure]
+        counts = [len(each.values) for each in sure]
+        squares = sum(_squares(each.values) for each in sure)
+        model = GaussianProcess(places, values, counts, squares)
+        bounded = self._some([each for each in measured if each.cause == "pruned"]) if complete else []
+        if bounded:
+            # A pruned point is at most as good as its figure: the smaller of that and what is expected without it.
+            bounds = self._values(sure + bounded)[len(sure) :]
+            where = [self._place(each.point) for each in bounded]
+            guesses = [min(pair) for pair in zip(bounds, model.expected(where), strict=True)]
+            model = GaussianProcess([*places, *where], [*values, *guesses], [*counts, *(1 for _ in where)], squares)
+        return model, [*sure, *bounded]
+
+    def estimates(self) -> list[tuple[float, float, Point]] | None:
+        """(expected logarithm, its standard deviation, point) of the measured points."""
+        import numpy as np
+
+        modelled = self.model() if self._axes else None
+        if modelled is None:
+            return None
+        model, measured = modelled
+        means, deviations = model.predict([self._place(each.point) for each in measured])
+        mean = model.weights @ means
+        deviation = np.sqrt(model.weights @ (deviations**2 + (means - mean) ** 2))
+        return [(float(a), float(b), each.point) for a, b, each in zip(mean, deviation, measured, strict=True)]
+
+    def _some(self, measured: list[Observation]) -> list[Observation]:
+        """The first, the best, and of the others as many at even distances as a model has room for."""
+        if len(measured) <= _MODELLED:
+            return measured
+        ranked = sorted(range(1, len(measured)), key=lambda index: self.cost(measured[index].value or 0.0))
+        half = _MODELLED // 2
+        rest = ranked[half:]
+        kept = {0, *ranked[:half], *rest[:: -(-len(rest) // (half - 1))]}
+        return [measured[index] for index in sorted(kept)]
+
+    def _values(self, measured: Sequence[Observation]) -> list[float]:
+        """Logarithms, more is better. What is far behind the best is drawn nearer: its figure should not count more."""
+        values = _logarithms([-self.cost(each.value or 0.0) for each in measured])
+        best = max(values)
+        return [
+            best - _FAR_BEHIND - math.log1p(best - value - _FAR_BEHIND) if best - value > _FAR_BEHIND else value
+            for value in values
+        ]
+
+    def _gains(self) -> list[tuple[float, float, dict[str, object]]]:
+        """(expected improvement, the same by cost, point) of open points; in a large space, of some of them."""
+        state = (tuple((key, len(each.values)) for key, each in self.observations.items()), tuple(self.pending))
+        state = (*state, len(self._rules))  # type: ignore[assignment]  # compared only
+        if self._ranked is None or self._ranked[0] != state:
+            self._ranked = (state, self._rank())
+        return self._ranked[1]
+
+    def _rank(self) -> list[tuple[float, float, dict[str, object]]]:
+        import numpy as np
+
+        from bireme.tune.samplers.gaussian_process import GaussianProcess
+
+        points, modelled, best = self._scan(), self.model(), self.best
+        if not points or modelled is None or best is None:
+            return []
+        model, measured = modelled
+        candidates: Array = np.array([self._place(point) for point in points])
+        seconds = [each.seconds for each in measured]
+        costs = np.ones(len(points))
+        if min(seconds) > 0:
+            costs = np.exp(np.array(model.expected(candidates, [math.log(each) for each in seconds])))
+        if self.pending:
+            # Assume the expected results for pending points, so that the next point tells something else.
+            known = [self._place(each.point) for each in measured]
+            counts = [len(each.values) + (key_of(each.point) in self.pending) for each in measured]
+            pending = [place for place in map(self._place, self.pending.values()) if place not in known]
+            values = [*model.measured, *(model.expected(pending) if pending else ())]
+            counts += [1] * len(pending)
+            model = GaussianProcess([*known, *pending], values, counts, sum(_squares(each.values) for each in measured))
+        gains = np.array(model.gains(candidates))
+        # Points beside the best always count: a model is easily wrong about what has only slow points so far.
+        here = self._place(best.point)
+        beside = [
+            self._beside(place, here) and self.open(point)
+            for place, point in zip(map(tuple, candidates), points, strict=True)
+        ]
+        gains = np.maximum(gains, 2 * self._negligible * np.array(beside))
+        gains = gains * self._chances(candidates)
+        rates = gains / costs
+        return [(float(gain), float(rate), point) for gain, rate, point in zip(gains, rates, points, strict=True)]
+
+    def _chances(self, candidates: Array) -> Array:
+        """How likely each place is to work."""
+        import numpy as np
+
+        from bireme.tune.samplers.gaussian_process import GaussianProcess
+
+        chances = np.ones(len(candidates))
+        told = list(self.observations.values())[-_MODELLED:]
+        memory = [number for number, axis in enumerate(self._axes) if axis.memory]
+        wall = [each for each in told if each.value is None and each.cause == "out of memory" and memory]
+        other = [each for each in told if each not in wall]
+        if any(each.value is None for each in other):
+            works = [float(each.value is not None) for each in other]
+            model = GaussianProcess([self._place(each.point) for each in other], works)
+            chances *= np.clip(model.expected(candidates), 0.02, 1.0)
+        if wall:
+            rest = [number for number in range(len(self._axes)) if number not in memory]
+            fits, fails = np.zeros(len(candidates)), np.zeros(len(candidates))
+            for each in told:
+                here = np.array(self._place(each.point))
+                alike = np.exp(-(candidates[:, rest] != here[rest]).sum(axis=1))
+                if each.value is not None:
+                    fits += alike * (candidates[:, memory] <= here[memory]).all(axis=1)
+                elif each.cause == "out of memory":
+                    fails += alike * (candidates[:, memory] >= here[memory]).all(axis=1)
+            chances *= (0.2 + fits) / (0.2 + fits + fails)
+        return chances
+
+    def _beside(self, place: Place, best: Place) -> bool:
+        """Whether a point differs from the best on one axis only, by one step or on a `_SHORT` axis."""
+        apart = [(axis, abs(a - b)) for axis, a, b in zip(self._axes, place, best, strict=True) if a != b]
+        return len(apart) == 1 and (apart[0][1] < 1.5 * apart[0][0].step or len(apart[0][0].choices) <= _SHORT)
+
+    # -- points ----------------------------------------------------------------------------------------
+
+    def _scan(self) -> list[dict[str, object]]:
+        """The points that the model considers, in random order, so that ties are broken at random."""
+        known = "\n".join((str(self.seed), *sorted((*self.observations, *self.pending))))
+        seed = int.from_bytes(hashlib.sha256(known.encode()).digest()[:4], "big")
+        if self.space.size <= _SCANNED:
+            if self._all is None:
+                self._all = list(self.space.points())
+            points = [self._all[index] for index in shuffled(len(self._all), seed)]
+        else:
+            drawn = self.space.sample(_SCANNED, seed)
+            beside = self._neighbours(self.best.point) if self.best else ()
+            points = list({key_of(point): point for point in (*drawn, *beside)}.values())
+        points = [point for point in points if self.open(point)]
+        if self._repeats:
+            told = self.observations.values()
+            points += [each.point for each in told if each.cause == "ok" and len(each.values) < _MOST_RUNS]
+        return points
+
+    def _neighbours(self, best: Point) -> Iterator[dict[str, object]]:
+        """The points that differ from the best in one parameter."""
+        for axis in self._axes:
+            changed = ({**best, axis.name: choice} for choice in axis.others(best) if axis.name in best)
+            yield from (point for point in changed if point in self.space)
+
+    def _place(self, point: Point) -> Place:
+        key = key_of(point)
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = tuple(axis.index(point) * axis.step for axis in self._axes)
+        return place
+
+
+class _Axis:
+    """A parameter as the model sees it: numbers by their ranks, other values as categories.
+
+    ``step``: the distance of neighbours. Numbers lie between 0 and 1; categories so far apart that any two count as 1
+    apart.
+    """
+
+    def __init__(self, parameter: Parameter) -> None:
+        self.name, self.memory, self._parameter = parameter.name, parameter.memory, parameter
+        self.choices: Sequence[object] = parameter.choices
+        self.step = 1 / (len(self.choices) - 1) if parameter.ordered else 10.0
+        self._index: dict[str, int] | None = None
+        if len(self.choices) <= _LONG:
+            if all(isinstance(choice, (int, float)) for choice in self.choices) and parameter.ordered:
+                self.choices = sorted(self.choices, key=lambda number: float(str(number)))
+            self._index = {key_of({"": choice}): index for index, choice in enumerate(self.choices)}
+
+    def index(self, point: Point) -> int:
+        """The point's rank or category on this axis; 0 if it lacks the parameter or has an unknown value."""
+        if self._index is None:
+            return max(0, self._parameter.index(point[self.name])) if self.name in point else 0
+        return self._index.get(key_of({"": point.get(self.name)}), 0)
+
+    def others(self, point: Point) -> list[object]:
+        """The other choices; of very many, those one, two, four and so on steps away."""
+        if self._index is not None:
+            return list(self.choices)
+        here, last = self.index(point), len(self.choices) - 1
+        steps = [sign * 2**power for power in range(last.bit_length()) for sign in (-1, 1)]
+        return [self.choices[here + step] for step in steps if 0 <= here + step <= last]
+
+
+def _distance(one: Place, other: Place) -> float:
+    """The sum of distances along the axes; categories are equal (0) or different (1)."""
+    return sum(min(abs(a - b), 1.0) for a, b in zip(one, other, strict=True))
+
+
+def _squares(values: Sequence[float]) -> float:
+    """The sum of squares of the logarithms around their mean."""
+    logarithms = _logarithms(list(values))
+    mean = sum(logarithms) / len(logarithms)
+    return sum((each - mean) ** 2 for each in logarithms)
+
+
+def _logarithms(values: list[float]) -> list[float]:
+    """Values of one sign as logarithms in the same order; others as fractions of the greatest absolute value."""
+    if all(value > 0 for value in values):
+        return [math.log(value) for value in values]
+    if all(value < 0 for value in values):
+        return [-math.log(-value) for value in values]
+    greatest = max(map(abs, values)) or 1.0
+    return [value / greatest for value in values]

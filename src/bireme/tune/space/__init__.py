@@ -1,0 +1,1 @@
+"""What varies: parameters, points, expressions. Pure."""

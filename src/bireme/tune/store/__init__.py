@@ -1,0 +1,1 @@
+"""The study's folder and its journal."""

@@ -1,0 +1,1 @@
+"""The study: which trial is next, and what is certain. Pure."""

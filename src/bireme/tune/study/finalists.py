@@ -1,0 +1,102 @@
+"""Which points are run again in paired rounds: those that may be the best, and better than the baseline."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from bireme.tune.space.points import Point, key_of
+from bireme.tune.study.observations import Measurements
+from bireme.tune.study.screening import LEAST_RUNS, candidates
+
+MOST = 24
+"""At most so many points are compared with the baseline: each takes a part of the allowed error.
+
+All points of a small space may be among them, so where noise hides which is the best, none is left out for it.
+"""
+
+_EIGHTHS = (0, 7, 3, 5, 1, 6, 2, 4)
+"""With two goals the finalists are eight points of the front: its ends first, then what lies far from those before."""
+
+_LIKELY = 1.65
+"""A point may be the best if the difference is less than this many standard deviations: one in twenty is."""
+
+Estimate = tuple[float, float, Point]
+"""(expected score, its standard deviation, point)."""
+
+
+class Expecting(Protocol):
+    """What has estimates of points, as a search has."""
+
+    def estimates(self) -> list[Estimate] | None:
+        """Of the measured points; None: unknown."""
+
+
+def estimates(search: Expecting, measured: Measurements) -> list[Estimate]:
+    """What the search expects of the points that work."""
+    working = measured.working()
+    modelled = search.estimates()
+    if modelled is None:
+        noise = measured.noise()[0] or 0.02
+        scores = [measured.scores(point) for point in working]
+        return [
+            (statistics.fmean(each), noise / math.sqrt(len(each)), point)
+            for each, point in zip(scores, working, strict=True)
+        ]
+    known = {key_of(point): (mean, deviation) for mean, deviation, point in modelled}
+    return [(*known[key_of(point)], point) for point in working if key_of(point) in known]
+
+
+def choose(
+    search: Expecting,
+    measured: Measurements,
+    baseline: Point,
+    *,
+    effect: float,
+    room: Callable[[Sequence[Point]], int],
+) -> list[Point]:
+    """The finalists.
+
+    Args:
+        search: what the search expects.
+        measured: the runs of the study.
+        baseline: what they are compared with, itself no finalist.
+        effect: the smallest relative difference that matters.
+        room: how many of some points, from the first on, can be finalists; at least one.
+    """
+    known = estimates(search, measured)
+    if len(measured.goals) > 1:
+        front = sorted(_nondominated(measured, baseline), key=lambda point: statistics.fmean(measured.scores(point)))
+        likely = [front[eighth * (len(front) - 1) // max(_EIGHTHS)] for eighth in _EIGHTHS] if front else []
+        likely = list({key_of(point): point for point in likely}.values())
+        return likely[: room(likely)]
+    best = max(known, key=lambda each: each[0])
+    base = next((each for each in known if each[2] == baseline), best)
+    by_the_model = [
+        point
+        for mean, deviation, point in sorted(known, key=lambda each: -each[0] - each[1])
+        if point != baseline
+        and mean + _LIKELY * math.hypot(deviation, best[1]) >= best[0]
+        and mean - base[0] + _LIKELY * math.hypot(deviation, base[1]) >= math.log1p(effect)
+    ]
+    by_their_runs = [each.point for each in candidates(measured, baseline, effect) if each.runs >= LEAST_RUNS]
+    pairs = itertools.zip_longest(by_their_runs, by_the_model)
+    likely = list({key_of(point): point for pair in pairs for point in pair if point is not None}.values())
+    return likely[: room(likely)]
+
+
+def _nondominated(measured: Measurements, baseline: Point) -> list[Point]:
+    """The points, besides the baseline, that no other beats in both goals by the runs of the search."""
+    working = measured.working()
+    scores = [[statistics.fmean(measured.scores(point, goal)) for goal in range(2)] for point in working]
+    return [
+        point
+        for point, own in zip(working, scores, strict=True)
+        if point != baseline
+        and not any(
+            theirs != own and all(other >= mine for other, mine in zip(theirs, own, strict=True)) for theirs in scores
+        )
+    ]

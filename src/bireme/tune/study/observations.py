@@ -1,0 +1,150 @@
+"""The measurements of a study: scores, the noise of a run, and what is known of each point."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import SupportsFloat
+
+from bireme.errors import BadInputError
+from bireme.tune.space.points import Point, key_of
+from bireme.tune.study.trial import Goal, Measurement, Trial
+from bireme.value import Value
+
+CLOCK = "time"
+"""The figure that is the wall time of a trial if none of this name is reported."""
+
+
+class Run(Value):
+    """A trial that has ended. ``figures``: one for each goal; None if it has none."""
+
+    trial: Trial
+    measurement: Measurement
+    figures: tuple[float, ...] | None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it was stopped early, so its figures are only bounds."""
+        return self.measurement.cause == "pruned"
+
+
+class Measurements:
+    """All runs of a study, in the order of their ends.
+
+    Args:
+        goals: one or two.
+    """
+
+    def __init__(self, goals: Sequence[Goal]) -> None:
+        self.goals = tuple(goals)
+        self.runs: list[Run] = []
+        self._by_point: dict[str, list[Run]] = {}
+        self._scales: list[float | None] = [None for _ in goals]
+        self._failed: set[str] = set()
+
+    @property
+    def scales(self) -> tuple[float | None, ...]:
+        """What scores are relative to, for each goal; None: scores are logarithms."""
+        return tuple(self._scales)
+
+    def add(self, trial: Trial, measurement: Measurement) -> Run:
+        """Note that a trial has ended.
+
+        Raises:
+            BadInputError: it worked, but the figure of a goal is missing or is no number.
+        """
+        figures = tuple(self._figures(trial, measurement)) if measurement.cause in ("ok", "pruned") else None
+        run = Run(trial, measurement, figures)
+        self.runs.append(run)
+        self._by_point.setdefault(key_of(trial.point), []).append(run)
+        if measurement.cause in ("failed", "no metric"):
+            self._failed.add(key_of(trial.point))
+        for goal, figure in enumerate(figures or ()):
+            if figure <= 0 or self._scales[goal] is not None:
+                self._scales[goal] = max(abs(figure), self._scales[goal] or self._greatest(goal))
+        return run
+
+    @property
+    def searched(self) -> list[Run]:
+        """All runs but those in paired rounds: after these, a study that is resumed must not search on."""
+        return [run for run in self.runs if not run.trial.paired]
+
+    def of(self, point: Point) -> list[Run]:
+        """The runs of a point."""
+        return self._by_point.get(key_of(point), [])
+
+    def score(self, goal: int, figure: float) -> float:
+        """A figure as a score: more is better, and a difference of 0.01 is one percent.
+
+        The logarithm, or, if there are figures that have none, the fraction of the greatest figure.
+        """
+        scale = self._scales[goal]
+        score = math.log(figure) if scale is None else figure / (scale or 1.0)
+        return score if self.goals[goal].direction == "maximize" else -score
+
+    def worst_and_best(self, goal: int) -> tuple[float, float]:
+        """The least and the greatest score of all runs but those in paired rounds; two zeros if there are none."""
+        scores = [self.score(goal, run.figures[goal]) for run in self.searched if run.figures] or [0.0]
+        return min(scores), max(scores)
+
+    def ratio(self, goal: int, difference: float) -> float:
+        """A difference of scores as a ratio."""
+        return math.exp(difference) if self._scales[goal] is None else 1 + difference
+
+    def scores(self, point: Point, goal: int = 0) -> list[float]:
+        """The scores of the complete runs of a point, but those in paired rounds."""
+        return [
+            self.score(goal, run.figures[goal])
+            for run in self.of(point)
+            if run.figures and not run.bounded and not run.trial.paired
+        ]
+
+    @property
+    def failures(self) -> int:
+        """How many points have failed, not counting those that need too much memory or time, or exceed a limit."""
+        return len(self._failed)
+
+    def seconds(self, point: Point) -> float:
+        """The mean wall time of the complete runs of a point; of all runs if it has none."""
+        runs = [each.measurement.seconds for each in self.of(point) if each.measurement.cause == "ok"]
+        return statistics.fmean(runs) if runs else self.mean_seconds
+
+    @property
+    def mean_seconds(self) -> float:
+        """The mean wall time of all runs; 0.0 before the first."""
+        return statistics.fmean(each.measurement.seconds for each in self.runs) if self.runs else 0.0
+
+    def working(self) -> list[Point]:
+        """The points with scores that have not failed in any run but rounds, in the order of their first runs."""
+        return [
+            runs[0].trial.point
+            for runs in self._by_point.values()
+            if self.scores(runs[0].trial.point) and all(run.figures is not None for run in runs if not run.trial.paired)
+        ]
+
+    def noise(self, goal: int = 0) -> tuple[float | None, int]:
+        """(relative standard deviation of a run, its degrees of freedom), by the points that the search ran again."""
+        squares, freedom = 0.0, 0
+        for runs in self._by_point.values():
+            scores = self.scores(runs[0].trial.point, goal)
+            if len(scores) > 1:
+                squares += sum((score - statistics.fmean(scores)) ** 2 for score in scores)
+                freedom += len(scores) - 1
+        return (math.sqrt(squares / freedom) if freedom else None), freedom
+
+    def figure(self, goal: Goal, measurement: Measurement) -> float | None:
+        """The figure of a goal; None if it is missing or no finite number."""
+        figure = measurement.figures.get(goal.name, measurement.seconds if goal.name == CLOCK else None)
+        return float(figure) if isinstance(figure, SupportsFloat) and math.isfinite(figure) else None
+
+    def _figures(self, trial: Trial, measurement: Measurement) -> Iterator[float]:
+        for goal in self.goals:
+            figure = self.figure(goal, measurement)
+            if figure is None:
+                told = ", ".join(f"{name}={value!r}" for name, value in measurement.figures.items()) or "none"
+                raise BadInputError(f"trial {trial.name!r} has no figure {goal.name!r} (told: {told})")
+            yield figure
+
+    def _greatest(self, goal: int) -> float:
+        return max((abs(run.figures[goal]) for run in self.runs if run.figures), default=0.0)

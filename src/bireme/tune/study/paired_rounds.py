@@ -1,0 +1,65 @@
+"""Which run of the paired rounds is next: several rounds may run side by side, and any run may come to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bireme.tune.space.points import Point, key_of
+from bireme.tune.study.confirmation import Confirmation, Figures
+
+
+class PairedRounds:
+    """The rounds that are open, and which of their runs are pending. What the runs show is for the confirmation.
+
+    Args:
+        confirmation: it is told of the runs. Of what it knows when a round begins, nothing is run again.
+        plan: number of a round -> its points in the order of their runs, called when the round begins. []: it is not
+            run, as things are now.
+        side_by_side: how many rounds may be open at the same time.
+        closed: the last round of earlier runs of the study. Nothing more of these rounds is run.
+    """
+
+    def __init__(
+        self,
+        confirmation: Confirmation,
+        plan: Callable[[int], Sequence[Point]],
+        *,
+        side_by_side: int = 1,
+        closed: int = 0,
+    ) -> None:
+        self.confirmation, self._plan, self._side_by_side = confirmation, plan, side_by_side
+        self._open: dict[tuple[int, str], Point] = {}  # neither ended nor given up, in the order of their runs
+        self._pending: set[tuple[int, str]] = set()
+        self.last, self.planned = closed, list[Point]()
+        """The number of the last round, and its points."""
+
+    def next(self) -> tuple[int, Point] | None:
+        """The next run, (round, point), which is not pending yet; None if there is none now."""
+        while (waiting := next((run for run in self._open if run not in self._pending), None)) is None:
+            number = self.last + 1
+            full = len({number for number, _ in self._open}) >= self._side_by_side
+            if full or not (planned := self._plan(number)):
+                return None
+            self.last, self.planned = number, list(planned)
+            told = self.confirmation.told(number)
+            self._open.update({(number, key_of(each)): each for each in planned if key_of(each) not in told})
+        return waiting[0], self._open[waiting]
+
+    def begin(self, number: int, point: Point) -> None:
+        """A run is pending."""
+        self._pending.add((number, key_of(point)))
+
+    def tell(self, number: int, point: Point, figures: Figures | None) -> None:
+        """Report a run; None: it failed; (): it could not be measured, and is not asked for again."""
+        self._pending.discard((number, key_of(point)))
+        self._open.pop((number, key_of(point)), None)
+        self.confirmation.tell(number, point, figures)
+
+    def drop(self, number: int, point: Point) -> None:
+        """A pending run was not measured: it is the next one again."""
+        self._pending.discard((number, key_of(point)))
+
+    @property
+    def open(self) -> list[tuple[int, Point]]:
+        """All runs, (round, point), that are planned, and neither ended nor given up."""
+        return [(number, point) for (number, _), point in self._open.items()]

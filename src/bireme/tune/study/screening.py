@@ -1,0 +1,109 @@
+"""Which points run again before the finalists are chosen: those that may be the best by their own runs alone.
+
+A model takes a single good figure among many for noise, and is right most of the time. So a point that is better than
+all that resemble it would not become a finalist. Here each point stands for itself: those that may be the best run
+again, and one after the other is left behind ("successive elimination": Even-Dar, Mannor and Mansour, "Action
+elimination and stopping conditions for the multi-armed bandit and reinforcement learning problems", Journal of Machine
+Learning Research 7, 2006).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from bireme.tune.space.points import Point, key_of
+from bireme.tune.study.comparison import quantile
+from bireme.tune.study.observations import Measurements
+
+MOST_RUNS = 10
+"""A point is not screened more often than this; what is still unclear then is for paired rounds, or too noisy."""
+
+LEAST_RUNS = 3
+"""With so many runs, a point may be a finalist though the model does not believe in it."""
+
+_LIKELY = 2.33
+"""What lies further off is left behind: the 99 % quantile of the normal distribution, as it is asked for after each run
+of each point."""
+
+_SURE = 8
+"""With fewer degrees of freedom, the noise may seem to be a fraction of what it is: the best points run again first."""
+
+
+class Candidate(NamedTuple):
+    """A point with the number and the mean score of its runs."""
+
+    runs: int
+    mean: float
+    point: Point
+
+
+def candidates(measured: Measurements, baseline: Point, effect: float) -> list[Candidate]:
+    """The points that may be the best, and better than the baseline by what matters; the best mean first.
+
+    Args:
+        measured: the runs of the study.
+        baseline: what points are compared with.
+        effect: the smallest relative difference that matters.
+    """
+    noise, freedom = measured.noise()
+    if not noise:
+        return []
+    reach = quantile(_LIKELY, freedom) * noise
+    points = [_candidate(measured, point) for point in measured.working()]
+    own = _candidate(measured, baseline)
+    floor = max(each.mean - reach / math.sqrt(each.runs) for each in points)
+    least = own.mean + math.log1p(effect)
+    able = [
+        each
+        for each in points
+        if each.point != baseline
+        and each.mean + reach / math.sqrt(each.runs) >= floor
+        and each.mean + reach * math.sqrt(1 / each.runs + 1 / own.runs) >= least
+    ]
+    return sorted(able, key=lambda each: -each.mean)
+
+
+def next_point(
+    measured: Measurements,
+    baseline: Point,
+    effect: float,
+    room: Callable[[Sequence[Point]], int],
+    running: Collection[str] = (),
+) -> Point | None:
+    """The point that runs again; None if all that may be the best can be finalists, or are known well enough.
+
+    Args:
+        measured: the runs of the study.
+        baseline: what points are compared with; it runs as often as they do.
+        effect: the smallest relative difference that matters.
+        room: how many of some points, from the first on, can be finalists; at least one.
+        running: the keys of points that run again now, once for each run.
+    """
+    noise, freedom = measured.noise()
+    if noise is not None and freedom < _SURE:
+        once = [each for each in map(partial(_candidate, measured), measured.working()) if each.runs == 1]
+        best = max(once, key=lambda each: each.mean, default=None)
+        return None if best is None or key_of(best.point) in running else best.point
+    able = candidates(measured, baseline, effect)
+    if not able:
+        return None
+    wanted = LEAST_RUNS
+    if len(able) > room([each.point for each in able]):
+        # The error of a mean is then half of the effect, so a difference of twice the effect stands out.
+        wanted = max(LEAST_RUNS, min(MOST_RUNS, math.ceil((2 * (noise or 0.0) / math.log1p(effect)) ** 2)))
+    now: Mapping[str, int] = {key: list(running).count(key) for key in set(running)}
+    due = [
+        (each.runs + now.get(key_of(each.point), 0), -each.mean, number, each.point)
+        for number, each in enumerate((_candidate(measured, baseline), *able))
+    ]
+    runs, _, _, point = min(due)
+    return point if runs < wanted else None
+
+
+def _candidate(measured: Measurements, point: Point) -> Candidate:
+    scores = measured.scores(point)
+    return Candidate(len(scores), statistics.fmean(scores), point)

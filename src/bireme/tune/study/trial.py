@@ -1,0 +1,130 @@
+"""The values that go in and out of a study: trials, measurements, and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+from bireme.tune.samplers.sampler import Direction
+from bireme.tune.space.points import Point
+from bireme.tune.study.trial_result import Cause
+from bireme.value import Value
+
+Phase = Literal["noise", "search", "screen", "confirm", "profile", "limits", "rest"]
+"""What a trial is for: the default against itself, the search, a point that may be the best again, a paired round; the
+last three are for DeepSpeed: the model's profile, what fits, the default choices of a stage."""
+
+
+class Goal(Protocol):
+    """What is maximized or minimized: the name of a figure. ``time`` is the wall time of a trial."""
+
+    @property
+    def name(self) -> str:
+        """The figure's name."""
+
+    @property
+    def direction(self) -> Direction:
+        """``maximize`` or ``minimize``."""
+
+
+class Objective(Value):
+    """A goal by its name and direction only."""
+
+    name: str
+    direction: Direction = "maximize"
+
+
+class Trial(Value):
+    """One run of one point.
+
+    Attributes:
+        name: unique in the study, and a valid file name.
+        point: what is run.
+        phase: what for.
+        round: the number of the paired round, from 1; 0 in other phases.
+        block: trials of one block run one after the other on the same slots; "": anywhere.
+    """
+
+    name: str
+    point: Point
+    phase: Phase = "search"
+    round: int = 0
+    block: str = ""
+
+    @property
+    def paired(self) -> bool:
+        """Whether it is a run of a paired round."""
+        return self.phase == "confirm"
+
+
+class Measurement(Value):
+    """The result of a trial.
+
+    Attributes:
+        cause: why it ended.
+        figures: by name. A pruned trial has the bound that it could not have been better than.
+        seconds: wall time of the run.
+        reason: the cause in one line.
+    """
+
+    cause: Cause = "ok"
+    figures: Mapping[str, float] = {}
+    seconds: float = 0.0
+    reason: str = ""
+
+
+class Compared(Value):
+    """A finalist against the baseline, on one goal.
+
+    Attributes:
+        point: the finalist.
+        goal: the goal's name.
+        ratio: how many times as good as the baseline: its figure divided by the baseline's if that is maximized, the
+            other way round if it is minimized.
+        low: the ratio is at least this,
+        high: and at most this (None: unknown), with the confidence of the study, for all finalists at once.
+        rounds: the paired rounds behind it.
+    """
+
+    point: Point
+    goal: str
+    ratio: float
+    low: float
+    high: float | None
+    rounds: int
+
+
+class Answer(Value):
+    """What a study found; while it runs, what it knows so far.
+
+    Attributes:
+        best: the point to use; None if nothing worked. It is the baseline unless another is confirmed to be better.
+        baseline: what the ratios refer to: the default, or the first point that worked if the default does not.
+        confirmed: whether ``best`` is better than the baseline with the confidence of the study.
+        ratio: how many times as good as the baseline ``best`` is (see `Compared`); ``low`` and ``high`` likewise.
+        rounds: the paired rounds of ``best`` and the baseline.
+        ties: points that cannot be distinguished from ``best``.
+        promising: the point with the best estimate, confirmed or not; None if nothing worked.
+        noise: the relative standard deviation of a run; None if unknown.
+        default_failed: why the default has no figure; "" if it has one.
+        front: with two goals, the points that no other is shown to beat in one without a loss in the other.
+        compared: all finalists against the baseline.
+        seconds: the mean wall time of a run of ``best``.
+        text: one sentence that says what is certain and what is not.
+    """
+
+    best: Point | None
+    baseline: Point
+    confirmed: bool = False
+    ratio: float = 1.0
+    low: float = 1.0
+    high: float | None = 1.0
+    rounds: int = 0
+    ties: tuple[Point, ...] = ()
+    promising: Point | None = None
+    noise: float | None = None
+    default_failed: str = ""
+    front: tuple[Point, ...] = ()
+    compared: tuple[Compared, ...] = ()
+    seconds: float = 0.0
+    text: str = ""
