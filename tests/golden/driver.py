@@ -5,6 +5,7 @@ The only file of the golden records that names anything of Bireme. It uses:
 - ``bireme.cli.main.main(argv)``: the command line;
 - ``bireme.process.guardian.start``, replaced: the start of a ``bireme run``, of which the simulation gets the command
   line and the files of its output, and answers with the events of a guardian (``down``, ``empty``);
+- ``bireme.result.outcome`` and ``report_record.of_outcome``: what a run writes to its ``--report``;
 - ``bireme.errors.INTERNAL``: the exit code of a bug of ours;
 - ``bireme.resources.devices.discover`` and ``device_memory.smallest``, replaced: which GPUs this machine has;
 - of the standard library, replaced before anything of Bireme is imported: ``time.monotonic``, ``time.time``,
@@ -133,11 +134,6 @@ PROGRAM: list[Program] = []
 """The program that all runs run; the last one."""
 
 _FLAGS = ("--timestamps",)
-_END = {"rank": 0, "host": "localhost", "device": "", "pid": 7, "code": 0, "by_signal": False, "seconds": 0.0}
-_END |= {"stopped": False, "out_of_memory": False, "peak_memory": 0, "recorded": "", "detail": ""}
-_REPORT: dict[str, Any] = {"exit_code": 0, "cause": "ok", "seconds": 0.0, "ends": [], "first": None, "signum": 0}
-_REPORT |= {"killed": 0, "stuck": [], "logs": [], "note": "", "unread": False, "hosts": [], "history": []}
-_REPORT |= {"interrupted": 0}
 
 
 class Run:
@@ -177,12 +173,25 @@ class Run:
         self._over = True
         took = round(WORLD.now - self._launched.when, 6)
         if report is not None:
-            end = {**_END, "seconds": max(0.0, took - 0.5), "code": code, "detail": report.get("detail", "")}
-            first = end if report.get("cause") == "rank failed" else None
-            known = {key: value for key, value in report.items() if key in _REPORT}
-            whole = {**_REPORT, "exit_code": code, "seconds": took, "ends": [end], "first": first, **known}
+            from bireme.result.outcome import Outcome, RankEnd
+            from bireme.result.report_record import of_outcome
+
+            given = dict(report)
+            end = RankEnd(
+                rank=0,
+                host="localhost",
+                device="",
+                pid=7,
+                code=code,
+                by_signal=False,
+                seconds=max(0.0, took - 0.5),
+                stopped=False,
+                detail=given.pop("detail", ""),
+            )
+            first = end if given.get("cause") == "rank failed" else None
+            outcome = Outcome(exit_code=code, seconds=took, ends=(end,), first=first, **{"cause": "ok", **given})
             with open(os.path.join(self._launched.folder, self._launched.options["--report"]), "w") as file:
-                json.dump(whole, file)
+                json.dump(of_outcome(outcome), file)
         status = code << 8 if code < 128 else code - 128
         os.write(self._write, f"down 0 {status}\nempty\n".encode())
 
