@@ -13,11 +13,13 @@ downloaded.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # imported later, its default arguments would keep the process group: see leave()
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -86,6 +88,16 @@ def measure_accuracy(model: nn.Module, data: TensorDataset, device: torch.device
     return right.item() / len(data)
 
 
+def leave() -> None:
+    """End gloo's threads while Python still runs: one that drops its last tensor later aborts the process.
+
+    ``destroy_process_group`` waits for these threads, but only if nothing else refers to the process group. A model in
+    DistributedDataParallel does, until the garbage collector finds it.
+    """
+    gc.collect()
+    dist.destroy_process_group()
+
+
 def main() -> None:
     args = parse_args()
     if "RANK" not in os.environ:
@@ -102,7 +114,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         print(f"test accuracy {accuracy:.2f}", flush=True)
     # Not in a `finally`: a rank that fails should end at once; the launcher stops the others.
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ was. The checkpoint must be in a place that the rank 0 of every epoch can read.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # imported later, its default arguments would keep the process group: see leave()
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -118,6 +120,16 @@ def measure_accuracy(model: nn.Module, data: tuple[Tensor, Tensor]) -> float:
     return (model(images).argmax(dim=1) == labels).float().mean().item()
 
 
+def leave() -> None:
+    """End gloo's threads while Python still runs: one that drops its last tensor later aborts the process.
+
+    ``destroy_process_group`` waits for these threads, but only if nothing else refers to the process group. A model in
+    DistributedDataParallel does, until the garbage collector finds it.
+    """
+    gc.collect()
+    dist.destroy_process_group()
+
+
 def main() -> None:
     args = parse_args()
     if "RANK" not in os.environ:
@@ -129,7 +141,8 @@ def main() -> None:
     train(model, data, args)
     if dist.get_rank() == 0:
         print(f"test accuracy {measure_accuracy(model, test):.2f}", flush=True)
-    dist.destroy_process_group()
+    # Not in a `finally`: a rank that fails should end at once; the launcher stops the others.
+    leave()
 
 
 if __name__ == "__main__":
