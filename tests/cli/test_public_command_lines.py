@@ -28,8 +28,6 @@ ANSWERS = {
     "--master_port 66665": "--master_port: must be between 1 and 65535, not 66665",
     "etcd-v2": "'etcd-v2' is not one of static, c10d",
     "--nnodes=512": "name the others with --hostfile or --hosts",
-    "fsdp2.yaml": "distributed_type: FSDP is not supported",
-    "zero3.yaml": "distributed_type: DEEPSPEED is not supported",
     "-np 32": "unknown option: -np\n  use --num_nodes N for the nodes and --num_gpus N for the ranks on each node",
     "--autotuning": "cannot be used with --dry_run",  # so its words were understood
 }

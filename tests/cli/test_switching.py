@@ -81,7 +81,7 @@ def test_an_answer_is_one_line_and_for_no_option_of_ours(name):
         (["-N2"], "use --num_nodes N"),
         (["-np", "4"], "use --num_nodes N"),
         (["--host", "a,b"], "use --hosts 'node1:4,node2:4'"),
-        (["--fsdp-offload-params", "true"], "FSDP_*"),
+        (["--fsdp-offload-param", "true"], "did you mean --fsdp_offload_params?"),
         (["--num_gpu", "2"], "did you mean --num_gpus?"),
         (["--number_of_gpus", "2"], "options of the script go after it; bireme run --help_all shows those of Bireme"),
         (["--slurm_comment", "x"], "use --launcher_args='--comment=…' with --launcher slurm"),

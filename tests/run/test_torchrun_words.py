@@ -292,8 +292,8 @@ def test_what_is_typed_counts_more_than_the_file(shown, tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("distributed_type: FSDP\n", "distributed_type: FSDP is not supported"),
-        ("parallelism_config:\n  parallelism_config_tp_size: 2\n", "parallelism_config_tp_size: 2 is not supported"),
+        ("distributed_type: XLA\n", "distributed_type: XLA is not supported"),
+        ("tpu_use_cluster: true\n", "tpu_use_cluster: true is not supported"),
         ("num_processes: two\n", "--num_processes: 'two' is not a whole number"),
         ("{num_processes: 2}", "config.yaml: not JSON: Expecting property name"),
         ('{"a":' * 5000, "config.yaml: not JSON: nested more than 100 deep"),

@@ -25,24 +25,6 @@ _TORCHRUN = frozenset(
 )
 """The options of torchrun that have a variable."""
 
-_ACCELERATE = (
-    *("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "gpu_ids"),
-    *("mixed_precision", "rdzv_backend", "num_cpu_threads_per_process", "dynamo_backend"),
-)
-"""Keys of the file that have an option of the same name."""
-_SWITCHES = {
-    "use_cpu": "--cpu",
-    "enable_cpu_affinity": "--bind_cores_to_rank",
-    "debug": "--export=ACCELERATE_DEBUG_MODE=true",
-}
-"""Keys whose value ``true`` stands for an option."""
-_KNOWN = ("compute_environment", "distributed_type", "main_training_function", "same_network")
-"""Other keys that may have a value."""
-_PLAIN = ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_XPU", "MULTI_NPU")
-"""The values of ``distributed_type`` that ask for nothing but one rank for each device."""
-
-_EXPECTED = "give a file of `accelerate config`"
-
 
 def parse_run(groups: Groups, argv: Sequence[str], environ: Mapping[str, str]) -> Parsed:
     """Parse a command line of ``bireme run``, with the options that variables and a configuration file add.
@@ -61,7 +43,12 @@ def parse_run(groups: Groups, argv: Sequence[str], environ: Mapping[str, str]) -
     path = parsed.options["config_file"]
     if path is None:
         return parsed
-    return parse(groups, argv, _checked(groups, [*words, *_of_file(path)], path))
+    from bireme.cli.accelerate import read_config
+
+    config = read_config(path)
+    config = config.replace(precision=config.precision and parsed.options["mixed_precision"] is None)
+    parsed = parse(groups, argv, _checked(groups, [*words, *config.words], path))
+    return parsed.replace(options={**parsed.options, "accelerate": config})
 
 
 def _words(groups: Groups, name: str, environ: Mapping[str, str], given: set[str]) -> Iterator[str]:
@@ -83,59 +70,3 @@ def _checked(groups: Groups, words: list[str], where: str) -> dict[str, Any] | N
     except BadInputError as error:
         raise BadInputError(error.what, hint=error.hint, where=f"{where}: {error.where}") from None
     return options
-
-
-def _of_file(path: str) -> Iterator[str]:
-    """The options that a configuration file of accelerate stands for."""
-    found = dict(_pairs(path))
-    kind, place = found.get("distributed_type", "NO"), found.get("compute_environment", "LOCAL_MACHINE")
-    if kind not in _PLAIN or place != "LOCAL_MACHINE":
-        key, value = ("distributed_type", kind) if kind not in _PLAIN else ("compute_environment", place)
-        hint = "set it in the script, or use --export with accelerate's variables (ACCELERATE_*, FSDP_*)"
-        raise BadInputError(f"{key}: {value} is not supported", hint=hint, where=path)
-    for key, value in found.items():
-        if key in _ACCELERATE:
-            yield from (f"--{key}={value}",) if value else ()
-        elif value.lower() in ("", "false", "no", "[]"):
-            continue
-        elif key in _SWITCHES:
-            yield _SWITCHES[key]
-        elif key.startswith("dynamo_"):
-            yield f"--export=ACCELERATE_{key.upper()}={value}"
-        elif key not in _KNOWN:
-            hint = "leave it out, and set accelerate's variable for it with --export"
-            raise BadInputError(f"{key}: {value} is not supported", hint=hint, where=path)
-
-
-def _pairs(path: str) -> Iterator[tuple[str, str]]:
-    """The pairs of a JSON file, or of a YAML file with one ``key: value`` on each line; also those of its sections."""
-    from bireme.resources.hostfile import numbered_lines, read_text
-
-    whole = read_text(path, "--config_file")
-    if whole.lstrip().startswith("{"):
-        yield from _of_json(whole, path)
-        return
-    for number, line in numbered_lines(whole):
-        text = line.partition(" #")[0].strip()
-        if not text or text.startswith(("#", "---")):
-            continue
-        key, colon, value = text.partition(":")
-        if not colon or " " in key:
-            raise BadInputError("expected key: value", hint=_EXPECTED, where=f"{path}:{number}")
-        value = value.strip().strip("'\"")
-        yield key, "" if value in ("null", "~", "{}", "None") else value
-
-
-def _of_json(text: str, path: str) -> Iterator[tuple[str, str]]:
-    from bireme import jsontext
-
-    try:
-        items = list(jsontext.loads(text).items())
-    except ValueError as error:
-        raise BadInputError(f"not JSON: {error}", hint=_EXPECTED, where=path) from None
-    while items:
-        key, value = items.pop(0)
-        if isinstance(value, dict):
-            items[:0] = value.items()
-        else:
-            yield key, "" if value in (None, []) else str(value)

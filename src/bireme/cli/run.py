@@ -8,6 +8,7 @@ from bireme.cli.parser import parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import complain, show
+from bireme.options.accelerate import uses_accelerate
 from bireme.options.other_launchers import needless
 from bireme.options.table import select
 from bireme.resources.starter import find_task
@@ -56,7 +57,12 @@ def carry_out(parsed: Parsed) -> int:
         from bireme.cli import duplicate_starts
 
         duplicate_starts.refuse(spec, os.environ)
-    for line in needless(parsed.options, torchrun=bool(spec.rendezvous)):
+    notes = list(needless(parsed.options, torchrun=bool(spec.rendezvous)))
+    if uses_accelerate(parsed.options):
+        from bireme.cli.accelerate import without_effect
+
+        notes += without_effect(parsed.options)
+    for line in notes:
         if spec.log_level in ("debug", "info"):
             complain(line)
     if not parsed.ended and spec.log_level in ("debug", "info"):

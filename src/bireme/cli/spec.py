@@ -6,6 +6,7 @@ from bireme.cli.parser import whole
 from bireme.errors import BadInputError
 from bireme.job import DEFAULT_ELASTIC_RESTARTS, JobSpec, Program
 from bireme.options import conflicts
+from bireme.options.accelerate import uses_accelerate
 from bireme.options.other_launchers import TORCHRUN
 from bireme.options.table import GROUPS, fields
 
@@ -170,12 +171,15 @@ def _as_other_launchers(options: dict[str, Any]) -> dict[str, Any]:
     if options.get("numa_binding") and not found.get("rendezvous"):
         found["bind_cores"] = True
     variables = {
-        "ACCELERATE_MIXED_PRECISION": options.get("mixed_precision"),
-        "ACCELERATE_DYNAMO_BACKEND": (options.get("dynamo_backend") or "").upper(),
         "OMP_NUM_THREADS": options.get("num_cpu_threads_per_process"),
-        "ACCELERATE_USE_CPU": options.get("cpu"),
+        "ACCELERATE_USE_CPU": options.get("cpu") or None,
+        "ACCELERATE_DEBUG_MODE": "true" if options.get("debug") else None,
     }
-    set_here = tuple(f"{name}={value}" for name, value in variables.items() if value)
+    if uses_accelerate(options):
+        from bireme.cli import accelerate
+
+        variables |= accelerate.variables(options)
+    set_here = tuple(f"{name}={value}" for name, value in variables.items() if value is not None)
     if set_here:
         found["exports"] = (*set_here, *options.get("export", ()))
     return found

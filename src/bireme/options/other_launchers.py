@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bireme.options.accelerate import SETTINGS
 from bireme.options.option import Option
 
 TYPE_CHECKING = False
@@ -66,6 +67,10 @@ ACCELERATE = (
     Option("flag", "--multi_gpu", "one rank for each device", needless="a job has one rank for each device"),
     Option("flag", "--same_network", "the nodes are in one network",
         needless="the nodes always meet at --main_process_ip"),
+    Option("word", "--deepspeed_multinode_launcher NAME", "what starts the ranks on the nodes",
+        needless="Bireme starts the ranks on all nodes; --launcher NAME chooses how"),
+    Option("flag", "--debug", "accelerate checks the shapes of tensors, by ACCELERATE_DEBUG_MODE"),
+    *SETTINGS,
 )
 # fmt: on
 

@@ -11,8 +11,6 @@ _EACH = "use --num_gpus N, the number of ranks on each node"
 _SLURM = "give it to sbatch or salloc; bireme run uses the allocation"
 _BIND = "use --bind_cores_to_rank"
 _RAW = "output is labelled with ranks already; --output raw removes the labels"
-_PLUGIN = "use --export with accelerate's variables (ACCELERATE_*, FSDP_*), or set the plug-in in the script"
-_DEEPSPEED = "give the script DeepSpeed's own options, such as --deepspeed_config"
 _TPU = "Bireme does not support TPUs"
 
 ANSWERS = {
@@ -34,27 +32,6 @@ ANSWERS = {
     "--vm": _TPU,
     "--main_training_function": "Bireme runs the whole script, not one function of it",
     "--env": "use --export NAME=VALUE",
-    "--debug": "use --export ACCELERATE_DEBUG_MODE=true",
-    "--enable_cpu_affinity": _BIND,
-    "--use_deepspeed": _DEEPSPEED,
-    "--zero_stage": _DEEPSPEED,
-    "--offload_*": _DEEPSPEED,
-    "--gradient_accumulation_steps": "it is a setting of the script: write it after the script",
-    "--gradient_clipping": "it is a setting of the script: write it after the script",
-    "--zero3_*": _DEEPSPEED,
-    "--deepspeed_hostfile": "use --hostfile FILE",
-    "--deepspeed_exclusion_filter": "use --exclude FILTER",
-    "--deepspeed_inclusion_filter": "use --include FILTER",
-    "--deepspeed_multinode_launcher": "use --launcher NAME",
-    "--deepspeed_*": _DEEPSPEED,
-    "--use_fsdp": _PLUGIN,
-    "--fsdp_*": _PLUGIN,
-    "--use_megatron_lm": _PLUGIN,
-    "--megatron_lm_*": _PLUGIN,
-    "--use_parallelism_config": _PLUGIN,
-    "--parallelism_config_*": _PLUGIN,
-    "--fp8_*": _PLUGIN,
-    "--dynamo_*": "use --export with the variable ACCELERATE_DYNAMO_* of the same name",
     "--aws_*": "Bireme does not start jobs in Amazon SageMaker",
     "--mpirun_hostfile": "use --launcher openmpi --hostfile FILE",
     "--mpirun_ccl": "use --export CCL_WORKER_COUNT=N",

@@ -43,8 +43,8 @@ GROUPS: Groups = {
     ),
     "node": (Option("flag", "--back", "use the node again, once it is fit", commands=("drain",)),),
     "nodes": (
-        Option("word", "--hostfile -H FILE", "file that lists the nodes, one per line: worker-0 slots=4 (default: "
-            "/job/hostfile)", commands=NODES, common=True),
+        Option("word", "--hostfile -H --deepspeed_hostfile FILE", "file that lists the nodes, one per line: "
+            "worker-0 slots=4 (default: /job/hostfile)", commands=NODES, common=True),
         Option("word", "--hosts HOSTS", "list of nodes, instead of a hostfile: 'node[1-4]:8,other:2'; kubectl:LABELS "
             "selects pods", commands=NODES, common=True),
         Option("range", "--num_nodes --nnodes --num_machines N", "use the first N nodes; MIN:MAX turns on elastic "
@@ -77,17 +77,17 @@ GROUPS: Groups = {
             commands=NODES, default=job.DEFAULT_HEARTBEAT, least=0.5, most=3600),
     ),
     "resources": (
-        Option("word", "--include -i FILTER", "use only these nodes and slots: NODE[:SLOT,…][@NODE…], e.g. "
-            "localhost:0,2", commands=NODES, default="", common=True, shared=False),
-        Option("word", "--exclude -e FILTER", "use all nodes and slots except these", commands=NODES, default="",
-            shared=False),
+        Option("word", "--include -i --deepspeed_inclusion_filter FILTER", "use only these nodes and slots: "
+            "NODE[:SLOT,…][@NODE…], e.g. localhost:0,2", commands=NODES, default="", common=True, shared=False),
+        Option("word", "--exclude -e --deepspeed_exclusion_filter FILTER", "use all nodes and slots except these",
+            commands=NODES, default="", shared=False),
         Option("slots", "--num_gpus --num_accelerators --nproc_per_node N", "slots to use on each node; without an "
             "accelerator, the number of ranks on the CPU", commands=NODES, unset=("-1", "auto", "gpu"), least=1,
             common=True, shared=False),
         Option("choice", "--accelerator KIND", "kind of device to use", commands=EVERYWHERE, default="auto",
             choices=("auto", *job.ACCELERATORS), common=True),
-        Option("flag", "--bind_cores_to_rank", "bind each rank to its own physical cores", commands=RANKS,
-            field="bind_cores"),
+        Option("flag", "--bind_cores_to_rank --enable_cpu_affinity", "bind each rank to its own physical cores",
+            commands=RANKS, field="bind_cores"),
         Option("word", "--bind_core_list LIST", "cores to divide among the ranks, e.g. 0,2-5 (implies "
             "--bind_cores_to_rank)", commands=RANKS),
     ),
