@@ -89,7 +89,7 @@ def names_that_a_plan_sets() -> set[str]:
         for explicit in (False, True):
             job = JobFacts("id", accelerator, visible_variables(accelerator), explicit, "", "127.0.0.1", 29500)
             node = NodeFacts("host", "python", "/", 4, "/tmp/errors")
-            spec = JobSpec(Program("train.py"))
+            spec = JobSpec(Program("train.py"), job_name="llama")
             for part in start_plan(spec, {"host": ("0", "MIG-1")}, job, {"host": node}).nodes:
                 names.update(part.env, *(worker.env for worker in part.workers))
     return names

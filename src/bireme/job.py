@@ -130,6 +130,7 @@ class JobSpec(Value):
         role: the role of the ranks, as for torchrun.
         virtual_local_rank: show each rank only its own device, with ``LOCAL_RANK=0``.
         local_ranks: the local ranks whose output is shown; empty: all.
+        job_name: what users call the job; "": it has no name.
         rendezvous: ``static`` or ``c10d`` if the command may have been typed on each node as for torchrun: with
             ``static`` it has the number of the node, with ``c10d`` PyTorch numbers the nodes; "": it was not.
         torchrun_args: options that only PyTorch's agent gets, if that agent starts the ranks.
@@ -190,6 +191,7 @@ class JobSpec(Value):
     role: str = "default"
     virtual_local_rank: bool = False
     local_ranks: tuple[int, ...] = ()
+    job_name: str = ""
     rendezvous: str = ""
     torchrun_args: tuple[str, ...] = ()
 

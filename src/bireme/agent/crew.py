@@ -9,6 +9,7 @@ from bireme.agent.node import NodeEvents, NodeProcesses, remove_flat_directory
 from bireme.agent.pipes import Pipes
 from bireme.logs.console import ERR, OUT
 from bireme.logs.rankfiles import RankFiles
+from bireme.planning.environment import JOB_NAME
 from bireme.process import open_files
 from bireme.process.process_tree import ProcessTree
 
@@ -198,7 +199,8 @@ class LocalCrew:
 
     def _rank_files(self, directory: str) -> RankFiles:
         ranks = [worker.rank for worker in self._node_plan.workers]
-        return RankFiles(directory, ranks, lambda text: self._session.console.say("error", text))
+        name = self._node_plan.env.get(JOB_NAME, "")
+        return RankFiles(directory, ranks, lambda text: self._session.console.say("error", text), name)
 
     def _chunk(self, rank: int, number: int, chunk: bytes) -> None:
         if self._files is not None:

@@ -256,7 +256,7 @@ class RemoteAgent:
         if self._spec.rank_log_dir is not None:
             ranks = [worker.rank for worker in plan.workers]
             directory = prepare(self._spec.rank_log_dir)
-            self._files = RankFiles(directory, ranks, self._complain)
+            self._files = RankFiles(directory, ranks, self._complain, self._spec.job_name)
         listener = NodeEvents(
             up=self._up, down=self._down, guardian_lost=self._guardian_lost, unfit=self._unfit, over=self._node_over
         )

@@ -230,7 +230,8 @@ class Session:
         seconds = self.loop.now() - self._begin
         crew = self.crew
         outcome = self.verdict.outcome(seconds=seconds, killed=crew.killed, stuck=crew.stuck, logs=crew.logs)
-        return outcome.replace(unread=self._signals.unread, interrupted=self._signals.received)
+        received, name = self._signals.received, self.spec.job_name
+        return outcome.replace(unread=self._signals.unread, interrupted=received, job_name=name)
 
     def _quote(self, output: JobOutput) -> None:
         """Keep the tracebacks or last lines of the ranks that failed, and tracebacks of those that were stopped."""

@@ -6,7 +6,7 @@ import os
 import sys
 
 from bireme.cli.default_python import in_active_environment
-from bireme.cli.parser import parse
+from bireme.cli.parser import enter, parse
 from bireme.cli.run import report
 from bireme.cli.spec import nodes_spec
 from bireme.errors import OK
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
 
         show(help_page("check"))
         return OK
-    spec = nodes_spec(in_active_environment(parsed, os.environ))
+    spec = nodes_spec(in_active_environment(enter(parsed), os.environ))
     from bireme.launch import placement
 
     # Where nodes are declared, all of them are asked through agents, also this machine if it is the only one.

@@ -177,3 +177,20 @@ def _instead(name: str, table: dict[str, Option]) -> str:
         if near
         else "options of the script go after it; bireme run --help_all shows those of Bireme"
     )
+
+
+def enter(parsed: Parsed) -> Parsed:
+    """Change to the directory of ``--cwd``, also in ``PWD``; from then on its path is absolute.
+
+    Raises:
+        BadInputError: it cannot be entered.
+    """
+    if not (folder := parsed.options.get("cwd")):
+        return parsed
+    typed = os.path.normpath(os.path.join(os.environ.get("PWD") or os.getcwd(), os.path.expanduser(folder)))
+    try:
+        os.chdir(os.path.expanduser(folder))
+    except OSError as error:
+        raise BadInputError(f"{folder}: {error.strerror}", where="--cwd") from None
+    os.environ["PWD"] = typed if os.path.realpath(typed) == os.getcwd() else os.getcwd()
+    return parsed.replace(options={**parsed.options, "cwd": os.getcwd()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from bireme.cli.parser import parse
+from bireme.cli.parser import enter, parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import complain, show
@@ -43,6 +43,7 @@ def carry_out(parsed: Parsed) -> int:
 
         show(help_page("run", everything=parsed.options["help_all"]))
         return OK
+    parsed = enter(parsed)
     if any(name in os.environ for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON_EXEC")):
         from bireme.cli.default_python import in_active_environment
 
@@ -132,7 +133,7 @@ def _run_and_record(spec: JobSpec, place: str) -> int:
     except BadInputError:
         raise
     except Exception as error:
-        report_file.write(place, report_record.of_error(error, time.monotonic() - begin))
+        report_file.write(place, report_record.of_error(error, time.monotonic() - begin, spec.job_name))
         raise
 
 

@@ -29,6 +29,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
     """
     options = parsed.options
     program = _program(parsed)
+    conflicts.refuse_name(options["job_name"])
     conflicts.refuse(conflicts.of_options(options))
     return JobSpec(program=program, **{**_fields(options), **_elastic(options)})
 

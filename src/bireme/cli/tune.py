@@ -9,7 +9,7 @@ from signal import SIGPIPE
 from bireme import isolated
 from bireme.cli import duplicate_starts, tune_program
 from bireme.cli.default_python import in_active_environment
-from bireme.cli.parser import Parsed, parse
+from bireme.cli.parser import Parsed, enter, parse
 from bireme.cli.spec import job_spec, tuning_width
 from bireme.cli.tune_words import launch_of, real_words, with_accelerator
 from bireme.errors import OK, BadInputError, BiremeError, similar
@@ -55,6 +55,7 @@ def main(argv: list[str]) -> int:
 
         show(help_page("tune", everything=parsed.options["help_all"]))
         return OK
+    parsed = enter(parsed)
     if tune_program.is_one(parsed):
         if not parsed.options["init"]:
             requirements.check("bireme tune")

@@ -9,7 +9,7 @@ from signal import SIGPIPE
 
 from bireme.cli import duplicate_starts
 from bireme.cli.default_python import in_active_environment
-from bireme.cli.parser import Parsed, parse
+from bireme.cli.parser import Parsed, enter, parse
 from bireme.cli.spec import job_spec, tuning_width
 from bireme.cli.tune_words import launch_of, real_words, with_accelerator
 from bireme.errors import OK, BadInputError, BiremeError
@@ -188,7 +188,9 @@ def _of_file(parsed: Parsed, argv: list[str]) -> tuple[Parsed, StudyFile]:
             raise study.located(error) from None
     typed = argv[: len(argv) - 1]
     words = [*study.words, *(word for word in typed if word != "--"), "--", *study.command]
+    entered = parsed.options["cwd"]  # now an absolute path
     parsed = parse(select("tune"), words)
+    parsed = parsed.replace(options={**parsed.options, "cwd": entered}) if entered else enter(parsed)
     options = {**parsed.options, "autotuning": parsed.options["autotuning"] or "tune"}
     return parsed.replace(options=options), study
 

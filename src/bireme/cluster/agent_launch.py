@@ -115,7 +115,7 @@ def prepare(
     launcher_environ = {**(listener.environment() if listener is not None else {}), **environ}
     agent = _agent(spec, backend, listener.arguments() if listener is not None else ())
     plan = _plan(spec, hosts, agent, executable=executable, connect_timeout=connect_timeout)
-    plan = plan.replace(allocation=new_allocation(backend, environ))
+    plan = plan.replace(allocation=new_allocation(backend, environ, spec.job_name))
     return AgentLaunch(
         backend=backend,
         hosts=hosts,
@@ -127,11 +127,11 @@ def prepare(
     )
 
 
-def new_allocation(backend: Backend, environ: Mapping[str, str], *, dry: bool = False) -> str:
+def new_allocation(backend: Backend, environ: Mapping[str, str], job_name: str, *, dry: bool = False) -> str:
     """A name for the allocation that the launcher makes, or what is shown for it; "" if it makes none, being in one."""
     if not backend.CANCEL_NAMED or "SLURM_JOB_ID" in environ:
         return ""
-    return "<a new name>" if dry else f"bireme-{os.urandom(6).hex()}"
+    return f"{job_name or 'bireme'}-{'<a new number>' if dry else os.urandom(6).hex()}"
 
 
 def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) -> LauncherCommands:
@@ -145,7 +145,7 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
     connects = backend.CHANNEL == "dial"
     place = ("<our addresses>", "<a free port>", backend.TOKEN_VARIABLE) if connects else ()
     agent = _agent(spec, backend, place, short=True)
-    allocation = new_allocation(backend, environ, dry=True)
+    allocation = new_allocation(backend, environ, spec.job_name, dry=True)
 
     def part(first: int, end: int) -> tuple[tuple[str, ...], ...]:
         plan = _plan(spec, _launches(nodes.entries[first:end], here), agent)

@@ -164,8 +164,8 @@ class ClusterCrew(AgentCrew):
         self._session.planned(plan)
         if self._job.log_dir is not None:
             ranks = [worker.rank for node in plan.nodes for worker in node.workers]
-            say = self._session.console.say
-            self._credit.files = RankFiles(self._job.log_dir, ranks, lambda text: say("error", text))
+            say, name = self._session.console.say, self._job.spec.job_name
+            self._credit.files = RankFiles(self._job.log_dir, ranks, lambda text: say("error", text), name)
         self._admitted = self._started = True
         self._begun(tuple(nodes), plan)
         accelerator, grace = self.members[0].hello.accelerator, self._job.spec.grace

@@ -45,7 +45,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
     executable = backend.find_program(environ, spec.launcher_args)
     found_exports = agent_launch.what_travels(spec, environ)
     exported = found_exports.variables
-    allocation = agent_launch.new_allocation(backend, environ)
+    allocation = agent_launch.new_allocation(backend, environ, spec.job_name)
     argv = command(spec, environ, nodes, launcher, executable, allocation)
     worker = WorkerPlan(rank=0, local_rank=0, slot=launcher, argv=argv, env={"TORCHELASTIC_ERROR_FILE": os.devnull})
     error_dir = os.path.join(temporary_directory(environ), f"bireme-{os.urandom(6).hex()}")
@@ -121,7 +121,9 @@ def command(
         extra=spec.launcher_args,
         ssh_port=spec.ssh_port,
         root=os.geteuid() == 0,
-        allocation=agent_launch.new_allocation(backend, environ, dry=True) if allocation is None else allocation,
+        allocation=allocation
+        if allocation is not None
+        else agent_launch.new_allocation(backend, environ, spec.job_name, dry=True),
     )
     argv = backend.native(launch, tuple(len(slots) for slots in world.values()), tuple(names))
     base.check_length(launcher, (argv,), environ)

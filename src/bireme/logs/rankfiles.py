@@ -46,8 +46,10 @@ class RankFiles:
         on_trouble: called with a message, once for each file that cannot be written.
     """
 
-    def __init__(self, directory: str, ranks: Sequence[int], on_trouble: Callable[[str], None]) -> None:
-        prefix = time.strftime("%Y%m%d%H%M%S", time.localtime())
+    def __init__(
+        self, directory: str, ranks: Sequence[int], on_trouble: Callable[[str], None], job_name: str = ""
+    ) -> None:
+        prefix = f"{job_name}_" * bool(job_name) + time.strftime("%Y%m%d%H%M%S", time.localtime())
         self.paths: dict[int, str] = {}
         """The path of each rank's file."""
         self._on_trouble = on_trouble

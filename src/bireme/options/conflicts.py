@@ -23,6 +23,8 @@ ELASTIC_RANGE = "--num_nodes MIN:MAX"
 MIG = "MIG devices"
 """Not an option: it counts as one in use if the slots turn out to be MIG devices."""
 
+_LONGEST_NAME = 64
+
 
 class OneOf(Value):
     """An option of the kind ``choice`` whose value is one of these; a message names the one in use."""
@@ -142,6 +144,17 @@ def _found(use: Use, used: Mapping[str, object]) -> str:
         return use if use in used else ""
     value = used.get(use.option)
     return f"{use.option} {value}" if value in use.values else ""
+
+
+def refuse_name(name: str) -> None:
+    """Refuse a name for a job that cannot be one of a file or a process: it becomes a part of such names.
+
+    Raises:
+        BadInputError: it is none.
+    """
+    if name and (not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or len(name) > _LONGEST_NAME):
+        hint = f"use up to {_LONGEST_NAME} letters, digits, '.', '_' and '-'"
+        raise BadInputError(f"not a name for a job: {name[:80]!r}", hint=hint, where="--job_name")
 
 
 def refuse_without_pool(spec: JobSpec) -> None:

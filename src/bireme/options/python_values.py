@@ -7,6 +7,7 @@ import os
 from bireme import job
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
+from bireme.options.conflicts import refuse_name
 from bireme.options.table import fields
 from bireme.validate import ShapeError, check_of
 
@@ -44,6 +45,7 @@ def check(spec: object) -> None:
             option.bounded(field, value)
         elif value == "" != getattr(JobSpec, field):
             raise BadInputError("must not be empty", where=field)
+    refuse_name(spec.job_name)
     if spec.hostfile is not None and not os.path.exists(spec.hostfile):
         raise BadInputError(f"no such file: {spec.hostfile}", where="hostfile")
 

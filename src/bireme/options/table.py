@@ -109,6 +109,10 @@ GROUPS: Groups = {
             commands=EVERYWHERE),
         Option("word", "--python PATH", "Python that runs the ranks, or the folder of its environment (default: the "
             "active one); {host} is replaced", commands=EVERYWHERE),
+        Option("word", "--cwd DIR", "work in this directory, as if the command was typed there", commands=NODES,
+            common=True),
+        Option("word", "--job_name -J NAME", "name of the job, for messages, files, lists of processes and Slurm",
+            commands=RANKS, default=""),
         Option("word", "--wrap CMD", "run ranks under this command; {rank}, {local_rank} and {host} are replaced",
             commands=RANKS, default=""),
         Option("word", "--wrap_ranks RANKS", "use --wrap only for these ranks, e.g. 0,3", commands=RANKS, default=""),

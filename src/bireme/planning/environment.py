@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MARK = "BIREME_JOB"
 """This variable of every process of a job is ``<job id>/<node rank>``; leftover processes are found by it."""
 
+JOB_NAME = "BIREME_JOB_NAME"
+"""The variable with the name of the job, if it has one."""
+
 ELASTIC_MARK = "BIREME_ELASTIC"
 """The same for all epochs of an elastic job: while a process of one epoch lives, its node is unfit for the next."""
 
@@ -66,6 +69,8 @@ def node_environment(
         env["CUDA_VISIBLE_DEVICES"] = ""  # otherwise PyTorch would still find the GPUs
     else:
         env.update(visible_devices(job, slots))
+    if spec.job_name:
+        env[JOB_NAME] = spec.job_name
     if spec.elastic:
         env[ELASTIC_MARK] = elastic_mark(spec.run_id, host)
     if job.explicit_accelerator:

@@ -18,6 +18,7 @@ import time
 
 from bireme import signal_numbers as signal
 from bireme.errors import UnfitError
+from bireme.planning.environment import JOB_NAME
 from bireme.process import cgroup, kernel
 from bireme.process.ends import Ends
 from bireme.process.watcher import CLEANED, Shared, stand_between, write_line
@@ -122,7 +123,12 @@ def start(
     if pid == 0:
         try:
             shared = Shared(
-                commands=command_read, events=event_write, keep=tuple(keep), at_loss=at_loss, farewell=farewell
+                commands=command_read,
+                events=event_write,
+                keep=tuple(keep),
+                at_loss=at_loss,
+                farewell=farewell,
+                job_name=workers[0].env.get(JOB_NAME, "") if workers else "",
             )
             above = stand_between(shared) if watched and kernel.LINUX else (-1, os.getpid())
             _Guardian(workers, shared, was, mask, *above).run(at_start, at_once)
@@ -170,7 +176,8 @@ class _Guardian:
         """Fork the workers (for the arguments see :func:`start`) and serve the agent, until nothing is left."""
         os.setsid()  # Ctrl+C at the terminal is handled by the agent
         kernel.become_subreaper()
-        kernel.name_process("bireme-guard")
+        name = self.shared.job_name
+        kernel.name_process(f"bireme:{name}" if name else "bireme-guard")
         wake = self._take_signals()
         self.wake_read = wake[0]
         self.group = cgroup.enter(self.handle_pid)

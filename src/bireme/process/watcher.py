@@ -36,6 +36,7 @@ class Shared(Value):
         keep: descriptors to hold as long as any process lives.
         at_loss: called after the processes were killed.
         farewell: seconds between SIGTERM and SIGKILL if the agent is lost.
+        job_name: by which both are shown; "": they are shown by their own names.
     """
 
     commands: int
@@ -43,6 +44,7 @@ class Shared(Value):
     keep: tuple[int, ...]
     at_loss: Callable[[], object]
     farewell: float
+    job_name: str
 
 
 def stand_between(shared: Shared) -> tuple[int, int]:
@@ -55,7 +57,7 @@ def stand_between(shared: Shared) -> tuple[int, int]:
     """
     os.setsid()
     kernel.become_subreaper()
-    kernel.name_process("bireme-watch")
+    kernel.name_process(f"bireme:{shared.job_name}" if shared.job_name else "bireme-watch")
     lifeline, ours = os.pipe()
     pid = os.getpid()
     guardian = -1

@@ -81,6 +81,7 @@ class Outcome(Value):
         hosts: the nodes at fault, by their names in the pool, where the cause is ``agent lost`` or ``unfit``.
         history: why the earlier epochs of an elastic job ended.
         interrupted: the first stop signal that was received, even if the job ended for an earlier cause; 0: none.
+        job_name: the name of the job; "": it has none.
     """
 
     exit_code: int
@@ -97,3 +98,4 @@ class Outcome(Value):
     hosts: tuple[str, ...] = ()
     history: tuple[str, ...] = ()
     interrupted: int = 0
+    job_name: str = ""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 def summary(outcome: Outcome) -> str:
     """The report, in several lines; empty if the job succeeded."""
     lines = _headline(outcome)
+    if lines and outcome.job_name:
+        lines[0] = f"{outcome.job_name}: {lines[0]}"
     first = outcome.first
     if first is not None:
         if first.out_of_memory:

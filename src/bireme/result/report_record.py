@@ -25,7 +25,7 @@ def of_outcome(outcome: Outcome) -> dict[str, Any]:
     return record
 
 
-def of_error(error: Exception, seconds: float) -> dict[str, Any]:
+def of_error(error: Exception, seconds: float, job_name: str = "") -> dict[str, Any]:
     """The report of a job that ended with an exception.
 
     Args:
@@ -38,10 +38,12 @@ def of_error(error: Exception, seconds: float) -> dict[str, Any]:
                 cause="internal error",
                 seconds=seconds,
                 note=f"{type(error).__name__}: {error}",
+                job_name=job_name,
             )
         )
     cause: Cause = "unfit" if error.code == UNFIT else "internal error"
-    return of_outcome(Outcome(exit_code=error.code, cause=cause, seconds=seconds, note=str(error), hosts=error.hosts))
+    outcome = Outcome(exit_code=error.code, cause=cause, seconds=seconds, note=str(error), hosts=error.hosts)
+    return of_outcome(outcome.replace(job_name=job_name))
 
 
 def is_one(report: Any) -> bool:
