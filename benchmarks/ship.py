@@ -1,8 +1,9 @@
 """Measures what ``--ship`` costs: the first start, compared with one ``tar | ssh`` for each node, and the second one.
 
 The hosts are namespaces of this machine (``tests/cluster``) and share its cores and its memory, in which the copies are
-(each host has a ``/tmp`` of its own), so only the ratios are meaningful. Run it as ``python benchmarks/ship.py
-[--hosts 8] [--files 2000] [--megabytes 200] [--rounds 3]``, as root or with user namespaces.
+(each host has a ``/tmp`` of its own), so only the ratios are meaningful. The project is on the disk below ``/tmp``, and
+older than two minutes, so that its digests are kept. Run it as ``python benchmarks/ship.py [--hosts 8] [--files 2000]
+[--megabytes 200] [--rounds 3] [--settle 125]``, as root or with user namespaces.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ sys.path.insert(0, str(ROOT))
 from tests.cluster.testbed import Testbed, unavailable  # noqa: E402
 
 EMPTY = ROOT / "benchmarks" / "programs" / "empty.py"
-PROJECT = "/tmp/project"
 CACHE = "/tmp/cache"
 TAR = """
 for node in {nodes}; do
@@ -51,14 +51,16 @@ def timed(testbed: Testbed, command: list[str], cwd: str = "/") -> float:
     return time.perf_counter() - begin
 
 
-def contest(hosts: int, files: int, megabytes: int, rounds: int) -> None:
+def contest(hosts: int, files: int, megabytes: int, rounds: int, settle: float) -> None:
     state = tempfile.mkdtemp(prefix="ship-")
     rows = []
-    with Testbed(hosts, state=state, share=[str(ROOT), sys.prefix]) as testbed:
-        write_project(Path(f"/proc/{testbed['login'].pid}/root{PROJECT}"), files, megabytes * 1_000_000)
-        testbed["login"].run(["git", "init", "-q", PROJECT])
+    project = tempfile.mkdtemp(prefix="project-")
+    write_project(Path(project), files, megabytes * 1_000_000)
+    time.sleep(settle)
+    with Testbed(hosts, state=state, share=[str(ROOT), sys.prefix, project]) as testbed:
+        testbed["login"].run(["git", "init", "-q", project])
         names = [node.name for node in testbed.nodes]
-        by_tar = ["sh", "-c", TAR.format(nodes=" ".join(names), project=PROJECT)]
+        by_tar = ["sh", "-c", TAR.format(nodes=" ".join(names), project=project)]
         pool = ",".join(f"{name}:1" for name in names)
         run = [sys.executable, "-m", "bireme", "run", "-q", "--accelerator", "cpu", "--hosts", pool]
         run += ["--export", f"XDG_CACHE_HOME={CACHE}"]
@@ -68,8 +70,8 @@ def contest(hosts: int, files: int, megabytes: int, rounds: int) -> None:
             tar = timed(testbed, by_tar)
             for node in testbed.nodes:
                 node.run(["rm", "-rf", "/tmp/by-tar"])
-            first = timed(testbed, [*run, "--ship", "empty.py"], PROJECT)
-            again = timed(testbed, [*run, "--ship", "empty.py"], PROJECT)
+            first = timed(testbed, [*run, "--ship", "empty.py"], project)
+            again = timed(testbed, [*run, "--ship", "empty.py"], project)
             without = timed(testbed, [*run, str(EMPTY)])
             rows.append((tar, first, again, without))
     rows = rows[1:]  # the first round fills caches
@@ -89,11 +91,12 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=2000, help="the number of files (%(default)s)")
     parser.add_argument("--megabytes", type=int, default=200, help="their size together (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="the number of rounds (%(default)s)")
+    parser.add_argument("--settle", type=float, default=125, help="seconds to wait for old files (%(default)s)")
     options = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if why := unavailable("tar"):
         sys.exit(f"cannot create a test cluster: {why}")
-    contest(options.hosts, options.files, options.megabytes, options.rounds)
+    contest(options.hosts, options.files, options.megabytes, options.rounds, options.settle)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -209,6 +212,104 @@ def test_where_links_lead(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == {name: wanted for name, (_, wanted) in targets.items()}
 
 
+def outside(place: Path) -> Path:
+    """A folder beside the project, with a file of the name of a tracked one."""
+    (place.parent / "outside").mkdir()
+    (place.parent / "outside/data").write_text("a secret")
+    (place / "folder").mkdir()
+    (place / "folder/data").write_text("data")
+    git("init")
+    git("add", "folder/data")
+    return place.parent / "outside"
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_folder_that_a_link_has_replaced(place: Path, ignored: bool) -> None:
+    """What it leads to is not sent. The link is, unless git ignores it."""
+    elsewhere = outside(place)
+    shutil.rmtree(place / "folder")
+    (place / "folder").symlink_to(elsewhere)
+    if ignored:
+        (place / ".gitignore").write_text("folder\n")
+    tree = find()
+    assert [path for path in paths(tree) if path != ".gitignore"] == ([] if ignored else ["folder"])
+    assert tree.notes == (f"what git tracks below {place}/folder is not sent: a link has replaced it",)
+
+
+def test_a_link_that_comes_meanwhile(place: Path) -> None:
+    """After the manifest was made, and before the file is read."""
+    elsewhere = outside(place)
+    (elsewhere / "data").write_text("evil")
+    tree = find()
+    shutil.rmtree(place / "folder")
+    (place / "folder").symlink_to(elsewhere)
+    with pytest.raises(ChangedError, match="folder/data has changed since the job began"):
+        contents(tree, (0, 1), 100)
+
+
+@pytest.mark.parametrize("where", [".", "inner"])
+def test_no_program_of_a_repository_is_run(place: Path, where: str) -> None:
+    git("init")
+    git("init", where)
+    (place / "hook").write_text(f"#!/bin/sh\ntouch {place.parent}/ran\n")
+    (place / "hook").chmod(0o755)
+    (place / where / "file").write_text("x")
+    git("add", "file", cwd=place / where)
+    for setting in ("core.fsmonitor", "core.sshCommand", "diff.external", "filter.x.clean", "filter.x.process"):
+        git("config", setting, str(place / "hook"), cwd=place / where)
+    (place / where / ".gitattributes").write_text("* filter=x diff=x\n")
+    (place / where / "file").write_text("y")
+    (place.parent / "ran").unlink(missing_ok=True)
+    assert (f"{where}/file" if where != "." else "file") in paths(find())
+    assert not (place.parent / "ran").exists()
+
+
+def test_what_is_neither_file_nor_folder_nor_link(place: Path) -> None:
+    for number in range(7):
+        os.mkfifo(place / f"fifo{number}")
+    tree = find(".")
+    assert not paths(tree)
+    (note,) = tree.notes
+    assert note.startswith("fifo") and note.endswith(" and 2 more are not sent: only files, folders and links are")
+
+
+def test_holes_count_nothing(place: Path) -> None:
+    with (place / "sparse").open("wb") as file:
+        file.seek(50 << 30)
+        file.write(b"x" * 5000)
+        file.truncate(100 << 30)
+    tree = find(".", 1 << 20)
+    (entry,) = tree.manifest.entries
+    assert entry.size == 100 << 30 and 5000 <= tree.manifest.size < 1 << 16
+    assert contents(tree, (0, 1), 1 << 20).strip(b"\0") == b"x" * 5000
+
+
+def test_a_mapped_file_is_read_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its times show one change in half a minute only: as long as they are younger, its digest is not kept."""
+    (place / "data").write_bytes(b"before")
+    when = time.time_ns() - 60 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: when + 2 * 60 * 10**9 - 1)
+    with (place / "data").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[:] = b"middle"
+        first = find(".").manifest.digest
+        mapped[:] = b"behind"
+        assert find(".").manifest.digest != first
+
+
+def test_a_wrong_digest_is_forgotten(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1] / "programs")
+    before = find(".", 1 << 30)
+    (cache,) = (place.parent / "cache/bireme/digests").iterdir()
+    known = json.loads(cache.read_bytes())
+    name = next(iter(known))
+    known[name][4] = "0" * 64
+    cache.write_text(json.dumps(known))
+    wrong = find(".", 1 << 30)
+    assert wrong.manifest != before.manifest
+    source.forget(wrong, paths(wrong).index(name), os.environ)
+    assert find(".", 1 << 30).manifest == before.manifest
+
+
 @pytest.mark.parametrize("change", ["shorter", "gone"])
 def test_a_file_that_changes_while_it_is_sent(place: Path, change: str) -> None:
     (place / "x").write_bytes(bytes(10))
@@ -235,6 +336,10 @@ def test_a_file_that_changes_while_it_is_sent(place: Path, change: str) -> None:
         b'{"name": "x", "entries": [["file", "x", 420, 1.5, ""]]}',
         b'{"name": "x", "entries": [["fifo", "x", 420, 1, ""]]}',
         b'{"name": "x", "entries": [["file", "x", 420, 1, ""], ["link", "x", 0, 0, "y"]]}',
+        b'{"name": "x", "entries": [["link", "x", 0, 0, "/etc"], ["file", "x/y", 420, 1, ""]]}',
+        b'{"name": "x", "entries": [["file", "x", 420, 4, "", 2, 1]]}',
+        b'{"name": "x", "entries": [["file", "x", 420, 4, "", 2, 5]]}',
+        b'{"name": "x", "entries": [["file", "x", 420, 4, "", 2]]}',
     ],
 )
 def test_malformed_manifest(text: bytes) -> None:
