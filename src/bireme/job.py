@@ -115,6 +115,7 @@ class JobSpec(Value):
         log_dir: folder on this machine for the output of all ranks.
         ship: the files to send to the nodes: ``git`` for what git knows of the working tree, or a folder; ``None``: the
             nodes have them.
+        ship_also: files of the tree to send though git ignores them.
         ship_limit: bytes of the largest tree that may be sent.
         fetch: the files to bring home when the job has ended: ``PATTERN`` or ``PATTERN:DIR``.
         heartbeat: seconds of silence after which a node counts as lost.
@@ -175,6 +176,7 @@ class JobSpec(Value):
     exports: tuple[str, ...] = ()
     log_dir: str | None = None
     ship: str | None = None
+    ship_also: tuple[str, ...] = ()
     ship_limit: int = DEFAULT_SHIP_LIMIT
     fetch: tuple[str, ...] = ()
     heartbeat: float = DEFAULT_HEARTBEAT

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.basics import signal_all, wait_until
-from tests.cluster.test_ship import Project, seen_by
+from tests.cluster.test_ship import seen_by
 from tests.cluster.test_world import Jobs, backends
 from tests.conftest import read_lines
 
@@ -136,18 +136,6 @@ def test_a_folder_that_all_share(nodes: Nodes) -> None:
     done = jobs.run("--fetch", "out/*.txt:kept", "nothing.py", hosts="node[1-2]:1")
     assert done.returncode == 0, done.stderr
     assert set(tree(jobs.shared / "kept")) == {"out/0.txt", "out/1.txt", "out/link.txt"}
-
-
-def test_with_ship(nodes: Nodes) -> None:
-    """From the copy to the same place here; what is as it was sent stays there."""
-    project = Project(nodes.jobs)
-    project.write("sub/results.py", RESULTS)
-    process = project.start("--fetch", "**/*.txt", "--fetch", "*.py", "results.py", "0")
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    out = seen_by(nodes.login, "/tmp/project/sub/out")
-    assert tree(out) == {"0.txt": "of rank 0", "1.txt": "of rank 1", "link.txt": "0.txt"}
-    assert b"fetched 3 files" in err, err
 
 
 LARGE = """

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import time
@@ -17,7 +18,7 @@ import pytest
 from tests.cluster.basics import signal_all, wait_until
 from tests.cluster.host import Host
 from tests.cluster.test_world import Jobs, backends
-from tests.conftest import read_lines
+from tests.conftest import PROGRAMS, bireme, read_lines
 
 MOMENTS = int(os.environ.get("BIREME_TEST_MOMENTS", "3"))  # of the three faults together
 CACHE = "/tmp/cache"  # of each host alone, as its whole /tmp
@@ -315,3 +316,77 @@ def test_anything_dies_while_the_tree_is_sent(project: Project, fault: str) -> N
 
 def temporary(host: Host) -> list[Path]:
     return [copy for copy in copies(host) if copy.name.endswith(".tmp")]
+
+
+def test_results_come_home(project: Project) -> None:
+    """From the copy to the same place here; what is as it was sent stays there."""
+    project.write(
+        "sub/out.py", "import os\nopen(f'{os.uname().nodename}.py', 'w').close()\nopen('new.py', 'w').close()"
+    )
+    process = project.start("--fetch", "*.py", "out.py")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and b"fetched 3 files, 0 bytes from node1, node2 to ." in err, err
+    here = {path.name for path in seen_by(project.login, f"{PROJECT}/sub").glob("*.py")}
+    assert here == {"out.py", "look.py", "node1.py", "node2.py", "new.py"}
+
+
+MEASURED = """
+import json, os, sys
+value = json.load(open(sys.argv[1]))["a"]["size"]
+sys.path.insert(0, ".")
+import settings.here
+os.makedirs("made", exist_ok=True)
+with open(f"made/{os.environ.get('BIREME_TRIAL', 'real')}.json", "w") as file:
+    json.dump({"rate": value * settings.here.VALUE}, file)
+print("ran with", value, "on", os.uname().nodename, flush=True)
+"""
+
+
+def tuned(project: Project, *words: str) -> str:
+    """What a study said that was typed on login, whose trials run on nodes."""
+    where = (
+        "--hosts",
+        "node[1-2]:1",
+        "--num_nodes",
+        "1",
+        "--accelerator",
+        "cpu",
+        "--export",
+        f"XDG_CACHE_HOME={CACHE}",
+    )
+    command = bireme("tune", "--ship", *where, *words)
+    done = project.login.run(command, cwd=f"{PROJECT}/sub", env={"XDG_CACHE_HOME": CACHE}, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_study(project: Project) -> None:
+    """A trial gets its own copy of a file in the copy of the tree, and its figures come home; so does the real job."""
+    project.write("sub/measured.py", MEASURED)
+    project.write("sub/conf.json", '{"a": {"size": 1}}')
+    goal = ("--in", "conf.json:a.size=1,2", "--maximize", "made/{trial}.json:rate", "--trials", "3")
+    tuned(project, *goal, "measured.py", "conf.json")
+    study = seen_by(project.login, f"{PROJECT}/sub/tuning")
+    figures = [json.loads(path.read_text())["rate"] for path in study.glob("trials/*/fetched/made/*.json")]
+    assert set(figures) == {1, 2}, figures
+    assert not [path for copy in copies(project.jobs.testbed["node1"]) for path in copy.rglob("*.log")]
+    best = shlex.split((study / "cmd_best.txt").read_text())
+    done = project.login.run(bireme(*best[1:]), cwd=f"{PROJECT}/sub", env={"XDG_CACHE_HOME": CACHE})
+    value = json.loads((study / "best/conf.json").read_text())["a"]["size"]
+    assert f"ran with {value} on node1" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["word", "file"])
+def test_a_study_of_deepspeed(project: Project, way: str) -> None:
+    """Each trial's configuration goes to its node, and the figures that DeepSpeed writes come home."""
+    project.write("sub/contract.py", (PROGRAMS / "contract.py").read_text())
+    config = {"train_micro_batch_size_per_gpu": [4, 8], "autotuning": {"enabled": True}}
+    project.write("sub/ds.json", json.dumps(config))
+    tuned(project, "--confidence", "0", "--config_as", way, "contract.py", "--deepspeed_config", "ds.json")
+    results = seen_by(project.login, f"{PROJECT}/sub/autotuning_results")
+    assert len(list(results.glob("z*/metrics.json"))) == 2
+    best = shlex.split((results / "cmd_optimal.txt").read_text())
+    done = project.login.run(bireme(*best[1:]), cwd=f"{PROJECT}/sub", env={"XDG_CACHE_HOME": CACHE})
+    assert "real job 0 " in done.stdout

@@ -11,7 +11,7 @@ from bireme.cli import duplicate_starts, tune_program
 from bireme.cli.default_python import in_active_environment
 from bireme.cli.parser import Parsed, enter, parse
 from bireme.cli.spec import job_spec, tuning_width
-from bireme.cli.tune_words import launch_of, real_words, with_accelerator
+from bireme.cli.tune_words import launch_of, real_words, ships, with_accelerator
 from bireme.errors import OK, BadInputError, BiremeError, similar
 from bireme.logs.console import printable, show
 from bireme.logs.sink import is_gone
@@ -161,6 +161,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
             environ=environ,
             limit=options["experiment_limit"],
             order=options["order"],
+            ships=ships(options),
         ),
         real=("bireme", "run", *real_words(parsed, pool, shape), spec.program.target),
         by_file=options["config_as"] == "file",

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from bireme.errors import BadInputError
 from bireme.options.table import OPTIONS, select
 from bireme.tune.execution.launch import Launch, ResourcePool
 from bireme.tune.execution.slots import FreeSlots, Shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from typing import Any
 
     from bireme.cli.parser import Parsed
     from bireme.job import JobSpec
     from bireme.options.option import Option
 
+GIT = "git"
+"""The value of ``--ship`` without a folder."""
 _WHERE = ("include", "exclude", "num_nodes", "num_gpus")
 _OURS = tuple(option.dest for option in (*select("tune")["tuning any program"], *select("tune")["tuning"]))
 NOT_SHARED = tuple(option.dest for option in OPTIONS if not option.shared)
@@ -52,6 +55,19 @@ def real_words(parsed: Parsed, pool: ResourcePool, shape: Shape) -> tuple[str, .
     return (*shared, *nodes, "--num_gpus", str(shape.slots))
 
 
+def ships(options: Mapping[str, Any]) -> bool:
+    """Whether trials run in a copy of the working tree.
+
+    Raises:
+        BadInputError: of a folder, which may hold that of the study.
+    """
+    if options["ship"] not in (None, GIT):
+        raise BadInputError(
+            "a study sends what git knows", hint="leave out the folder", where=f"--ship={options['ship']}"
+        )
+    return options["ship"] is not None
+
+
 def with_accelerator(options: dict[str, Any]) -> dict[str, Any]:
     """The options with the accelerator that ``--num_gpus cpu`` implies: experiments are not given ``--num_gpus``."""
     return {**options, "accelerator": "cpu"} if options["num_gpus"] == "cpu" else options
@@ -80,6 +96,8 @@ def _words(option: Option, value: object) -> list[str]:
         return [f"{name}={each}" for each in value]
     if value == option.default:
         return []
+    if value == option.bare:
+        return [name]
     if isinstance(value, tuple):
         value = ":".join(map(str, value))
     return [f"{name}={value}"]

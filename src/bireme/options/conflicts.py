@@ -91,7 +91,6 @@ EXCLUDES = (
         why="PyTorch's elastic agent starts the ranks", hint="leave out --no_ssh, or the option"),
     Excludes(("--ship",), ("--native_ranks", "--no_ssh"), why="no agent takes the files",
         hint="copy the files to the nodes yourself"),
-    Excludes(("--ship",), ("--autotuning",), hint="tune first, in a folder that the nodes share"),
     Excludes(("--fetch",), ("--native_ranks", "--no_ssh"), why="no agent brings the files",
         hint="copy the files from the nodes yourself"),
     Excludes(("--fetch",), ("--autotuning",), hint="tune first, without --fetch"),
@@ -105,6 +104,7 @@ EXCLUDES = (
 NEEDS = (
     Needs("--json", "--dry_run", "add --dry_run"),
     Needs("--ship_limit", "--ship", "add --ship"),
+    Needs("--ship_also", "--ship", "add --ship"),
     Needs("--wrap_ranks", "--wrap", "add --wrap CMD"),
     Needs("--redirects", "--log_dir", "add --log_dir DIR"),
     Needs("--min_elastic_nodes", "--elastic_training", "add --elastic_training"),

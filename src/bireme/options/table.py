@@ -68,9 +68,11 @@ GROUPS: Groups = {
         Option("list", "--export WHAT", "also set this environment variable on the nodes: NAME, 'PREFIX*' or "
             "NAME=VALUE", commands=NODES, field="exports", common=True),
         Option("word", "--ship DIR", "send the working tree to the nodes, and run there: what git does not ignore, or "
-            "all of DIR", commands=("run", "check"), bare="git", common=True),
+            "all of DIR", commands=NODES, bare="git", common=True),
+        Option("list", "--ship_also FILE", "also send this file of the tree, though git ignores it",
+            commands=NODES),
         Option("size", "--ship_limit SIZE", "send a tree of up to this size, e.g. 2G (default: 256M)",
-            commands=("run", "check"), default=job.DEFAULT_SHIP_LIMIT),
+            commands=NODES, default=job.DEFAULT_SHIP_LIMIT),
         Option("list", "--fetch PATTERN[:DIR]", "bring what ranks wrote on the nodes home at the end: 'out/**', or "
             "'out/**:DIR' to put it below DIR", commands=("run",), common=True),
         Option("seconds", "--heartbeat SECONDS", "seconds of silence after which a node counts as lost (default: 10)",

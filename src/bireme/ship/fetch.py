@@ -406,7 +406,8 @@ class Fetching:
         here = f"; {_files(self._here)} here already" if self._here else ""
         if self._came:
             size = as_text(sum(each.file.size for _, each in self._came if not each.file.target))
-            names, to = _names(name for name, _ in self._came), _folders(each for _, each in self._came)
+            from_, to = {name for name, _ in self._came}, _folders(each for _, each in self._came)
+            names = _names(agent.name for agent in self._nodes if agent.name in from_)
             older = f"; {self._replaced} replaced older ones" if self._replaced else ""
             self._say("info", f"fetched {came}, {size} from {names} to {to}{older}{here}")
         elif self._here:

@@ -13,7 +13,7 @@ import stat
 import subprocess
 import time
 from errno import ELOOP
-from itertools import groupby
+from itertools import chain, groupby
 
 from bireme.errors import BadInputError, BiremeError
 from bireme.resources.cache import cache_folder, keep
@@ -166,7 +166,8 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
         raise BadInputError(f"the working directory {cwd} is not inside {root}", hint=hint, where=WHERE)
     top = os.open(root, inside.FOLDER)
     try:
-        found, notes = _look_at(top, root, _paths_of_git(top, root, environ) if spec.ship == GIT else _paths_below(top))
+        paths = _paths_of_git(top, root, environ) if spec.ship == GIT else _paths_below(top)
+        found, notes = _look_at(top, root, chain(paths, (_also(root, path) for path in spec.ship_also)))
         _refuse_large(root, found, spec.ship_limit)
         roots = _names_of(root, cwd, environ.get("PWD", ""))
         below = cwd[len(root.rstrip("/")) + 1 :]
@@ -253,6 +254,14 @@ def _paths_below(top: int, below: str = "") -> Iterator[str]:
                     os.close(inner)
     except OSError as error:
         _refuse_unreadable(f"{below or '.'}", error)
+
+
+def _also(root: str, path: str) -> str:
+    """The path in the tree of a file of ``--ship_also``."""
+    place = os.path.join(os.path.realpath(os.path.dirname(os.path.abspath(path))), os.path.basename(path))
+    if not os.path.isfile(place) or not place.startswith(f"{root.rstrip('/')}/"):
+        raise BadInputError(f"{path!r} is not a file in {root}", where="--ship_also")
+    return os.path.relpath(place, root)
 
 
 def _refuse_unreadable(path: str, error: OSError) -> NoReturn:

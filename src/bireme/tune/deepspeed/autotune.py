@@ -21,6 +21,7 @@ from bireme.tune.deepspeed.tuning import Tuning
 from bireme.tune.execution.adapter import Setting
 from bireme.tune.execution.runner import Conclusion, StudyRun, Watcher
 from bireme.tune.execution.slot_scheduler import Scheduler
+from bireme.tune.store.folder import hide
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.lock import ExperimentsLock
 from bireme.value import Value
@@ -83,6 +84,8 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
         )
     files = StudyFiles.at(config.autotuning.results_dir, config.autotuning.exps_dir)
     files.prepare()
+    for folder in (files.results_dir, files.exps_dir) if request.setting.ships else ():
+        hide(folder)
     journal = Journal.open(os.path.join(files.results_dir, JOURNAL))
     try:
         with ExperimentsLock(os.path.join(files.results_dir, LOCK)) as lock:
@@ -149,7 +152,9 @@ def _conclude(
     if tuning.winner is not None:
         ds_config = tuning.ds_config(tuning.winner.trial)
         mappings = config.autotuning.arg_mappings or {}
-        best = real_job(request.real, request.setting.args, files.best_config, ds_config, mappings)
+        *real, script = request.real
+        sent = ("--ship_also", files.best_config) if request.setting.ships else ()
+        best = real_job((*real, *sent, script), request.setting.args, files.best_config, ds_config, mappings)
         files.write_best(ds_config, best)
     if conclusion.over and not conclusion.signum:
         journal.append({"over": conclusion.over})  # the last record: a study that is over may be overwritten

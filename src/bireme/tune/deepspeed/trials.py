@@ -74,11 +74,13 @@ class Trials(TrialRuns[Trial]):
         """
         trial, shape = self._pending[name], self._setting.shape
         written = self._file(name, "model_info.json" if trial.profile else "metrics.json")
+        written = os.path.relpath(written) if self._setting.ships else written
         ds_config = self._tuning.ds_config(trial, written)
         ds_config["steps_per_print"] = 1  # a log line for each step, which gives its time
         path = self._file(name, "ds_config.json") if self._by_file or not fits_argument(ds_config) else ""
         args = experiment_args(self._setting.args, ds_config, self._mappings, path=path)
-        words = self._words(name, reservation, place, args)
+        files = [self._file(name, file) for file in ("ds_config.json", "exp.json")]
+        words = self._words(name, reservation, place, args, self._carried(files, [written], ""))
         width = {"num_nodes": shape.nodes, "num_gpus": shape.slots}
         if not trial.paired:
             self._files.write_experiment(name, ds_config, **width)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from bireme import isolated
@@ -28,6 +29,7 @@ class Setting(Value):
         environ: the environment of each ``bireme run``.
         limit: seconds after which a trial is stopped; None: never.
         order: which one starts first, ``fifo`` or ``longest``.
+        ships: whether trials run in a copy of the working tree (``--ship``).
     """
 
     launch: Launch
@@ -36,6 +38,7 @@ class Setting(Value):
     environ: Mapping[str, str]
     limit: float | None = None
     order: Order = "fifo"
+    ships: bool = False
 
 
 T = TypeVar("T", bound=Trial)
@@ -86,6 +89,14 @@ class TrialRuns(ABC, Generic[T]):
         return self._setting.launch.command(
             name, reservation, place, options=(*report, *limit, *options), args=tuple(args)
         )
+
+    def _carried(self, files: Iterable[str], results: Iterable[str], folder: str) -> tuple[str, ...]:
+        """Options that send files to a trial which runs in a copy of the tree, and bring its results to a folder."""
+        if not self._setting.ships:
+            return ()
+        inside = (path for path in results if not os.path.isabs(path) and ".." not in path.split("/"))
+        sent = (word for path in files for word in ("--ship_also", path))
+        return (*sent, *(word for path in inside for word in ("--fetch", f"{glob.escape(path)}:{folder}")))
 
     def _request(self, name: str, words: Sequence[str]) -> LaunchRequest:
         return LaunchRequest(

@@ -8,6 +8,7 @@
     DIR/trials/NAME/outcome.json    the report of its run
     DIR/trials/NAME/…               its copies of the files in which parameters vary; in folders 2, 3, … if others
                                     have the same name
+    DIR/trials/NAME/fetched/…       the JSON files of its figures, with --ship
     DIR/summary.txt                 the table and the answer
     DIR/cmd_best.txt                the command that runs the job with the best configuration
     DIR/best/…                      its files
@@ -27,6 +28,7 @@ from bireme.value import Value
 
 JOURNAL, LOCK, BEST_COMMAND = "journal", "trials.lock", "cmd_best.txt"
 OUTCOME = "outcome.json"
+FETCHED = "fetched"
 DEFAULT = "tuning"
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 
 from bireme.errors import BAD_INPUT, BadInputError
 from bireme.planning.exports import TRIAL
+from bireme.tune.define.declarations import TRIAL as TRIAL_WORD
 from bireme.tune.execution.adapter import Setting, TrialRuns
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.experiment import End, LaunchRequest, tail
@@ -16,7 +18,7 @@ from bireme.tune.metrics.metric import Measure, Readings
 from bireme.tune.metrics.reader import Reader
 from bireme.tune.metrics.warm_up import steady_part
 from bireme.tune.program.delivery import Courier
-from bireme.tune.program.files import ProgramFiles
+from bireme.tune.program.files import FETCHED, ProgramFiles
 from bireme.tune.program.resume import Resumed, measurement_of
 from bireme.tune.study.study import Study, Trial
 from bireme.tune.study.trial_result import TrialResult
@@ -103,10 +105,19 @@ class ProgramTrials(TrialRuns[Trial]):
         trial = self.trials[name] = self._pending[name]
         delivered = self._courier.deliver(trial.point, self._files.trial(name), name)
         exports = [word for export in (f"{TRIAL}={name}", *delivered.exports) for word in ("--export", export)]
-        words = self._words(name, reservation, place, delivered.args, exports)
+        folder = self._files.trial(name)
+        files = [os.path.join(folder, file) for file in delivered.files]
+        sources = (source for source in self.measure.sources.values() if source.kind == "file")
+        results = [source.path.replace(f"{{{TRIAL_WORD}}}", name) for source in sources]
+        options = (*exports, *self._carried(files, results, os.path.join(folder, FETCHED)))
+        words = self._words(name, reservation, place, delivered.args, options)
         self._files.write_start(name, ("bireme", "run", *words), delivered.files)
         self._readers[name] = Reader(
-            self.measure, self._file(name, "stdout.log"), self._file(name, "stderr.log"), name=name
+            self.measure,
+            self._file(name, "stdout.log"),
+            self._file(name, "stderr.log"),
+            directory=os.path.join(folder, FETCHED) if self._setting.ships else ".",
+            name=name,
         )
         self._memory.begin(name, [slot for _, slots in reservation.places for slot in slots])
         return self._request(name, words).replace(

@@ -20,6 +20,7 @@ from bireme.tune.program.files import JOURNAL, LOCK, ProgramFiles, digests
 from bireme.tune.program.resume import Resumed, resume
 from bireme.tune.program.summary import answer_lines, summary
 from bireme.tune.program.trials import ProgramTrials
+from bireme.tune.store.folder import hide
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.lock import ExperimentsLock
 from bireme.tune.study.study import Answer, Study
@@ -95,6 +96,8 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
         raise BadInputError(f"no trial can run: {reason}", hint="--num_nodes and --num_gpus set the size of a trial")
     files = ProgramFiles.at(request.results_dir)
     files.prepare()
+    if request.setting.ships:
+        hide(files.results_dir)
     journal = Journal.open(files.path(JOURNAL))
     try:
         with ExperimentsLock(files.path(LOCK)) as lock:
@@ -203,7 +206,10 @@ def _conclude(
     if answer.best is not None:
         delivered = courier.deliver(answer.best, files.path("best"), "best")
         exports = delivered.exports
-        best = (*request.real(exports), *delivered.args)
+        *real, script = request.real(exports)
+        also = delivered.files if request.setting.ships else ()
+        sent = (word for file in also for word in ("--ship_also", files.path("best", file)))
+        best = (*real, *sent, script, *delivered.args)
         files.write_best(best, delivered.files)
     if conclusion.over and not conclusion.signum:
         journal.append({"over": conclusion.over, "answer": answer.as_dict(), "command": list(best)})

@@ -26,6 +26,20 @@ def prepare(folder: str, *, hint: str, where: str = "") -> None:
         raise BadInputError(f"{folder} cannot be written to: {error.strerror}", hint=hint, where=where) from None
 
 
+def hide(folder: str) -> None:
+    """Let git ignore a study's folder, so that ``--ship`` sends only those of its files that a trial needs.
+
+    Raises:
+        BadInputError: it is not below the working directory, so that nothing of it is in the copies.
+        BiremeError: that cannot be written.
+    """
+    if os.path.relpath(os.path.realpath(folder), os.path.realpath(".")).startswith(".."):
+        what = f"{folder} is not below the working directory, of which the trials get a copy"
+        raise BadInputError(what, hint="name a folder below it as results_dir", where="--ship")
+    if not os.path.lexists(os.path.join(folder, ".gitignore")):
+        write_text(os.path.join(folder, ".gitignore"), "*\n", sync=False)
+
+
 def make_folder(path: str) -> None:
     """Create a folder in it, if it is missing; BiremeError if it cannot be created."""
     try:
