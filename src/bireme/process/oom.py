@@ -38,8 +38,9 @@ class OomWatch:
         self._vmstat = f"{proc}/vmstat"
         self._before, self._hits = self._kills(), list(map(self._hit, self._groups))
         self._log = _log_from_now_on()
-        self._group = ""  # by the log, the group whose limit the killer now enforces; "": the machine's memory is full
-        self._killed: dict[bytes, str] = {}  # the pids of processes that it has killed, with that group
+        # By the log, whose limit the killer enforces; "": the machine's memory is full; None: not said.
+        self._group: str | None = None
+        self._killed: dict[bytes, str | None] = {}  # the pids of processes that it has killed, with that group
 
     def struck(self, pid: int) -> str | None:
         """Which limit the killer enforced when it ended ``pid``; ``""``: the machine's memory; ``None``: it did not.
@@ -47,9 +48,9 @@ class OomWatch:
         The counters cannot tell one process from another: any kill since then counts for ``pid``.
         """
         self._read_log()
-        if (group := self._killed.get(b"%d" % pid)) is not None:
-            return self._limit(self._mount + group.rstrip("/"), group) if group else ""
-        if self._kills() <= self._before:
+        if (by_log := self._killed.get(b"%d" % pid)) is not None:
+            return self._limit(self._mount + by_log.rstrip("/"), by_log) if by_log else ""
+        if b"%d" % pid not in self._killed and self._kills() <= self._before:
             return None
         for group, hits in zip(self._groups, self._hits, strict=True):
             if self._hit(group) > hits and (limit := self._limit(group, group[len(self._mount) :] or "/")):

@@ -21,7 +21,7 @@ INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 def loopback_name(environ: Mapping[str, str], hosts: str = "/etc/hosts") -> str:
-    """The loopback address that this node's own name has here; "" if it has another, or the user names interfaces.
+    """The loopback address that Gloo takes for this node's name; "" if it takes another, or the user names interfaces.
 
     No name server is asked: it may take half a minute if it does not answer.
 
@@ -36,22 +36,15 @@ def loopback_name(environ: Mapping[str, str], hosts: str = "/etc/hosts") -> str:
         with open(hosts, errors="replace") as lines:
             if not any(own.lower() in line.partition("#")[0].lower().split()[1:] for line in lines):
                 return ""
-        address = next(filter(_is_usable, (place[0] for *_, place in look_up(own))), "")
+        ours = {address for _, address, _ in all_addresses()}
+        for *_, place in look_up(own):
+            if _is_loopback(place[0]):
+                return str(place[0])
+            if place[0] in ours:
+                return ""
     except OSError:
         return ""
-    return address if is_loopback(packed(address) or b"1234") else ""
-
-
-def _is_usable(address: str) -> bool:
-    """Whether this machine can listen there: Gloo takes the first address of the name for which this holds."""
-    probe = _socket.socket(_socket.AF_INET6 if ":" in address else _socket.AF_INET, _socket.SOCK_STREAM)
-    try:
-        probe.bind((address, 0))
-    except OSError:
-        return False
-    finally:
-        probe.close()
-    return True
+    return "127.0.0.1"  # without an address at which it can listen, Gloo takes this one
 
 
 def socket_interfaces(environ: Mapping[str, str], master_addr: str) -> dict[str, str]:
@@ -61,15 +54,19 @@ def socket_interfaces(environ: Mapping[str, str], master_addr: str) -> dict[str,
         environ: what the ranks inherit.
         master_addr: an address, or a name. It may be this machine's own.
     """
-    number = packed(master_addr)
-    if number is not None and is_loopback(number):
+    if _is_loopback(master_addr):
         return {}  # all nodes are this machine
     interfaces = {address: interface for interface, address, _ in all_addresses()}
     try:
         sources = [source_towards(family, place[0]) for family, *_, place in look_up(master_addr)]
         ours = (address for address in (*sources, *own_addresses()) if address in interfaces)
-        address = next(address for address in ours if not is_loopback(packed(address) or b""))
+        address = next(address for address in ours if not _is_loopback(address))
         name = _socket.if_indextoname(interfaces[address])
     except (OSError, StopIteration):
         return {}
     return {variable: name for variable in INTERFACE_VARIABLES if not environ.get(variable)}
+
+
+def _is_loopback(address: str) -> bool:
+    number = packed(address)
+    return number is not None and is_loopback(number)
