@@ -21,11 +21,7 @@ _OPTIONS = (
     *("deepspeed_hostfile", "deepspeed_inclusion_filter", "deepspeed_exclusion_filter", "deepspeed_multinode_launcher"),
 )
 """Keys of the file that are options of the same name."""
-_SWITCHES = {
-    "use_cpu": "--cpu",
-    "enable_cpu_affinity": "--bind_cores_to_rank",
-    "debug": "--debug",
-}
+_SWITCHES = {"use_cpu": "--cpu", "enable_cpu_affinity": "--bind_cores_to_rank", "debug": "--debug"}
 """Keys whose value ``true`` stands for an option."""
 _KNOWN = ("compute_environment", "distributed_type", "main_training_function", "same_network")
 """Other keys that may have a value."""
@@ -94,12 +90,9 @@ def read_config(path: str) -> ConfigFile:
         elif key not in (*_KNOWN, *_SWITCHES) and value.lower() not in _OFF:
             hint = "leave it out, and set accelerate's variable for it with --export"
             raise BadInputError(f"{key}: {value} is not supported", hint=hint, where=path)
+    precision = bool(found.get("mixed_precision"))
     return ConfigFile(
-        words=tuple(words),
-        settings=settings,
-        sections=sections,
-        distributed_type=kind,
-        precision=bool(found.get("mixed_precision")),
+        words=tuple(words), settings=settings, sections=sections, distributed_type=kind, precision=precision
     )
 
 
@@ -112,7 +105,8 @@ def variables(options: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         BadInputError: a value is not of its type.
     """
-    config, plugins = _config(options), _plugins_in_use(options)
+    config: ConfigFile = options.get("accelerate", ConfigFile())
+    plugins = _plugins_in_use(options)
     found = {"ACCELERATE_MIXED_PRECISION": options.get("mixed_precision") or "no"}
     if DEEPSPEED in plugins:
         fields = (*config.sections.get(DEEPSPEED.section, ()), *(("mixed_precision",) if config.precision else ()))
@@ -122,9 +116,9 @@ def variables(options: Mapping[str, Any]) -> dict[str, str]:
     else:
         found["ACCELERATE_DYNAMO_BACKEND"] = (options.get("dynamo_backend") or "no").upper()
     if FP8 in plugins:  # as there, with keys that the table lacks
-        known = {row.name for row in FP8.settings()}
-        new = {name for name in config.settings if name.startswith(FP8.prefix) and name not in known}
-        found |= {f"ACCELERATE_{name.upper()}": config.settings[name] for name in new}
+        known = [row.name for row in FP8.settings()]
+        new = {name: value for name, value in config.settings.items() if name.startswith("fp8_") and name not in known}
+        found |= {f"ACCELERATE_{name.upper()}": value for name, value in new.items()}
     for plugin in plugins:
         if plugin.switch:
             found[f"ACCELERATE_{plugin.switch.upper()}"] = "true"
@@ -138,8 +132,9 @@ def variables(options: Mapping[str, Any]) -> dict[str, str]:
             if row.kind == "lower":
                 found[row.variables[0]] = text.lower()
     for size, names in ONLY_ABOVE_1.items():
-        if found.get(size) == "1":
-            found = {name: value for name, value in found.items() if name not in names}
+        if found.get(f"PARALLELISM_CONFIG_{size}") == "1":
+            for name in names.split():
+                del found[f"PARALLELISM_CONFIG_{name}"]
     return found
 
 
@@ -153,14 +148,9 @@ def without_effect(options: Mapping[str, Any]) -> Iterator[str]:
                 yield f"--{row.name} has no effect {f'without {needed}' if needed else 'with DeepSpeed'}"
 
 
-def _config(options: Mapping[str, Any]) -> ConfigFile:
-    config: ConfigFile = options.get("accelerate") or ConfigFile()
-    return config
-
-
 def _plugins_in_use(options: Mapping[str, Any]) -> list[Plugin]:
     """The tables that count: by options; if these name no kind of training, by the configuration file."""
-    config = _config(options)
+    config: ConfigFile = options.get("accelerate", ConfigFile())
     chosen = [plugin for plugin in PLUGINS if options.get(plugin.switch)]
     if not options.get("multi_gpu") and chosen in ([], [PARALLELISM]):
         chosen += [plugin for plugin in PLUGINS if plugin.distributed_type == config.distributed_type]
