@@ -15,7 +15,7 @@ import pytest
 from bireme import errors
 from bireme.backends import base
 from bireme.cli.parser import parse
-from bireme.cluster import agent_code
+from bireme.cluster import agent_code, python_there
 from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.errors import BadInputError
 from bireme.job import ACCELERATORS, LAUNCHERS, JobSpec, Program
@@ -169,7 +169,8 @@ def test_what_starts_an_agent():
     block = re.search(r"```\n(.*?)```", section(page("backends.md"), "The command lines"), flags=re.DOTALL)
     assert block is not None
     python, *words = shlex.split(block[1].replace("/home/me/.venv/bin/python", shlex.quote(sys.executable)))
-    assert (python, *words) == agent_code.command("channel", short=True)[:-1]
+    ours = python_there.words(JobSpec(Program("train.py")), short=True)
+    assert (python, *words) == agent_code.command("channel", python=ours, short=True)[:-1]
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)

@@ -54,6 +54,7 @@ LAYERS = (
         "bireme.startup_interrupt",
         "bireme.isolated",
         "bireme.jsontext",
+        "bireme.regular_file",
         "bireme.signal_numbers",
         "bireme.value",
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import shlex
 import shutil
@@ -117,7 +118,7 @@ def test_an_agent_loads_little_of_the_standard_library(tmp_path: Path, stage: St
 
 @pytest.mark.parametrize("version", PYTHONS or ["no other"])
 def test_an_agent_on_another_python(version: str) -> None:
-    argv = agent_code.command("channel", node_python=interpreter(version))
+    argv = agent_code.command("channel", python=(interpreter(version),))
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, env=clean_environ(), stdin=pipe, stdout=pipe, stderr=pipe) as agent:
         assert agent.stdin is not None and agent.stdout is not None
@@ -142,7 +143,7 @@ def test_a_runner_that_says_nothing_more(code: bool) -> None:
 
 
 def test_what_was_packed_is_kept_until_a_module_changes(tmp_path: Path) -> None:
-    """In the user's cache; a file there that others can write, or that is cut off, is not used."""
+    """In the user's cache; what is damaged there, or what others can write or have put there, is not used."""
     copy = tmp_path / "src/bireme"
     shutil.copytree(Path(agent_code.isolated.root()) / "bireme", copy, ignore=shutil.ignore_patterns("__pycache__"))
     code = "from bireme.cluster.agent_code import pack; print(__import__('zlib').crc32(pack('x')))"
@@ -155,12 +156,22 @@ def test_what_was_packed_is_kept_until_a_module_changes(tmp_path: Path) -> None:
     first = packed()
     (kept,) = (tmp_path / "cache/bireme/agents").iterdir()
     whole = kept.read_bytes()
-    other = whole.partition(b"\n")[0] + b"\nother"
+    other = whole.partition(b"\n")[0] + b"\n" + hashlib.blake2b(b"other", digest_size=16).digest() + b"other"
+    zeros = whole[:5000] + bytes(len(whole) - 5000)
     cases = ((other, 0o600, str(zlib.crc32(b"other"))), (other, 0o666, first), (whole[:60], 0o600, first))
-    for content, mode, found in cases:
+    for content, mode, found in (*cases, (zeros, 0o600, first), (whole[:-1], 0o600, first)):
         kept.write_bytes(content)
         kept.chmod(mode)
         assert packed() == found
+        if mode == 0o600 and found == first:
+            assert kept.read_bytes() == whole  # made again
+    (tmp_path / "other").write_bytes(other)
+    (tmp_path / "other").chmod(0o600)
+    for put in (os.mkfifo, lambda path: path.symlink_to(tmp_path / "other"), os.mkdir):
+        kept.unlink()
+        put(kept)
+        assert packed() == first
+    kept.rmdir()
     (copy / "agent/remote.py").write_text((copy / "agent/remote.py").read_text() + "\n")
     assert packed() != first
 

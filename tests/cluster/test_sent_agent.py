@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -91,6 +92,33 @@ def test_start_up_file_that_waits_for_input(request: pytest.FixtureRequest, home
         "go on?",
         "does a start-up file of the shell there wait for input? try ssh node2 true",
     ]
+
+
+PLANTED = ["others may have planted or can change the Python there: ", "if it is right, name it with --node_python"]
+
+
+@pytest.mark.parametrize("backend", ["ssh", "pdsh", "mpich"])
+def test_a_planted_python_is_not_run(request: pytest.FixtureRequest, backend: str) -> None:
+    """At the path of the command's own, in a folder that anybody can write to; the one that is named is run."""
+    jobs = Jobs.on(request, backend)
+    there, planted = os.path.dirname(sys.executable), f"{jobs.testbed['node2'].dir}/bin"
+    os.makedirs(planted, exist_ok=True)
+    os.chmod(planted, 0o777)
+    for name in os.listdir(there):
+        if name.startswith("python"):
+            put(
+                f"{planted}/{name}",
+                f'#!/bin/sh\necho >>{jobs.shared}/ran\nexec {os.path.realpath(sys.executable)} "$@"\n',
+            )
+            os.chmod(f"{planted}/{name}", 0o755)
+    with shadowed(jobs.testbed["node2"], there, planted):
+        checked = jobs.command(hosts="node[1-2]:1")
+        checked[checked.index("run")] = "check"
+        said = jobs.login.run(checked, cwd=str(jobs.shared), check=False)
+        assert said.returncode and PLANTED[0] in said.stderr and PLANTED[1] in said.stderr, said.stderr
+        assert not (jobs.shared / "ran").exists()
+        jobs.look("--node_python", sys.executable, "--python", sys.executable, hosts="node[1-2]:1")
+        assert (jobs.shared / "ran").exists()
 
 
 TRAP = "import os\nopen({path!r}, 'a').write(os.environ.get('RANK', 'agent') + '\\n')\n"

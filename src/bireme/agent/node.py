@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 
 from bireme import signal_numbers as signal
 from bireme.planning.environment import MARK
 from bireme.process.stop_ladder import KILL_WAIT, Ladder
 from bireme.process.worker import WorkerStart
+from bireme.regular_file import open_regular
 from bireme.result.outcome import RankEnd
 from bireme.result.wait_status import exit_code
 from bireme.value import Value
@@ -305,8 +305,8 @@ class NodeProcesses:
 def _read_text(path: str) -> str:
     """The content of a file that a rank wrote, at most 1 MiB; "" if it is no regular file, as a pipe might hang."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), errors="replace") as file:
-            return file.read(1 << 20) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
+        with open(open_regular(path, os.O_NOFOLLOW), errors="replace") as file:
+            return file.read(1 << 20)
     except OSError:
         return ""
 

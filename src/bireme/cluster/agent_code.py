@@ -12,11 +12,12 @@ import marshal
 import os
 import sys
 import zlib
+from _blake2 import blake2b  # ten times as quick to import as hashlib
 
 from bireme import isolated
 from bireme.control.greeting import python_tag
-from bireme.errors import BadInputError
 from bireme.planning.trust import reason_to_pass_over
+from bireme.regular_file import open_regular
 from bireme.resources.cache import cache_folder, keep
 
 TYPE_CHECKING = False
@@ -62,6 +63,7 @@ MODULES = (
     "bireme.process.stop_ladder",
     "bireme.process.watcher",
     "bireme.process.worker",
+    "bireme.regular_file",
     "bireme.resources._files",
     "bireme.resources.active_environment",
     "bireme.resources.allocation",
@@ -145,35 +147,29 @@ modules = SentModules(S[3])
 from bireme.agent import stub
 stub.command(modules, S[1])
 """
-_FIND = 'p=$0;[ -x "$p" ]||p=python3;exec "$p" "$@"'
 _PATIENCE = 60.0
+_DIGEST = 16
+_MOST = 1 << 24
+"""Bytes of a digest, and of what the cache keeps."""
 _MARSHAL_FORMAT = 2
 """Every version of Python reads it."""
 
 
 def command(
-    kind: Kind, *words: str, node_python: str = "", short: bool = False, patience: float = _PATIENCE
+    kind: Kind, *words: str, python: tuple[str, ...] = (), short: bool = False, patience: float = _PATIENCE
 ) -> tuple[str, ...]:
     """The command line that starts an agent, or the shim of a native rank, on a node.
 
     Args:
         kind: how it reaches the runner, or that it is a shim.
         words: the arguments of the stub.
-        node_python: the Python there; "": ours if it exists there, otherwise the first python3 on PATH.
+        python: the words that start Python there (`python_there.words`); (): this Python.
         short: with a name instead of the stub, to be shown.
         patience: seconds for which the agent waits for its code, and then for the job.
-
-    Raises:
-        BadInputError: the Python is to have another path on each node.
     """
-    if "{host}" in node_python:
-        hint = "name a path that is the same on every node, or a name on PATH such as python3.12"
-        raise BadInputError("{host} is not replaced in it", hint=hint, where="--node_python")
     packed = "<stub>" if short else _stub(kind, patience)
-    line = ("-I", "-S", "-B", "-c", _LOADER, packed, "bireme.agent", f"--{kind}", *words)
-    if node_python:
-        return (node_python, *line)
-    return ("/bin/sh", "-c", _FIND, sys.executable, *line)
+    start = python or (sys.executable,)
+    return (*start, "-I", "-S", "-B", "-c", _LOADER, packed, "bireme.agent", f"--{kind}", *words)
 
 
 def pack(tag: str, *, tree: bool = False, fetch: bool = False) -> bytes:
@@ -218,7 +214,7 @@ def _kept(form: str, names: tuple[str, ...], make: Callable[[], bytes]) -> bytes
         if not made:
             made = make()
             if state:
-                keep(place, state + made)
+                keep(place, state + _digest(made) + made)
         _KEPT[form, names] = made
     return _KEPT[form, names]
 
@@ -233,13 +229,18 @@ def _state(form: str, names: tuple[str, ...]) -> bytes:
 
 
 def _cached(place: str, state: bytes) -> bytes:
-    """What the cache has there for this state of the modules; nothing if another user could have written it."""
+    """What the cache has there for this state of the modules; nothing if it is damaged, or not written by us."""
     try:
-        with open(place, "rb") as file:
-            kept = b"" if reason_to_pass_over(place, file.fileno()) else file.read()
+        with open(open_regular(place, os.O_NOFOLLOW), "rb") as file:
+            kept = b"" if reason_to_pass_over(place, file.fileno()) else file.read(_MOST)
     except OSError:
         return b""
-    return kept[len(state) :] if kept.startswith(state) else b""
+    made = kept[len(state) + _DIGEST :]
+    return made if kept.startswith(state + _digest(made)) else b""
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=_DIGEST).digest()
 
 
 def _path(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from bireme.backends import base
-from bireme.cluster import agent_code
+from bireme.cluster import agent_code, python_there
 from bireme.errors import BadInputError
 from bireme.job import BY_LABELS
 from bireme.planning.exports import exports
@@ -159,7 +159,8 @@ def _agent(spec: JobSpec, backend: Backend, place: tuple[str, ...], *, short: bo
     """The agent's command line; ``place``: where it finds the runner, if it connects to it."""
     kind: agent_code.Kind = "dial" if backend.CHANNEL == "dial" else "channel"
     patience = _PATIENCE * spec.heartbeat
-    return agent_code.command(kind, *place, node_python=spec.node_python, short=short, patience=patience)
+    python = python_there.words(spec, short=short)
+    return agent_code.command(kind, *place, python=python, short=short, patience=patience)
 
 
 def _is_one_by_one(spec: JobSpec, backend: Backend) -> bool:

@@ -13,7 +13,7 @@ from bireme.agent import session
 from bireme.agent.crew import LocalCrew
 from bireme.agent.facts import temporary_directory
 from bireme.backends import base
-from bireme.cluster import agent_code, agent_launch
+from bireme.cluster import agent_code, agent_launch, python_there
 from bireme.cluster.launcher_process import cancel
 from bireme.errors import BadInputError
 from bireme.job import DEFAULT_PORT
@@ -156,4 +156,5 @@ def rank_command(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tupl
         "port": spec.master_port or DEFAULT_PORT,
         "place": argv.index(f"{flag}={{local_rank}}") if flag else -1,
     }
-    return agent_code.command("native", json.dumps(plan, separators=(",", ":")), *argv, node_python=spec.node_python)
+    text = json.dumps(plan, separators=(",", ":"))
+    return agent_code.command("native", text, *argv, python=python_there.words(spec))

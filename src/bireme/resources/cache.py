@@ -37,10 +37,10 @@ def keep(path: str, data: bytes) -> None:
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
-        drafts.write(path, data, mode=0o600)
+        drafts.write(path, data, mode=0o600, sync=True)
         for name in os.listdir(folder):
             other = os.path.join(folder, name)
-            if os.stat(other).st_mtime < time.time() - _KEPT:
+            if os.lstat(other).st_mtime < time.time() - _KEPT:
                 drafts.remove(other)
     except OSError:
         pass
