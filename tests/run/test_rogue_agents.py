@@ -75,6 +75,9 @@ VIOLATIONS: dict[str, tuple[str, str, list[dict[str, object]]]] = {
     "a hello of too many slots": ("Hello", "replace", [{**HELLO, "slots": ["0", "1"]}]),
     "a hello of no address": ("Hello", "replace", [{**HELLO, "addresses": ["\0"]}]),
     "a hello of a long name": ("Hello", "replace", [{**HELLO, "hostname": "x" * 256}]),
+    "a hello of a version on two lines": ("Hello", "replace", [{**HELLO, "python": "3\nnode9  fine"}]),
+    "a hello of a path on two lines": ("Hello", "replace", [{**HELLO, "interpreter": "/x\nnode9  fine"}]),
+    "a hello of an option on two lines": ("Hello", "replace", [{**HELLO, "local_rank_flag": "-x\u2028y"}]),
     "the end of a rank that nobody has stopped": (
         *("Down", "replace"),
         [{"type": "Down", "end": {**END, "code": 3, "stopped": True}, "when": 1.0}],
@@ -198,6 +201,10 @@ def test_it_cannot_put_the_blame_on_another(rogue, tmp_path: Path) -> None:
     assert done.returncode == 3 and "rank 1 on " in done.stderr and "another" not in done.stderr
     done = rogue("Up", "before", [{"type": "Say", "level": "error", "text": "x\nrank 0 on good failed first"}])
     assert "bireme: bad: rank 0 on good" in done.stderr and "bireme: rank 0" not in done.stderr
+    problems = ["x\nbireme: good: rank 0 failed first"]
+    done = rogue("Hello", "replace", [{**HELLO, "problems": problems}], "--no_ssh_check")
+    assert "bireme: bad: bireme: good: " in done.stderr and "bireme: bireme:" not in done.stderr, done.stderr
+    assert not any(line.startswith("bireme: good: ") for line in done.stderr.splitlines())
     done = rogue("Over", "replace", [{**OVER, "stuck": ["1 (x)\nbireme: rank 0 on good failed first"]}])
     assert "1 (x) bireme: rank 0" in done.stderr and "bireme: bireme: rank 0" not in done.stderr
 

@@ -154,7 +154,8 @@ class AgentConnector:
         agent = find_agent(self._agents, who)
         if agent is None:
             os.close(fd)
-            note = f"the launcher started an agent on {who.get('hostname', '?')}, which is not a node of this job"
+            where = ascii(who.get("hostname", "?")[:80])[1:-1]
+            note = f"the launcher started an agent on {where}, which is not a node of this job"
             self._session.trouble("unfit", note, self._session.loop.now())
         elif agent.channel is not None or agent.state != "connecting":
             os.close(fd)

@@ -137,8 +137,8 @@ class Bootstrap:
             self.fail(member, [f"{hello.earlier} processes of an earlier epoch are still running there"])
             return
         if problems and not self._cluster_job.spec.preflight and hello.is_complete:
-            for problem in problems:
-                self._session.console.say("warning", f"{member.name}: {problem}")
+            for line in "\n".join(problems).splitlines():  # without the name it could pass for one of another node
+                self._session.console.say("warning", f"{member.name}: {line.strip()}")
             problems = []
         if problems:
             self.fail(member, problems)

@@ -268,13 +268,15 @@ class Hello(Message):
 
     def check(self) -> str:
         """Refuse incomplete facts, names that cannot be shown in labels, and invalid addresses, slots or cores."""
-        for text in (self.hostname, *self.slots):
+        for text in (self.hostname, *self.slots, self.python, self.local_rank_flag):
             if not text.isprintable():
                 return "control characters in a name"
             if len(text) > _LONGEST_NAME:
                 return f"a name of {len(text)} characters"
         if not self.hostname:
             return "an empty hostname"
+        if self.interpreter.splitlines() not in ([], [self.interpreter]):
+            return "a line break in a path"
         if self.accelerator and self.accelerator not in ACCELERATORS:
             return f"the unknown accelerator {self.accelerator[:40]!r}"
         if len(self.slots) > _MOST_SLOTS:
@@ -313,6 +315,8 @@ class Down(Message):
         """Refuse invalid names and an invalid exit code."""
         if not all(name.isprintable() for name in (self.end.host, self.end.device, self.end.memory_limit)):
             return "control characters in a name"
+        if len(self.end.device) > _LONGEST_NAME:
+            return f"a name of {len(self.end.device)} characters"
         return "" if 0 <= self.end.code <= 255 else f"the invalid exit code {self.end.code}"
 
 

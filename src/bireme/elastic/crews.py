@@ -80,7 +80,8 @@ class EpochCrew(ClusterCrew):
             if member.channel is not None:
                 member.channel.close()
             self._launcher.end(member.index)
-            self._observer.left_out(member.name, (member.problems or [member.hint or "it did not answer"])[-1])
+            why = (member.problems or [member.hint or "it did not answer"])[-1]
+            self._observer.left_out(member.name, " ".join(why.split()))
         self._admitted = len(self.members) >= self._job.spec.min_nodes
         return [] if self._admitted else bad
 

@@ -185,7 +185,7 @@ class MembershipMonitor:
         limit.cancel()
         if "error" in answer:
             self._complain(f"cannot probe nodes: {answer['error']}")
-        why = str(answer.get("why", ""))
+        why = " ".join(str(answer.get("why", "")).split())
         ending = self._session is None or (self._runs and self._session.ending)
         if answer.get("there") and not ending:
             self._found.append(name)
