@@ -8,7 +8,7 @@ import os
 import sys
 
 import bireme
-from bireme.errors import BAD_INPUT, INTERNAL, OK, READER_GONE, BadInputError, BiremeError, similar
+from bireme.errors import BAD_INPUT, INTERNAL, OK, READER_GONE, UNFIT, BadInputError, BiremeError, similar
 from bireme.logs.console import complain, open_closed_streams, show
 
 TYPE_CHECKING = False
@@ -79,6 +79,9 @@ def main(argv: list[str], carry_out: Callable[[list[str]], int] | None = None) -
     except BrokenPipeError:
         return READER_GONE
     except Exception as error:
+        if short := _shortage(error):
+            complain(short)
+            return UNFIT
         return _our_fault(error)
 
 
@@ -169,6 +172,29 @@ def _help(argv: list[str]) -> int:
 
     show(help_on(argv))
     return OK
+
+
+def _shortage(error: Exception) -> str:
+    """What is used up here, and what raises the limit, if that is the reason for an error; else ""."""
+    import errno
+    import resource
+
+    for of, what, limit, hint in (
+        (errno.EMFILE, "open files", resource.RLIMIT_NOFILE, "raise the limit: ulimit -n 1024"),
+        (errno.ENFILE, "open files on this machine", -1, "close some, or raise the limit: sysctl fs.file-max"),
+        (errno.EAGAIN, "processes", resource.RLIMIT_NPROC, "end some, or raise the limit: ulimit -u"),
+        (errno.ENOMEM, "memory", resource.RLIMIT_AS, "free some, or raise the limit: ulimit -v"),
+        (errno.EFBIG, "bytes in a file", resource.RLIMIT_FSIZE, "raise the limit: ulimit -f"),
+        (errno.ENOSPC, "space on the disk", -1, "free some, or set TMPDIR to a folder on another disk"),
+        (errno.EDQUOT, "space in your quota", -1, "free some, or set TMPDIR to a folder on another disk"),
+    ):
+        used_up = isinstance(error, OSError) and error.errno == of
+        used_up = used_up or (isinstance(error, MemoryError) and of == errno.ENOMEM)
+        if used_up or (isinstance(error, ImportError) and os.strerror(of) in str(error)):
+            soft = resource.getrlimit(limit)[0] if limit >= 0 else resource.RLIM_INFINITY
+            allowed = f" (limit: {soft})" if soft != resource.RLIM_INFINITY else ""
+            return f"no more {what}{allowed}\n  {hint}"
+    return ""
 
 
 def _our_fault(error: Exception) -> int:
