@@ -195,7 +195,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(BadInputError, match=r"tune.toml: cannot be read: No such file or directory"):
         read_study(str(tmp_path / "tune.toml"))
     (tmp_path / "tune.toml").write_bytes(b"a = '\xff'")
-    with pytest.raises(BadInputError, match=r"is not UTF-8 text \(byte 5\)"):
+    with pytest.raises(BadInputError, match="is not UTF-8 text"):
         read_study(str(tmp_path / "tune.toml"))
     (tmp_path / "tune.toml").write_bytes(b"\xef\xbb\xbf" + LEAST.replace("\n", "\r\n").encode())
     assert read_study(str(tmp_path / "tune.toml")).command[0] == "train.py"

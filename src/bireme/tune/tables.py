@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from math import floor, isfinite, log10
+from math import floor, log10
 
 WIDTH = 100
+_LONGEST = 60
+"""Characters of a value that are shown."""
+
 _NAMED = 3
 """Of several trials with one remark this many are named; the others are counted."""
 
 
 def figure(number: float) -> str:
-    """Four significant digits, without an exponent: ``1234``, ``300.0``, ``0.01250``."""
-    if number == 0 or not isfinite(number):
-        return f"{number:g}"
+    """Four significant digits, without an exponent if it is of a usual size: ``1234``, ``300.0``, ``0.01250``."""
+    if not 1e-9 <= abs(number) < 1e15:
+        return f"{number:.4g}"
     return f"{number:.{max(0, 3 - floor(log10(abs(number))))}f}"
+
+
+def short(value: str) -> str:
+    """A value without its middle if it is long, so that it does not fill the screen."""
+    return value if len(value) <= _LONGEST else f"{value[: _LONGEST - 20]}…{value[-19:]}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

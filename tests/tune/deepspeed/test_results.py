@@ -84,7 +84,7 @@ def test_the_run_ended_early(tmp_path):
 
 
 def test_not_readable(tmp_path):
-    assert "cannot be read: Is a directory" in read_metrics(str(tmp_path)).reason
+    assert "cannot be read: not a regular file" in read_metrics(str(tmp_path)).reason
 
 
 def test_model_info(tmp_path):

@@ -26,6 +26,7 @@ from itertools import count
 
 from bireme import drafts, jsontext
 from bireme.errors import BadInputError, BiremeError
+from bireme.regular_file import read_regular
 from bireme.tune.deepspeed.config import SECTION
 from bireme.tune.store.folder import PRIVATE, SUMMARY, make_folder, prepare, write_text
 from bireme.value import Value
@@ -132,8 +133,7 @@ class StudyFiles(Value):
         """In the command of the real job, name the configuration that was moved together with it."""
         path = os.path.join(self.results_dir, BEST_COMMAND)
         try:
-            with open(path, encoding="utf-8") as file:
-                words = shlex.split(file.read())
+            words = shlex.split(read_regular(path).decode())
         except (OSError, ValueError):
             return
         command = [word.replace(old, self.best_config) for word in words]
@@ -157,8 +157,7 @@ class StudyFiles(Value):
 
     def _is_experiment(self, file: str) -> bool:
         try:
-            with open(os.path.join(self.exps_dir, file), encoding="utf-8") as stream:
-                data = jsontext.loads(stream.read())
+            data = jsontext.loads(read_regular(os.path.join(self.exps_dir, file)))
         except (OSError, ValueError):
             return False
         return isinstance(data, dict) and {"name", "ds_config"} <= set(data)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from bireme import jsontext
 from bireme.errors import BadInputError
+from bireme.resources.hostfile import read_text
 from bireme.tune import requirements
 from bireme.value import Value
 
@@ -56,7 +57,7 @@ def read_document(path: str) -> Document:
     """
     text = decoded(path)
     if text is None:
-        text = _text(path)
+        text = read_text(path).replace("\r\n", "\n")
     else:
         path = ENCODED
     if not text.strip():
@@ -90,16 +91,6 @@ def looks_like_one(path: str) -> bool:
             return bool(BEGINNING.match(file.read(_HEAD)))
     except (OSError, UnicodeDecodeError):
         return False
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            return file.read()
-    except OSError as error:
-        raise BadInputError(f"cannot be read: {error.strerror}", where=path) from None
-    except UnicodeDecodeError as error:
-        raise BadInputError(f"is not UTF-8 text (byte {error.start})", where=path) from None
 
 
 def _must_be_object(path: str, data: object) -> None:

@@ -9,10 +9,11 @@ Units (``deepspeed.runtime.engine``): ``latency``, ``fwd``, ``bwd`` and ``step``
 
 from __future__ import annotations
 
-import math
 import os
 
 from bireme import jsontext
+from bireme.regular_file import read_regular
+from bireme.tune.metrics.numbers import MOST
 from bireme.tune.samplers.sampler import Direction
 from bireme.tune.tables import figure
 from bireme.value import Value
@@ -124,8 +125,7 @@ def model_info(data: dict[str, object]) -> ModelInfo:
 def _read(path: str) -> tuple[dict[str, object], str]:
     name = os.path.basename(path)
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read()
+        text = read_regular(path).decode(errors="replace")
     except FileNotFoundError:
         return {}, f"the run ended without writing {name} (too few steps, or too little data for them?)"
     except OSError as error:
@@ -140,7 +140,7 @@ def _read(path: str) -> tuple[dict[str, object], str]:
 
 
 def _figure(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= MOST:
         return None
     return float(value)
 

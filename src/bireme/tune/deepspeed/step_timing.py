@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import re
 
+from bireme.regular_file import open_regular
+
 _STAMP = rb"\[(\d\d):(\d\d):(\d\d\.\d\d\d) [^\]]*\] .*"
 _NUMBERED = re.compile(_STAMP + rb"\bstep=(\d+), skipped=")
 _PIPELINE = re.compile(_STAMP + rb"\bsteps: (\d+) loss: \S+ .*\biter time \(s\): ")
@@ -52,7 +54,7 @@ def _steps(path: str) -> dict[int, float]:
     numbered: dict[int, float] = {}
     timed: list[float] = []
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             for line in file:
                 if found := _numbered(line):
                     numbered[int(found[4])] = _second(found)

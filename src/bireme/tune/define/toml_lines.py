@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 
 from bireme.errors import BadInputError
+from bireme.resources.hostfile import read_text
 from bireme.tune import requirements
 from bireme.value import Value
 
@@ -39,13 +40,7 @@ def read(path: str) -> TomlFile:
     Raises:
         BadInputError: it cannot be read, or is not TOML.
     """
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            text = file.read().replace("\r\n", "\n")
-    except OSError as error:
-        raise BadInputError(f"cannot be read: {error.strerror}", where=path) from None
-    except UnicodeDecodeError as error:
-        raise BadInputError(f"is not UTF-8 text (byte {error.start})", where=path) from None
+    text = read_text(path).replace("\r\n", "\n")
     requirements.check("a study file", "tomlkit", where=path)
     import tomlkit
     from tomlkit.exceptions import TOMLKitError

@@ -101,8 +101,8 @@ class Executor:
 
     @property
     def idle(self) -> bool:
-        """Whether no experiment is running."""
-        return not self._running
+        """Whether no experiment is running; one whose end could not be read, for lack of memory, is not."""
+        return not any(experiment.alive for experiment in self._running.values())
 
     @property
     def waiting(self) -> bool:

@@ -17,6 +17,7 @@ from bireme.errors import BiremeError
 from bireme.loop import Loop, Timer
 from bireme.process import guardian
 from bireme.process.worker import WorkerStart
+from bireme.regular_file import open_regular, read_regular
 from bireme.result.wait_status import exit_code
 from bireme.value import Value
 
@@ -136,6 +137,11 @@ class Experiment:
             )
 
     @property
+    def alive(self) -> bool:
+        """Whether a process of it may be left."""
+        return self._handle is not None
+
+    @property
     def grace(self) -> float:
         """Seconds that its ranks have to end."""
         return self._request.grace
@@ -211,8 +217,7 @@ class Experiment:
 def read_report(path: str) -> Mapping[str, object] | None:
     """Read what ``--report`` wrote; None if there is no valid report."""
     try:
-        with open(path, encoding="utf-8") as file:
-            report = jsontext.loads(file.read())
+        report = jsontext.loads(read_regular(path))
     except (OSError, ValueError):
         return None
     return report if isinstance(report, dict) else None
@@ -221,7 +226,7 @@ def read_report(path: str) -> Mapping[str, object] | None:
 def tail(path: str) -> str:
     """The end of a log; "" if there is no log."""
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
             return file.read().decode(errors="replace")
     except OSError:

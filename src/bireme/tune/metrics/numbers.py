@@ -9,7 +9,7 @@ matches its relatives too, and the number is converted to that unit: ``{} MiB/s`
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, SupportsFloat
 
 from bireme.errors import BadInputError
 from bireme.value import Value
@@ -38,6 +38,12 @@ UNITS: dict[str, tuple[str, float]] = {
     "%": ("%", 1.0),
 }
 """The base unit of each unit, and how many of these it is."""
+
+MOST, LEAST = 1e100, 1e-100
+"""Larger numbers are no figures, because their squares would overflow; smaller ones are compared as this one."""
+
+_SHOWN = 40
+"""Characters of a number that are shown."""
 
 _PREFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 """``12.3k it/s``: attached to the number, and followed by no other letter."""
@@ -73,6 +79,25 @@ class Number(NamedTuple):
     value: float
     unit: str
     text: str
+
+    @classmethod
+    def of(cls, value: SupportsFloat) -> Number:
+        """A number that was not printed; infinite if it is an integer that fits no float."""
+        try:
+            return cls(float(value), "", str(value))
+        except OverflowError:
+            return cls(float("inf"), "", f"{value:#x}")
+
+    @property
+    def shown(self) -> str:
+        """The text in quotes, shortened."""
+        return repr(self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}…")
+
+    @property
+    def wrong(self) -> str:
+        """Why it is no figure."""
+        is_number = self.value == self.value and any(map(str.isdigit, self.text))
+        return f"{self.shown} is {'too large' if is_number else 'no number'}"
 
 
 class Pattern(Value):

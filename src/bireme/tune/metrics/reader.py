@@ -16,6 +16,7 @@ from itertools import count
 from bireme import jsontext
 from bireme.errors import similar
 from bireme.figure_report import MARK as _MARK
+from bireme.regular_file import open_regular, read_regular
 from bireme.tune.metrics.metric import MEMORY, Measure, Readings, Source
 from bireme.tune.metrics.numbers import Number, Pattern
 from bireme.tune.metrics.series import Series
@@ -42,8 +43,9 @@ _MOST = 2048
 _MOST_TOGETHER = 1 << 17
 """Readings that are kept of a rank, and of all ranks."""
 
-_LARGEST_FILE = 1 << 26
 _MOST_NAMES = 100
+_LONGEST = 1000
+"""Characters of a line that says why a figure is missing: it may have names that the program chose."""
 
 
 class _Stream:
@@ -58,7 +60,7 @@ class _Stream:
     def blocks(self, chunks: Iterable[object]) -> Iterator[bytes]:
         """The complete lines that were written since the last call, in as many chunks as are asked for."""
         try:
-            with open(self.path, "rb") as file:
+            with open(open_regular(self.path), "rb") as file:
                 file.seek(self.offset)
                 for _ in chunks:
                     chunk = file.read(_CHUNK)
@@ -160,7 +162,8 @@ class Reader:
             series={figure: self._first(figure).readings for figure in figures},
             warm_up={figure: steady[figure][0].left_out for figure in figures},
             notes=tuple(self._notes(steady)),
-            problem=problems[0] if problems else "",
+            problem="\n".join(line[:_LONGEST] for line in problems[0].split("\n")) if problems else "",
+            diverged=any(series.diverged for ranks in self._series.values() for series in ranks.values()),
         )
 
     def _first(self, figure: str) -> Series:
@@ -229,7 +232,7 @@ class Reader:
         """Take the figures of a call of :func:`bireme.report`."""
         try:
             said, _ = json.JSONDecoder().raw_decode(text.decode())
-        except ValueError:  # torn by other output in the same pipe
+        except (ValueError, RecursionError):  # torn by other output in the same pipe
             return
         for name, value in said.items() if isinstance(said, dict) else ():
             if len(self._reported) < _MOST_NAMES:
@@ -279,9 +282,10 @@ class Reader:
         if now == before:
             return f"{source.path} was there before the trial, and the program did not write it ({path})"
         try:
-            with open(path, encoding="utf-8") as file:
-                value = _lookup(jsontext.loads(file.read(_LARGEST_FILE)), source.key.split("."))
-        except (OSError, ValueError) as error:
+            value = _lookup(jsontext.loads(read_regular(path)), source.key.split("."))
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}"
+        except ValueError as error:
             return f"{path} is not readable as JSON: {error}"
         except LookupError as error:
             return f"{source.path} has no {source.key!r}: {error.args[0]}"
@@ -303,7 +307,7 @@ class Reader:
         for limit in self._measure.limits:
             if limit.name == figure and limit.base != unit:
                 first = ranks[0].first
-                return f"--limit {limit.text!r}: the program prints {first!r}\n  " + (
+                return f"--limit {limit.text!r}: the program prints {first}\n  " + (
                     "write the limit in that unit" if unit else "write the limit without a unit, as the program does"
                 )
         return ""
@@ -312,7 +316,7 @@ class Reader:
 def _plain(value: object) -> Number:
     """A number that was read from JSON."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return Number(float(value), "", repr(value))
+        return Number.of(value)
     return Number(float("nan"), "", value if isinstance(value, str) else jsontext.dumps(value)[:60])
 
 

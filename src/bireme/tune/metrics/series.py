@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
-from bireme.tune.metrics.numbers import Number
+from bireme.tune.metrics.numbers import MOST, Number
 
 
 class Series:
@@ -20,8 +18,9 @@ class Series:
         stride: how many readings each value is the mean of.
         values: the numbers.
         unit: their base unit.
-        first: the first number as printed.
+        first: the first number as printed, in quotes.
         wrong: why they are no figure; "" if they are.
+        diverged: whether one was no number, or is too large to calculate with.
     """
 
     def __init__(self) -> None:
@@ -29,6 +28,7 @@ class Series:
         self.stride = 1
         self.values: list[float] = []
         self.unit = self.first = self.wrong = ""
+        self.diverged = False
         self._times: list[float | None] = []
         self._sum, self._pending = 0.0, 0
 
@@ -40,17 +40,18 @@ class Series:
     def add(self, when: float | None, number: Number, most: int) -> None:
         """Add a reading, and keep at most so many values (an even number)."""
         self.count += 1
-        if not isfinite(number.value):
+        if not abs(number.value) <= MOST:
+            self.diverged = True
             if not self.values and not self._pending:
                 self.early += 1
-                self.wrong = f"{number.text!r} is no number"
+                self.wrong = number.wrong
             else:
-                self.wrong = self.wrong or f"{number.text!r} is no number (reading {self.count})"
+                self.wrong = self.wrong or f"{number.wrong} (reading {self.count})"
             return
         if self.count == self.early + 1:
-            self.first, self.unit, self.wrong = number.text, number.unit, ""
+            self.first, self.unit, self.wrong = number.shown, number.unit, ""
         elif number.unit != self.unit and number.value != 0:
-            self.wrong = self.wrong or f"the unit changes: {self.first!r}, then {number.text!r}"
+            self.wrong = self.wrong or f"the unit changes: {self.first}, then {number.shown}"
         self._sum, self._pending = self._sum + number.value, self._pending + 1
         if self._pending == self.stride:
             self._times.append(when)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
+from bireme.regular_file import open_regular
+
 _LOOKED_AT = 1 << 20
 """Bytes at the beginning and at the end of a file that are searched."""
 
@@ -65,7 +67,7 @@ def _rows(path: str) -> Iterator[str]:
 def _ends_of(path: str) -> Iterator[bytes]:
     """The beginning and the end of a file, which are all of it if it is short."""
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             yield file.read(_LOOKED_AT)
             if size > _LOOKED_AT:

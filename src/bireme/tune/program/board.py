@@ -9,6 +9,7 @@ from bireme.tune.metrics.numbers import scaled
 from bireme.tune.program.trials import ProgramTrials
 from bireme.tune.space.points import Point
 from bireme.tune.study.study import Study
+from bireme.tune.tables import short
 
 _WORDS = {"noise": "baseline", "screen": "again", "confirm": "round"}
 
@@ -82,4 +83,4 @@ class ProgramBoard:
 
 def described(declaration: Declaration, point: Point) -> str:
     """A point in the words of the command line: ``batch=64 compile=on``."""
-    return " ".join(f"{name}={text}" for name, text in declaration.texts(point).items())
+    return " ".join(f"{name}={short(text)}" for name, text in declaration.texts(point).items())

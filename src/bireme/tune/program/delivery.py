@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bireme import jsontext
 from bireme.errors import BadInputError
+from bireme.resources.hostfile import read_text
 from bireme.tune.define.declarations import TRIAL, Declaration, fill
 from bireme.tune.program.files import OUTCOME, digest
 from bireme.tune.space.points import Point
@@ -122,13 +123,7 @@ class _Document:
     def __init__(self, path: str) -> None:
         self._path = path
         ending = os.path.splitext(path)[1].lower()
-        try:
-            with open(path, encoding="utf-8") as file:
-                self._text = file.read()
-        except OSError as error:
-            raise BadInputError(f"cannot be read: {error.strerror}", where=path) from None
-        except UnicodeError:
-            raise BadInputError("is not UTF-8", where=path) from None
+        self._text = read_text(path).replace("\r\n", "\n")
         formats = {".json": _Json, ".yaml": _Yaml, ".yml": _Yaml, ".toml": _Toml, ".hjson": _Hjson}
         if ending not in formats:
             raise BadInputError(f"is not a file that --in can change ({', '.join(formats)})", where=path)

@@ -86,6 +86,7 @@ class ProgramFiles(Value):
         write_text(self.path(BEST_COMMAND), shlex.join(command) + "\n", mode=PRIVATE)
 
     def _write_copies(self, folder: str, files: Mapping[str, str], *, sync: bool) -> None:
+        make_folder(folder)
         for file, text in files.items():
             path = os.path.join(folder, file)
             make_folder(os.path.dirname(path))

@@ -154,7 +154,8 @@ class ProgramTrials(TrialRuns[Trial]):
             BadInputError: the first trial shows that the study is described wrongly, so that no trial could count.
         """
         trial, readings, ranks = self._pending[name], self._read.pop(name), self._ranks.pop(name)
-        if not self.results and (result.cause == "no metric" or name in self._cannot_start):
+        undescribed = result.cause == "no metric" and not readings.diverged
+        if not self.results and (undescribed or name in self._cannot_start):
             raise BadInputError(result.reason, hint=f"the output of the trial is in {self._files.trial(name)}")
         self._ended(name)
         self.results[name] = result

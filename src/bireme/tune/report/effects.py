@@ -205,7 +205,7 @@ def _fit(
             mean = float(weights[own] - weights[base])
             deviation = float(variance[own, own] + variance[base, base] - 2 * variance[own, base])
             radius = quantile * math.sqrt(max(0.0, deviation))
-            levels_found.append((math.exp(mean), math.exp(mean - radius), math.exp(mean + radius)))
+            levels_found.append((math.exp(mean), math.exp(mean - radius), math.exp(min(mean + radius, 700.0))))
         found[place] = levels_found
     return found
 

@@ -27,6 +27,7 @@ from bireme.tune.report.reading import log_end, shown_value
 from bireme.tune.report.secrets import Secrets
 from bireme.tune.report.study_record import MEASURED, StudyRecord, TrialRecord
 from bireme.tune.report.time_use import StudyClock, TimeUse, time_use
+from bireme.tune.tables import short
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _LOG_BYTES, _SERIES_VALUES = 2_000_000, 60_000
@@ -161,11 +162,9 @@ def _described(study: StudyRecord) -> str:
     items += [("Goal", escape(f"{goal.direction} {goal.name}")) for goal in study.goals]
     items += [("Limit", escape(limit)) for limit in study.limits]
     for each in study.parameters:
-        shown = [shown_value(value) for value in each.choices[:40]]
-        more = ", …" if len(each.choices) > 40 else ""
-        about = (
-            ", ".join(shown) + more + (f" (default {shown_value(each.default)})" if each.default is not None else "")
-        )
+        shown = [short(shown_value(value)) for value in each.choices[:40]]
+        about = ", ".join(shown) + (", …" if len(each.choices) > 40 else "")
+        about += f" (default {short(shown_value(each.default))})" if each.default is not None else ""
         items.append((each.name, f'<span class="mono">{escape(about)}</span>'))
     if study.over:
         items.append(("Ended", escape(study.over)))
@@ -249,7 +248,7 @@ def _row(study: StudyRecord, trial: TrialRecord, columns: Columns, base: float |
 
 
 def _cell(value: object) -> object:
-    return value if isinstance(value, (int, float, str)) and not isinstance(value, bool) else shown_value(value)
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else short(shown_value(value))
 
 
 def _logs(study: StudyRecord, secrets: Secrets) -> dict[str, list[str]]:
@@ -293,7 +292,7 @@ def _difference(study: StudyRecord, number: int) -> str:
     if number == 0:
         return "the default"
     base, point = study.configurations[0].point, study.configurations[number].point
-    changed = [f"{name}={shown_value(value)}" for name, value in point.items() if base.get(name, ...) != value]
+    changed = [f"{name}={short(shown_value(value))}" for name, value in point.items() if base.get(name, ...) != value]
     return " ".join(changed) or study.configurations[number].text
 
 

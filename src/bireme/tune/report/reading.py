@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bireme.errors import BadInputError
+from bireme.regular_file import open_regular, read_regular
 from bireme.tune.report.finalists import compared_by_answer, compared_by_rounds
 from bireme.tune.report.secrets import Secrets
 from bireme.tune.report.study_record import (
@@ -24,6 +25,7 @@ from bireme.tune.report.study_record import (
     TrialRecord,
 )
 from bireme.tune.store import journal
+from bireme.tune.tables import short
 
 JOURNAL, BEST_COMMAND = "journal", "cmd_best.txt"
 DEFAULT = "tuning"
@@ -156,7 +158,7 @@ class _Catalogue:
 
 def shown(point: Mapping[str, object]) -> str:
     """A point in a line: ``batch=64 compile=on``."""
-    return " ".join(f"{name}={shown_value(value)}" for name, value in point.items())
+    return " ".join(f"{name}={short(shown_value(value))}" for name, value in point.items())
 
 
 def shown_value(value: object) -> str:
@@ -265,8 +267,7 @@ def _limit(record: object) -> str:
 
 def _words(path: str) -> list[str]:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return shlex.split(file.read())
+        return shlex.split(read_regular(path, os.O_NOFOLLOW).decode(errors="replace"))
     except (OSError, ValueError):
         return []
 
@@ -288,7 +289,8 @@ def log_end(study: StudyRecord, secrets: Secrets, trial: TrialRecord, lines: int
     """The last lines of a trial's log, printable and without secrets: of stderr, and of stdout if that is empty."""
     for file in ("stderr.log", "stdout.log"):
         try:
-            with open(os.path.join(study.folder, "trials", trial.name, file), "rb") as log:
+            path = os.path.join(study.folder, "trials", trial.name, file)
+            with open(open_regular(path, os.O_NOFOLLOW), "rb") as log:  # the study may be another user's
                 size = os.fstat(log.fileno()).st_size
                 log.seek(max(0, size - _TAIL))
                 found = log.read().decode("utf-8", "surrogateescape").rstrip()

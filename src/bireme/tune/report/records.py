@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import time
 from typing import Any
 
@@ -13,7 +14,8 @@ from bireme.tune.report.status import status
 from bireme.tune.report.study_record import StudyRecord
 from bireme.tune.report.time_use import time_use
 
-_FORMULA = ("=", "+", "-", "@")
+_FORMULA = re.compile(r"[=+\-@\t\r\n＝＋－＠]")  # noqa: RUF001  # spreadsheets take the wide ones too
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def study_record(study: StudyRecord, now: float) -> dict[str, Any]:
@@ -37,8 +39,6 @@ def trials_csv(study: StudyRecord) -> str:
     writer.writerow([*head, *(f"figure {name}" for name in figures), *(f"parameter {name}" for name in names)])
     for trial in study.trials:
         began = "" if trial.began is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(trial.began))
-        # The reason is what a program has written: a spreadsheet must not take it for a formula.
-        reason = f"'{trial.reason}" if trial.reason.startswith(_FORMULA) else trial.reason
         row = [
             trial.name,
             trial.config,
@@ -47,8 +47,17 @@ def trials_csv(study: StudyRecord) -> str:
             began,
             trial.seconds or "",
             trial.cause,
-            reason,
+            trial.reason,
         ]
         values = [shown_value(trial.point[name]) if name in trial.point else "" for name in names]
-        writer.writerow([*row, trial.place, *(trial.figures.get(name, "") for name in figures), *values])
+        row += [trial.place, *(trial.figures.get(name, "") for name in figures), *values]
+        writer.writerow(map(_harmless, row))
     return out.getvalue()
+
+
+def _harmless(cell: object) -> object:
+    """A cell that a spreadsheet does not take for a formula; it may be what a program has written."""
+    if not isinstance(cell, str):
+        return cell
+    is_formula = _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
+    return ("'" if is_formula else "") + cell.replace("\r", "\n")  # csv quotes only line ends of its own

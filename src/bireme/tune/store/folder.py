@@ -6,6 +6,7 @@ import os
 
 from bireme import drafts
 from bireme.errors import BadInputError, BiremeError
+from bireme.resources.users import name_of
 
 SUMMARY = "summary.txt"
 PROBE = ".bireme"
@@ -16,12 +17,18 @@ PRIVATE = 0o600
 
 
 def prepare(folder: str, *, hint: str, where: str = "") -> None:
-    """Create a folder of the user's choice, if it is missing; BadInputError if it cannot be written to."""
+    """Create a folder of the user's choice, if it is missing.
+
+    Raises:
+        BadInputError: it cannot be written to, or belongs to another user.
+    """
     try:
         os.makedirs(folder, exist_ok=True)
         fd, probe = drafts.create(os.path.join(folder, PROBE))
+        us = os.fstat(fd).st_uid  # on some shared disks root is called "nobody"
         os.close(fd)
         drafts.remove(probe)
+        refuse_others(folder, us, hint=f"{hint}; to read its study: bireme tune report {folder}", where=where)
     except OSError as error:
         raise BadInputError(f"{folder} cannot be written to: {error.strerror}", hint=hint, where=where) from None
 
@@ -41,11 +48,29 @@ def hide(folder: str) -> None:
 
 
 def make_folder(path: str) -> None:
-    """Create a folder in it, if it is missing; BiremeError if it cannot be created."""
+    """Create a folder in it, if it is missing.
+
+    Raises:
+        BiremeError: it cannot be created.
+        BadInputError: another user has put it, or a link, there.
+    """
     try:
         os.makedirs(path, exist_ok=True)
+        refuse_others(path, os.stat(os.path.dirname(path)).st_uid)
     except OSError as error:
         raise BiremeError(f"{path} cannot be created: {error.strerror}") from error
+
+
+def refuse_others(path: str, us: int, *, hint: str = "choose another folder", where: str = "") -> None:
+    """Refuse a file or folder, or a link to one, of another user than this one, root, and ``us``.
+
+    Raises:
+        BadInputError: it belongs to another user.
+        OSError: it is not there.
+    """
+    for what, owner in ((path, os.stat(path).st_uid), (f"the link {path}", os.lstat(path).st_uid)):
+        if owner not in (0, os.geteuid(), us):
+            raise BadInputError(f"{what} belongs to {name_of(owner)}", hint=hint, where=where)
 
 
 def write_text(path: str, text: str, *, mode: int = 0o666, sync: bool = True) -> None:

@@ -37,6 +37,7 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from bireme.errors import BadInputError, BiremeError
+from bireme.resources.users import name_of
 
 FORMAT = {"journal": "bireme", "version": 1}
 
@@ -168,12 +169,14 @@ def _open(path: str) -> int:
         if os.path.islink(path) and os.lstat(path).st_uid not in (0, os.geteuid()):
             raise BadInputError("is a symbolic link of another user", hint=_ELSEWHERE, where=path)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+        folder = os.stat(os.path.dirname(path) or ".")
     except OSError as error:
         raise _cannot(path, "opened", error) from None
     found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):  # opening a named pipe would block forever
+    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.geteuid(), folder.st_uid):
         os.close(fd)
-        raise BadInputError("is not a regular file", hint=_ELSEWHERE, where=path)
+        foreign = stat.S_ISREG(found.st_mode) and f"belongs to {name_of(found.st_uid)}"
+        raise BadInputError(foreign or "is not a regular file", hint=_ELSEWHERE, where=path)
     if found.st_uid == os.geteuid() and found.st_mode & 0o077:  # created by an earlier version, or copied
         os.fchmod(fd, _PRIVATE)
     return fd

@@ -8,12 +8,16 @@ from collections.abc import Iterator, Sequence
 from typing import SupportsFloat
 
 from bireme.errors import BadInputError
+from bireme.tune.metrics.numbers import LEAST, MOST, Number
 from bireme.tune.space.points import Point, key_of
 from bireme.tune.study.trial import Goal, Measurement, Trial
 from bireme.value import Value
 
 CLOCK = "time"
 """The figure that is the wall time of a trial if none of this name is reported."""
+
+_MOST_EXP = 700.0
+"""The exponential of more than this overflows."""
 
 
 class Run(Value):
@@ -52,8 +56,10 @@ class Measurements:
         """Note that a trial has ended.
 
         Raises:
-            BadInputError: it worked, but the figure of a goal is missing or is no number.
+            BadInputError: it worked, but the figure of a goal is missing.
         """
+        if measurement.cause in ("ok", "pruned") and (why := self._diverged(measurement)):
+            measurement = measurement.replace(cause="no metric", reason=why)
         figures = tuple(self._figures(trial, measurement)) if measurement.cause in ("ok", "pruned") else None
         run = Run(trial, measurement, figures)
         self.runs.append(run)
@@ -80,7 +86,7 @@ class Measurements:
         The logarithm, or, if there are figures that have none, the fraction of the greatest figure.
         """
         scale = self._scales[goal]
-        score = math.log(figure) if scale is None else figure / (scale or 1.0)
+        score = math.log(max(figure, LEAST)) if scale is None else figure / (scale or 1.0)
         return score if self.goals[goal].direction == "maximize" else -score
 
     def worst_and_best(self, goal: int) -> tuple[float, float]:
@@ -90,7 +96,7 @@ class Measurements:
 
     def ratio(self, goal: int, difference: float) -> float:
         """A difference of scores as a ratio."""
-        return math.exp(difference) if self._scales[goal] is None else 1 + difference
+        return math.exp(min(difference, _MOST_EXP)) if self._scales[goal] is None else 1 + difference
 
     def scores(self, point: Point, goal: int = 0) -> list[float]:
         """The scores of the complete runs of a point, but those in paired rounds."""
@@ -134,9 +140,17 @@ class Measurements:
         return (math.sqrt(squares / freedom) if freedom else None), freedom
 
     def figure(self, goal: Goal, measurement: Measurement) -> float | None:
-        """The figure of a goal; None if it is missing or no finite number."""
+        """The figure of a goal; None if it is missing or no number."""
         figure = measurement.figures.get(goal.name, measurement.seconds if goal.name == CLOCK else None)
-        return float(figure) if isinstance(figure, SupportsFloat) and math.isfinite(figure) else None
+        return float(figure) if isinstance(figure, SupportsFloat) else None
+
+    def _diverged(self, measurement: Measurement) -> str:
+        """Why a goal's figure is none: it is infinite, not a number, or too large; "" if all can be compared."""
+        for goal in self.goals:
+            figure = measurement.figures.get(goal.name)
+            if isinstance(figure, SupportsFloat) and not abs((number := Number.of(figure)).value) <= MOST:
+                return f"{goal.name}: {number.wrong}"
+        return ""
 
     def _figures(self, trial: Trial, measurement: Measurement) -> Iterator[float]:
         for goal in self.goals:
