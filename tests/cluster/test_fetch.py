@@ -143,7 +143,11 @@ import os
 os.makedirs("out", exist_ok=True)
 name = os.uname().nodename
 with open(f"out/{name}", "wb") as file:
-    file.write(os.urandom(6 << 20 if name == "node2" else 1 << 10))
+    if name == "node2":
+        file.write(os.urandom(6 << 20))
+    else:
+        file.truncate(1 << 30)
+        file.write(b"sparse")
 """
 
 
@@ -157,7 +161,7 @@ def test_something_happens_while_files_come(nodes: Nodes, fault: str) -> None:
     process = nodes.start("--heartbeat", "2", "--fetch", "out/**", "large.py")
     draft = wait_until("a draft", lambda: [path for path in nodes.drafts() if "out" in path.parts], 30)
     assert draft
-    wait_until("the small file", (nodes.home / "out/node1").exists, 10)
+    wait_until("the sparse file", (nodes.home / "out/node1").exists, 10)
     if fault == "lost":
         node.cut()
     else:
@@ -167,8 +171,10 @@ def test_something_happens_while_files_come(nodes: Nodes, fault: str) -> None:
     assert process.returncode == (74 if fault == "lost" else 130), err
     why = b"not fetched: node2: no sign of life for 2 s; 1 file missing"
     assert (why if fault == "lost" else b"not fetched: stopped; 1 file missing") in err
-    assert b"fetched 1 file, 1 KiB from node1 to ./out" in err
-    assert set(tree(nodes.home / "out")) == {"node1"} and not nodes.drafts()
+    assert b"fetched 1 file, 1 GiB from node1 to ./out" in err
+    assert os.listdir(nodes.home / "out") == ["node1"] and not nodes.drafts()
+    there = os.stat(nodes.home / "out/node1")
+    assert there.st_size == 1 << 30 and there.st_blocks * 512 < 1 << 20, "its holes stay holes"
 
 
 @pytest.mark.slow
