@@ -140,6 +140,18 @@ def test_every_bad_host_with_the_words_of_ssh(ssh_cluster: Testbed, shared_dir: 
     assert "Host key verification failed" in words["node4"]
 
 
+def test_the_cause_comes_before_the_long_text_of_orte(ssh_cluster: Testbed, shared_dir: Path, home: Path) -> None:
+    ssh_config(home, "Host node2\n  GlobalKnownHostsFile /dev/null\n")
+    found = refused(Jobs(ssh_cluster, "openmpi", shared_dir))
+    assert all("Host key verification failed" in lines[0] for lines in found.values()), found
+
+
+def test_a_wrapper_that_the_nodes_lack(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """It is found by the preflight, also if it is one of this machine only."""
+    found = refused(Jobs(ssh_cluster, "ssh", shared_dir), "--wrap", "no-such-program -x")
+    assert {tuple(lines) for lines in found.values()} == {("--wrap: no such program: no-such-program",)}
+
+
 def test_host_key_has_changed(ssh_cluster: Testbed, shared_dir: Path, home: Path) -> None:
     key = Path(ssh_cluster.state, "keys/user.pub").read_text()
     (home / "known").write_text(f"node2 {key}")

@@ -31,8 +31,9 @@ _WORDS_WAIT = 1.0
 _NOISE = r"CLEANING UP REMAINING|YOU CAN IGNORE|\((pm|tools|ui)/\S+:\d+\): "
 """Lines of hydra about itself, which follow what it has to say."""
 _CAUSE = (
-    "(?i)host key verification failed|permission denied|could not resolve|connection (refused|timed out|closed|reset)"
-    "|no route to host|host identification has changed|command not found|no such file"
+    r"(?i)host key verification failed|permission denied(, | \()|could not resolve"
+    "|connection (refused|timed out|closed|reset)|no route to host|host identification has changed"
+    "|command not found|no such file"
 )
 """Lines that say why a node was not reached: launchers such as ORTE print a long text about it afterwards."""
 _GONE = "its agent ended before it had answered"

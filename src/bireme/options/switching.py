@@ -110,7 +110,12 @@ ANSWERS = {
     "--timeout": "use --time_limit SECONDS",
     "--wdir": "use --cwd DIR",
     "--output_filename": "use --log_dir DIR",
+    "-wdir": "use --cwd DIR",
+    "--devices": "use --num_gpus N, or --include localhost:0,1 to choose devices",
+    "--cuda": "use --include localhost:0,1 to choose devices, or set CUDA_VISIBLE_DEVICES",
+    "-V": "bireme --version prints it",
     # values
+    "--output *": "use --log_dir DIR for the output of each rank, or a shell's > FILE",
     "--accelerator gpu": "leave it out to use the GPUs that there are; cuda means NVIDIA's, rocm AMD's, xpu Intel's",
     "--accelerator tpu": _TPU,
     "--accelerator mps": "Bireme does not use Apple's GPUs; use cpu",

@@ -84,7 +84,7 @@ GROUPS: Groups = {
         Option("word", "--exclude -e --deepspeed_exclusion_filter FILTER", "use all nodes and slots except these",
             commands=NODES, default="", shared=False),
         Option("slots", "--num_gpus --num_accelerators --nproc_per_node N", "slots to use on each node; without an "
-            "accelerator, the number of ranks on the CPU", commands=NODES, unset=("-1", "auto", "gpu"), least=1,
+            "accelerator, the number of ranks on the CPU", commands=NODES, unset=("-1", "auto", "gpu", "all"), least=1,
             common=True, shared=False),
         Option("choice", "--accelerator KIND", "kind of device to use", commands=EVERYWHERE, default="auto",
             choices=("auto", *job.ACCELERATORS), common=True),

@@ -165,6 +165,17 @@ def _instead(path: str, args: tuple[str, ...], environ: Mapping[str, str]) -> st
     command = find_executable(path, environ) if os.sep not in path else ""
     if command:
         return f"to run the program {command}, type --no_python {path}"
+    script = args[0] if args and args[0].endswith(".py") and os.sep not in path else ""
+    for wrong, hint in (
+        (path == "help", "type bireme run --help"),
+        (".py " in path, "leave out the quotation marks around the script and its arguments"),
+        (path.startswith("-"), "leave out --, which ends the options"),
+        ("=" in path, "put variables first: NAME=VALUE bireme run …, or type --export NAME=VALUE"),
+        (script and path.isdecimal(), f"to start so many ranks, type --num_gpus {path} {script}"),
+        (script, f"to name the nodes, type --hosts {path} {script}"),
+    ):
+        if wrong:
+            return hint
     folder, name = os.path.split(path)
     try:
         files = [entry.name for entry in os.scandir(folder or os.curdir) if entry.is_file()]
