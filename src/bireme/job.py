@@ -105,7 +105,7 @@ class JobSpec(Value):
             one machine, none on nodes.
         log_level: verbosity of Bireme's own messages.
         hosts, hostfile: the declared pool.
-        num_nodes: use the first so many nodes; ``None``: all.
+        num_nodes: use only the first ``num_nodes`` nodes; ``None``: all.
         launcher, launcher_args, ssh_port: how nodes are reached.
         preflight: do not start the job if a node is unfit.
         force_multi: start an agent even if this machine is the only node.

@@ -303,7 +303,7 @@ class NodeProcesses:
 
 
 def _read_text(path: str) -> str:
-    """The content of a file that a rank wrote, at most 1 MiB; "" if it is no regular file, as a pipe might hang."""
+    """The content of a file that a rank wrote, at most 1 MiB; "" if it is not a regular file: a pipe might hang."""
     try:
         with open(open_regular(path, os.O_NOFOLLOW), errors="replace") as file:
             return file.read(1 << 20)

@@ -151,7 +151,7 @@ class Backend:
         """Read the names of the hosts in the answer to :meth:`query`, in the order of their numbers.
 
         Raises:
-            ValueError: this is no such answer.
+            ValueError: this is not such an answer.
         """
         raise NotImplementedError
 

@@ -11,7 +11,7 @@ from bireme.errors import ProtocolError
 _HEAD = struct.Struct("!I32s")
 _NUMBERED = struct.Struct("!QI")
 _LONGEST = 256 * 1024
-"""Bytes of the longest record: with a forged length, at most so many are buffered before the MAC is checked."""
+"""Bytes of the longest record: with a forged length, no more than this is buffered before the MAC is checked."""
 
 
 class MacTransport(Transport):

@@ -234,7 +234,7 @@ class MVAPICHRunner(_EngineRunner):
 
 
 def slots_of(active_resources: Resources) -> dict[str, list[int]]:
-    """The slots of each host; a number stands for the first so many."""
+    """The slots of each host; a number N stands for the first N."""
     return {
         host: list(range(slots)) if isinstance(slots, int) else list(slots) for host, slots in active_resources.items()
     }

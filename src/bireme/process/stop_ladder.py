@@ -61,7 +61,7 @@ class Ladder:
         """Go to the next state. An event that the table does not list for this state changes nothing.
 
         Returns:
-            What to do now, and when the next ``deadline`` comes: in so many seconds, never ("cancel"), or as before.
+            What to do now, and when the next ``deadline`` comes: in N seconds, never ("cancel"), or as before.
         """
         step = TABLE.get((self.state, event))
         if step is None:

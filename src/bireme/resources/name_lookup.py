@@ -16,7 +16,7 @@ def look_up(name: str, port: int | None = None) -> list[Found]:
     """The addresses of a name, or of an address as text, for TCP.
 
     Raises:
-        OSError: it cannot be resolved, or is no name.
+        OSError: it cannot be resolved, or is not a name.
     """
     if "\0" in name:
         raise OSError("a name cannot contain NUL")
