@@ -569,7 +569,7 @@ class SimulatedTree:
                 self._process.do(lambda rank=rank: rank.end(int(signal.SIGKILL)))  # type: ignore[misc]
 
     def ran_out_of_memory(self, pid: int) -> str | None:
-        return False
+        return None
 
     def describe(self, pids: Sequence[int]) -> tuple[str, ...]:
         return ()
