@@ -34,3 +34,11 @@ def test_the_healthy_time_is_that_without_a_failure():
     budget.begin(50)
     assert budget.spend(100)
     assert not budget.spend(300), "it has not run since"
+
+
+def test_looking_takes_nothing():
+    budget = RestartBudget(1, window=100)
+    budget.begin(0)
+    assert budget.is_left(1) and budget.is_left(1) and budget.spend(1)
+    budget.begin(2)
+    assert not budget.is_left(3) and budget.is_left(102)

@@ -25,15 +25,16 @@ class RestartBudget:
 
     def is_left(self, now: float) -> bool:
         """Whether `spend` would find one."""
-        forgiven = self._healthy_since is not None and now - self._healthy_since >= self._window
-        return self.most > 0 if forgiven else self.used < self.most
+        return self.most > (0 if self._is_forgiven(now) else self.used)
 
     def spend(self, now: float) -> bool:
         """Use up a restart after a failure; return whether one was left."""
-        if self._healthy_since is not None and now - self._healthy_since >= self._window:
+        left = self.is_left(now)
+        if self._is_forgiven(now):
             self.used = 0
         self._healthy_since = None
-        if self.used >= self.most:
-            return False
-        self.used += 1
-        return True
+        self.used += left
+        return left
+
+    def _is_forgiven(self, now: float) -> bool:
+        return self._healthy_since is not None and now - self._healthy_since >= self._window

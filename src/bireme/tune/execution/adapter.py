@@ -95,6 +95,7 @@ class TrialRuns(ABC, Generic[T]):
         if not self._setting.ships:
             return ()
         inside = (path for path in results if not os.path.isabs(path) and ".." not in path.split("/"))
+        folder = folder and os.path.relpath(folder)
         sent = (word for path in files for word in ("--ship_also", path))
         return (*sent, *(word for path in inside for word in ("--fetch", f"{glob.escape(path)}:{folder}")))
 
