@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 
+import pytest
+
 from bireme.tune.space.points import key_of
 from bireme.tune.study.confirmation import Confirmation
 
@@ -30,6 +32,21 @@ def test_equal_points_do_not_win():
     """With the usual t-interval, looked at after each round, every fourth study or so would claim a winner."""
     claims = [rounds.versus(rounds.leader).low > 0 for rounds, _ in (run([0, 0, 0, 0], 0.03, n) for n in range(150))]
     assert sum(claims) <= 0.05 * 150
+
+
+def test_each_finalist_takes_its_part_of_the_error():
+    """With the same figures, one of eight is as sure as one alone of which an eighth of the error is allowed."""
+    points, score = [{"x": number} for number in range(9)], lambda goal, figure: math.log(figure)
+    many = Confirmation(points[0], points[1:], 1, score, confidence=0.92)
+    strict = Confirmation(points[0], points[1:2], 1, score, confidence=0.99)
+    two_goals = Confirmation(points[0], points[1:2], 2, score, confidence=0.98)
+    for number in range(1, 6):
+        for place, point in enumerate(points):
+            figure = 1.0 + 0.1 * (place == 1) + 0.01 * ((7 * number + place) % 4)
+            for each in (many, strict, two_goals):
+                each.tell(number, point, [figure, figure])
+    assert many.versus(points[1]).low == pytest.approx(strict.versus(points[1]).low)
+    assert two_goals.versus(points[1]).low == pytest.approx(strict.versus(points[1]).low)
 
 
 def test_twice_the_effect_is_found():
