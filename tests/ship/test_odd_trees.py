@@ -121,7 +121,7 @@ def shape(top: Path) -> dict[str, tuple[object, ...]]:
                 continue
             if stat.S_ISLNK(there.st_mode):
                 place = os.path.normpath(os.path.join(folder, os.readlink(path)))
-                found[key] = ("link", place.replace(f"{top}/", "TOP/"))
+                found[key] = ("link", f"{place}/".replace(f"{top}/", "TOP/"))
             elif stat.S_ISREG(there.st_mode):
                 fd = os.open(path, os.O_RDONLY)
                 parts = inside.parts_of(fd, there) or (0, there.st_size)

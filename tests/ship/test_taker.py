@@ -283,13 +283,13 @@ from tests.ship.test_taker import NEWEST, Taken
 project, outside = Path(sys.argv[1]), Path(sys.argv[2])
 first = Taken(project)
 for place in sys.argv[3:]:
-    what = outside if place == "sub" else outside / "data.txt"
+    what = outside if place == "sub" else outside / "__pycache__/data.pyc"
     subprocess.run(["mount", "--bind", what, first.path / place], check=True)
 os.utime(first.path.parent / ".lock", (0, 0))
 for number in range(NEWEST + 2):
     (project / "new.txt").write_text(f"{number}")
     assert not Taken(project).problem
-print(first.path.exists(), sorted(os.listdir(outside)))
+print(first.path.exists(), sorted(os.listdir(outside)), os.listdir(outside / "__pycache__"))
 """
 
 
@@ -299,9 +299,8 @@ def test_what_is_mounted_in_a_tree_stays(project: Path, place: str) -> None:
     """Also a mount of the same file system, which looks like any folder."""
     outside = project.parent / "outside"
     outside.mkdir()
-    (outside / "data.txt").write_text("some data")
-    (outside / "other.pyc").write_text("x")
-    os.chmod(outside / "data.txt", 0o644)
+    (outside / "__pycache__").mkdir()
+    (outside / "__pycache__/data.pyc").write_text("some data")  # whose folder would be removed if it were in the tree
     command = [sys.executable, "-c", CLEAN, str(project), str(outside), place]
     done = subprocess.run(
         ["unshare", "-rm", *command],
@@ -311,7 +310,7 @@ def test_what_is_mounted_in_a_tree_stays(project: Path, place: str) -> None:
     )
     if "unshare: " in done.stderr:
         pytest.skip(done.stderr)
-    assert done.stdout == "True ['data.txt', 'other.pyc']\n", done.stderr
+    assert done.stdout == "True ['__pycache__'] ['data.pyc']\n", done.stderr
 
 
 def test_half_a_tree_is_never_used(project: Path) -> None:

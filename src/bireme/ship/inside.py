@@ -43,11 +43,12 @@ def open_file(top: int, path: str) -> int:
         OSError: it does not exist, is no regular file, or a part of its path is a link.
     """
     folder, _, name = path.rpartition("/")
-    parent = open_folder(top, folder)
+    parent = open_folder(top, folder) if folder else top
     try:
         fd = os.open(name, _FILE, dir_fd=parent)
     finally:
-        os.close(parent)
+        if folder:
+            os.close(parent)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise FileNotFoundError(errno.ENOENT, "no regular file any more", path)

@@ -88,6 +88,8 @@ class Contents:
             for begin, end in entries[place].spans
         )
         self._fd, self._path, self._left = -1, "", 0
+        self._above = "", -1
+        """The folder of the last file, and its descriptor."""
 
     def direct(self, most: int) -> tuple[int, int]:
         """What comes next as a descriptor and a number of bytes; 0 bytes for small files, which are read better.
@@ -130,7 +132,11 @@ class Contents:
             if entry.path != self._path:
                 self._close_file()
                 self._path = entry.path
-                self._fd = inside.open_file(self._root, entry.path)
+                folder, _, name = entry.path.rpartition("/")
+                if self._above[1] < 0 or folder != self._above[0]:
+                    self._leave_folder()
+                    self._above = folder, inside.open_folder(self._root, folder)
+                self._fd = inside.open_file(self._above[1], name)
             os.lseek(self._fd, begin, os.SEEK_SET)
         except OSError as error:
             raise self.changed(str(error.strerror)) from None
@@ -142,9 +148,15 @@ class Contents:
             os.close(self._fd)
             self._fd = -1
 
+    def _leave_folder(self) -> None:
+        if self._above[1] >= 0:
+            os.close(self._above[1])
+            self._above = "", -1
+
     def close(self) -> None:
         """Close what is open."""
         self._close_file()
+        self._leave_folder()
         if self._root >= 0:
             os.close(self._root)
             self._root = -1

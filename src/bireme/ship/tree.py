@@ -71,14 +71,16 @@ class HeldTree(Value):
         for place, entry in enumerate(self.manifest.entries):
             if place % 64 == 0:
                 yield
+            path = f"{self.path}/{entry.path}"
             try:
-                there = os.lstat(f"{self.path}/{entry.path}")
+                there = os.lstat(path)
+                if entry.kind == "file":
+                    same = stat.S_ISREG(there.st_mode) and stamps.get(entry.path) == stamp_of(there)
+                else:
+                    same = os.readlink(path) == entry.content if entry.kind == "link" else stat.S_ISDIR(there.st_mode)
             except OSError:
                 return False
-            if entry.kind == "file":
-                if not stat.S_ISREG(there.st_mode) or stamps.get(entry.path) != stamp_of(there):
-                    return False
-            elif not (stat.S_ISLNK if entry.kind == "link" else stat.S_ISDIR)(there.st_mode):
+            if not same:
                 return False
         return True
 
