@@ -9,8 +9,9 @@ import signal
 import socket
 import stat
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -175,21 +176,27 @@ def as_another_user(action: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that another user can enter; those of pytest are private."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @pytest.mark.slow
-def test_odd_trees_in_a_shared_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_odd_trees_in_a_shared_cache(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No job ever runs in anything but its tree, nothing outside is read or written, no result is lost."""
-    outside = tmp_path / "outside"
+    outside = place / "outside"
     write(outside / "secret", b"not to be read")
-    cache = tmp_path / "cache"
+    cache = place / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     cache.mkdir()
     cache.chmod(0o1777)
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        folder.chmod(0o755)
     before = shape(outside)
     projects = []
     for number, make in enumerate(ODD):
-        projects.append(tmp_path / f"tree{number}/project")
+        projects.append(place / f"tree{number}/project")
         projects[-1].mkdir(parents=True)
         make(projects[-1])
     results: list[Path] = []
