@@ -79,14 +79,16 @@ class Taken:
     def _send(self, message: Message) -> None:
         self.asked.append(message)
         if isinstance(message, Need):
-            buffer = bytearray(1 << 20)
-            data = self.tree.manifest.text
+            pieces = [self.tree.manifest.text]
             if message.spans:
-                contents = Contents(self.tree, message.spans)
-                data = self._altered(bytes(buffer[: contents.read_into(memoryview(buffer))]))
+                contents, buffer = Contents(self.tree, message.spans), bytearray(1 << 20)
+                pieces = []
+                while size := contents.read_into(memoryview(buffer)):
+                    pieces.append(self._altered(bytes(buffer[:size])))
                 contents.close()
-                self.sent += data
-            self._loop.after(0, lambda: self._taker.take(data))
+                self.sent += b"".join(pieces)
+            for piece in pieces:
+                self._loop.after(0, lambda piece=piece: self._taker.take(piece))
 
     def _done(self, ask: Ask, problem: str) -> None:
         self.ask, self.problem = ask, problem
