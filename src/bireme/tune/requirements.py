@@ -16,7 +16,6 @@ def check(purpose: str, *names: str, where: str = "") -> None:
     Args:
         purpose: what needs them, for the error message.
         names: which of `PACKAGES`; all of them when none is named.
-        where: as for `BiremeError`.
 
     Raises:
         BadInputError: some are missing or too old; it names them and the command that installs them.

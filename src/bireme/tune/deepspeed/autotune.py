@@ -33,7 +33,6 @@ class Request(Value):
     """What the user asked for.
 
     Attributes:
-        setting: how experiments are run.
         real: the command of the real job up to the script, such as ``("bireme", "run", …, script)``.
         by_file: whether the script gets the path of its configuration, not the configuration itself.
         capacity: bytes of memory of a GPU; None if unknown.
@@ -48,14 +47,7 @@ class Request(Value):
 
 
 class Result(Value):
-    """The outcome of a study.
-
-    Attributes:
-        conclusion: how it ended.
-        summary: its tables, as text.
-        best: the command of the real job; empty if no configuration worked.
-        files: its folders.
-    """
+    """The outcome of a study."""
 
     conclusion: Conclusion
     summary: str
@@ -65,10 +57,6 @@ class Result(Value):
 
 def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
     """Start or resume a study, and run it to its end.
-
-    Args:
-        request: what the user asked for.
-        show: makes the watcher that shows the study's progress.
 
     Raises:
         BadInputError: the configuration is wrong, or the folder is in use or holds another study; nothing was started.

@@ -82,9 +82,7 @@ def read_batch(config: Config, world: int, args: Sequence[str] = ()) -> Batch:
     """Read the batch sizes of a configuration; ``"auto"`` is looked up in the script's arguments.
 
     Args:
-        config: the configuration.
         world: ranks of each experiment.
-        args: the script's arguments.
 
     Raises:
         BadInputError: a size is not a positive integer, or no combination of the sizes is possible.

@@ -70,9 +70,6 @@ class TuningSpace(Value):
     """Everything that may be tried.
 
     Attributes:
-        config: the user's configuration.
-        batch: what it says about batch sizes.
-        stages: the ZeRO stages.
         choices: what else varies, by stage.
     """
 
@@ -90,8 +87,6 @@ class TuningSpace(Value):
         """The points of one stage.
 
         Args:
-            stage: the ZeRO stage.
-            micro: its micro-batches.
             fast: of each other parameter keep only the first choice.
         """
         others = self.choices[stage]
@@ -118,7 +113,6 @@ class TuningSpace(Value):
         """The configuration of a point, a new one each time.
 
         Args:
-            point: a point of this space.
             metric_path: where DeepSpeed is to write its figures before it exits; "": the configuration of the real job,
                 without an ``autotuning`` section.
         """
@@ -176,8 +170,6 @@ def read_space(config: Config, world: int, args: Sequence[str] = ()) -> TuningSp
     """Read the search space of a configuration.
 
     Args:
-        config: the configuration.
-        world: ranks of each experiment.
         args: the script's arguments, in which ``arg_mappings`` may give values for ``"auto"``.
 
     Raises:

@@ -168,8 +168,6 @@ class StudyFiles(Value):
         """Write ``exps_dir/NAME.json`` and return its path.
 
         Args:
-            name: the experiment's name.
-            ds_config: its configuration.
             facts: num_nodes, num_gpus, hostfile.
 
         Raises:
@@ -183,9 +181,6 @@ class StudyFiles(Value):
         """Write the files of an experiment's folder before its start, and remove those of an earlier run.
 
         Args:
-            name: the experiment's name.
-            ds_config: its configuration.
-            command: its command line.
             facts: further keys of ``exp.json``.
 
         Raises:
@@ -220,8 +215,6 @@ def write_json(path: str, data: Mapping[str, object], *, mode: int = 0o666) -> N
     """Replace a file atomically by indented JSON.
 
     Args:
-        path: the file.
-        data: what is written.
         mode: its permissions, before the umask.
 
     Raises:

@@ -67,7 +67,6 @@ class Finals(PairedRounds):
         searched: seconds that the search took.
         clock: what the rounds compare.
         metric: what DeepSpeed says.
-        care: how sure the answer must be.
         repeated: the ended runs of the rounds by name, as they are added to it; those of earlier runs of the study are.
     """
 

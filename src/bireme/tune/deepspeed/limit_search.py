@@ -48,9 +48,6 @@ class LimitSearch:
     """Learns from what fitted and what did not; decides what need not be tried, and what to try next.
 
     Args:
-        stages: what is known about each stage, by its number.
-        least: the smallest micro-batch to try.
-        most: the largest.
         capacity: memory of a GPU in bytes; None if unknown.
         activation: memory of one sample's activations in bytes; None if unknown.
     """
@@ -73,8 +70,6 @@ class LimitSearch:
         """Report a trial.
 
         Args:
-            stage: the stage.
-            micro: the micro-batch.
             fits: whether it fitted; else it ran out of memory.
         """
         (self._fits if fits else self._breaks)[stage].add(micro)
@@ -122,7 +117,6 @@ class LimitSearch:
         """The micro-batches to try next: none that is known, ruled out or pending.
 
         Args:
-            stage: the stage.
             count: how many at most.
             pending: micro-batches of this stage that are being tried.
 
@@ -197,7 +191,6 @@ def rounded(number: int, above: int, below: int) -> int:
     """Round to a multiple of a large power of two, since kernels are faster with such sizes.
 
     Args:
-        number: the number to round.
         above: the result is larger than this.
         below: the result is smaller than this.
     """

@@ -42,7 +42,6 @@ class Layout(Value):
     """How a model is distributed over the ranks.
 
     Attributes:
-        stage: the ZeRO stage.
         world: number of ranks.
         model_parallel: ranks that share one copy of the model.
         half: whether it is in fp16 or bf16.
@@ -103,8 +102,6 @@ def most_samples(model: ModelInfo, layout: Layout, capacity: int) -> int | None:
     """The largest micro-batch that can fit by this estimate, 0 if none can; None if too little is known.
 
     Args:
-        model: what is known about the model.
-        layout: how it is distributed.
         capacity: memory of one GPU, in bytes.
     """
     needed = states(model, layout)
@@ -120,8 +117,6 @@ def cannot_fit(model: ModelInfo, layout: Layout, capacity: int) -> str:
     """Why not even one sample can fit; "" if one may.
 
     Args:
-        model: what is known about the model.
-        layout: how it is distributed.
         capacity: memory of one GPU, in bytes.
     """
     needed = states(model, layout)
@@ -148,13 +143,7 @@ def buckets(config: Mapping[str, object], layout: Layout) -> int:
 
 
 def layout_of(ds_config: Mapping[str, object], world: int, model_parallel: int = 1) -> Layout:
-    """The layout that a configuration without choices describes.
-
-    Args:
-        ds_config: the configuration.
-        world: number of ranks.
-        model_parallel: ranks that share one copy of the model.
-    """
+    """The layout that a configuration without choices describes."""
     zero = _section(ds_config, "zero_optimization")
     stage = zero.get("stage", 0)
     return Layout(

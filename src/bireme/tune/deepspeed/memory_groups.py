@@ -20,10 +20,8 @@ class MemoryGroup(Value):
     """A memory group.
 
     Attributes:
-        stage: its ZeRO stage.
         fixed: the choices that define it.
         first: its first point, without batch sizes.
-        layout: the memory layout of its points.
     """
 
     stage: int
@@ -51,12 +49,7 @@ class MemoryGroup(Value):
 
 
 class MemoryGroups:
-    """All memory groups of a space, by ascending stage, and within a stage in the order of the choices.
-
-    Args:
-        space: what may be tried.
-        world: ranks of each experiment.
-    """
+    """All memory groups of a space, by ascending stage, and within a stage in the order of the choices."""
 
     def __init__(self, space: TuningSpace, world: int) -> None:
         self._space, self._world = space, world
@@ -87,7 +80,6 @@ class MemoryGroups:
 
         Args:
             number: the group's index in `all`.
-            micro: the micro-batches.
             listed: vary only the parameters that the configuration lists, not the default choices of the stage.
             only_first: keep only the first choice of each other parameter.
         """

@@ -27,8 +27,6 @@ class MemoryLimits:
     """The memory limits of all groups: what is known, what to try next, what is ruled out.
 
     Args:
-        space: what may be tried.
-        groups: the memory groups of that space.
         capacity: memory of a GPU in bytes; None if unknown.
         info: what is known about the model beforehand.
     """

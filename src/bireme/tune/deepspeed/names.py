@@ -21,9 +21,6 @@ def name_of(
     """The name of an experiment: ``z1_gas1_tmbspg3``, or with other choices ``z2_gas1_tmbspg3_ocT_rbs5e+08``.
 
     Args:
-        stage: the ZeRO stage.
-        accumulation: gradient accumulation steps.
-        micro: samples in a micro-batch.
         varying: the values of other choices, by dotted path.
         choices: all values of each, from which the name must distinguish it.
     """

@@ -27,7 +27,6 @@ def cannot_win(stage: int, speeds: Costs, largest: Mapping[int, int]) -> str:
     """Why this stage can no longer win; "" if it may.
 
     Args:
-        stage: the stage.
         speeds: measurements of the other stages; more is better.
         largest: the largest micro-batch that fits in a stage, if known.
     """

@@ -24,7 +24,6 @@ class Metric(Value):
 
     Attributes:
         key: its key in ``metrics.json``.
-        direction: whether more or less is better.
         unit: the unit in which it is shown.
         scale: the number by which a value is divided to be in that unit.
     """

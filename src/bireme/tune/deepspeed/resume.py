@@ -75,10 +75,7 @@ def resume(
     folders beside; without, it is resumed if it is the same one, and so gives its results. Any other study is refused.
 
     Args:
-        journal: the folder's journal.
-        files: the folder's files.
         identity: what identifies the study, as JSON reads it back.
-        now: the present circumstances.
         overwrite: ``autotuning.overwrite``.
 
     Returns:

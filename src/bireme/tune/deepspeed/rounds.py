@@ -44,8 +44,6 @@ class CompletedTrial(Value):
     """A trial that has ended.
 
     Attributes:
-        trial: the trial.
-        result: its result.
         value: its figure in the study's metric; None if it has none.
         reason: why it has none.
     """
@@ -73,9 +71,6 @@ class Round:
     """A search over points, some of which may be measured already.
 
     Args:
-        phase: what its trials are for.
-        points: what may be tried.
-        config: the configuration.
         completed: the trials that have ended, those of this round included, in the order of their ends.
         spent: earlier trials that count against ``tuner_num_trials``.
     """

@@ -17,8 +17,6 @@ def summary(tuning: Tuning, why: str, seconds: float) -> str:
     """The whole summary, ending with a newline.
 
     Args:
-        tuning: the study.
-        why: why it ended.
         seconds: how long this run of the study took.
     """
     parts = [_spaces(tuning), _trials(tuning)] if tuning.completed else []

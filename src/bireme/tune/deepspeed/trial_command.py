@@ -73,8 +73,6 @@ def experiment_args(
     """The script's arguments for an experiment.
 
     Args:
-        args: as the user gave them.
-        ds_config: the experiment's configuration.
         mappings: ``arg_mappings``, from keys of the configuration to flags of the script.
         path: a file with ``ds_config``, for scripts that open it themselves; "": pass it in base64.
 
@@ -88,11 +86,6 @@ def with_mappings(args: Sequence[str], mappings: Mapping[str, str], ds_config: M
     """The arguments with values of the configuration after the flags that ``arg_mappings`` names.
 
     A value that is missing or ``"auto"`` changes nothing.
-
-    Args:
-        args: the script's arguments.
-        mappings: ``arg_mappings``, from keys of the configuration to flags of the script.
-        ds_config: the configuration.
     """
     words = tuple(args)
     for key, flag in mappings.items():
@@ -134,10 +127,7 @@ def real_job(
 
     Args:
         launch: the user's command line, up to and including the script; its ``--autotuning`` is removed.
-        args: the script's arguments, as the user gave them.
         path: the file of the best configuration.
-        ds_config: that configuration.
-        mappings: ``arg_mappings``.
 
     Raises:
         BadInputError: the arguments name no configuration.
@@ -168,9 +158,6 @@ def replaced(
     """The arguments with this value after every occurrence of the flag.
 
     Args:
-        args: the arguments.
-        flag: the flag, such as ``--batch-size``.
-        value: its new value.
         append: add flag and value at the end if the flag does not occur.
         when: replace only old values for which this is true.
     """

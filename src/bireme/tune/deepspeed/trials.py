@@ -29,9 +29,6 @@ class Trials(TrialRuns[Trial]):
     """The study's adapter for a DeepSpeed script.
 
     Args:
-        tuning: decides which configuration is tried next.
-        setting: how trials are run.
-        files: the study's folders.
         mappings: ``arg_mappings``, from keys of the configuration to flags of the script.
         by_file: whether the script gets the path of its configuration, not the configuration itself.
         circumstances: kept in the journal with each result (`bireme.tune.deepspeed.resume`).
@@ -65,13 +62,7 @@ class Trials(TrialRuns[Trial]):
     # -- before --------------------------------------------------------------------------------------
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
-        """Return what to start for a trial, and write its files.
-
-        Args:
-            name: the experiment's name.
-            reservation: its slots.
-            place: a low number that no other running experiment has, another one at each attempt.
-        """
+        """Return what to start for a trial, and write its files."""
         trial, shape = self._pending[name], self._setting.shape
         written = self._file(name, "model_info.json" if trial.profile else "metrics.json")
         written = os.path.relpath(written) if self._setting.ships else written

@@ -49,7 +49,6 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
     """The decisions of a study.
 
     Args:
-        space: what may be tried.
         world: ranks of each experiment.
         capacity: memory of a GPU in bytes; None if unknown.
         earlier: trials that ended in earlier runs, in the order of their ends.
@@ -189,8 +188,6 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         """Report the result of a pending trial, which says something about its configuration.
 
         Args:
-            name: the trial's name.
-            result: its result.
             info: what it found, if it was the profiling run.
         """
         return self._take(self._pending[name], result, info)
@@ -347,7 +344,6 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         """The configuration of a trial, a new one each time.
 
         Args:
-            trial: the trial.
             path: the file that DeepSpeed is to write before it exits; "": the configuration of the real job.
         """
         if trial.profile:

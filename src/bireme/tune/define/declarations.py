@@ -30,7 +30,6 @@ class Delivery(Value):
     """How a parameter's value reaches the program.
 
     Attributes:
-        parameter: its name.
         how: ``argument``: where ``{name}`` stands; ``flag``: appended to the arguments; ``environment``; ``file``: as a
             key of a file that the program reads.
         where: the flag, the variable or the file.
@@ -102,7 +101,6 @@ def declare(
         conditions: of ``--when``: ``NAME only if EXPRESSION``.
         constraints: of ``--constraint``: expressions.
         defaults: of ``--default``: ``NAME=VALUE,…``.
-        args: the program's arguments.
 
     Raises:
         BadInputError: a word is malformed, no point is allowed, or a parameter does not reach the program.
@@ -134,10 +132,7 @@ def assemble(
     """Make a declaration of its parts, and check it as a whole.
 
     Args:
-        declared: the parameters.
         conditions: ``NAME only if EXPRESSION``.
-        constraints: expressions.
-        args: the program's arguments.
         suggest: makes from texts of values what the user types to make them the defaults.
         where: shown before errors about the whole.
         args_where: shown before errors about the arguments.
@@ -172,7 +167,6 @@ def fill(args: Sequence[str], values: Mapping[str, str], absent: Collection[str]
     A word that names an absent parameter is left out, and with ``--flag {name}`` the flag too.
 
     Args:
-        args: the arguments.
         values: the texts of the point's values.
         absent: names of parameters that the point does not have.
     """

@@ -40,9 +40,7 @@ class StudyFile(Value):
     """What a study file says.
 
     Attributes:
-        path: the file.
         command: the program and its arguments.
-        declaration: what varies.
         options: of the command line, such as ``--trials=40``, each with its line.
         command_where: the line of the command.
     """

@@ -23,12 +23,8 @@ class Setting(Value):
     """How all trials of a study are run.
 
     Attributes:
-        launch: what their command lines have in common.
-        shape: the slots that each needs.
-        args: the arguments of the program, as the user gave them.
         environ: the environment of each ``bireme run``.
         limit: seconds after which a trial is stopped; None: never.
-        order: which one starts first, ``fifo`` or ``longest``.
         ships: whether trials run in a copy of the working tree (``--ship``).
     """
 
@@ -45,12 +41,7 @@ T = TypeVar("T", bound=Trial)
 
 
 class TrialRuns(ABC, Generic[T]):
-    """What the adapters of all studies (`bireme.tune.execution.runner.Adapter`) share.
-
-    Args:
-        study: decides what is tried next.
-        setting: how trials are run.
-    """
+    """What the adapters of all studies (`bireme.tune.execution.runner.Adapter`) share."""
 
     def __init__(self, study: AnyStudy[T, Any], setting: Setting) -> None:
         self._study, self._setting = study, setting

@@ -37,7 +37,6 @@ def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -
     Without evidence against the configuration, the infrastructure is blamed: a run without a report was itself killed.
 
     Args:
-        end: how the run ended.
         figures: what it measured, by name; none if the figure of its first goal is missing.
         reason: why a required figure is missing; "" if none is.
         stderr: the end of the run's stderr.

@@ -30,8 +30,6 @@ class Describer(Protocol):
         """Return what to start.
 
         Args:
-            name: the experiment's name.
-            reservation: its slots.
             place: a low number that no other running experiment has, another one at each attempt.
         """
 
@@ -52,8 +50,6 @@ class Client(Describer, Protocol):
         """Called when an experiment has ended.
 
         Args:
-            name: its name.
-            result: its result.
             again: whether it was queued for another attempt.
         """
 
@@ -62,9 +58,6 @@ class Executor:
     """Runs queued experiments on one event loop.
 
     Args:
-        loop: the event loop.
-        scheduler: decides which experiment starts when and where.
-        client: knows what an experiment is.
         keep: file descriptors that the guardians hold as long as any process of an experiment lives.
         back_off: seconds, see `bireme.tune.execution.retries.BACK_OFF`.
         on_room: called when slots become free other than by the end of an experiment: a host is back, or a lost

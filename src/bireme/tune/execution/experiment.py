@@ -33,8 +33,6 @@ class LaunchRequest(Value):
 
     Attributes:
         argv: the command line of a ``bireme run``.
-        env: its environment.
-        cwd: its working directory.
         stdout, stderr: the files of its output, which are truncated first.
         report: the file of its ``--report``.
         grace: seconds that its ranks get to end after SIGTERM.
@@ -81,8 +79,6 @@ class Experiment:
     """A running experiment, from its construction to the call of ``on_end``.
 
     Args:
-        loop: the event loop.
-        request: what to start.
         on_end: called once, when no process of it is left on this machine.
         keep: file descriptors that its guardian holds until then.
         files_limit: its (soft, hard) limits of open files; None: those of this process.

@@ -59,7 +59,6 @@ def resource_pool(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) 
 
     Args:
         spec: the job, without ``num_nodes`` and ``num_gpus``: under tuning they set the size of an experiment.
-        environ: the environment.
         ranks: slots that an experiment needs on each node. This machine's CPU without declared slots counts as that
             many slots, because experiments that share cores would disturb each other's measurements.
 
@@ -143,9 +142,7 @@ class Launch(Value):
     """What all experiments have in common.
 
     Attributes:
-        pool: where they may run.
         words: the user's options of ``bireme run``, without those that choose nodes and slots.
-        script: the script.
         port: the first rendezvous port; None: each run finds its own.
         grace: seconds between SIGTERM and SIGKILL.
         heartbeat: seconds of silence after which a node counts as lost.
@@ -167,11 +164,8 @@ class Launch(Value):
         """The command line of an experiment, without ``bireme run`` itself.
 
         Args:
-            name: the experiment's name.
-            reservation: its slots.
             place: a number that no other running experiment has; added to ``port``.
             options: further options of ``bireme run``.
-            args: the script's arguments.
         """
         port = () if self.port is None else ("--master_port", str(_port(self.port + place)))
         logs = self._logs("--log_dir", self.log_dir, name) + self._logs(

@@ -60,7 +60,6 @@ class Retries:
         """Record that a host failed an experiment.
 
         Args:
-            host: the host.
             now: seconds of a monotonic clock.
             at_least: seconds until nothing of the experiment is left on the host.
 
@@ -85,7 +84,6 @@ class Retries:
 
         Args:
             attempt: the attempt that has ended; the failures of its hosts are recorded already.
-            result: its result.
             exit_code: of its ``bireme run``.
         """
         # Losing a node in mid-run is not hopeless: the configuration may have brought it down, and the next may run.

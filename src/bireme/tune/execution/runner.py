@@ -61,8 +61,6 @@ class Watcher(Protocol):
         """Show that an experiment has ended.
 
         Args:
-            name: its name.
-            result: its result.
             again: seconds until it is started again; None if it is not.
         """
 
@@ -93,9 +91,6 @@ class StudyRun:
 
     Args:
         adapter: what is tuned; it knows the earlier results already.
-        scheduler: of the pool.
-        journal: an open journal.
-        watcher: shows the progress.
         keep: file descriptors that the guardians hold as long as any process of an experiment lives.
         back_off: seconds, see `retries.BACK_OFF`.
     """
@@ -209,11 +204,6 @@ class StudyRun:
 
     def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
         """Record and show the end of an experiment, and start the next ones.
-
-        Args:
-            name: the experiment's name.
-            result: its result.
-            again: whether it was queued for another attempt.
 
         Raises:
             UnfitError: no host can run anything.

@@ -38,7 +38,6 @@ class Task(Value):
 
     Attributes:
         key: its name, unique among the waiting and running tasks.
-        shape: the slots that it needs.
         seconds: its predicted duration; None if unknown.
         avoid: hosts on which the infrastructure failed this task before. Ignored if the remaining nodes could not
             carry the task.
@@ -105,8 +104,6 @@ class Scheduler:
     """Decides which tasks start, and where.
 
     Args:
-        pool: host → slot ids.
-        order: which task is first: ``fifo`` or ``longest``.
         backfill: whether other tasks may overtake a head that waits.
 
     Raises:

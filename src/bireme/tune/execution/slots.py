@@ -107,8 +107,6 @@ class FreeSlots:
         """Room for the shape on the present nodes outside ``avoid``: the first free slots of the first nodes.
 
         Args:
-            shape: what is needed.
-            avoid: hosts to leave out.
             tight: prefer the nodes where the fewest free slots are left over, so that others stay whole.
 
         Returns:

@@ -35,7 +35,6 @@ def check(measure: Measure, *, local: bool) -> None:
     """Refuse what cannot be measured, before anything starts.
 
     Args:
-        measure: what is to be measured.
         local: whether all slots are on this machine.
 
     Raises:
@@ -108,7 +107,6 @@ class MemoryUse:
         """The peaks of a trial that has ended, in bytes; of a kind that could not be measured, none.
 
         Args:
-            name: its name.
             report: what the ``--report`` of its run wrote, which has what the kernel says about each rank at its end.
         """
         trial = self._trials.pop(name, None)

@@ -85,8 +85,6 @@ class Limit(Value):
     """What a figure must be for a trial to count.
 
     Attributes:
-        name: the figure's name.
-        source: where it comes from.
         operator: the comparison: figure, operator, bound.
         bound: in the base unit, if `unit` is given.
         unit: the unit as written, if it is one that the figure is converted to or from; "" if numbers are compared

@@ -239,7 +239,6 @@ def _literal(text: str, *, first: bool = False, last: bool = False) -> bytes:
     """The regular expression of literal text: blanks match any run of blanks.
 
     Args:
-        text: the text.
         first, last: whether a number stands before or behind it. Blanks between them may be missing in the output, as
             in ``12it/s`` and ``tps=12``, unless a word would then go on with the number, or the number with a digit.
     """

@@ -79,8 +79,6 @@ class Reader:
     """Reads one trial. Make it before the trial starts.
 
     Args:
-        measure: what is measured.
-        stdout: the file of its output.
         stderr: the file of its messages, where many programs draw progress bars; "" for none.
         directory: the program's working directory.
         started: when the trial starts, in seconds since the epoch; None for now.

@@ -27,7 +27,6 @@ def never_matched(pattern: str, paths: Sequence[str]) -> str:
     """The message about a pattern.
 
     Args:
-        pattern: as written.
         paths: the files of the output: of stdout, then of stderr.
     """
     rows = [list(_rows(path)) for path in paths]

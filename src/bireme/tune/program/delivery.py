@@ -22,7 +22,6 @@ class Delivered(Value):
     """What one trial gets.
 
     Attributes:
-        args: the program's arguments.
         exports: environment variables, ``NAME=VALUE``.
         files: the content of files, by their paths in the trial's folder.
     """
@@ -36,7 +35,6 @@ class Courier:
     """Knows how each parameter reaches the program.
 
     Args:
-        declaration: the parameters, and how each reaches the program.
         args: the program's arguments, with ``{name}`` where a value belongs.
 
     Raises:

@@ -34,12 +34,6 @@ class ProgramTrials(TrialRuns[Trial]):
     """The study's adapter for any program.
 
     Args:
-        study: decides which point is tried next.
-        measure: what is measured.
-        courier: delivers the values of a point.
-        setting: how trials are run.
-        files: the study's folder.
-        resumed: earlier runs of the study.
         clock: seconds of a monotonic clock.
 
     Attributes:
@@ -95,13 +89,7 @@ class ProgramTrials(TrialRuns[Trial]):
         return {"point": dict(trial.point), "phase": trial.phase}
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
-        """Return what to start for a trial, and write its files.
-
-        Args:
-            name: the trial's name.
-            reservation: its slots.
-            place: a low number that no other running experiment has, another one at each attempt.
-        """
+        """Return what to start for a trial, and write its files."""
         trial = self.trials[name] = self._pending[name]
         delivered = self._courier.deliver(trial.point, self._files.trial(name), name)
         exports = [word for export in (f"{TRIAL}={name}", *delivered.exports) for word in ("--export", export)]

@@ -31,9 +31,6 @@ class Request(Value):
     """What the user asked for.
 
     Attributes:
-        declaration: what varies, and how it reaches the program.
-        measure: what is measured.
-        setting: how trials are run.
         real: the command of the real job up to the program's arguments, for some exports.
         results_dir: the folder of the study.
         search, seed, confidence, effect, trials: see `Study`.
@@ -57,13 +54,9 @@ class ProgramResult(Value):
     """The outcome of a study.
 
     Attributes:
-        conclusion: how it ended.
-        answer: what it found.
-        summary: its table, as text.
         lines: the answer, as text.
         best: the command of the real job; empty if nothing worked.
         exports: the words in it that set environment variables to the values found.
-        files: its folder.
     """
 
     conclusion: Conclusion
@@ -77,10 +70,6 @@ class ProgramResult(Value):
 
 def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramResult:
     """Start or resume a study, and run it to its end.
-
-    Args:
-        request: what the user asked for.
-        show: makes the watcher that shows the study's progress.
 
     Raises:
         BadInputError: it is described wrongly, or the folder is in use or holds another study; nothing was started, or

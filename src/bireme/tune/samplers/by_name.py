@@ -15,10 +15,6 @@ OPTUNA = "optuna:"
 def check(kind: str, where: str = "") -> None:
     """Check that there is such a search.
 
-    Args:
-        kind: its name; see `make`.
-        where: as for `BadInputError`.
-
     Raises:
         BadInputError: there is none, or a package that it needs is not installed.
     """
@@ -39,9 +35,6 @@ def make(kind: str, space: Points, direction: Direction = "maximize", seed: int 
 
     Args:
         kind: one of `KINDS`, or a sampler of Optuna where that is installed.
-        space: the points.
-        direction: ``maximize`` or ``minimize`` the value.
-        seed: any number.
         options: further arguments of its class.
 
     Raises:

@@ -123,7 +123,6 @@ class GaussianProcess:
         """The expected value at each place, in the unit of the values.
 
         Args:
-            places: any places.
             values: other values at the measured places, which are assumed to vary in the same way.
         """
         mean, rest = self._explain(self.measured if values is None else np.asarray(values, dtype=float))

@@ -48,9 +48,6 @@ class ModelBased(Search):
     """The points from which a Gaussian process expects the largest improvement first, after a few that spread.
 
     Args:
-        space: the points.
-        direction: ``maximize`` or ``minimize`` the value.
-        seed: any number.
         repeats: whether points that were measured may be asked for again, where there is noise.
         negligible: it is no longer `promising` when no improvement by this fraction is expected.
     """

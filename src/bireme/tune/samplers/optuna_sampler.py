@@ -29,9 +29,6 @@ _NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy", "torch"), "qmc": ("scipy",)}
 def sampler_kind(name: str) -> Any:
     """The class of a sampler.
 
-    Args:
-        name: see `OptunaSearch`.
-
     Raises:
         BadInputError: Optuna or a package that the sampler needs is not installed, or the sampler is not one that works
             here.
@@ -54,9 +51,6 @@ class OptunaSearch(Search):
     """The points that a sampler of Optuna proposes.
 
     Args:
-        space: the points.
-        direction: ``maximize`` or ``minimize`` the value.
-        seed: any number.
         sampler: the name of its class, with or without "Sampler", in any case: ``TPE``, ``gp``, ``CmaEsSampler``.
 
     Raises:

@@ -24,7 +24,6 @@ class Observation(Value):
     """The results of a point.
 
     Attributes:
-        point: the point.
         value: its mean figure; None if it failed or ran out of memory.
         values: the figures of all its runs.
         cause: of its last end; ``pruned``: it cannot be better than its figure.
@@ -42,8 +41,6 @@ class Search(ABC):
     """Base of all searches: keeps the results and pending points. A subclass defines the order, `_candidates`.
 
     Args:
-        space: the points.
-        direction: ``maximize`` or ``minimize`` the value.
         seed: any number; a grid search ignores it.
     """
 
@@ -75,7 +72,6 @@ class Search(ABC):
         values of the others.
 
         Args:
-            point: the point.
             value: its figure; None: it failed or ran out of memory.
             cause: ``out of memory``, or ``pruned`` if the figure is only a bound; other words mean nothing here.
             seconds: wall time of the run.

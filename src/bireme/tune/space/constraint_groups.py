@@ -93,8 +93,6 @@ class Group:
 
     Args:
         parameters: they, in the order of `in_order`.
-        conditions: of these parameters.
-        constraints: on these parameters.
     """
 
     def __init__(

@@ -79,11 +79,6 @@ class Expression:
 def parse(text: str, choices: Choices, *, where: str = "") -> Expression:
     """Translate an expression.
 
-    Args:
-        text: the expression.
-        choices: the choices of each parameter, by its name.
-        where: as for `BiremeError`.
-
     Raises:
         BadInputError: it is malformed, or has an unknown name; the message says at which character.
     """

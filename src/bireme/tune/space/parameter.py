@@ -52,7 +52,6 @@ class Parameter(Value):
     """One thing that varies.
 
     Attributes:
-        name: its name.
         choices: its possible values, in the order of a grid search. May be lazy, such as a ``range``.
         default: its value in the baseline; the first choice if none is given.
         ordered: whether a model may compare the choices by their place: numbers, or words in an order that means

@@ -37,9 +37,6 @@ def read(name: str, text: str, *, where: str, in_file: bool = False) -> Paramete
     """Make a parameter of what a user wrote.
 
     Args:
-        name: its name.
-        text: its values.
-        where: as for `BiremeError`.
         in_file: the values go to a configuration file, where ``true``, ``false`` and ``null`` are no words.
 
     Raises:

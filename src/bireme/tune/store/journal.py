@@ -53,7 +53,6 @@ class Journal:
     """An open journal; `open` creates one.
 
     Attributes:
-        path: the file.
         note: what was cut off at the start; "": nothing.
     """
 
