@@ -80,7 +80,7 @@ def effects(study: StudyRecord, goal: GoalRecord) -> tuple[Effect, ...]:
         return ()
     fitted = _fit(ended, goal, tables, study.confidence)
     found = [table.effect(goal, fitted.get(place)) for place, table in enumerate(tables)]
-    return tuple(sorted(found, key=lambda each: -each.span))
+    return tuple(sorted(found, key=lambda each: -round(each.span, 9)))  # equal ones as declared
 
 
 def _seen(trials: Sequence[TrialRecord]) -> list[ParameterRecord]:
