@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
 from bireme.ship import manifest, source
+from bireme.ship.contents import ChangedError
 from bireme.ship.manifest import Entry, ManifestError
-from bireme.ship.source import ChangedError, Contents, SourceTree
+from bireme.ship.source import SourceTree
 
 
 @pytest.fixture
@@ -156,7 +157,11 @@ def test_contents(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], mo
 
 def contents(tree: SourceTree, spans: tuple[int, ...], most: int) -> bytes:
     """All of it, read by so much at a time."""
-    source, buffer, found = Contents(tree, spans), bytearray(most), b""
+    source, buffer, found = (
+        tree.contents(spans),
+        bytearray(most),
+        b"",
+    )
     while size := source.read_into(memoryview(buffer)):
         found += buffer[:size]
         assert size == most or not source.read_into(memoryview(buffer))

@@ -22,7 +22,6 @@ from bireme.job import JobSpec, Program
 from bireme.loop import Loop
 from bireme.ship import source
 from bireme.ship.messages import Need, Wrong
-from bireme.ship.source import Contents
 from bireme.ship.store import NEWEST
 from bireme.ship.taker import TreeTaker
 from tests.control.examples import ASK
@@ -81,7 +80,7 @@ class Taken:
         if isinstance(message, Need):
             pieces = [self.tree.manifest.text]
             if message.spans:
-                contents, buffer = Contents(self.tree, message.spans), bytearray(1 << 20)
+                contents, buffer = self.tree.contents(message.spans), bytearray(1 << 20)
                 pieces = []
                 while size := contents.read_into(memoryview(buffer)):
                     pieces.append(self._altered(bytes(buffer[:size])))

@@ -93,6 +93,7 @@ FOR_A_TREE = (
     "bireme.drafts",
     "bireme.resources.cache",
     "bireme.resources.owned_folder",
+    "bireme.ship.contents",
     "bireme.ship.inside",
     "bireme.ship.manifest",
     "bireme.ship.messages",

@@ -19,9 +19,6 @@ from __future__ import annotations
 
 from bireme.control.messages import Message
 
-WINDOW = 1024 * 1024
-"""Bytes of a tree that the runner may send before the agent has taken them: few enough to stay in the CPU's caches."""
-
 
 class Need(Message):
     """Send files of the tree, or its manifest.

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 from itertools import chain
 
-from bireme.control.channel import FilePart
-from bireme.control.frames import PIECE_HEAD, put_piece_head
 from bireme.control.messages import LookAgain
 from bireme.errors import ProtocolError
-from bireme.ship.messages import WINDOW
-from bireme.ship.source import ChangedError, Contents, as_text, forget
+from bireme.ship.contents import WINDOW, ChangedError, Outgoing
+from bireme.ship.source import as_text, forget
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from typing import Protocol
 
     from bireme.control.channel import Channel
@@ -37,10 +35,6 @@ if TYPE_CHECKING:
         def __hash__(self) -> int: ...
 
 
-_PIECE = 256 * 1024
-"""Bytes of the longest piece: what comes after it, such as a ping, waits no longer than it takes."""
-
-
 class Shipment:
     """Answers what agents need of one tree.
 
@@ -52,7 +46,8 @@ class Shipment:
 
     def __init__(self, tree: SourceTree, say: Callable[[str, str], None], on_failure: Callable[[str], None]) -> None:
         self._tree, self._say, self._on_failure = tree, say, on_failure
-        self._streams: dict[Receiver, _Stream] = {}
+        self._streams: dict[Receiver, Outgoing] = {}
+        self._sent_files: set[Receiver] = set()
         self._announced = False
         self.changed = False
         """Whether a file is not what the manifest says."""
@@ -79,13 +74,15 @@ class Shipment:
             if need.cache:
                 self._first.setdefault(need.cache, member)
             assert member.channel is not None
-            self._streams[member] = _Stream(self, member.channel, self._tree.manifest.text)
+            self._streams[member] = Outgoing(member.channel, self.fail, by_kernel=True)
+            self._streams[member].send(self._tree.manifest.text)
 
     def _send_files(self, member: Receiver, spans: tuple[int, ...]) -> None:
         entries, stream = self._tree.manifest.entries, self._streams.get(member)
-        if stream is None or stream.is_last or spans[-1] > len(entries):
+        if stream is None or member in self._sent_files or spans[-1] > len(entries):
             raise ProtocolError("it asked for files that it does not lack")
-        stream.change(Contents(self._tree, spans))
+        self._sent_files.add(member)
+        stream.send(self._tree.contents(spans))
         if not self._announced:
             self._announced = True
             places = chain.from_iterable(map(range, spans[::2], spans[1::2]))
@@ -99,10 +96,9 @@ class Shipment:
         Raises:
             ProtocolError: that was not sent.
         """
-        stream = self._streams.get(member)
-        if stream is None or taken.size > WINDOW - stream.window:
-            raise ProtocolError("it has taken more of the tree than was sent")
-        stream.grant(taken.size)
+        if member not in self._streams:
+            raise ProtocolError("it has taken more than was sent")
+        self._streams[member].grant(taken.size)
 
     def forget(self, member: Receiver, *, done: bool) -> None:
         """Send an agent nothing more. Those that share its cache look again.
@@ -112,9 +108,9 @@ class Shipment:
             done: it needs nothing more; else it is lost.
         """
         self._waiting.pop(member, None)
-        stream = self._streams.pop(member, None)
-        if stream is not None:
-            stream.end()
+        self._sent_files.discard(member)
+        if member in self._streams:
+            self._streams.pop(member).end()
         for cache in [cache for cache, first in self._first.items() if first is member]:
             del self._first[cache]
             for other in [other for other, waited in self._waiting.items() if waited == cache]:
@@ -136,87 +132,8 @@ class Shipment:
         path = os.path.join(self._tree.roots[0], entries[wrong.place].path)
         self.fail(ChangedError(f"{path} has changed since the job began"))
 
-    def fail(self, error: ChangedError | OSError) -> None:
+    def fail(self, error: ChangedError) -> bool:
         """End this try: a file has changed, or cannot be read, so that no copy can be what the manifest says."""
         self.changed = True
         self._on_failure(str(error))
-
-
-class _Text:
-    """Bytes, read as the contents of files are."""
-
-    def __init__(self, text: bytes) -> None:
-        self._left = memoryview(text)
-
-    def direct(self, _: int) -> tuple[int, int]:
-        """Nothing: there is no file."""
-        return -1, 0
-
-    def read_into(self, buffer: memoryview) -> int:
-        """Fill a buffer with what comes next; return the number of bytes."""
-        part = self._left[: len(buffer)]
-        buffer[: len(part)] = part
-        self._left = self._left[len(part) :]
-        return len(part)
-
-    def changed(self) -> ChangedError:
-        """Not called: bytes do not change."""
-        return ChangedError("")
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class _Stream:
-    """What is sent to one agent: the manifest, then files. ``window``: bytes that it may be sent now."""
-
-    def __init__(self, shipment: Shipment, channel: Channel, text: bytes) -> None:
-        self._shipment, self._channel = shipment, channel
-        self._source: Contents | _Text = _Text(text)
-        self._frame = bytearray(PIECE_HEAD + _PIECE)
-        self._takes_files = channel.takes_files
-        self.window = WINDOW
-        self.is_last = self._ended = False
-        channel.widen()
-        channel.feed(self._more)
-
-    def change(self, source: Contents) -> None:
-        """Send this next, and nothing after it."""
-        self._source, self.is_last = source, True
-        self._channel.feed(self._more)
-
-    def grant(self, size: int) -> None:
-        """Let so much more be sent."""
-        self.window += size
-        self._channel.feed(self._more)
-
-    def end(self) -> None:
-        """Send nothing more, once what has been begun is sent."""
-        self._ended = True
-        if self._channel.open:
-            self._channel.feed(self._more)
-        else:
-            self._source.close()
-
-    def _more(self) -> Sequence[memoryview | FilePart]:
-        """The parts of the next frame; nothing if there is none, or the agent has not taken enough."""
-        if self._ended:
-            self._source.close()
-        if self._ended or self.window <= 0:
-            return ()
-        frame = memoryview(self._frame)
-        try:
-            fd, size = self._source.direct(_PIECE) if self._takes_files else (-1, 0)
-            put_piece_head(self._frame, size)
-            if size:
-                part = FilePart(fd, size, lambda: self._shipment.fail(self._source.changed()))
-                self.window -= size
-                return frame[:PIECE_HEAD], part
-            size = self._source.read_into(frame[PIECE_HEAD:])
-        except (ChangedError, OSError) as error:
-            self._shipment.fail(error)
-            self._ended = True
-            return ()
-        put_piece_head(self._frame, size)
-        self.window -= size
-        return (frame[: PIECE_HEAD + size],) if size else ()
+        return False

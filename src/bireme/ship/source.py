@@ -15,9 +15,10 @@ import time
 from errno import ELOOP
 from itertools import chain, groupby
 
-from bireme.errors import BadInputError, BiremeError
+from bireme.errors import BadInputError
 from bireme.resources.cache import cache_folder, keep
 from bireme.ship import inside, manifest
+from bireme.ship.contents import Contents
 from bireme.ship.manifest import Entry, Manifest
 from bireme.value import Value
 
@@ -34,8 +35,6 @@ GIT = "git"
 _BLOCK = 1 << 20
 _MANY = 16 << 20
 """Bytes from which on threads are worth their start."""
-_DIRECT = 1 << 16
-"""Bytes from which on the kernel is to send a file without this process reading it."""
 _SETTLED = 120 * 10**9
 """Nanoseconds after its last change from which on a file's times would show another change.
 
@@ -48,10 +47,6 @@ _INLINE = 1 << 16
 """Bytes of a file that a file system may keep without a block."""
 _NAMED = 5
 """How many files of a kind a message names."""
-
-
-class ChangedError(BiremeError):
-    """A file is not what the manifest says any more."""
 
 
 class SourceTree(Value):
@@ -69,97 +64,11 @@ class SourceTree(Value):
     job: str = ""
     notes: tuple[str, ...] = ()
 
-
-class Contents:
-    """The contents of files of a tree, one after the other.
-
-    Args:
-        tree: the tree.
-        spans: the first place in its manifest, and the last one plus 1, of each span of files.
-    """
-
-    def __init__(self, tree: SourceTree, spans: Sequence[int]) -> None:
-        self._folder, self._root = tree.roots[0], -1
-        entries = tree.manifest.entries
-        self._spans = (
-            (entries[place], begin, end)
-            for first, last in zip(spans[::2], spans[1::2], strict=True)
-            for place in range(first, last)
-            for begin, end in entries[place].spans
-        )
-        self._fd, self._path, self._left = -1, "", 0
-        self._above = "", -1
-        """The folder of the last file, and its descriptor."""
-
-    def direct(self, most: int) -> tuple[int, int]:
-        """What comes next as a descriptor and a number of bytes; 0 bytes for small files, which are read better.
-
-        Raises:
-            ChangedError: a file was changed since the manifest was made.
-        """
-        if not self._left and not self._open_next():
-            return -1, 0
-        size = min(self._left, most) if self._left >= _DIRECT else 0
-        self._left -= size
-        return self._fd, size
-
-    def read_into(self, buffer: memoryview) -> int:
-        """Fill a buffer with what comes next; return the number of bytes, fewer than it holds only at the end.
-
-        Raises:
-            ChangedError: a file was changed since the manifest was made.
-        """
-        filled = 0
-        while filled < len(buffer) and (self._left or self._open_next()):
-            read = os.readv(self._fd, [buffer[filled : filled + self._left]])
-            filled, self._left = filled + read, self._left - read
-            if not read:
-                raise self.changed()
-        return filled
-
-    def changed(self, why: str = "it is shorter") -> ChangedError:
-        """The error that the file that was read last has changed."""
-        return ChangedError(f"{os.path.join(self._folder, self._path)} has changed since the job began: {why}")
-
-    def _open_next(self) -> bool:
-        entry, begin, end = next(self._spans, (None, 0, 0))
-        if entry is None:
-            self.close()
-            return False
-        try:
-            if self._root < 0:
-                self._root = os.open(self._folder, inside.FOLDER)
-            if entry.path != self._path:
-                self._close_file()
-                self._path = entry.path
-                folder, _, name = entry.path.rpartition("/")
-                if self._above[1] < 0 or folder != self._above[0]:
-                    self._leave_folder()
-                    self._above = folder, inside.open_folder(self._root, folder)
-                self._fd = inside.open_file(self._above[1], name)
-            os.lseek(self._fd, begin, os.SEEK_SET)
-        except OSError as error:
-            raise self.changed(str(error.strerror)) from None
-        self._left = end - begin
-        return True
-
-    def _close_file(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def _leave_folder(self) -> None:
-        if self._above[1] >= 0:
-            os.close(self._above[1])
-            self._above = "", -1
-
-    def close(self) -> None:
-        """Close what is open."""
-        self._close_file()
-        self._leave_folder()
-        if self._root >= 0:
-            os.close(self._root)
-            self._root = -1
+    def contents(self, spans: Sequence[int]) -> Contents:
+        """The contents of these files (`Need.spans`)."""
+        entries = self.manifest.entries
+        places = chain.from_iterable(map(range, spans[::2], spans[1::2]))
+        return Contents(self.roots[0], map(entries.__getitem__, places))
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:

@@ -160,6 +160,14 @@ class TreeStore:
             held.release()
         return NewTree(self.folder, wanted)
 
+    def fill(self, new: NewTree) -> Iterator[None]:
+        """Copy to a new tree, in steps, what the newest ones of the same name have of it."""
+        for held in map(self.hold, self.jobs()[:NEWEST]):
+            if held is not None:
+                if held.manifest.name == new.manifest.name:
+                    yield from new.copy_from(held)
+                held.release()
+
     def has_spare(self, digest: str) -> bool:
         """Whether there is a spare tree for this manifest."""
         found = (read_manifest(f"{self.folder}/{name}") for name in self.spares())

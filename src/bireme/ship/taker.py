@@ -6,38 +6,32 @@ milliseconds, between which the agent answers its runner. `bireme.ship.messages`
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import deque
-from errno import EIO
 
 from bireme.errors import BiremeError, ProtocolError
 from bireme.resources.cache import cache_folder
-from bireme.ship import inside, manifest
+from bireme.ship import manifest
+from bireme.ship.contents import GRANT, Incoming
 from bireme.ship.messages import Need, Shipped, Taken, Wrong
-from bireme.ship.store import NEWEST, TreeStore
-from bireme.ship.tree import HeldTree, NewTree, write_all
+from bireme.ship.store import TreeStore
+from bireme.ship.tree import HeldTree, NewTree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-    from typing import Literal, TypeVar
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Literal
 
     from bireme.control.messages import Ask, Message
     from bireme.loop import Loop
     from bireme.planning.start import NodePlan
-    from bireme.ship.manifest import Entry, Manifest
-
-    A = TypeVar("A")
-    T = TypeVar("T")
+    from bireme.ship.manifest import Manifest
 
 _STEP = 0.01
 """Seconds of work after which the loop may do something else."""
 _PAUSE = 0.0005
 _CLEAN_AFTER = 1.0
 """Seconds after which a spare tree is made, and old ones are removed, when the ranks have started."""
-_GRANT = 512 * 1024
-"""Bytes that are taken before the runner is granted as many."""
 
 
 class TreeTaker:
@@ -70,8 +64,8 @@ class TreeTaker:
         self._spare: NewTree | None = None
         self._held: HeldTree | None = None
         self._missing: deque[int] = deque()
-        self._duplicates: list[tuple[Entry, Entry]] = []
-        self._file: _File | None = None
+        self._is_first = False
+        self._file: Incoming | None = None
 
     def start(self) -> None:
         """Look for a tree that is here already."""
@@ -86,7 +80,7 @@ class TreeTaker:
         """Remove what is not complete."""
         self._expects = "nothing"
         if self._file is not None:
-            self._file.close()
+            os.close(self._file.fd)
             self._file = None
         for new in (self._new, self._spare):
             if new is not None:
@@ -168,7 +162,7 @@ class TreeTaker:
             return  # the runner has not heard of it yet
         self._taken += len(data)
         now = self._loop.now()
-        if self._taken >= _GRANT or now - self._granted > self._ask.heartbeat / 16:  # which is also a sign of life
+        if self._taken >= GRANT or now - self._granted > self._ask.heartbeat / 16:  # which is also a sign of life
             self._send(Taken(size=self._taken))
             self._taken, self._granted = 0, now
         try:
@@ -199,39 +193,20 @@ class TreeTaker:
                 raise manifest.ManifestError("more was sent than asked for")
             entry = self._new.manifest.entries[self._missing[0]]
             if self._file is None:
-                self._file = self._if_room(self._open, entry)
-            left = left[self._if_room(self._file.take, left) :]
+                self._file = Incoming(entry, self._new.open(entry))
+            left = left[self._file.take(left) :]
             if self._file.is_complete:
-                self._complete(self._file)
+                self._complete(self._new, self._file)
         if not self._missing:
             self._expects = "nothing"
             self._go(self._finish(self._new))
 
-    def _open(self, entry: Entry) -> _File:
-        return _File(entry, self._spare, self._new)
-
-    def _if_room(self, action: Callable[[A], T], argument: A) -> T:
-        """Do something for both trees, or without the spare one if there is no room for it."""
-        try:
-            return action(argument)
-        except OSError:
-            if self._spare is None:
-                raise
-            if self._file is not None:
-                self._file.drop(self._spare)
-            self._drop_spare()
-            return action(argument)
-
-    def _drop_spare(self) -> None:
-        if self._spare is not None:
-            self._spare.close()
-            self._spare = None
-
-    def _complete(self, file: _File) -> None:
+    def _complete(self, new: NewTree, file: Incoming) -> None:
         place = self._missing.popleft()
-        if not file.finish():
+        if not file.is_right:
             self._send(Wrong(place=place))
             raise manifest.ManifestError(f"{file.entry.path} has changed since the job began")
+        new.close_file(file.entry, file.fd)
         self._file = None
 
     # -- the new tree ----------------------------------------------------------------------------
@@ -242,47 +217,33 @@ class TreeTaker:
         yield from store.remove_temporary()
         yield from store.remove_old()  # not only afterwards: a job may end too early for that, and there must be room
         new = self._new = yield from store.base(wanted)
-        first: dict[object, Entry] = {}
-        with _Sources(store) as sources:
-            for place, entry in enumerate(wanted.entries):
-                if place % 64 == 0:
-                    yield
-                original = first.setdefault(_content(entry), entry) if entry.data else entry
-                if not new.lacks(entry):
-                    continue
-                if not entry.data:
-                    new.close_file(entry, new.open(entry))
-                elif original is not entry:
-                    self._duplicates.append((entry, original))
-                elif not (yield from sources.copy(entry, new)):
-                    self._missing.append(place)
+        yield from store.fill(new)
+        self._missing.extend(place for place, entry in enumerate(wanted.entries) if new.lacks(entry))
         if self._missing:
-            if len(self._missing) + len(self._duplicates) == sum(entry.data > 0 for entry in wanted.entries):
-                self._spare = NewTree(store.folder, wanted)  # all of it comes: cheaper now than as a copy later
+            self._is_first = len(self._missing) == sum(entry.data > 0 for entry in wanted.entries)
             self._want("files", Need(spans=_spans(self._missing)))
         else:
             yield from self._finish(new)
 
     def _finish(self, new: NewTree) -> Iterator[None]:
-        for entry, original in self._duplicates:
-            if not (yield from new.copy_own(entry, original)):
-                raise OSError(EIO, "a file was changed while it was copied")
         store = TreeStore(self._folder)
         self._held, self._new = store.finish(new, self._offer.job), None
-        if self._spare is not None:
+        if self._is_first:  # else it is made while ranks run, unless they end at once
             yield from self._make_spare(store, self._held)
         self._made = True
         self._end()
 
     def _make_spare(self, store: TreeStore, held: HeldTree) -> Iterator[None]:
-        """Make the spare tree complete, as far as there is room."""
+        """Make a spare tree, as far as there is room."""
         try:
-            self._spare = self._spare or NewTree(store.folder, held.manifest)
-            yield from self._spare.copy_all(held.path)
+            self._spare = NewTree(store.folder, held.manifest)
+            yield from self._spare.copy_from(held)
+            self._spare.leave_out_missing()
             yield from store.keep_spare(self._spare)
-            self._spare = None
         except OSError:
-            self._drop_spare()
+            if self._spare is not None:
+                self._spare.close()
+        self._spare = None
 
     def _tidy(self) -> Iterator[None]:
         """Make a spare tree for the next job, unless there is one, or another node makes it; and remove old ones."""
@@ -343,90 +304,6 @@ class TreeTaker:
         """A plan as it is in the copy."""
         workers = tuple(worker.replace(argv=tuple(map(self._moved, worker.argv))) for worker in plan.workers)
         return plan.replace(cwd=os.getcwd(), workers=workers)
-
-
-class _File:
-    """A file that comes: it is written to these trees, and compared with its digest."""
-
-    def __init__(self, entry: Entry, *trees: NewTree | None) -> None:
-        self.entry = entry
-        self._files = {tree: tree.open(entry) for tree in trees if tree is not None}
-        self._spans = deque(entry.spans)
-        self._digest = hashlib.sha256()
-
-    def take(self, data: memoryview) -> int:
-        """Take what belongs to the file from the beginning of this; return how much that is."""
-        begin, end = self._spans[0]
-        part = data[: end - begin]
-        for fd in self._files.values():
-            write_all(fd, part, begin)
-        self._digest.update(part)
-        if begin + len(part) == end:
-            self._spans.popleft()
-        else:
-            self._spans[0] = (begin + len(part), end)
-        return len(part)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all of it has come."""
-        return not self._spans
-
-    def finish(self) -> bool:
-        """Close it; return whether it is what was asked for."""
-        if self._digest.hexdigest() != self.entry.content:
-            return False
-        while self._files:
-            tree, fd = self._files.popitem()
-            tree.close_file(self.entry, fd)
-        return True
-
-    def drop(self, tree: NewTree) -> None:
-        """Write to one of the trees no more."""
-        if tree in self._files:
-            os.close(self._files.pop(tree))
-
-    def close(self) -> None:
-        """Close it as it is."""
-        while self._files:
-            os.close(self._files.popitem()[1])
-
-
-class _Sources:
-    """The files of older trees, by their contents."""
-
-    def __init__(self, store: TreeStore) -> None:
-        self._open: list[int] = []
-        self._found: dict[object, tuple[int, str]] = {}
-        for held in map(store.hold, (*store.spares(), *store.jobs()[:NEWEST])):
-            if held is None:
-                continue
-            self._open.append(held.lock)
-            try:
-                top = os.open(held.path, inside.FOLDER)
-            except OSError:  # ranks have removed it
-                continue
-            self._open.append(top)
-            for entry in held.manifest.entries:
-                if entry.data:
-                    self._found.setdefault(_content(entry), (top, entry.path))
-
-    def __enter__(self) -> _Sources:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for fd in self._open:
-            os.close(fd)
-
-    def copy(self, entry: Entry, new: NewTree) -> Generator[None, None, bool]:
-        """Copy a file to a new tree, in steps, if there is one with its content."""
-        found = self._found.get(_content(entry))
-        return found is not None and (yield from new.copy(entry, *found))
-
-
-def _content(entry: Entry) -> object:
-    """What two files have in common whose data are the same, at the same places."""
-    return entry.content, entry.size, entry.parts
 
 
 def _spans(places: Sequence[int]) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ import stat
 import time
 
 from bireme.ship import inside, manifest
+from bireme.ship.contents import Incoming
 from bireme.ship.inside import stamp_of
 from bireme.ship.manifest import ManifestError
 from bireme.value import Value
@@ -190,6 +191,9 @@ class NewTree:
             self._keep_common(base)
         self._top = os.open(f"{self._folder}/{made_from.name}", inside.FOLDER)
         self._make_folders()
+        for entry in made_from.entries:
+            if self.lacks(entry) and not entry.data:
+                self.close_file(entry, Incoming(entry, self.open(entry)).fd)
 
     def _keep_common(self, base: HeldTree) -> None:
         """Remove what the tree will not hold."""
@@ -222,11 +226,8 @@ class NewTree:
         return entry.kind == "file" and entry.path not in self.stamps
 
     def open(self, entry: Entry) -> int:
-        """Create a file, with its holes; return a descriptor to write its data to."""
-        fd = os.open(entry.path, _NEW, 0o600, dir_fd=self._top)
-        if entry.parts:
-            os.ftruncate(fd, entry.size)
-        return fd
+        """Create a file; return a descriptor to write to."""
+        return os.open(entry.path, _NEW, 0o600, dir_fd=self._top)
 
     def close_file(self, entry: Entry, fd: int) -> None:
         """Close a file that is complete."""
@@ -234,54 +235,46 @@ class NewTree:
         self.stamps[entry.path] = stamp_of(os.fstat(fd))
         os.close(fd)
 
-    def copy(self, entry: Entry, top: int, path: str) -> Generator[None, None, bool]:
-        """Copy a file of another tree, or of this one, in steps, if it has the content that is wanted.
-
-        Args:
-            entry: the file here.
-            top: the folder of the other tree, open.
-            path: of the file in it, with its data where it is here.
-        """
+    def copy_from(self, other: HeldTree) -> Iterator[None]:
+        """Copy, in steps, the files that another tree has too, and in which nobody has changed them."""
+        there = {entry.path: entry for entry in other.manifest.entries}
         try:
-            source = inside.open_file(top, path)
+            top = os.open(other.path, inside.FOLDER)
+        except OSError:  # ranks have removed it
+            return
+        try:
+            for entry in self.manifest.entries:
+                if self.lacks(entry) and there.get(entry.path) == entry:
+                    yield
+                    yield from self._copy(entry, top)
+        finally:
+            os.close(top)
+
+    def _copy(self, entry: Entry, top: int) -> Iterator[None]:
+        try:
+            source = inside.open_file(top, entry.path)
         except OSError:
-            return False
+            return
         target = self.open(entry)
         try:
-            digest = hashlib.sha256()
             cloned = not entry.parts and _clone(source, target)  # somebody may have written to the holes
+            copy = Incoming(entry, target)
             for begin, end in entry.spans:
                 for at in range(begin, end, _BLOCK):
-                    block = os.pread(target if cloned else source, min(_BLOCK, end - at), at)
-                    digest.update(block)
-                    if not cloned:
-                        write_all(target, block, at)
+                    copy.take(memoryview(os.pread(target if cloned else source, min(_BLOCK, end - at), at)), cloned)
                     yield
-            if digest.hexdigest() == entry.content and os.fstat(target).st_size == entry.size:
+            if copy.is_right and os.fstat(target).st_size == entry.size:
                 self.close_file(entry, os.dup(target))
-                return True
-            os.unlink(entry.path, dir_fd=self._top)
-            return False
+            else:
+                os.unlink(entry.path, dir_fd=self._top)
         finally:
             os.close(source)
             os.close(target)
 
-    def copy_all(self, path: str) -> Iterator[None]:
-        """Copy what is missing from a tree that had the same files; what was changed there is left out."""
-        top = os.open(path, inside.FOLDER)
-        try:
-            for entry in self.manifest.entries:
-                if self.lacks(entry):
-                    yield
-                    yield from self.copy(entry, top, entry.path)
-        finally:
-            os.close(top)
+    def leave_out_missing(self) -> None:
+        """Want no more than there is."""
         kept = [entry for entry in self.manifest.entries if not self.lacks(entry)]
         self.manifest = manifest.make(self.manifest.name, kept)
-
-    def copy_own(self, entry: Entry, original: Entry) -> Generator[None, None, bool]:
-        """Copy a file of this tree."""
-        return (yield from self.copy(entry, self._top, original.path))
 
     def finish(self, name: str, *, spare: bool = False) -> HeldTree:
         """Make the tree complete: create its links, and give its folder this name.
@@ -328,14 +321,6 @@ def _clone(source: int, target: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def write_all(fd: int, data: bytes | memoryview, place: int) -> None:
-    """Write to a place of a file."""
-    left = memoryview(data)
-    while left:
-        written = os.pwrite(fd, left, place)
-        left, place = left[written:], place + written
 
 
 def take_lock(fd: int, kind: int) -> bool:

@@ -1,0 +1,268 @@
+"""The contents of files as one stream of bytes: how they are read, sent over a channel, and taken on the other side.
+
+Both sides have the entries of the files, so the stream holds nothing but their data, without holes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from bireme.control.channel import FilePart
+from bireme.control.frames import PIECE_HEAD, put_piece_head
+from bireme.errors import BiremeError, ProtocolError
+from bireme.ship import inside
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from bireme.control.channel import Channel
+    from bireme.ship.manifest import Entry
+
+WINDOW = 1024 * 1024
+"""Bytes that may be sent before the other side has taken them: few enough to stay in the CPU's caches."""
+GRANT = WINDOW // 2
+"""Bytes that are taken before the other side is granted as many."""
+_PIECE = 256 * 1024
+"""Bytes of the longest piece: what comes after it, such as a ping, waits no longer than it takes."""
+_DIRECT = 1 << 16
+"""Bytes from which on the kernel is to send a file without this process reading it."""
+
+
+class ChangedError(BiremeError):
+    """A file is not what its entry says any more."""
+
+
+class Contents:
+    """The contents of files below a folder, one after the other. No link on the way to one is followed.
+
+    Args:
+        folder: the path of the folder.
+        entries: of the files.
+    """
+
+    def __init__(self, folder: str, entries: Iterable[Entry]) -> None:
+        self._folder, self._root = folder, -1
+        self._entries = iter(entries)
+        self._spans: list[tuple[int, int]] = []
+        """The spans of the file that are left, the next one last."""
+        self._fd, self._path, self._left = -1, "", 0
+        self._above = "", -1
+        """The folder of the last file, and its descriptor."""
+        self._problem: ChangedError | None = None
+
+    def direct(self, most: int) -> tuple[int, int]:
+        """What comes next as a descriptor and a number of bytes; 0 bytes for small files, which are read better.
+
+        Raises:
+            ChangedError: a file was changed, or cannot be read.
+        """
+        if not self._left and not self._open_next():
+            return -1, 0
+        size = min(self._left, most) if self._left >= _DIRECT else 0
+        self._left -= size
+        return self._fd, size
+
+    def read_into(self, buffer: memoryview) -> int:
+        """Fill a buffer with what comes next; return the number of bytes, 0 only at the end.
+
+        Raises:
+            ChangedError: a file was changed, or cannot be read. The next call goes on behind it.
+        """
+        filled = 0
+        if self._problem is None:
+            try:
+                while filled < len(buffer) and (self._left or self._open_next()):
+                    read = os.readv(self._fd, [buffer[filled : filled + self._left]])
+                    filled, self._left = filled + read, self._left - read
+                    if not read:
+                        raise self.changed()
+            except OSError as error:
+                self._problem = self.changed(str(error.strerror))
+            except ChangedError as error:
+                self._problem = error
+        if self._problem is not None and not filled:
+            problem, self._problem, self._left, self._spans = self._problem, None, 0, []
+            raise problem
+        return filled
+
+    def changed(self, why: str = "it is shorter") -> ChangedError:
+        """The error that the file that was read last has changed."""
+        return ChangedError(f"{os.path.join(self._folder, self._path)} has changed since the job began: {why}")
+
+    def _open_next(self) -> bool:
+        while not self._spans:
+            entry = next(self._entries, None)
+            if entry is None:
+                self.close()
+                return False
+            self._close_file()
+            self._spans, self._path = [*reversed(entry.spans)], entry.path
+        try:
+            if self._fd < 0:
+                self._open(self._path)
+            begin, end = self._spans.pop()
+            os.lseek(self._fd, begin, os.SEEK_SET)
+        except OSError as error:
+            raise self.changed(str(error.strerror)) from None
+        self._left = end - begin
+        return True
+
+    def _open(self, path: str) -> None:
+        if self._root < 0:
+            self._root = os.open(self._folder, inside.FOLDER)
+        folder, _, name = path.rpartition("/")
+        if self._above[1] < 0 or folder != self._above[0]:
+            self._leave_folder()
+            self._above = folder, inside.open_folder(self._root, folder)
+        self._fd = inside.open_file(self._above[1], name)
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _leave_folder(self) -> None:
+        if self._above[1] >= 0:
+            os.close(self._above[1])
+            self._above = "", -1
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._close_file()
+        self._leave_folder()
+        if self._root >= 0:
+            os.close(self._root)
+            self._root = -1
+
+
+class Outgoing:
+    """Sends text and contents over a channel, no more of it ahead than the other side grants.
+
+    Args:
+        channel: the channel.
+        on_change: called when a file is not what its entry says; returns whether to go on with the next file.
+        by_kernel: whether the kernel may send large files. Then `on_change` must not go on.
+    """
+
+    def __init__(self, channel: Channel, on_change: Callable[[ChangedError], bool], *, by_kernel: bool = False) -> None:
+        self._channel, self._on_change = channel, on_change
+        self._text = memoryview(b"")
+        self._contents: Contents | None = None
+        self._frame = bytearray(PIECE_HEAD + _PIECE)
+        self._takes_files = by_kernel and channel.takes_files
+        self._window, self._ended = WINDOW, False
+        channel.widen()
+
+    def send(self, what: bytes | Contents) -> None:
+        """Send this next."""
+        if isinstance(what, Contents):
+            self._contents = what
+        else:
+            self._text = memoryview(what)
+        self._channel.feed(self._more)
+
+    def grant(self, size: int) -> None:
+        """Let so much more be sent, for so much that was taken.
+
+        Raises:
+            ProtocolError: that was not sent.
+        """
+        if size > WINDOW - self._window:
+            raise ProtocolError("it has taken more than was sent")
+        self._window += size
+        self._channel.feed(self._more)
+
+    def end(self) -> None:
+        """Send nothing more, once what has been begun is sent."""
+        self._ended = True
+        if self._channel.open:
+            self._channel.feed(self._more)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        if self._contents is not None:
+            self._contents.close()
+
+    def _more(self) -> Sequence[memoryview | FilePart]:
+        """The parts of the next frame; nothing if there is none, or the other side has not taken enough."""
+        if self._ended:
+            self._close()
+        while not self._ended and self._window > 0:
+            try:
+                parts = self._next()
+            except ChangedError as error:
+                self._ended = not self._on_change(error)
+                continue
+            size = sum(map(len, parts))
+            put_piece_head(self._frame, size)
+            self._window -= size
+            return (memoryview(self._frame)[:PIECE_HEAD], *parts) if size else ()
+        return ()
+
+    def _next(self) -> Sequence[memoryview | FilePart]:
+        if self._text:
+            part, self._text = self._text[:_PIECE], self._text[_PIECE:]
+            return (part,)
+        contents = self._contents
+        if contents is None:
+            return ()
+        if self._takes_files:
+            fd, size = contents.direct(_PIECE)
+            if size:
+                return (FilePart(fd, size, lambda: self._shorter(contents)),)
+        body = memoryview(self._frame)[PIECE_HEAD:]
+        return (body[: contents.read_into(body)],)
+
+    def _shorter(self, contents: Contents) -> None:
+        self._ended = not self._on_change(contents.changed())
+
+
+class Incoming:
+    """A file that comes: writes it, with its holes, and compares it with its digest if that is known.
+
+    Args:
+        entry: what comes.
+        fd: the file, new and open.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, entry: Entry, fd: int) -> None:
+        self.entry, self.fd = entry, fd
+        self._spans = [*reversed(entry.spans)]
+        self._digest = hashlib.sha256() if entry.content else None
+        if entry.parts:
+            os.ftruncate(fd, entry.size)
+
+    def take(self, data: memoryview, is_there: bool = False) -> int:
+        """Take what belongs to the file from the beginning of this; return how much that is.
+
+        Args:
+            data: what comes.
+            is_there: the file holds it already.
+        """
+        begin, end = self._spans.pop()
+        part = data[: end - begin]
+        size = len(part)
+        if begin + size < end:
+            self._spans.append((begin + size, end))
+        if self._digest is not None:
+            self._digest.update(part)
+        while part and not is_there:
+            written = os.pwrite(self.fd, part, begin)
+            part, begin = part[written:], begin + written
+        return size
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it has come."""
+        return not self._spans
+
+    @property
+    def is_right(self) -> bool:
+        """Whether what has come is what was to come."""
+        return not self._spans and (self._digest is None or self._digest.hexdigest() == self.entry.content)
