@@ -9,13 +9,14 @@ The only file of the golden records that names anything of Bireme. It uses:
 - ``bireme.errors.INTERNAL``: the exit code of a bug of ours;
 - ``bireme.resources.devices.discover`` and ``device_memory.smallest``, replaced: which GPUs this machine has;
 - of the standard library, replaced before anything of Bireme is imported: ``time.monotonic``, ``time.time``,
-  ``select.epoll`` (nothing waits, the clock jumps), ``os.waitpid`` for simulated processes, ``os.fsync``.
+  ``select.epoll`` (nothing waits, the clock jumps), ``os.waitpid`` for simulated processes, ``os.fsync``, ``sum``.
 
 Use it in a process of its own.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import heapq
 import io
@@ -27,7 +28,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -98,9 +99,18 @@ def install() -> None:
     os.fsync = os.fdatasync = lambda fd: None
     os.waitpid = lambda pid, options: (pid, 0) if pid >= 1 << 40 else _waitpid(pid, options)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
+    if sys.version_info >= (3, 12):  # which adds floats more exactly: in the last bits, that decides ties
+        builtins.sum = _sum  # type: ignore[assignment]
     from bireme.process import guardian
 
     guardian.start = lambda workers, **_: Run(workers[0])  # type: ignore[assignment, return-value]
+
+
+def _sum(numbers: Iterable[Any], start: Any = 0) -> Any:
+    """As `sum` adds before Python 3.12."""
+    for number in numbers:
+        start = start + number
+    return start
 
 
 # -- a run -----------------------------------------------------------------------------------------------
