@@ -360,7 +360,8 @@ def test_a_python_that_cannot_run_an_agent(
         assert list(found) == ["node2", "node3", "node4"]
         assert found["node4"][0] == "Unknown option: -I" and found["node4"][1].startswith(f"usage: {path} ")
         assert found["node4"][-1].startswith("that is Python 2, or older than 3.4")
-        assert "No such file" in found["node3"][0] and found["node3"][1].endswith("with --node_python")
+        assert re.search("No such file|not found", found["node3"][0])  # as the node's sh has it
+        assert found["node3"][1].endswith("with --node_python")
         assert found["node2"] == [
             f"Python 3.10 or later is needed; {path} is 3.6.8",
             "name another with --node_python",
