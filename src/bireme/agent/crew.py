@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from bireme.agent.rank_input import RankPipes
     from bireme.agent.session import Session
+    from bireme.logs.output import JobOutput
     from bireme.planning.start import NodePlan, StartPlan
 
 
@@ -57,6 +58,7 @@ class LocalCrew:
         self._environ, self._keep = environ, keep
         self._over = False
         self._input: RankPipes | None = None
+        self._output: JobOutput | None = None
         self._terminals: dict[tuple[int, int], int] = {}  # (rank, stream): the descriptor that we read from
         self._files = self._rank_files(log_dir) if log_dir is not None else None
         self._pipes = Pipes(session.loop, self._chunk, session.rested, self._eof, self._maybe_over, rest=session.rest)
@@ -73,6 +75,9 @@ class LocalCrew:
             at_loss=at_loss,
             farewell=farewell,
         )
+        self.stop, self.urge, self.signal_ranks = self._node.stop, self._node.urge, self._node.signal_ranks
+        self.suspend, self.resume = self._node.suspend, self._node.resume
+        self.hold_output, self.release_output = self._pipes.pause, self._pipes.resume
 
     @property
     def killed(self) -> int:
@@ -91,16 +96,16 @@ class LocalCrew:
 
     def start(self) -> None:
         """Fork the ranks."""
-        self._session.planned(self._plan)
+        output = self._output = self._session.planned(self._plan)
         files_limit = open_files.allow_files(4 * len(self._node_plan.workers))
         null = os.open(os.devnull, os.O_RDWR)
         pipes = []
         for worker in self._node_plan.workers:
             stdin = self._stdin(null) if self._session.gets_stdin(worker.rank) else null
             stderr = self._stream(worker.rank, ERR)
-            as_one = self._session.shows_as_one(worker.rank)
+            as_one = output.shows_as_one(worker.rank)
             pipes.append((stdin, stderr if as_one else self._stream(worker.rank, OUT), stderr))
-        columns = self._session.columns_beside_labels()
+        columns = output.columns_beside_labels()
         # Not where a terminal of its own tells a rank its width, also when it changes. Some programs ask stdin first.
         screens = {
             worker.rank: {"COLUMNS": str(columns)}
@@ -135,7 +140,8 @@ class LocalCrew:
 
     def _stream(self, rank: int, number: int) -> int:
         """Make what a rank writes to: a pseudo-terminal if we show its stream on a terminal, otherwise a pipe."""
-        window = self._session.window(rank, number)
+        assert self._output is not None
+        window = self._output.window(rank, number)
         if window is not None:
             from bireme.agent import pseudo_terminal
 
@@ -152,39 +158,11 @@ class LocalCrew:
         from bireme.agent import pseudo_terminal
 
         for (rank, number), fd in self._terminals.items():
-            window = self._session.window(rank, number)
-            if window is not None:
+            window = self._output and self._output.window(rank, number)
+            if window:
                 pseudo_terminal.resize(fd, window)
         if self._terminals:
             self._node.signal_ranks(signal.SIGWINCH)
-
-    def stop(self, signum: int = signal.SIGTERM) -> None:
-        """End all ranks, by the stop ladder."""
-        self._node.stop(signum)
-
-    def urge(self) -> None:
-        """Kill what is left now, without waiting for the grace time."""
-        self._node.urge()
-
-    def signal_ranks(self, signum: int) -> None:
-        """Send a signal to every rank."""
-        self._node.signal_ranks(signum)
-
-    def suspend(self) -> None:
-        """Suspend every process of the job."""
-        self._node.suspend()
-
-    def resume(self) -> None:
-        """Resume them."""
-        self._node.resume()
-
-    def hold_output(self) -> None:
-        """Stop reading, so that the ranks wait."""
-        self._pipes.pause()
-
-    def release_output(self) -> None:
-        """Read again."""
-        self._pipes.resume()
 
     def close(self) -> None:
         """Close everything and remove the directory for error files."""

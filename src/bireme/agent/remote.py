@@ -127,8 +127,8 @@ class RemoteAgent:
             Resume: self._on_resume,
             Credit: self._on_credit,
             Output: self._on_stdin,
-            Ping: self._on_ping,
-            Release: self._on_release,
+            Ping: lambda ping: self._channel.send(Pong(sent=ping.sent, now=self._loop.now())),
+            Release: lambda _: self._loop.stop(),
             Piece: lambda piece: self._of_tree().take(piece.data),
             LookAgain: lambda _: self._of_tree().look_again(),
             Fetch: self._on_fetch,
@@ -327,9 +327,6 @@ class RemoteAgent:
         if self._window > 0 and self._pipes is not None:
             self._pipes.resume()
 
-    def _on_ping(self, ping: Ping) -> None:
-        self._channel.send(Pong(sent=ping.sent, now=self._loop.now()))
-
     def _on_fetch(self, fetch: Fetch) -> None:
         """Look for files that the job brings home, now that its ranks have ended."""
         if not self._over or self._plan is None or self._sender is not None:
@@ -343,9 +340,6 @@ class RemoteAgent:
         if self._sender is None:
             raise ProtocolError("it wants files that were not found")
         return self._sender
-
-    def _on_release(self, _: Release) -> None:
-        self._loop.stop()
 
     # -- silence of the runner --------------------------------------------------------------------
 

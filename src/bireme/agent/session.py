@@ -120,7 +120,7 @@ class Session:
 
     # -- events of the crew ---------------------------------------------------------------------
 
-    def planned(self, plan: StartPlan) -> None:
+    def planned(self, plan: StartPlan) -> JobOutput:
         """Note which ranks will run, and prepare for their output."""
         style = Style(self.spec.output, self.spec.timestamps, plan.world_size, self.spec.fold)
         self._output = JobOutput(self.loop, self.console, style)
@@ -131,6 +131,7 @@ class Session:
                 shown = not self.spec.local_ranks or worker.local_rank in self.spec.local_ranks
                 self._output.add(worker.rank, node.host, OUT, shown=shown)
                 self._output.add(worker.rank, node.host, ERR, shown=shown)
+        return self._output
 
     def gets_stdin(self, rank: int) -> bool:
         """Whether our stdin is also the stdin of this rank (``--stdin``)."""
@@ -179,18 +180,6 @@ class Session:
         self._output.feed(rank, number, data)
         if self.console.full:
             self.crew.hold_output()
-
-    def window(self, rank: int, number: int) -> os.terminal_size | None:
-        """The part of our terminal that a rank's stream may use; ``None``: it is not shown on one."""
-        return None if self._output is None else self._output.window(rank, number)
-
-    def shows_as_one(self, rank: int) -> bool:
-        """Whether a rank's stdout may go where its stderr goes: both are passed on unchanged to one terminal."""
-        return self._output is not None and self._output.shows_as_one(rank)
-
-    def columns_beside_labels(self) -> int:
-        """The width of our terminal less the longest label; 0 if lines have no labels, or go elsewhere."""
-        return 0 if self._output is None else self._output.columns_beside_labels()
 
     @property
     def rest(self) -> float:

@@ -28,6 +28,8 @@ usage: bireme COMMAND …
   bireme completion SHELL                  complete options in bash, zsh or fish
   bireme --version
 """
+_COMMANDS = ("run", "tune", "check", "drain", "completion")
+"""Each is a module of this package."""
 
 
 def command() -> NoReturn:
@@ -90,19 +92,14 @@ def _dispatch(argv: list[str]) -> int:
         sys.stderr.write(USAGE)
         return BAD_INPUT
     word, *rest = argv
-    commands: dict[str, Callable[[list[str]], int]] = {
-        "run": _run,
-        "tune": _tune,
-        "check": _check,
-        "drain": _drain,
-        "help": _help,
-        "completion": _completion,
-        "--version": _version,
-        "--help": _help,
-        "-h": _help,
-    }
-    if word in commands:
-        return commands[word](rest)
+    if word in _COMMANDS:
+        code: int = __import__(f"bireme.cli.{word}", fromlist=["main"]).main(rest)
+        return code
+    if word in ("help", "--help", "-h"):
+        return _help(rest)
+    if word == "--version":
+        show(f"bireme {bireme.__version__}\n")
+        return OK
     return _unknown(word, rest)
 
 
@@ -117,7 +114,7 @@ def _unknown(word: str, rest: list[str]) -> int:
         words = rest[1:] if rest[:1] == ["launch"] else rest
     elif not (word.startswith("-") or word.endswith(".py") or os.path.exists(word)):
         words = []
-        if near := similar(word, ("run", "tune", "check", "drain")):
+        if near := similar(word, _COMMANDS[:-1]):
             raise BadInputError(f"unknown command: {word!r}", hint=f"did you mean bireme {near}?")
     if not words:
         complain(f"unknown command: {word!r}")
@@ -127,41 +124,6 @@ def _unknown(word: str, rest: list[str]) -> int:
 
     what = f"unknown option: {word}" if argv is words and word.startswith("-") else f"unknown command: {word!r}"
     raise BadInputError(what, hint=f"to run a job: bireme run {shortened(words)}")
-
-
-def _run(argv: list[str]) -> int:
-    from bireme.cli import run
-
-    return run.main(argv)
-
-
-def _tune(argv: list[str]) -> int:
-    from bireme.cli import tune
-
-    return tune.main(argv)
-
-
-def _check(argv: list[str]) -> int:
-    from bireme.cli import check
-
-    return check.main(argv)
-
-
-def _drain(argv: list[str]) -> int:
-    from bireme.cli import drain
-
-    return drain.main(argv)
-
-
-def _version(_: list[str]) -> int:
-    show(f"bireme {bireme.__version__}\n")
-    return OK
-
-
-def _completion(argv: list[str]) -> int:
-    from bireme.cli import completion
-
-    return completion.main(argv)
 
 
 def _help(argv: list[str]) -> int:

@@ -161,7 +161,7 @@ class ClusterCrew(AgentCrew):
         if lost and len(nodes) > 1:
             note = f"own names that are loopback addresses: {', '.join(lost[:3])}{', …' * (len(lost) > 3)}"
             self._session.console.say("debug", f"{note}; Gloo and TensorPipe are told the interface to use there")
-        self._session.planned(plan)
+        columns = self._session.planned(plan).columns_beside_labels()
         if self._job.log_dir is not None:
             ranks = [worker.rank for node in plan.nodes for worker in node.workers]
             say, name = self._session.console.say, self._job.spec.job_name
@@ -169,7 +169,6 @@ class ClusterCrew(AgentCrew):
         self._admitted = self._started = True
         self._begun(tuple(nodes), plan)
         accelerator, grace = self.members[0].hello.accelerator, self._job.spec.grace
-        columns = self._session.columns_beside_labels()
         screen = {"COLUMNS": str(columns)} if columns else {}
         for member in self.members:
             node = nodes.get(member.name)

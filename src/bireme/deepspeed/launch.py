@@ -10,6 +10,7 @@ if __name__ == "__main__":
 
     protect_path()
 
+import math
 import os
 import select
 import signal
@@ -71,36 +72,27 @@ def terminate_process_tree(pid: int) -> None:
         for each in descendants((pid,)):
             with suppress(ProcessLookupError):
                 ends.add(os.pidfd_open(each))
-        for signum, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, None)):
-            _send(ends, signum)
-            if not _left(ends, seconds):
+        for signum, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, math.inf)):
+            for end in ends:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(end, signum)
+            if _have_ended(ends, seconds):
                 break
     finally:
         for end in ends:
             os.close(end)
 
 
-def _send(ends: set[int], signum: int) -> None:
-    for end in _left(ends, 0.0):
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(end, signum)
-
-
-def _left(ends: set[int], seconds: float | None) -> set[int]:
-    """The processes that have not ended after this time; ``None``: however long it takes."""
-    deadline = None if seconds is None else time.monotonic() + seconds
-    left, poll = set(ends), select.poll()
+def _have_ended(ends: set[int], seconds: float) -> bool:
+    """Wait until these processes have ended, at most for this time; return whether all have."""
+    deadline, left, poll = time.monotonic() + seconds, set(ends), select.poll()
     for end in ends:
         poll.register(end, select.POLLIN)
-    while left:
-        wait = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-        ended = [end for end, _ in poll.poll(wait)]
-        for end in ended:
+    while left and (wait := deadline - time.monotonic()) > 0:
+        for end, _ in poll.poll(None if wait == math.inf else wait * 1000):
             poll.unregister(end)
             left.discard(end)
-        if not ended and wait is not None:
-            break
-    return left
+    return not left
 
 
 if __name__ == "__main__":

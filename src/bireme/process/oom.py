@@ -105,17 +105,16 @@ class OomWatch:
         """
         import re
 
-        files = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes") if self._is_v1 else ("memory.max",)
-        limits = [(_count(f"{group}/{file}"), f"{group}/{file}") for file in files]
-        size, file = min((limit for limit in limits if 0 < limit[0] < _UNLIMITED), default=(0, ""))
-        if not size and os.path.isdir(group):
+        names = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes") if self._is_v1 else ("memory.max",)
+        files = (f"{group}/{name}" for name in names)
+        limits = [(size, file) for file in files if 0 < (size := _count(file)) < _UNLIMITED]
+        if not limits and os.path.isdir(group):
             return ""
-        pattern, whose, how = next(row for row in _SETTERS if re.search(row[0], path))
-        found = re.search(pattern, path)
-        assert found is not None
-        text = f"the limit of {f'{size / (1 << 20):,.0f} MiB of ' * bool(size)}{found.expand(whose)}"
-        where = f" ({'; '.join(filter(None, (file or path, how)))})"
-        return "".join(letter if letter.isprintable() else "?" for letter in text + where)
+        size, file = min(limits, default=(0, path))
+        found = ((re.search(pattern, path), whose, how) for pattern, whose, how in _SETTERS)
+        whose, how = next((match.expand(whose), how) for match, whose, how in found if match)
+        text = f"the limit of {f'{size / (1 << 20):,.0f} MiB of ' * bool(size)}{whose} ({file}{'; ' * bool(how)}{how})"
+        return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _count(file: str, word: str = "") -> int:

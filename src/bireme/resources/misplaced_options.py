@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import re
 import sys
+from itertools import chain, islice
 
 from bireme.resources.local_rank_option import nodes, syntax_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from bireme.options.option import Option
@@ -26,7 +27,7 @@ _PARSES = re.compile(
 )
 """Names of what may read the command line, where they are imported from another file."""
 _PASSES_ON = {"subprocess", "runpy", "execv", "execve", "execvp", "execvpe"}
-_MOST_FILES = 50
+_MOST_FILES = 200
 
 
 def misplaced(args: Sequence[str], suspects: Mapping[str, Option], text: bytes, folders: Sequence[str]) -> list[str]:
@@ -42,9 +43,11 @@ def misplaced(args: Sequence[str], suspects: Mapping[str, Option], text: bytes, 
     if tree is None or not text:
         return []
     named = set(_named(tree)) | ({*_words(text.decode(errors="replace"))} if b"docopt" in text else set())
-    if ("argv" in named and named & _PASSES_ON) or any(map(_PARSES.search, _imported(tree))):
+    imported = list(_imported(tree))
+    others = (each for each in imported if each[0] not in sys.stdlib_module_names and each[0] not in _PARSERS)
+    if ("argv" in named and named & _PASSES_ON) or any(_PARSES.search(name) for each in others for name in each):
         return []
-    beside = list(_text_beside(tree, folders))
+    beside = list(_text_beside({each[0] for each in imported}, folders))
     found: list[str] = []
     for place, word in enumerate(args):
         option = suspects.get(word)
@@ -71,37 +74,22 @@ def _words(text: str) -> Iterator[str]:
     return (word.replace("-", "_") for word in re.findall(r"[A-Za-z][\w-]*", text))
 
 
-def _imports(tree: Any) -> Iterator[tuple[str, Any]]:
-    """The statements that import: the module, "" with ``import``, and the node."""
-    return (
-        (getattr(node, "module", None) or "", node)
-        for node in nodes(tree)
-        if type(node).__name__ in ("Import", "ImportFrom")
-    )
+def _imported(tree: Any) -> Iterator[list[str]]:
+    """The parts of each full name that the script imports."""
+    for node in nodes(tree):
+        if type(node).__name__ in ("Import", "ImportFrom"):
+            module = getattr(node, "module", None) or ""
+            yield from (f"{module}.{alias.name}".strip(".").split(".") for alias in node.names)
 
 
-def _imported(tree: Any) -> Iterator[str]:
-    """The names that the script imports from others than Python and the usual parsers."""
-    for module, node in _imports(tree):
-        for full in (f"{module}.{alias.name}".strip(".") for alias in node.names):
-            if (top := full.partition(".")[0]) not in sys.stdlib_module_names and top not in _PARSERS:
-                yield from full.split(".")
-
-
-def _text_beside(tree: Any, folders: Sequence[str]) -> Iterator[str]:
-    """The text of the files beside the script that it imports, with ``_`` for ``-``."""
-    tops = {
-        f"{module}.{alias.name}".strip(".").partition(".")[0] for module, node in _imports(tree) for alias in node.names
-    }
-    for base in (os.path.join(folder, top) for folder in folders for top in tops):
-        paths = [f"{base}.py"]
-        for place, _, files in os.walk(base):
-            paths += (os.path.join(place, name) for name in files if name.endswith(".py"))
-            if len(paths) > _MOST_FILES:
-                break
-        for path in paths[:_MOST_FILES]:
-            try:
-                with open(path, errors="replace") as file:
-                    yield file.read(1 << 20).replace("-", "_")
-            except OSError:
-                continue
+def _text_beside(modules: Iterable[str], folders: Iterable[str]) -> Iterator[str]:
+    """The text of the modules that stand beside the script, with ``_`` for ``-``."""
+    bases = [os.path.join(folder, module) for folder in folders for module in modules]
+    inside = (os.path.join(place, name) for base in bases for place, _, names in os.walk(base) for name in names)
+    files = (path for path in chain((f"{base}.py" for base in bases), inside) if path.endswith(".py"))
+    for path in islice(filter(os.path.isfile, files), _MOST_FILES):
+        try:
+            with open(path, errors="replace") as file:
+                yield file.read(1 << 20).replace("-", "_")
+        except OSError:
+            continue

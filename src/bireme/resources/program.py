@@ -24,15 +24,7 @@ _DATA = (
 )
 """Endings of files that are no programs. Python runs some of them without a word: JSON is an expression."""
 _STARTERS = (
-    "torchrun",
-    "deepspeed",
-    "accelerate",
-    "mpirun",
-    "mpiexec",
-    "mpiexec.hydra",
-    "srun",
-    "horovodrun",
-    "bireme",
+    *("torchrun", "deepspeed", "accelerate", "mpirun", "mpiexec", "mpiexec.hydra", "srun", "horovodrun", "bireme"),
 )
 
 
@@ -153,20 +145,16 @@ def _read_script(program: Program, environ: Mapping[str, str], hint: str) -> byt
 
 def _instead(path: str, args: tuple[str, ...], environ: Mapping[str, str]) -> str:
     """What to do about a script that does not exist."""
-    if os.path.isfile(f"{path}.py"):
-        return f"did you mean {path}.py?"
-    if os.sep not in path and path.startswith("python"):
-        if args[:1] == ("-c",):
-            return f"to run an expression, type --no_python {path} -c …"
-        return f"leave out {path}: type bireme run {_to_script(args)}; --python chooses the Python that runs it"
-    if path in _STARTERS:
-        rest = args[1:] if args[:1] in (("launch",), ("run",)) else args
-        return f"leave out {path}: type bireme run {_to_script(rest)}"
-    command = find_executable(path, environ) if os.sep not in path else ""
-    if command:
-        return f"to run the program {command}, type --no_python {path}"
-    script = args[0] if args and args[0].endswith(".py") and os.sep not in path else ""
+    is_word = os.sep not in path
+    script = args[0] if args and args[0].endswith(".py") and is_word else ""
+    is_python, rest = is_word and path.startswith("python"), args[1:] if args[:1] in (("launch",), ("run",)) else args
+    command = find_executable(path, environ) if is_word else ""
     for wrong, hint in (
+        (os.path.isfile(f"{path}.py"), f"did you mean {path}.py?"),
+        (is_python and args[:1] == ("-c",), f"to run an expression, type --no_python {path} -c …"),
+        (is_python, f"leave out {path}: type bireme run {_to_script(args)}; --python chooses the Python that runs it"),
+        (path in _STARTERS, f"leave out {path}: type bireme run {_to_script(rest)}"),
+        (command, f"to run the program {command}, type --no_python {path}"),
         (path == "help", "type bireme run --help"),
         (".py " in path, "leave out the quotation marks around the script and its arguments"),
         (path.startswith("-"), "leave out --, which ends the options"),
