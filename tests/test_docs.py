@@ -29,7 +29,6 @@ from bireme.resources.own_name import INTERFACE_VARIABLES
 from bireme.result import outcome
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report_record import of_outcome
-from bireme.ship import fetch_messages
 from bireme.ship import messages as ship_messages
 from tests.conftest import clean_environ
 from tests.test_layers import LAYERS
@@ -139,7 +138,7 @@ def test_messages_of_the_channel():
     )
     for table, vocabulary in (
         (to_agent, TO_AGENT),
-        (from_agent, {**FROM_AGENT, **ship_messages.FROM_AGENT, **fetch_messages.FROM_AGENT}),
+        (from_agent, {**FROM_AGENT, **ship_messages.FROM_AGENT}),
     ):
         described = {name for row in table for name in code_words(row[0])}
         assert described == set(vocabulary)

@@ -18,6 +18,7 @@ from bireme.control.messages import (
     Piece,
     Rested,
     Signalled,
+    Taken,
     Unfit,
     Up,
     from_json,
@@ -25,7 +26,7 @@ from bireme.control.messages import (
 )
 from bireme.errors import ProtocolError
 from bireme.ship import messages as ship_messages
-from bireme.ship.messages import Need, Shipped, Taken
+from bireme.ship.messages import Need, Shipped
 from tests.control import examples
 
 TO_RUNNING = ("begin", "fit")

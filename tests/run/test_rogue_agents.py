@@ -258,7 +258,7 @@ def test_no_control_characters_reach_the_terminal(rogue, tmp_path: Path, at: str
     assert "\x1b" not in done.stderr and "\x07" not in done.stderr and "\x9b" not in done.stderr
 
 
-HOSTILE = {"path": "out/a", "size": 1, "mtime": 1, "mode": 0o644, "target": ""}
+HOSTILE = {"kind": "file", "path": "out/a", "size": 1, "mtime": 1, "mode": 0o644}
 
 
 @pytest.mark.slow

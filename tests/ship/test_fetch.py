@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 from bireme.control.messages import Fetch, Message, Piece, Want
 from bireme.errors import BadInputError, ProtocolError
 from bireme.ship.fetch import Fetching
-from bireme.ship.fetch_home import HomeError, HomeFolders
-from bireme.ship.fetch_messages import CHUNK, Digests, Found, FoundFile
+from bireme.ship.fetch_home import Draft, HomeError, HomeFolders
 from bireme.ship.fetch_patterns import first_match, parse
+from bireme.ship.manifest import Entry
+from bireme.ship.messages import Digests, Found, Skipped
 
 PATHS = ("a.pt", "out/a.pt", "out/b/c/a.pt", "out/log", "other/out/a.pt")
 
@@ -81,7 +83,7 @@ class Job:
         self.said: list[str] = []
         self.problem: str | None = None
         self.fetching = Fetching(
-            patterns, agents, {}, {}, lambda _, text: self.said.append(text), lambda _: None, self.end
+            patterns, agents, False, {}, lambda _, text: self.said.append(text), lambda _: None, self.end
         )
         self.fetching.start()
 
@@ -89,16 +91,24 @@ class Job:
         self.problem = problem
 
 
-def file(path: str, size: int = 1, mtime: int = 10**18, **values: object) -> FoundFile:
-    return FoundFile(path=path, size=size, mtime=mtime, mode=0o644, **values)  # type: ignore[arg-type]
+def file(path: str, size: int = 1, mtime: int = 10**18, **values: object) -> Entry:
+    return Entry(kind="file", path=path, size=size, mtime=mtime, mode=0o644, **values)  # type: ignore[arg-type]
 
 
-def listed(*files: FoundFile) -> Found:
+def link(path: str, target: str) -> Entry:
+    return Entry(kind="link", path=path, content=target, mtime=10**18)
+
+
+def listed(*files: Entry) -> Found:
     return Found(files=files, last=True)
 
 
 def contents(*files: bytes) -> Piece:
-    return Piece(b"".join(CHUNK.pack(b"D", len(data)) + data + CHUNK.pack(b"E", 0) for data in files))
+    return Piece(b"".join(files))
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @pytest.fixture
@@ -124,33 +134,61 @@ def test_files_that_were_not_asked_for(here: Path, found: Found) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
+    "entry",
     [
-        CHUNK.pack(b"D", 2) + b"xx",
-        CHUNK.pack(b"H", 1 << 63),
-        CHUNK.pack(b"D", 0),
-        CHUNK.pack(b"?", 1),
+        file("out/a", -1),
+        file("out/a", 1 << 63),
+        file("out/a", 10, parts=(4, 2)),
+        file("out/a", 10, parts=(4, 12)),
+        file("out/a", 10, parts=(4,)),
+        file("out/a", content="x" * 5000),
+        link("out/a", "a\0b"),
+        Entry(kind="folder", path="out/a"),
     ],
 )
-def test_hostile_contents(here: Path, data: bytes) -> None:
-    """However they are cut into pieces."""
-    for step in (1, len(data)):
-        agent = Agent("a")
-        job = Job(agent)
-        job.fetching.found(agent, listed(file("out/a"), file("out/b")))
+def test_hostile_sizes(entry: Entry) -> None:
+    assert listed(entry).check()
+
+
+def test_hostile_contents(here: Path) -> None:
+    """More than was asked for, however it is cut into pieces, or before it was."""
+    for step in (1, 5):
+        agent, other = Agent("a"), Agent("b")
+        job = Job(agent, other)
         with pytest.raises(ProtocolError, match=r"^it sent "):
-            for start in range(0, len(data), step):
-                job.fetching.piece(agent, Piece(data[start : start + step]))
-            job.fetching.piece(agent, contents(b"x", b"x"))
+            job.fetching.piece(agent, contents(b"x"))
+        with pytest.raises(ProtocolError, match=r"^it sent "):
+            job.fetching.skipped(agent, Skipped(why="x"))
+        job.fetching.found(agent, listed(file("out/a"), file("out/b")))
+        job.fetching.found(other, listed(file("out/c")))
+        with pytest.raises(ProtocolError, match=r"^it sent "):
+            for start in range(0, 5, step):
+                job.fetching.piece(agent, Piece(b"xxxxx"[start : start + step]))
         job.fetching.close()
+
+
+def test_other_contents_than_were_announced(here: Path) -> None:
+    agents = Agent("a"), Agent("b")
+    job = Job(*agents)
+    for agent in agents:
+        job.fetching.found(agent, listed(file("out/a")))
+    for agent in agents:
+        job.fetching.digests(agent, Digests(digests=(digest("x"),)))
+    job.fetching.piece(agents[0], contents(b"y"))
+    assert job.problem == "not all files were fetched: out/a of a: it was changed meanwhile"
 
 
 def test_contents_in_the_least_pieces(here: Path) -> None:
     agent = Agent("a")
     job = Job(agent)
-    job.fetching.found(agent, listed(file("out/a", 3), file("out/empty", 0), file("out/gone")))
-    for byte in contents(b"abc").data + CHUNK.pack(b"E", 0) + CHUNK.pack(b"X", 2):
+    files = file("out/a", 3), file("out/empty", 0), file("out/gone"), file("out/holes", 9, parts=(1, 2, 4, 6))
+    job.fetching.found(agent, listed(*files))
+    for byte in b"abc":
         job.fetching.piece(agent, Piece(bytes([byte])))
+    job.fetching.skipped(agent, Skipped(why="No such file or directory"))
+    for byte in b"xyz":
+        job.fetching.piece(agent, Piece(bytes([byte])))
+    assert (here / "out/holes").read_bytes() == b"\0x\0\0yz\0\0\0"
     assert (here / "out/a").read_bytes() == b"abc" and (here / "out/empty").read_bytes() == b""
     assert job.problem == "not all files were fetched: out/gone of a: No such file or directory"
     assert os.stat(here / "out/a").st_mtime_ns == 10**18
@@ -164,7 +202,7 @@ def test_the_same_on_two_nodes(here: Path) -> None:
         job.fetching.found(agent, listed(file("out/same"), file("out/other")))
     for number, agent in enumerate(agents):
         assert agent.heard[-1] == Want(places=(0, 1), digests=True)
-        job.fetching.digests(agent, Digests(digests=("s", str(number))))
+        job.fetching.digests(agent, Digests(digests=(digest("s"), digest(str(number)))))
     assert agents[0].heard[-1] == Want(places=(0, 1), digests=False)
     job.fetching.piece(agents[0], contents(b"s", b"0"))
     job.fetching.piece(agents[1], contents(b"1"))
@@ -185,7 +223,7 @@ def test_links(here: Path) -> None:
         "out/d/way": "s/../../../x",
         "out/s": "s/..",
     }
-    job.fetching.found(agent, listed(*(file(path, target=target) for path, target in targets.items())))
+    job.fetching.found(agent, listed(*(link(path, target) for path, target in targets.items())))
     assert {str(path.relative_to(here)) for path in here.rglob("*") if path.is_symlink()} == {"out/d/up", "out/name"}
     assert job.problem == "" and any("left there: links" in line for line in job.said)
 
@@ -198,12 +236,12 @@ def test_nothing_is_written_through_a_link(here: Path, tmp_path: Path) -> None:
     folders = HomeFolders()
     for path in ("out/way/x", "out/new/x"):
         if "new" in path:
-            folders.link(".", "out/new", file("out/new", target="way"))
+            Draft(folders, ".", "out/new", link("out/new", "way")).finish()
         with pytest.raises(HomeError, match="is a link or a file here"):
-            folders.draft(".", path)
-    draft = folders.draft(".", "out/way")
-    draft.write(memoryview(b"x"))
-    draft.finish(file("out/way", mtime=10**19 // 2))
+            Draft(folders, ".", path, file(path))
+    draft = Draft(folders, ".", "out/way", file("out/way", mtime=10**19 // 2))
+    os.write(draft.fd, b"x")
+    draft.finish()
     folders.close()
     assert (here / "out/way").read_text() == "x" and not list((tmp_path / "elsewhere").iterdir())
 
@@ -212,13 +250,14 @@ def test_a_file_is_not_written_over_another_of_the_job(here: Path) -> None:
     """As on a file system that knows no upper case."""
     folders = HomeFolders()
     for number in range(2):
-        draft = folders.draft(".", "out/a")
-        draft.write(memoryview(b"%d" % number))
+        draft = Draft(folders, ".", "out/a", file("out/a"))
+        os.write(draft.fd, b"%d" % number)
         if number:
             with pytest.raises(HomeError, match="another file of the job"):
-                draft.finish(file("out/a"))
+                draft.finish()
+            draft.drop()
         else:
-            draft.finish(file("out/a"))
+            draft.finish()
     folders.close()
     assert (here / "out/a").read_text() == "0"
 

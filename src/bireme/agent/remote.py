@@ -20,7 +20,6 @@ from bireme.control.messages import (
     Down,
     Eof,
     Fetch,
-    FetchMore,
     GuardianLost,
     InputTaken,
     LookAgain,
@@ -41,6 +40,7 @@ from bireme.control.messages import (
     Start,
     Stop,
     Suspend,
+    Taken,
     Unfit,
     Up,
     Urge,
@@ -78,7 +78,7 @@ _ALWAYS = frozenset({Ping, Release, Urge, SignalRanks, Suspend, Resume})
 MAY_HEAR: Mapping[State, frozenset[type[Message | Output | Piece]]] = {
     "new": frozenset({Ask}),
     "asked": _ALWAYS | {Probe, Start, Piece, LookAgain},
-    "started": _ALWAYS | {Stop, Credit, Output, Fetch, Want, FetchMore},
+    "started": _ALWAYS | {Stop, Credit, Output, Fetch, Want, Taken},
 }
 """What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started."""
 
@@ -133,7 +133,7 @@ class RemoteAgent:
             LookAgain: lambda _: self._of_tree().look_again(),
             Fetch: self._on_fetch,
             Want: lambda want: self._of_fetch().want(want),
-            FetchMore: lambda more: self._of_fetch().grant(more.size),
+            Taken: lambda taken: self._of_fetch().grant(taken.size),
         }
         self._loop.on_signals(_SIGNALS, self._on_signal)
         self._spec: JobSpec | None = None
@@ -333,7 +333,8 @@ class RemoteAgent:
             raise ProtocolError("it asked for files while ranks were running, or twice")
         from bireme.ship.fetch_sender import FetchSender
 
-        self._sender = FetchSender(self._loop, self._channel, self._plan.cwd)
+        sent = {} if self._tree is None else self._tree.sent
+        self._sender = FetchSender(self._loop, self._channel, self._plan.cwd, sent)
         self._sender.find(fetch)
 
     def _of_fetch(self) -> FetchSender:

@@ -103,7 +103,14 @@ FOR_A_TREE = (
 )
 """What else it may import if it is to take a tree (``--ship``)."""
 
-FOR_FETCH = ("bireme.ship.fetch_messages", "bireme.ship.fetch_patterns", "bireme.ship.fetch_sender")
+FOR_FETCH = (
+    "bireme.ship.contents",
+    "bireme.ship.fetch_patterns",
+    "bireme.ship.fetch_sender",
+    "bireme.ship.inside",
+    "bireme.ship.manifest",
+    "bireme.ship.messages",
+)
 """The same if it is to send files home (``--fetch``)."""
 
 AHEAD: dict[Kind, tuple[str, ...]] = {

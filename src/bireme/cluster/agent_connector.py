@@ -116,16 +116,11 @@ class AgentConnector:
 
     def _vocabulary(self) -> Mapping[str, type[Message]]:
         """The messages that an agent may send."""
-        known = FROM_AGENT
-        if self._cluster_job.tree is not None:
-            from bireme.ship import messages as ship_messages
+        if self._cluster_job.tree is None and not self._cluster_job.spec.fetch:
+            return FROM_AGENT
+        from bireme.ship import messages
 
-            known = {**known, **ship_messages.FROM_AGENT}
-        if self._cluster_job.spec.fetch:
-            from bireme.ship import fetch_messages
-
-            known = {**known, **fetch_messages.FROM_AGENT}
-        return known
+        return {**FROM_AGENT, **messages.FROM_AGENT}
 
     def _offer(self, agent: AgentHandle) -> TreeOffer | None:
         tree = self._cluster_job.tree

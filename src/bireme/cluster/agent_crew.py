@@ -169,7 +169,8 @@ class AgentCrew(Crew):
         self._bootstrap.hello(member, hello)
 
     def _prepare_shipment(self, tree: SourceTree) -> None:
-        from bireme.ship.messages import Need, Shipped, Taken, Wrong
+        from bireme.control.messages import Taken
+        from bireme.ship.messages import Need, Shipped, Wrong
         from bireme.ship.shipment import Shipment
 
         self._shipment = shipment = Shipment(

@@ -13,7 +13,7 @@ running       about its ranks        ``over`` → over
 over          nothing of its own     ``fetch`` → fetching
 fetching      files that the job     ``fetched`` → over
               brings home
-              (`fetch_messages`)
+              (`bireme.ship.messages`)
 failed        nothing of its own
 lost          nothing at all
 ============  =====================  ==================================================================

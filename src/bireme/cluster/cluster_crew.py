@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from bireme.cluster.agent_crew import AgentCrew
 from bireme.cluster.bootstrap import python_versions
 from bireme.cluster.node_plans import node_plans
@@ -31,7 +29,7 @@ from bireme.resources.pool import listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from bireme.agent.machine import Machine
     from bireme.agent.session import Session
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from bireme.process.pid_file import PidFile
     from bireme.result.outcome import Outcome
     from bireme.ship.fetch import Fetching
-    from bireme.ship.manifest import Entry
 
 
 class ClusterCrew(AgentCrew):
@@ -238,7 +235,7 @@ class ClusterCrew(AgentCrew):
 
     def _fetch(self) -> None:
         from bireme.ship.fetch import Fetching
-        from bireme.ship.fetch_messages import Digests, Found
+        from bireme.ship.messages import Digests, Found, Skipped
 
         self._session.settle()
         there = [member for member in self.members if member.state == "over"]
@@ -254,11 +251,12 @@ class ClusterCrew(AgentCrew):
             self._leave()
 
         self._fetching = fetching = Fetching(
-            *(self._job.spec.fetch, there, self._sent(), missing, self._session.console.say),
+            *(self._job.spec.fetch, there, self._job.tree is not None, missing, self._session.console.say),
             lambda name: next(member for member in there if member.name == name).protocol.on("fetched"),
             ended,
         )
-        self._handlers |= {Found: fetching.found, Digests: fetching.digests, Piece: fetching.piece}
+        self._handlers |= {Found: fetching.found, Digests: fetching.digests}
+        self._handlers |= {Piece: fetching.piece, Skipped: fetching.skipped}
         for member in there:
             member.protocol.on("fetch")
         fetching.start()
@@ -266,15 +264,6 @@ class ClusterCrew(AgentCrew):
     def _earlier(self) -> tuple[str, ...]:
         """Nodes that took part in the job before, and may have files of it."""
         return self._job.spec.avoid
-
-    def _sent(self) -> Mapping[str, Entry]:
-        """What ``--ship`` has sent, by path relative to the working directory."""
-        if self._job.tree is None:
-            return {}
-        below = os.getcwd()[len(self._job.tree.roots[0].rstrip("/")) :].lstrip("/")
-        above = f"{below}/" if below else ""
-        entries = self._job.tree.manifest.entries
-        return {entry.path[len(above) :]: entry for entry in entries if entry.path.startswith(above)}
 
     def _declare_lost(self, member: AgentHandle, reason: str, when: float) -> None:
         """A node that is lost while its files come home takes only these along."""

@@ -33,7 +33,7 @@ class Message(Value):
     """Base of all messages."""
 
     of_tree = False  # a message of `bireme.ship.messages`: it needs a `TreeOffer`
-    of_fetch = False  # a message of `bireme.ship.fetch_messages`: it answers a `Fetch`
+    of_fetch = False  # a message of `bireme.ship.messages`: it answers a `Fetch`
 
     def check(self) -> str:
         """What is wrong with the values of the fields, beyond their types; "" if they are valid."""
@@ -193,7 +193,7 @@ class LookAgain(Message):
 
 
 class Fetch(Message):
-    """Find the files below the ranks' working directory that match (`bireme.ship.fetch_messages`).
+    """Find the files below the ranks' working directory that match (`bireme.ship.messages`).
 
     Attributes:
         patterns: the patterns.
@@ -211,10 +211,15 @@ class Want(Message):
     digests: bool
 
 
-class FetchMore(Message):
-    """You may send ``size`` more bytes of files."""
+class Taken(Message):
+    """You may send ``size`` more bytes of files. Also from the agent, of a tree."""
 
     size: int
+    of_tree = True
+
+    def check(self) -> str:
+        """Refuse a size that is not positive."""
+        return "" if self.size > 0 else "a size that is not positive"
 
 
 class Release(Message):
@@ -418,7 +423,7 @@ def _by_name(*classes: type[Message]) -> Mapping[str, type[Message]]:
 
 
 TO_AGENT = _by_name(
-    *(Ask, Probe, Start, Stop, Urge, SignalRanks, Suspend, Resume, Credit, Ping, LookAgain, Fetch, Want, FetchMore),
+    *(Ask, Probe, Start, Stop, Urge, SignalRanks, Suspend, Resume, Credit, Ping, LookAgain, Fetch, Want, Taken),
     Release,
 )
 """The messages that an agent accepts, by name."""

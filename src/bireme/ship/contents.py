@@ -15,9 +15,10 @@ from bireme.ship import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from bireme.control.channel import Channel
+    from bireme.loop import Loop
     from bireme.ship.manifest import Entry
 
 WINDOW = 1024 * 1024
@@ -26,12 +27,28 @@ GRANT = WINDOW // 2
 """Bytes that are taken before the other side is granted as many."""
 _PIECE = 256 * 1024
 """Bytes of the longest piece: what comes after it, such as a ping, waits no longer than it takes."""
+_STEP = 0.01
+"""Seconds of work after which the loop may do something else."""
+_PAUSE = 0.0005
 _DIRECT = 1 << 16
 """Bytes from which on the kernel is to send a file without this process reading it."""
 
 
 class ChangedError(BiremeError):
     """A file is not what its entry says any more."""
+
+    def __init__(self, path: str, why: str = "") -> None:
+        super().__init__(f"{path} has changed since the job began{why and f': {why}'}")
+        self.why = why
+
+
+def in_steps(loop: Loop, steps: Iterator[None]) -> None:
+    """Do something in steps of a few milliseconds, between which the loop does what else there is."""
+    end = loop.now() + _STEP
+    for _ in steps:
+        if loop.now() >= end:
+            loop.after(_PAUSE, lambda: in_steps(loop, steps))
+            return
 
 
 class Contents:
@@ -89,7 +106,7 @@ class Contents:
 
     def changed(self, why: str = "it is shorter") -> ChangedError:
         """The error that the file that was read last has changed."""
-        return ChangedError(f"{os.path.join(self._folder, self._path)} has changed since the job began: {why}")
+        return ChangedError(os.path.join(self._folder, self._path), why)
 
     def _open_next(self) -> bool:
         while not self._spans:
@@ -221,48 +238,39 @@ class Outgoing:
 
 
 class Incoming:
-    """A file that comes: writes it, with its holes, and compares it with its digest if that is known.
+    """A file that comes: writes its data where they belong, and compares them with its digest if that is known.
 
     Args:
         entry: what comes.
-        fd: the file, new and open.
-
-    Raises:
-        OSError: it cannot be written.
+        fd: the file, new, open and as large; ``None``: do not write, because it cannot be kept, or is there.
     """
 
-    def __init__(self, entry: Entry, fd: int) -> None:
+    def __init__(self, entry: Entry, fd: int | None) -> None:
         self.entry, self.fd = entry, fd
         self._spans = [*reversed(entry.spans)]
-        self._digest = hashlib.sha256() if entry.content else None
-        if entry.parts:
-            os.ftruncate(fd, entry.size)
-
-    def take(self, data: memoryview, is_there: bool = False) -> int:
-        """Take what belongs to the file from the beginning of this; return how much that is.
-
-        Args:
-            data: what comes.
-            is_there: the file holds it already.
-        """
-        begin, end = self._spans.pop()
-        part = data[: end - begin]
-        size = len(part)
-        if begin + size < end:
-            self._spans.append((begin + size, end))
-        if self._digest is not None:
-            self._digest.update(part)
-        while part and not is_there:
-            written = os.pwrite(self.fd, part, begin)
-            part, begin = part[written:], begin + written
-        return size
+        self._digest = hashlib.sha256() if entry.kind == "file" and entry.content else None
 
     @property
-    def is_complete(self) -> bool:
-        """Whether all of it has come."""
-        return not self._spans
+    def due(self) -> int:
+        """Bytes that can be taken at once; 0: all of it has come."""
+        return self._spans[-1][1] - self._spans[-1][0] if self._spans else 0
+
+    def take(self, data: bytes | memoryview) -> None:
+        """Take the next bytes, no more than are due.
+
+        Raises:
+            OSError: they cannot be written, but count as taken.
+        """
+        begin, end = self._spans.pop()
+        if begin + len(data) < end:
+            self._spans.append((begin + len(data), end))
+        if self._digest is not None:
+            self._digest.update(data)
+        while data and self.fd is not None:
+            written = os.pwrite(self.fd, data, begin)
+            data, begin = data[written:], begin + written
 
     @property
     def is_right(self) -> bool:
-        """Whether what has come is what was to come."""
+        """Whether what has come is all that was to come."""
         return not self._spans and (self._digest is None or self._digest.hexdigest() == self.entry.content)

@@ -1,20 +1,21 @@
 """Brings files of the nodes home at the end of a job (``--fetch``): decides which, and writes what the agents send.
 
-`bireme.ship.fetch_messages` has the conversation. What the agents say is checked: a name that was not asked for, or
-more bytes than a file has, breaks the protocol and costs the node.
+`bireme.ship.messages` has the conversation. What the agents say is checked: a name that was not asked for, or more
+contents than that, breaks the protocol and costs the node.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections import deque
+from collections import Counter, deque
 
-from bireme.control.messages import Fetch, FetchMore, Want
+from bireme.control.messages import Fetch, Taken, Want
 from bireme.errors import ProtocolError
-from bireme.ship.fetch_home import HomeError, HomeFolders, what_is_here
-from bireme.ship.fetch_messages import CHUNK, MOST, WINDOW
+from bireme.ship.contents import GRANT, WINDOW, Incoming
+from bireme.ship.fetch_home import Draft, HomeError, HomeFolders, what_is_here
 from bireme.ship.fetch_patterns import first_match, parse
+from bireme.ship.messages import MOST
 from bireme.ship.source import as_text
 from bireme.value import Value
 
@@ -24,13 +25,11 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from bireme.control.messages import Piece
-    from bireme.ship.fetch_home import Draft
-    from bireme.ship.fetch_messages import Digests, Found, FoundFile
     from bireme.ship.fetch_patterns import Wanted
     from bireme.ship.manifest import Entry
+    from bireme.ship.messages import Digests, Found, Skipped
     from bireme.ship.shipment import Receiver
 
-_GRANT = WINDOW // 2
 _NODES_AT_ONCE = 16
 _SAID = 5
 """Problems that are shown one by one."""
@@ -40,10 +39,10 @@ _CANNOT = (OSError, HomeError, ValueError, OverflowError)
 
 
 class _Coming(Value):
-    """A file that a node is to send: its place, and the path below a folder where it goes."""
+    """A file that comes: its place at its node, and the path below a folder where it goes."""
 
     place: int
-    file: FoundFile
+    file: Entry
     base: str
     path: str
 
@@ -59,19 +58,25 @@ class _Node:
     def __init__(self, agent: Receiver, folder: str) -> None:
         self.agent = agent
         self.folder = folder
-        self.files: list[FoundFile] = []
+        self.files: list[Entry] = []
         self.paths: set[str] = set()
         self.listed = self.shared = self.gone = False
-        self.digests: dict[int, str] = {}
         self.asked: deque[int] = deque()
         """The places of files of which it is to send the digests."""
         self.coming: deque[_Coming] = deque()
+        self.incoming: Incoming | None = None
+        """The first of them."""
         self.draft: Draft | None = None
-        self.begun = False
-        """Whether a chunk of the first file has come; without a draft, the rest of it is not kept."""
-        self.size = 0
-        self.head, self.left = b"", 0
+        """What is written of it; ``None``: it cannot be kept."""
         self.taken = 0
+
+    def drop(self) -> None:
+        """Keep nothing of the file that comes."""
+        if self.draft is not None:
+            self.draft.drop()
+            self.draft = None
+        if self.incoming is not None:
+            self.incoming.fd = None
 
 
 class Fetching:
@@ -80,7 +85,7 @@ class Fetching:
     Args:
         patterns: the values of ``--fetch``.
         agents: those that may send files.
-        sent: what ``--ship`` has sent, by path relative to the working directory.
+        in_tree: whether ranks run in a tree of ``--ship``, of which only what is new or changed comes home.
         missing: why other nodes send none, by name.
         say: shows a message, of this level.
         on_done: called with the name of a node that has sent all that is wanted of it.
@@ -91,7 +96,7 @@ class Fetching:
         self,
         patterns: Sequence[str],
         agents: Iterable[Receiver],
-        sent: Mapping[str, Entry],
+        in_tree: bool,
         missing: Mapping[str, str],
         say: Callable[[str, str], None],
         on_done: Callable[[str], None],
@@ -103,7 +108,7 @@ class Fetching:
             name, taken = agent.name.replace("/", "_"), {node.folder for node in self._nodes.values()}
             name = f"node{index}" if name in ("", ".", "..") else name
             self._nodes[agent] = _Node(agent, name if name not in taken else f"{name}-{index}")
-        self._sent, self._say, self._on_done, self._on_end = sent, say, on_done, on_end
+        self._in_tree, self._say, self._on_done, self._on_end = in_tree, say, on_done, on_end
         self._problems = [f"{name}: {why}" for name, why in missing.items()]
         self._phase: Literal["listing", "comparing", "receiving", "over"] = "listing"
         self._home = HomeFolders()
@@ -118,7 +123,7 @@ class Fetching:
 
     def start(self) -> None:
         """Ask every node for its files."""
-        if not self._sent:
+        if not self._in_tree:
             self._make_mark()
         patterns = tuple(each.pattern for each in self._wanted)
         for node in self._nodes.values():
@@ -168,7 +173,8 @@ class Fetching:
         if len(message.digests) > len(node.asked):
             raise ProtocolError("it sent digests that were not asked for")
         for digest in message.digests:
-            node.digests[node.asked.popleft()] = digest
+            place = node.asked.popleft()
+            node.files[place] = node.files[place].replace(content=digest)
         self._go_on()
 
     def lost(self, agent: Receiver, why: str) -> None:
@@ -179,9 +185,7 @@ class Fetching:
         node.gone = True
         left = f"; {_files(len(node.coming))} missing" if node.coming else ""
         self._problems.append(f"{agent.name}: {why}{left}")
-        if node.draft is not None:
-            node.draft.drop()
-            node.draft = None
+        node.drop()
         node.coming.clear()
         self._active.discard(node)
         if self._phase == "receiving":
@@ -201,9 +205,7 @@ class Fetching:
         self._phase = "over"
         self._home.close()
         for node in self._nodes.values():
-            if node.draft is not None:
-                node.draft.drop()
-                node.draft = None
+            node.drop()
         self._remove_mark()
 
     def _remove_mark(self) -> None:
@@ -227,41 +229,31 @@ class Fetching:
             self._choose(there)
 
     def _compare(self, nodes: Sequence[_Node]) -> None:
-        """Ask for digests where several nodes have a file of one size, or where it may be as it was sent."""
-        owners: dict[tuple[str, int], int] = {}
-        for node in nodes:
-            for file in node.files:
-                owners[file.path, file.size] = owners.get((file.path, file.size), 0) + 1
+        """Ask for digests where several nodes have a file of one size."""
+        owners = Counter((file.path, file.size) for node in nodes for file in node.files)
         for node in nodes:
             for place, file in enumerate(node.files):
-                entry = self._sent.get(file.path)
-                as_sent = entry is not None and entry.kind == "file" and entry.size == file.size
-                if not file.target and (as_sent or owners[file.path, file.size] > 1):
+                if file.kind == "file" and owners[file.path, file.size] > 1:
                     node.asked.append(place)
             if node.asked:
                 node.agent.send(Want(places=tuple(node.asked), digests=True))
 
     def _choose(self, nodes: Sequence[_Node]) -> None:
         """Decide what each node is to send, and where that goes."""
-        found: dict[str, list[tuple[_Node, int, FoundFile]]] = {}
+        found: dict[str, list[tuple[_Node, int, Entry]]] = {}
         sharing = [node for node in nodes if node.shared][:1]
         for node in nodes:
             for place, file in enumerate(node.files):
                 wanted = first_match(self._wanted, file.path)
                 if node.shared and (node not in sharing or wanted is None or not wanted.folder):
                     self._here += node in sharing
-                    continue
-                entry = self._sent.get(file.path)
-                if entry is not None and _is_as_sent(entry, file, node.digests.get(place)):
-                    continue
-                if file.target and not _stays_inside(file):
+                elif file.kind == "link" and not _stays_inside(file):
                     self._outside.append(f"{_shown(file.path)} on {node.agent.name}")
                 else:
                     found.setdefault(file.path, []).append((node, place, file))
         for path, files in found.items():
-            contents = {(file.target, file.size, node.digests.get(place, "")) for node, place, file in files}
-            unknown = any(not file.target and not node.digests.get(place) for node, place, file in files)
-            differ = len(files) > 1 and (len(contents) > 1 or unknown)
+            contents = {(file.kind, file.size, file.content, file.parts) for _, _, file in files}
+            differ = len(files) > 1 and (len(contents) > 1 or not files[0][2].content)
             for node, place, file in files if differ else files[:1]:
                 self._choose_place(node, place, file, path, differ)
         self._waiting.extend(node for node in nodes if node.coming)
@@ -269,13 +261,13 @@ class Fetching:
             if not node.coming:
                 self._on_done(node.agent.name)
         coming = [each.file for node in nodes for each in node.coming]
-        size = sum(file.size for file in coming if not file.target)
+        size = sum(file.size for file in coming)
         if size > WINDOW:
             names = _names(node.agent.name for node in self._waiting)
             self._say("info", f"fetching {_files(len(coming))}, {as_text(size)} from {names}")
         self._next()
 
-    def _choose_place(self, node: _Node, place: int, file: FoundFile, path: str, differ: bool) -> None:
+    def _choose_place(self, node: _Node, place: int, file: Entry, path: str, differ: bool) -> None:
         """Decide where a file goes, if it has to be sent."""
         wanted = first_match(self._wanted, path)
         assert wanted is not None
@@ -299,21 +291,44 @@ class Fetching:
         """Let more nodes send; end when all have."""
         while self._phase == "receiving" and self._waiting and len(self._active) < _NODES_AT_ONCE:
             node = self._waiting.popleft()
-            links = [each for each in node.coming if each.file.target]
-            node.coming = deque(each for each in node.coming if not each.file.target)
-            for each in links:
-                try:
-                    self._home.link(each.base, each.path, each.file)
-                    self._came.append((node.agent.name, each))
-                except _CANNOT as error:
-                    self._failed(node, each, error)
-            if node.coming:
+            if node.coming:  # else it is gone
                 self._active.add(node)
-                node.agent.send(Want(places=tuple(each.place for each in node.coming), digests=False))
-            elif not node.gone:
-                self._on_done(node.agent.name)
+                if places := tuple(each.place for each in node.coming if each.file.data):
+                    node.agent.send(Want(places=places, digests=False))
+                self._begin(node)
         if self._phase == "receiving" and not self._active and not self._waiting:
             self._end()
+
+    def _begin(self, node: _Node) -> None:
+        """Make ready for the next file of a node. What has no data, such as a link, is complete at once."""
+        while node.coming and self._phase == "receiving":
+            each = node.coming[0]
+            node.incoming = Incoming(each.file, None)
+            try:
+                node.draft = Draft(self._home, each.base, each.path, each.file)
+                node.incoming.fd = node.draft.fd
+            except _CANNOT as error:
+                self._failed(node, each, error)
+            if node.incoming.due:
+                return
+            self._complete(node)
+        if self._phase == "receiving":
+            self._active.discard(node)
+            self._on_done(node.agent.name)
+
+    def _complete(self, node: _Node) -> None:
+        """No more comes of a file."""
+        each = node.coming[0]
+        if node.draft is not None and node.incoming is not None:
+            try:
+                if not node.incoming.is_right:
+                    raise HomeError("it was changed meanwhile")
+                node.draft.finish()
+                node.draft = None
+                self._came.append((node.agent.name, each))
+            except _CANNOT as error:
+                self._failed(node, each, error)
+        node.coming.popleft()
 
     def piece(self, agent: Receiver, piece: Piece) -> None:
         """Write what has come.
@@ -322,73 +337,47 @@ class Fetching:
             ProtocolError: it was not asked for.
         """
         node, data = self._nodes[agent], memoryview(piece.data)
+        node.taken += len(data)
         while data and self._phase != "over":
-            if node not in self._active:
+            if node not in self._active or node.incoming is None:
                 raise ProtocolError("it sent contents that were not asked for")
-            each = node.coming[0]
+            part = data[: node.incoming.due]
+            data = data[len(part) :]
             try:
-                if node.left:
-                    part, data = data[: node.left], data[node.left :]
-                    node.left -= len(part)
-                    if node.draft is not None:
-                        node.draft.write(part)
-                    continue
-                missing = CHUNK.size - len(node.head)
-                node.head, data = node.head + bytes(data[:missing]), data[missing:]
-                if len(node.head) == CHUNK.size:
-                    kind, number = CHUNK.unpack(node.head)
-                    node.head = b""
-                    self._chunk(node, each, kind, number)
-            except _CANNOT as error:
-                self._failed(node, each, error)
-        node.taken += len(piece.data)
-        if node.taken >= _GRANT and node in self._active:
-            agent.send(FetchMore(size=node.taken))
+                node.incoming.take(part)
+            except OSError as error:
+                self._failed(node, node.coming[0], error)
+            if not node.incoming.due:
+                self._go_to_next_file(node)
+        if node.taken >= GRANT and node in self._active:
+            agent.send(Taken(size=node.taken))
             node.taken = 0
 
-    def _chunk(self, node: _Node, each: _Coming, kind: bytes, number: int) -> None:
-        if kind in (b"E", b"X"):
-            self._file_ends(node, each, number if kind == b"X" else None)
+    def skipped(self, agent: Receiver, skipped: Skipped) -> None:
+        """Go on with the next file.
+
+        Raises:
+            ProtocolError: none was asked for.
+        """
+        node = self._nodes[agent]
+        if self._phase == "over":
             return
-        node.size += number
-        if kind not in (b"D", b"H") or not number or node.size > each.file.size:
-            raise ProtocolError(f"it sent more of {each.file.path[:80]!r} than there is")
-        node.left = number if kind == b"D" else 0
-        self._begin(node, each)
-        if kind == b"H" and node.draft is not None:
-            node.draft.skip(number)
+        if node not in self._active:
+            raise ProtocolError("it sent contents that were not asked for")
+        if node.draft is not None:
+            self._failed(node, node.coming[0], HomeError(skipped.why))
+        self._go_to_next_file(node)
 
-    def _begin(self, node: _Node, each: _Coming) -> None:
-        if not node.begun:
-            node.begun = True
-            node.draft = self._home.draft(each.base, each.path)
-
-    def _file_ends(self, node: _Node, each: _Coming, number: int | None) -> None:
-        """A file has ended, or cannot be read, for the error with this number (0: it was changed)."""
-        try:
-            if number is None and node.size == each.file.size:
-                self._begin(node, each)
-                if node.draft is not None:
-                    draft, node.draft = node.draft, None
-                    draft.finish(each.file)
-                    self._came.append((node.agent.name, each))
-            elif node.draft is not None or not node.begun:
-                why = os.strerror(number) if number and number < 1000 else "it was changed meanwhile"
-                raise HomeError(why)
-        except _CANNOT as error:
-            self._failed(node, each, error)
-        node.coming.popleft()
-        node.begun, node.size = False, 0
-        if not node.coming and self._phase != "over":
-            self._active.discard(node)
-            self._on_done(node.agent.name)
-            self._next()
+    def _go_to_next_file(self, node: _Node) -> None:
+        if self._phase == "receiving":
+            self._complete(node)
+            self._begin(node)
+            if node not in self._active:
+                self._next()
 
     def _failed(self, node: _Node, each: _Coming, error: Exception) -> None:
         """A file cannot be kept, and after some errors no other one either."""
-        if node.draft is not None:
-            node.draft.drop()
-            node.draft = None
+        node.drop()
         why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         what = f"{_shown(each.file.path)} of {node.agent.name}: "
         if isinstance(error, OSError) and error.errno in _FATAL:
@@ -405,7 +394,7 @@ class Fetching:
         came = _files(len(self._came))
         here = f"; {_files(self._here)} here already" if self._here else ""
         if self._came:
-            size = as_text(sum(each.file.size for _, each in self._came if not each.file.target))
+            size = as_text(sum(each.file.size for _, each in self._came))
             from_, to = {name for name, _ in self._came}, _folders(each for _, each in self._came)
             names = _names(agent.name for agent in self._nodes if agent.name in from_)
             older = f"; {self._replaced} replaced older ones" if self._replaced else ""
@@ -414,7 +403,7 @@ class Fetching:
             self._say("info", f"fetched nothing{here}")
         elif not self._problems:
             patterns, names = _names(f"'{each.pattern}'" for each in self._wanted), _names(map(_name, self._nodes))
-            but = ", or only as they were sent" if self._sent else ""
+            but = ", or only as they were sent" if self._in_tree else ""
             self._say("warning", f"nothing to fetch: no files match {patterns} on {names}{but}")
         if self._apart:
             what = "files that differ between nodes, or from a newer one here, have the node in the path"
@@ -431,20 +420,13 @@ class Fetching:
         self._on_end(f"not all files were fetched: {self._problems[0]}" if self._problems else "")
 
 
-def _is_as_sent(entry: Entry, file: FoundFile, digest: str | None) -> bool:
-    """Whether a file is what ``--ship`` has sent. A link to an absolute path may lead into the copy now."""
-    if file.target:
-        return entry.kind == "link" and (file.target == entry.content or os.path.isabs(file.target))
-    return entry.kind == "file" and entry.size == file.size and entry.content == digest
-
-
-def _stays_inside(file: FoundFile) -> bool:
+def _stays_inside(file: Entry) -> bool:
     """Whether a link leads to a place below the folder that the files come from, whatever other links there are."""
-    parts = file.target.split("/")
+    parts = file.content.split("/")
     up = 0
     while up < len(parts) and parts[up] == "..":
         up += 1
-    return not os.path.isabs(file.target) and up <= file.path.count("/") and ".." not in parts[up:]
+    return not os.path.isabs(file.content) and up <= file.path.count("/") and ".." not in parts[up:]
 
 
 def _folders(files: Iterable[_Coming]) -> str:

@@ -9,16 +9,16 @@ import os
 import stat
 
 from bireme.errors import BiremeError
+from bireme.ship import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
-    from bireme.ship.fetch_messages import FoundFile
+    from bireme.ship.manifest import Entry
 
     Here: TypeAlias = Literal["nothing", "same", "older", "newer"]
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -26,14 +26,14 @@ class HomeError(BiremeError):
     """A file cannot be written, but others may."""
 
 
-def what_is_here(path: str, file: FoundFile) -> Here:
+def what_is_here(path: str, file: Entry) -> Here:
     """What there is already at the path of a file."""
     try:
         here = os.lstat(path)
     except OSError:
         return "nothing"
-    if file.target:
-        same = stat.S_ISLNK(here.st_mode) and os.readlink(path) == file.target
+    if file.kind == "link":
+        same = stat.S_ISLNK(here.st_mode) and os.readlink(path) == file.content
     else:
         same = stat.S_ISREG(here.st_mode) and (here.st_size, here.st_mtime_ns) == (file.size, file.mtime)
     return "same" if same else "newer" if here.st_mtime_ns > file.mtime else "older"
@@ -44,9 +44,10 @@ class HomeFolders:
 
     def __init__(self) -> None:
         self._last = ("", "", -1)
-        self._umask = os.umask(0o22)
-        os.umask(self._umask)
-        self._written: set[tuple[int, int]] = set()
+        self.umask = os.umask(0o22)
+        os.umask(self.umask)
+        self.written: set[tuple[int, int]] = set()
+        """The devices and inodes of the files of this job."""
 
     def close(self) -> None:
         """Close the last folder."""
@@ -54,135 +55,90 @@ class HomeFolders:
             os.close(self._last[2])
         self._last = ("", "", -1)
 
-    def _folder(self, base: str, below: str) -> int:
+    def open(self, base: str, below: str) -> int:
         """The descriptor of a folder, which stays open until the next call.
 
         Raises:
             HomeError: a link or a file is in its place.
             OSError: it cannot be made.
         """
-        if self._last[:2] == (base, below):
-            return self._last[2]
-        os.makedirs(base, exist_ok=True)
-        fd = os.open(base, _FOLDER)
-        done = ""
-        for name in below.split("/") if below else ():
-            done = os.path.join(done, name)
-            above = fd
+        if self._last[:2] != (base, below):
+            os.makedirs(base, exist_ok=True)
+            top = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                try:
-                    os.mkdir(name, dir_fd=above)
-                except FileExistsError:
-                    pass
-                fd = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
+                fd = inside.open_folder(top, below, make=True)
             except NotADirectoryError:  # also for a link
-                raise HomeError(f"{os.path.join(base, done)} is a link or a file here") from None
+                raise HomeError(f"a part of {os.path.join(base, below)} is a link or a file here") from None
             finally:
-                os.close(above)
-        self.close()
-        self._last = (base, below, fd)
-        return fd
-
-    def link(self, base: str, path: str, file: FoundFile) -> None:
-        """Make a symbolic link.
-
-        Raises:
-            HomeError, OSError: as for `Draft`.
-        """
-        below, _, name = path.rpartition("/")
-        folder, draft = self._folder(base, below), _draft_name()
-        os.symlink(file.target, draft, dir_fd=folder)
-        os.utime(draft, ns=(file.mtime, file.mtime), dir_fd=folder, follow_symlinks=False)
-        self.rename(folder, draft, name, os.path.join(base, path), file)
-
-    def draft(self, base: str, path: str) -> Draft:
-        """Begin to write a file.
-
-        Raises:
-            HomeError, OSError: it cannot be written.
-        """
-        return Draft(self, self._folder(base, path.rpartition("/")[0]), base, path)
-
-    def mode(self, wanted: int) -> int:
-        """Permissions of a new file, as the umask allows them."""
-        return wanted & ~self._umask
-
-    def rename(self, folder: int, draft: str, name: str, path: str, file: FoundFile) -> None:
-        """Give a draft its name.
-
-        Raises:
-            HomeError: another file of the job or a folder has it, or one that was changed meanwhile.
-        """
-        try:
-            here = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        except FileNotFoundError:
-            pass
-        else:
-            mine = (here.st_dev, here.st_ino) in self._written
-            if mine or stat.S_ISDIR(here.st_mode) or here.st_mtime_ns > file.mtime:
-                os.unlink(draft, dir_fd=folder)
-                raise HomeError(f"{path} is another file of the job, a folder, or was changed here meanwhile")
-        new = os.stat(draft, dir_fd=folder, follow_symlinks=False)
-        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
-        self._written.add((new.st_dev, new.st_ino))
+                os.close(top)
+            self.close()
+            self._last = (base, below, fd)
+        return self._last[2]
 
 
 class Draft:
-    """A file that is being written."""
+    """A file that is being written, or a symbolic link.
 
-    def __init__(self, folders: HomeFolders, folder: int, base: str, path: str) -> None:
-        self._folders, self._base, self._path = folders, base, path
-        self._name = _draft_name()
-        self._folder = os.dup(folder)
+    Args:
+        folders: opens the folder.
+        base: the folder that the user has named.
+        path: where it goes, below.
+        file: what it is.
+
+    Raises:
+        HomeError, OSError: it cannot be written.
+    """
+
+    def __init__(self, folders: HomeFolders, base: str, path: str, file: Entry) -> None:
+        self._folders, self._path, self._file = folders, os.path.join(base, path), file
+        self._draft, self._name = f".{os.urandom(8).hex()}.tmp", os.path.basename(path)
+        self.fd = -1
+        self._folder = os.dup(folders.open(base, os.path.dirname(path)))
         try:
-            self._fd = os.open(self._name, _NEW, 0o600, dir_fd=self._folder)
-        except OSError:
-            os.close(self._folder)
-            raise
-        self.size = 0
-
-    def write(self, data: memoryview) -> None:
-        """Append data."""
-        self.size += len(data)
-        while data:
-            data = data[os.write(self._fd, data) :]
-
-    def skip(self, size: int) -> None:
-        """Leave a hole."""
-        self.size += size
-        os.lseek(self._fd, size, os.SEEK_CUR)
-
-    def finish(self, file: FoundFile) -> None:
-        """Give it its length, permissions, time and name.
-
-        Raises:
-            HomeError, OSError: that cannot be done; nothing is left of it.
-        """
-        try:
-            os.ftruncate(self._fd, self.size)
-            os.fchmod(self._fd, self._folders.mode(file.mode))
-            os.utime(self._fd, ns=(file.mtime, file.mtime))
-            name = self._path.rpartition("/")[2]
-            self._folders.rename(self._folder, self._name, name, os.path.join(self._base, self._path), file)
-        except (OSError, OverflowError, HomeError):
+            if file.kind == "link":
+                os.symlink(file.content, self._draft, dir_fd=self._folder)
+            else:
+                self.fd = os.open(self._draft, _NEW, 0o600, dir_fd=self._folder)
+                if file.parts:
+                    os.ftruncate(self.fd, file.size)
+        except (OSError, ValueError):
             self.drop()
             raise
+
+    def finish(self) -> None:
+        """Give it its permissions, time and name.
+
+        Raises:
+            HomeError: another file of the job or a folder has the name, or one that was changed meanwhile.
+            OSError, OverflowError: that cannot be done. Call `drop`.
+        """
+        file, folder = self._file, self._folder
+        if self.fd >= 0:
+            os.fchmod(self.fd, file.mode & ~self._folders.umask)
+        os.utime(self._draft, ns=(file.mtime, file.mtime), dir_fd=folder, follow_symlinks=False)
+        try:
+            here = os.stat(self._name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            pass
+        else:
+            mine = (here.st_dev, here.st_ino) in self._folders.written
+            if mine or stat.S_ISDIR(here.st_mode) or here.st_mtime_ns > file.mtime:
+                raise HomeError(f"{self._path} is another file of the job, a folder, or was changed here meanwhile")
+        new = os.stat(self._draft, dir_fd=folder, follow_symlinks=False)
+        os.rename(self._draft, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+        self._folders.written.add((new.st_dev, new.st_ino))
         self._close()
 
     def drop(self) -> None:
         """Remove it."""
         try:
-            os.unlink(self._name, dir_fd=self._folder)
-        except OSError:
+            os.unlink(self._draft, dir_fd=self._folder)
+        except (OSError, ValueError):
             pass
         self._close()
 
     def _close(self) -> None:
-        for fd in (self._fd, self._folder):
+        for fd in (self.fd, self._folder):
             if fd >= 0:
                 os.close(fd)
-        self._fd = self._folder = -1
-
-
-def _draft_name() -> str:
-    return f".{os.urandom(8).hex()}.tmp"
+        self.fd = self._folder = -1

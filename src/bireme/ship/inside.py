@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterable, Iterator, Mapping
+
+    from bireme.ship.manifest import Entry
 
     Stamp = tuple[int, ...]
 
@@ -17,11 +20,15 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not stop us
 
 _DEEPEST = 200
+_BLOCK = 1 << 20
 _HAS_PROC = sys.platform == "linux"
 
 
-def open_folder(top: int, path: str) -> int:
+def open_folder(top: int, path: str, *, make: bool = False) -> int:
     """Open a folder below an open one; "": that one again.
+
+    Args:
+        make: make the folders that are missing.
 
     Raises:
         OSError: it does not exist, or a part of its path is a link.
@@ -29,6 +36,11 @@ def open_folder(top: int, path: str) -> int:
     fd = os.dup(top)
     for part in path.split("/") if path else ():
         try:
+            if make:
+                try:
+                    os.mkdir(part, dir_fd=fd)
+                except FileExistsError:
+                    pass
             inner = os.open(part, FOLDER, dir_fd=fd)
         finally:
             os.close(fd)
@@ -69,6 +81,32 @@ def parts_of(fd: int, there: os.stat_result) -> tuple[int, ...]:
         place = min(os.lseek(fd, begin, os.SEEK_HOLE), there.st_size)
         parts += [begin, place] if begin < place else []
     return () if parts == [0, there.st_size] else tuple(parts or (0, 0))
+
+
+def digest_of(fd: int, spans: Iterable[tuple[int, int]]) -> Generator[None, None, str]:
+    """The SHA-256 of these parts of an open file, in steps."""
+    digest = hashlib.sha256()
+    for begin, end in spans:
+        for at in range(begin, end, _BLOCK):
+            digest.update(os.pread(fd, min(_BLOCK, end - at), at))
+            yield
+    return digest.hexdigest()
+
+
+def is_same(entry: Entry, holder: int, name: str, there: os.stat_result) -> Generator[None, None, bool]:
+    """Whether a file, or link, in an open folder is what its entry says, in steps. Contents are compared."""
+    if entry.kind == "link":
+        return stat.S_ISLNK(there.st_mode) and os.readlink(name, dir_fd=holder) == entry.content
+    if entry.kind != "file" or not stat.S_ISREG(there.st_mode) or there.st_size != entry.size:
+        return False
+    fd = open_file(holder, name)
+    try:
+        if mount_of(fd) != mount_of(holder) or parts_of(fd, there) != entry.parts:
+            return False
+        digest = yield from digest_of(fd, entry.spans)
+        return digest == entry.content and stamp_of(os.fstat(fd)) == stamp_of(there)
+    finally:
+        os.close(fd)
 
 
 def stamp_of(there: os.stat_result) -> Stamp:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 
 from bireme.errors import BiremeError
 from bireme.value import Value
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
     Kind: TypeAlias = Literal["file", "link", "folder"]
 
 
+CHOICES = {"Kind": ("file", "link", "folder")}
 _LARGEST = 1 << 62
 """Bytes of the largest file."""
+_LONGEST = 4097
+"""Bytes of the longest path, and 1."""
 
 
 class ManifestError(BiremeError):
@@ -38,6 +42,7 @@ class Entry(Value):
         size: bytes of a file, with its holes.
         content: the SHA-256 of the data of a file, or the target of a link.
         parts: where the data of a file with holes begins and ends, in ascending order; empty: it has no holes.
+        mtime: when a file that comes home was changed, in nanoseconds since the epoch.
     """
 
     kind: Kind
@@ -46,6 +51,7 @@ class Entry(Value):
     size: int = 0
     content: str = ""
     parts: tuple[int, ...] = ()
+    mtime: int = 0
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
@@ -107,7 +113,7 @@ def read(text: bytes) -> Manifest:
     if not isinstance(name, str) or "/" in name or not _is_inside(name):
         raise ManifestError("it names no folder")
     for entry in entries:
-        if not _is_valid(entry):
+        if not is_valid(entry):
             raise ManifestError(f"it has an invalid entry: {entry.path!r:.80}")
     if len({entry.path for entry in entries}) < len(entries):
         raise ManifestError("it has one path twice")
@@ -120,14 +126,23 @@ def read(text: bytes) -> Manifest:
     return Manifest(name, entries, text, hashlib.sha256(text).hexdigest())
 
 
-def _is_valid(entry: Entry) -> bool:
+def is_valid(entry: Entry) -> bool:
+    """Whether the values of an entry are possible, and its path is inside."""
     numbers = (entry.mode, entry.size, *entry.parts)
     if not all(type(number) is int and number >= 0 for number in numbers) or entry.mode > 0o777:
         return False
     if len(entry.parts) % 2 or [*entry.parts, entry.size, _LARGEST] != sorted((*entry.parts, entry.size, _LARGEST)):
         return False
-    texts = all(isinstance(text, str) and "\0" not in text for text in (entry.path, entry.content))
-    return texts and entry.kind in ("file", "link", "folder") and _is_inside(entry.path)
+    texts = all(isinstance(text, str) and is_path(text) for text in (entry.path, entry.content))
+    return texts and entry.kind in CHOICES["Kind"] and _is_inside(entry.path)
+
+
+def is_path(text: str) -> bool:
+    """Whether a text may be a path here, or the target of a link."""
+    try:
+        return len(os.fsencode(text)) < _LONGEST and "\0" not in text
+    except UnicodeError:
+        return False
 
 
 def _is_inside(path: str) -> bool:

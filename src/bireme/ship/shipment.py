@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from bireme.control.channel import Channel
-    from bireme.control.messages import Message
-    from bireme.ship.messages import Need, Taken, Wrong
+    from bireme.control.messages import Message, Taken
+    from bireme.ship.messages import Need, Wrong
     from bireme.ship.source import SourceTree
 
     class Receiver(Protocol):
@@ -130,7 +130,7 @@ class Shipment:
             raise ProtocolError("it spoke of a file that is not in the tree")
         forget(self._tree, wrong.place, os.environ)
         path = os.path.join(self._tree.roots[0], entries[wrong.place].path)
-        self.fail(ChangedError(f"{path} has changed since the job began"))
+        self.fail(ChangedError(path))
 
     def fail(self, error: ChangedError) -> bool:
         """End this try: a file has changed, or cannot be read, so that no copy can be what the manifest says."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections import deque
 
+from bireme.control.messages import Taken
 from bireme.errors import BiremeError, ProtocolError
 from bireme.resources.cache import cache_folder
 from bireme.ship import manifest
-from bireme.ship.contents import GRANT, Incoming
-from bireme.ship.messages import Need, Shipped, Taken, Wrong
+from bireme.ship.contents import GRANT, Incoming, in_steps
+from bireme.ship.messages import Need, Shipped, Wrong
 from bireme.ship.store import TreeStore
 from bireme.ship.tree import HeldTree, NewTree
 
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
     from bireme.control.messages import Ask, Message
     from bireme.loop import Loop
     from bireme.planning.start import NodePlan
-    from bireme.ship.manifest import Manifest
+    from bireme.ship.manifest import Entry, Manifest
 
-_STEP = 0.01
-"""Seconds of work after which the loop may do something else."""
 _PAUSE = 0.0005
 _CLEAN_AFTER = 1.0
 """Seconds after which a spare tree is made, and old ones are removed, when the ranks have started."""
@@ -79,7 +78,7 @@ class TreeTaker:
     def close(self) -> None:
         """Remove what is not complete."""
         self._expects = "nothing"
-        if self._file is not None:
+        if self._file is not None and self._file.fd is not None:
             os.close(self._file.fd)
             self._file = None
         for new in (self._new, self._spare):
@@ -87,15 +86,23 @@ class TreeTaker:
                 new.close()
         self._new = self._spare = None
 
+    @property
+    def sent(self) -> dict[str, Entry]:
+        """What was sent, by path relative to the ranks' working directory."""
+        assert self._held is not None
+        below = self._ask.cwd[len(self._offer.roots[0].rstrip("/")) :].lstrip("/")
+        above = f"{below}/" if below else ""
+        entries = self._held.manifest.entries
+        return {entry.path[len(above) :]: entry for entry in entries if entry.path.startswith(above)}
+
     # -- steps -----------------------------------------------------------------------------------
 
     def _go(self, steps: Iterator[None]) -> None:
-        end = self._loop.now() + _STEP
+        in_steps(self._loop, self._or_fail(steps))
+
+    def _or_fail(self, steps: Iterator[None]) -> Iterator[None]:
         try:
-            for _ in steps:
-                if self._loop.now() >= end:
-                    self._loop.after(_PAUSE, lambda: self._go(steps))
-                    return
+            yield from steps
         except (OSError, BiremeError) as error:
             self._fail(error)
 
@@ -194,8 +201,10 @@ class TreeTaker:
             entry = self._new.manifest.entries[self._missing[0]]
             if self._file is None:
                 self._file = Incoming(entry, self._new.open(entry))
-            left = left[self._file.take(left) :]
-            if self._file.is_complete:
+            part = left[: self._file.due]
+            self._file.take(part)
+            left = left[len(part) :]
+            if not self._file.due:
                 self._complete(self._new, self._file)
         if not self._missing:
             self._expects = "nothing"
@@ -206,6 +215,7 @@ class TreeTaker:
         if not file.is_right:
             self._send(Wrong(place=place))
             raise manifest.ManifestError(f"{file.entry.path} has changed since the job began")
+        assert file.fd is not None
         new.close_file(file.entry, file.fd)
         self._file = None
 

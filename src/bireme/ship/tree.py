@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import stat
@@ -103,7 +102,7 @@ class HeldTree(Value):
                         return None
                     continue
                 own = path in OWN or (cached and name.endswith(".pyc") and stat.S_ISREG(there.st_mode))
-                if not own and (entry is None or not (yield from _is_as_sent(entry, holder, name, there))):
+                if not own and (entry is None or not (yield from inside.is_same(entry, holder, name, there))):
                     return None
                 found[path] = stamp_of(there)
         except OSError:
@@ -129,26 +128,6 @@ class HeldTree(Value):
 def _above(path: str) -> Iterator[str]:
     while path := path.rpartition("/")[0]:
         yield path
-
-
-def _is_as_sent(entry: Entry, holder: int, name: str, there: os.stat_result) -> Generator[None, None, bool]:
-    """Whether a file or link is what was sent."""
-    if entry.kind == "link":
-        return stat.S_ISLNK(there.st_mode) and os.readlink(name, dir_fd=holder) == entry.content
-    if entry.kind != "file" or not stat.S_ISREG(there.st_mode) or there.st_size != entry.size:
-        return False
-    fd = inside.open_file(holder, name)
-    try:
-        if inside.mount_of(fd) != inside.mount_of(holder) or inside.parts_of(fd, there) != entry.parts:
-            return False
-        digest = hashlib.sha256()
-        for begin, end in entry.spans:
-            for at in range(begin, end, _BLOCK):
-                digest.update(os.pread(fd, min(_BLOCK, end - at), at))
-                yield
-        return digest.hexdigest() == entry.content and stamp_of(os.fstat(fd)) == stamp_of(there)
-    finally:
-        os.close(fd)
 
 
 def read_manifest(folder: str) -> Manifest | None:
@@ -193,7 +172,7 @@ class NewTree:
         self._make_folders()
         for entry in made_from.entries:
             if self.lacks(entry) and not entry.data:
-                self.close_file(entry, Incoming(entry, self.open(entry)).fd)
+                self.close_file(entry, self.open(entry))
 
     def _keep_common(self, base: HeldTree) -> None:
         """Remove what the tree will not hold."""
@@ -226,8 +205,11 @@ class NewTree:
         return entry.kind == "file" and entry.path not in self.stamps
 
     def open(self, entry: Entry) -> int:
-        """Create a file; return a descriptor to write to."""
-        return os.open(entry.path, _NEW, 0o600, dir_fd=self._top)
+        """Create a file, with its holes; return a descriptor to write its data to."""
+        fd = os.open(entry.path, _NEW, 0o600, dir_fd=self._top)
+        if entry.parts:
+            os.ftruncate(fd, entry.size)
+        return fd
 
     def close_file(self, entry: Entry, fd: int) -> None:
         """Close a file that is complete."""
@@ -258,10 +240,10 @@ class NewTree:
         target = self.open(entry)
         try:
             cloned = not entry.parts and _clone(source, target)  # somebody may have written to the holes
-            copy = Incoming(entry, target)
+            copy = Incoming(entry, None if cloned else target)
             for begin, end in entry.spans:
                 for at in range(begin, end, _BLOCK):
-                    copy.take(memoryview(os.pread(target if cloned else source, min(_BLOCK, end - at), at)), cloned)
+                    copy.take(os.pread(target if cloned else source, min(_BLOCK, end - at), at))
                     yield
             if copy.is_right and os.fstat(target).st_size == entry.size:
                 self.close_file(entry, os.dup(target))
