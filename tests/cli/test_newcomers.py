@@ -44,6 +44,9 @@ SAYS = {
     "d.csv": "d.csv is a file of data",
     "notes.txt": "notes.txt is a file of data",
     "train.jl": "train.jl is not a Python script: line 1",
+    "-t 10 train.py": "for a time limit: --time_limit 10",
+    "--watch train.py": "output is shown as it comes; of a study: bireme tune status",
+    "--cwd below train.py": "--cwd: train.py is here, not in below\n  type its path from there, or /",
     "--wrap nosuch train.py": "--wrap: no such program: nosuch",
 }
 
@@ -52,6 +55,7 @@ SAYS = {
 def test_what_bireme_run_says(stage, tmp_path, line):
     for name, text in (("train.py", "open('ran', 'w')"), ("tool", ""), ("train.jl", "println(1) end")):
         (tmp_path / name).write_text(text)
+    (tmp_path / "below").mkdir()
     for name in ("ds.json", "c.yaml", "d.csv", "notes.txt"):
         (tmp_path / name).write_text("{}")
     done = stage.run("run", *line.split(), cwd=tmp_path)
@@ -69,10 +73,14 @@ def test_what_bireme_run_says(stage, tmp_path, line):
         ("test", "type bireme check"),
         ("version", "type bireme --version"),
         ("python", "bireme run -m MODULE"),
+        ("train", "to run a job: bireme run train.py"),
+        ("hello", "to run a job: bireme run hello.py"),
     ],
 )
-def test_what_bireme_says(stage, word, says):
-    done = stage.run(word)
+def test_what_bireme_says(stage, tmp_path, word, says):
+    for name in ("train.py", "hello.py"):
+        (tmp_path / name).write_text("")
+    done = stage.run(word, cwd=tmp_path)
     assert says in done.stderr
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 2)
 

@@ -73,6 +73,18 @@ def test_filters_inside_an_allocation(slurm_cluster: Testbed, shared_dir: Path) 
     assert rows(looks) == table("node2 0 0 0 3 2 0,1\n node2 1 1 0 3 2 0,1\n node4 2 0 1 3 1 1")
 
 
+def test_the_name_of_a_job_in_lists(slurm_cluster: Testbed, shared_dir: Path) -> None:
+    """In an allocation of the user the step has it, elsewhere the allocation too."""
+    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+    lists = "squeue --noheader --format 'job %j'; squeue --steps --noheader --format 'step %j'"
+    script = jobs.write("lists.py", f"import subprocess\nsubprocess.run(['sh', '-c', {lists!r}], check=True)")
+    command = bireme("run", "--job_name", "llama", "--output", "raw", str(script))
+    done = jobs.login.run(["salloc", "--quiet", "-N1", "-J", "mine", *command], cwd=str(jobs.shared), check=False)
+    assert {"job mine", "step llama"} <= set(map(str.strip, done.stdout.splitlines())), done
+    done = jobs.run("--job_name", "llama", "--output", "raw", script, hosts="node1:1")
+    assert "step llama" in done.stdout and "job llama-" in done.stdout, done
+
+
 def test_named_hosts_win(slurm_cluster: Testbed, shared_dir: Path) -> None:
     """``--hosts`` names fewer nodes than the allocation has; by ssh too."""
     jobs = Jobs(slurm_cluster, "slurm", shared_dir)

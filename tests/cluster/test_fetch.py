@@ -139,7 +139,7 @@ def test_a_folder_that_all_share(nodes: Nodes) -> None:
 
 
 LARGE = """
-import os
+import os, sys, time
 os.makedirs("out", exist_ok=True)
 name = os.uname().nodename
 with open(f"out/{name}", "wb") as file:
@@ -148,17 +148,23 @@ with open(f"out/{name}", "wb") as file:
     else:
         file.truncate(1 << 30)
         file.write(b"sparse")
+print("written", flush=True)
+time.sleep(1000 * len(sys.argv[1:]))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["lost", "interrupted"])
+@pytest.mark.parametrize("fault", ["lost", "interrupted", "interrupted twice"])
 def test_something_happens_while_files_come(nodes: Nodes, fault: str) -> None:
     """What has come stays; the rest is named, and a job that was well says that by its exit code."""
     nodes.write("large.py", LARGE)
     node = nodes.testbed["node2"]
     node.rate(16)
-    process = nodes.start("--heartbeat", "2", "--fetch", "out/**", "large.py")
+    twice = ("stay",) if fault == "interrupted twice" else ()
+    process = nodes.start("--heartbeat", "2", "--fetch", "out/**", "large.py", *twice)
+    if twice:  # the first one ends the ranks
+        read_lines(process, 2, "written")
+        nodes.login.kill(process, signal.SIGINT)
     draft = wait_until("a draft", lambda: [path for path in nodes.drafts() if "out" in path.parts], 30)
     assert draft
     wait_until("the sparse file", (nodes.home / "out/node1").exists, 10)

@@ -107,6 +107,24 @@ def test_a_check_of_nodes_without_the_code(project: Project) -> None:
     assert len(copies(project.jobs.testbed["node2"])) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["run", "check", "shared"])
+def test_another_directory(project: Project, command: str) -> None:
+    """``--cwd``: as if the command was typed there, on all nodes; in the copy, and without one."""
+    words, home = project.command("--cwd", "sub", "look.py"), PROJECT
+    if command == "check":
+        place = words.index("--log_level")
+        words[place : place + 2], words[words.index("run")] = [], "check"
+    elif command == "shared":
+        words, home = project.jobs.command("--cwd", "sub", "look.py", hosts="node[1-2]:1"), str(project.jobs.shared)
+        project.login.run(["cp", "-r", *(f"{PROJECT}/{name}" for name in ("sub", "data.txt")), home])
+    done = project.login.run(words, cwd=home, env={"XDG_CACHE_HOME": CACHE}, check=False)
+    assert done.returncode == 0 and done.stdout.count(" Python ") == 2 * (command == "check"), done
+    found = [json.loads(line.partition("found ")[2])["cwd"] for line in done.stdout.splitlines() if "found " in line]
+    where = {"run": f"{CACHE}/bireme/ship/", "shared": f"{home}/"}.get(command, "")
+    assert len(found) == 2 * bool(where) and all(cwd.startswith(where) and cwd.endswith("/sub") for cwd in found), found
+
+
 @pytest.mark.parametrize("project", backends("ssh", "openmpi"), indirect=True)
 def test_ranks_run_in_a_copy(project: Project) -> None:
     """With its files, links, permissions and places; sent once, and again only what has changed."""
@@ -328,6 +346,21 @@ def test_results_come_home(project: Project) -> None:
     assert process.returncode == 0 and b"fetched 3 files, 0 bytes from node1, node2 to ." in err, err
     here = {path.name for path in seen_by(project.login, f"{PROJECT}/sub").glob("*.py")}
     assert here == {"out.py", "look.py", "node1.py", "node2.py", "new.py"}
+
+
+@pytest.mark.slow
+def test_results_of_an_elastic_job_come_home(project: Project) -> None:
+    """From the copy, which the epochs share, also what a rank wrote that an earlier epoch had."""
+    project.write(
+        "sub/out.py",
+        "import os, sys\nepoch = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "open(f'{os.uname().nodename}.{epoch}', 'w').close()\nsys.exit(epoch == '0')",
+    )
+    words = ("--elastic_training", "--restarts", "1", "--fetch", "node*:home", "out.py")
+    process = project.start(*words, hosts="node1:1")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and b"fetched 2 files, 0 bytes from node1 to ./home" in err, err
+    assert {path.name for path in seen_by(project.login, f"{PROJECT}/sub/home").iterdir()} == {"node1.0", "node1.1"}
 
 
 MEASURED = """

@@ -214,3 +214,10 @@ def test_a_rank_leaves_a_link_in_place_of_the_directory_of_error_files(stage, sc
     done = stage.run("run", "-q", "--num_gpus", "1", script(f"import os\n{text}"), env=env)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "moved").exists() and (tmp_path / "target/kept").exists()
+
+
+def test_a_thread_of_gloo_aborts_the_end_of_a_script(stage, script):
+    """What PyTorch cannot end while Python shuts down; the report says what ends it before."""
+    text = "sys.stderr.write('terminate called without an active exception\\n')\nsys.stderr.flush()\nos.abort()\n"
+    done, report, _ = fail(stage, script, text)
+    assert done.returncode == 134 and any("gloo" in line and "destroy_process_group()" in line for line in report)

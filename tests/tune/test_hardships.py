@@ -139,7 +139,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(desk, size):
         env=clean_environ(),
         timeout=120,
     )
-    assert done.returncode == 125, done.stdout + done.stderr
+    assert done.returncode == 69, done.stdout + done.stderr
     assert re.search(r"bireme: /\S+ cannot be (written|made): No space left on device", done.stderr)
     assert "Traceback" not in done.stderr and "Bireme itself failed" not in done.stderr
     summary = done.stdout[done.stdout.rindex("| tuning_space") :]
@@ -350,7 +350,7 @@ def test_killed_while_it_seeks_walls_it_finds_the_same(desk, tmp_path_factory):
 def test_a_study_is_over_when_its_results_are_written_and_not_before(desk):
     """Else the next one would clear away what has taken hours."""
     (desk.results / "summary.txt").mkdir(parents=True)
-    done = desk.run(options=("--num_gpus", "1"), code=125)
+    done = desk.run(options=("--num_gpus", "1"), code=69)
     assert f"{desk.results}/summary.txt cannot be written: Is a directory" in done.stderr
     (desk.results / "summary.txt").rmdir()
     done = desk.run(options=("--num_gpus", "1"))

@@ -250,6 +250,7 @@ class Session:
                 if worker.rank == end.rank:
                     active = active_prefix(os.environ)
                     missing = advice.missing_module(end.detail, node.interpreter, active)
+                    missing = missing or advice.aborted_shutdown(end.detail)
                     assert self._plan is not None
                     flag = advice.refused_flag(end.detail, worker.argv, self._plan.local_rank_flag)
                     has_input = self.spec.elastic or self.gets_stdin(end.rank)

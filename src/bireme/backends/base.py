@@ -55,6 +55,7 @@ class LaunchPlan(Value):
         extra: the words of ``--launcher_args``.
         root: the runner runs as root.
         allocation: the name for the allocation that the launcher makes; "": it has no name of ours.
+        job_name: what users call the job; "": it has no name.
         connect_timeout: time limit, in seconds, for a connection to a node.
     """
 
@@ -65,6 +66,7 @@ class LaunchPlan(Value):
     ssh_port: int | None = None
     root: bool = False
     allocation: str = ""
+    job_name: str = ""
     connect_timeout: int = CONNECT_TIMEOUT
 
 

@@ -59,10 +59,10 @@ class Slurm(Backend):
         if len(set(ranks)) > 1:
             what = "srun starts the same number of ranks on every node"
             raise BadInputError(what, hint="use --num_gpus N or filters to make them equal", where="--native_ranks")
-        nodes = _listed(plan.hosts)
+        nodes, name = _listed(plan.hosts), _name(plan.allocation or plan.job_name)
         head = (plan.program or "srun", f"--nodes={len(plan.hosts)}", f"--ntasks={sum(ranks)}")
         shape = (f"--ntasks-per-node={ranks[0]}", f"--nodelist={nodes}", "--distribution=block")
-        return (*head, *shape, "--export=ALL", "--kill-on-bad-exit=1", *_name(plan), *plan.extra, *plan.agent)
+        return (*head, *shape, "--export=ALL", "--kill-on-bad-exit=1", *name, *plan.extra, *plan.agent)
 
     def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
         """Start the agents by a single ``srun``: one task per node with the whole node, without binding.
@@ -76,7 +76,7 @@ class Slurm(Backend):
         step = _step(plan, plan.hosts)
         if "SLURM_JOB_ID" in environ:
             return ((*step, *plan.extra, *plan.agent),)
-        salloc = ("salloc", "--quiet", *where, "--exclusive", "--mem=0", *_name(plan))
+        salloc = ("salloc", "--quiet", *where, "--exclusive", "--mem=0", *_name(plan.allocation))
         return ((*salloc, *plan.extra, *step, *plan.agent),)
 
     def one_by_one(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
@@ -98,9 +98,9 @@ class Slurm(Backend):
 BACKEND = Slurm()
 
 
-def _name(plan: LaunchPlan) -> tuple[str, ...]:
+def _name(name: str) -> tuple[str, ...]:
     """Before the user's own arguments, so that a name there counts."""
-    return (f"--job-name={plan.allocation}",) if plan.allocation else ()
+    return (f"--job-name={name}",) if name else ()
 
 
 def _where(hosts: Sequence[HostLaunch]) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ def _listed(hosts: Sequence[HostLaunch]) -> str:
 
 
 def _step(plan: LaunchPlan, hosts: Sequence[HostLaunch]) -> tuple[str, ...]:
-    """One task on each of these nodes."""
+    """One task on each of these nodes; in an allocation of the user, only the step has the job's name."""
     return (
         plan.program or "srun",
         *_where(hosts),
@@ -134,5 +134,6 @@ def _step(plan: LaunchPlan, hosts: Sequence[HostLaunch]) -> tuple[str, ...]:
         "--wait=0",
         "--input=none",
         "--unbuffered",
+        *_name(plan.job_name),
         "--chdir=/",  # agents change the directory themselves and report a missing one
     )

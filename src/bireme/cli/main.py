@@ -77,7 +77,7 @@ def main(argv: list[str], carry_out: Callable[[list[str]], int] | None = None) -
         return (carry_out or _dispatch)(argv)
     except BiremeError as error:
         complain(str(error))
-        return error.code
+        return UNFIT if error.code == INTERNAL and isinstance(error.__cause__, OSError) else error.code
     except BrokenPipeError:
         return READER_GONE
     except Exception as error:
@@ -108,6 +108,8 @@ def _unknown(word: str, rest: list[str]) -> int:
     from bireme.options.switching import COMMANDS, SUBJECTS
 
     words = argv = [word, *rest]
+    if os.path.isfile(f"{word}.py") and not (word in COMMANDS and rest):
+        raise BadInputError(f"unknown command: {word!r}", hint=f"to run a job: bireme run {word}.py")
     if word in SUBJECTS and not os.path.exists(word):
         raise BadInputError(f"unknown command: {word!r}", hint=SUBJECTS[word])
     if word in COMMANDS:

@@ -188,9 +188,14 @@ def enter(parsed: Parsed) -> Parsed:
     if not (folder := parsed.options.get("cwd")):
         return parsed
     typed = os.path.normpath(os.path.join(os.environ.get("PWD") or os.getcwd(), os.path.expanduser(folder)))
+    script, here = next(iter(parsed.command), ""), os.getcwd()
+    was_here = os.path.isfile(script)
     try:
         os.chdir(os.path.expanduser(folder))
     except OSError as error:
         raise BadInputError(f"{folder}: {error.strerror}", where="--cwd") from None
+    if was_here and not os.path.exists(script):
+        hint = f"type its path from there, or {os.path.join(here, script)}"
+        raise BadInputError(f"{script} is here, not in {folder}", hint=hint, where="--cwd")
     os.environ["PWD"] = typed if os.path.realpath(typed) == os.getcwd() else os.getcwd()
     return parsed.replace(options={**parsed.options, "cwd": os.getcwd()})

@@ -42,6 +42,7 @@ def _streams(text: str, where: str) -> dict[int, int]:
         value = whole(number, where)
         if not 0 <= value <= _BOTH or (not colon and word != text):
             hint = "expected 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or such a number for each rank: 0:3,1:1"
+            hint = f"for a time limit: --time_limit {text}" if where == "--tee" and value > _BOTH else hint
             raise BadInputError(f"not a list of streams: {text!r}", hint=hint, where=where)
         streams[whole(rank, where) if colon else _OTHERS] = value
     return streams

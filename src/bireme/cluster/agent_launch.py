@@ -183,6 +183,7 @@ def _plan(
         extra=spec.launcher_args,
         ssh_port=spec.ssh_port,
         root=os.geteuid() == 0,
+        job_name=spec.job_name,
         connect_timeout=connect_timeout,
     )
 

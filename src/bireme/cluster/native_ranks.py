@@ -121,6 +121,7 @@ def command(
         extra=spec.launcher_args,
         ssh_port=spec.ssh_port,
         root=os.geteuid() == 0,
+        job_name=spec.job_name,
         allocation=allocation
         if allocation is not None
         else agent_launch.new_allocation(backend, environ, spec.job_name, dry=True),

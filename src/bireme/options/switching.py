@@ -56,6 +56,7 @@ _OPTIONS = {
     "use --log_dir DIR for the output of each rank, or a shell's > FILE": "-o",
     "output is labelled with ranks already; --output raw removes the labels": "--label -l --tag_output -tag_output",
     "not needed: Python writes each line at once": "--unbuffered -u",
+    "not needed: output is shown as it comes; of a study: bireme tune status": "--watch",
     "use --log_level debug": "--verbose -v",
     "bireme --version prints it": "--version -V",
     # of launchers and schedulers

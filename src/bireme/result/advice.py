@@ -1,4 +1,4 @@
-"""Explains errors of ranks that come from how they were started: no module, a refused option, no input. Pure."""
+"""Explains errors of ranks that come from how they were started (no module, a refused option, no input) or end."""
 
 from __future__ import annotations
 
@@ -56,3 +56,14 @@ def no_input(detail: str, rank: int) -> str:
     if not any(line.startswith(("bdb.BdbQuit", "EOFError: EOF when reading a line")) for line in detail.splitlines()):
         return ""
     return f"the stdin of rank {rank} is /dev/null: to read yours there, as for breakpoint(), type --stdin {rank}"
+
+
+def aborted_shutdown(detail: str) -> str:
+    """Explain a thread of gloo that wants the GIL while Python shuts down; "" for other errors.
+
+    Args:
+        detail: the end of the rank's stderr.
+    """
+    if not detail.endswith("terminate called without an active exception"):
+        return ""
+    return "gloo does this when some scripts end: call gc.collect(), then torch.distributed.destroy_process_group()"
