@@ -45,7 +45,6 @@ class ConfigFile(Value):
         words: the options that it stands for.
         settings: the other settings by option, as Python prints them.
         sections: the keys of each section.
-        distributed_type: its ``distributed_type``.
         precision: whether ``mixed_precision`` comes from the file.
     """
 

@@ -24,7 +24,6 @@ class Parsed(Value):
 
     Attributes:
         options: the value of each option by its key.
-        command: the command that follows the options.
         ended: whether ``--`` stands between them.
     """
 

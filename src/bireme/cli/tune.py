@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from signal import SIGPIPE
 
 from bireme import isolated
 from bireme.cli import duplicate_starts, tune_program
 from bireme.cli.default_python import in_active_environment
 from bireme.cli.parser import Parsed, enter, parse
-from bireme.cli.spec import job_spec, tuning_width
-from bireme.cli.tune_words import launch_of, real_words, ships, with_accelerator
-from bireme.errors import OK, BadInputError, BiremeError, similar
+from bireme.cli.spec import job_spec
+from bireme.cli.tune_words import make_setting, real_words, shown_to_the_end, with_accelerator
+from bireme.errors import OK, BadInputError, similar
 from bireme.logs.console import printable, show
-from bireme.logs.sink import is_gone
 from bireme.options import conflicts
 from bireme.options.table import select
 from bireme.process import activation
 from bireme.resources import program
 from bireme.tune import requirements
-from bireme.tune.execution.launch import gpu_memory, resource_pool
-from bireme.tune.execution.slots import Shape
+from bireme.tune.execution.launch import gpu_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,27 +100,21 @@ def _study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
 
     request = make_request(parsed, os.environ)
     result = autotune(request, lambda tuning: watcher(TuningBoard(tuning), quiet=parsed.options["quiet"]))
-    signum = result.conclusion.signum
-    try:
-        print(printable(result.summary), end="", flush=True)
-        _say_end(result)
-    except OSError as error:
-        if not is_gone(error):
-            raise BiremeError(f"stdout cannot be written: {error.strerror}") from error
-        signum = signum or SIGPIPE
-    if signum:
+    gone = shown_to_the_end(lambda: _show(result))
+    if signum := result.conclusion.signum or gone:
         return 128 + signum, ()
     if not result.best:
         return NOTHING_WORKS, ()
     return OK, result.best
 
 
-def _say_end(result: Result) -> None:
+def _show(result: Result) -> None:
     import shlex
 
     from bireme.planning.masking import masked_words
     from bireme.tune.deepspeed.files import BEST_COMMAND
 
+    print(printable(result.summary), end="", flush=True)
     if result.conclusion.signum:
         print("interrupted: the same command resumes the search")
     if result.best:
@@ -142,28 +133,17 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     """
     from bireme.tune.deepspeed.autotune import Request
     from bireme.tune.deepspeed.trial_command import find_config
-    from bireme.tune.execution.adapter import Setting
 
     options = with_accelerator(parsed.options)
     parsed = parsed.replace(options=options)
-    nodes, slots = tuning_width(options)
     spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
     duplicate_starts.refuse(spec, environ)
     find_config(spec.program.args)  # first, as it needs no look at the nodes
     program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
-    pool = resource_pool(spec, environ, slots)
-    shape = Shape(nodes or len(pool.slots), slots or min(map(len, pool.slots.values())))
+    setting = make_setting(parsed, spec, environ)
     return Request(
-        setting=Setting(
-            launch=launch_of(parsed, spec, pool),
-            shape=shape,
-            args=spec.program.args,
-            environ=environ,
-            limit=options["experiment_limit"],
-            order=options["order"],
-            ships=ships(options),
-        ),
-        real=("bireme", "run", *real_words(parsed, pool, shape), spec.program.target),
+        setting=setting,
+        real=("bireme", "run", *real_words(parsed, setting), spec.program.target),
         by_file=options["config_as"] == "file",
         capacity=gpu_memory(spec, environ),
         care=_care(options),

@@ -5,29 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from signal import SIGPIPE
 
 from bireme.cli import duplicate_starts
 from bireme.cli.default_python import in_active_environment
 from bireme.cli.parser import Parsed, enter, parse
-from bireme.cli.spec import job_spec, tuning_width
-from bireme.cli.tune_words import launch_of, real_words, ships, with_accelerator
-from bireme.errors import OK, BadInputError, BiremeError
+from bireme.cli.spec import job_spec
+from bireme.cli.tune_words import make_setting, real_words, shown_to_the_end, with_accelerator
+from bireme.errors import OK, BadInputError
 from bireme.logs.console import printable, show
-from bireme.logs.sink import is_gone
 from bireme.options import conflicts
 from bireme.options.table import select
 from bireme.process import activation
 from bireme.resources import program
-from bireme.tune.execution.launch import resource_pool
-from bireme.tune.execution.slots import Shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from bireme.job import JobSpec
     from bireme.tune.define.declarations import Declaration
     from bireme.tune.define.study_file import StudyFile
     from bireme.tune.metrics.metric import Direction, Measure
@@ -85,14 +80,8 @@ def carry_out(parsed: Parsed, argv: list[str]) -> int:
         raise (file.located(error, argv) if file else error) from None
     with any_text(sys.stdout):
         result = tune(request, lambda board: watcher(board, quiet=parsed.options["quiet"]))
-        signum = result.conclusion.signum
-        try:
-            _show(result)
-        except OSError as error:
-            if not is_gone(error):
-                raise BiremeError(f"stdout cannot be written: {error.strerror}") from error
-            signum = signum or SIGPIPE
-    if signum:
+        gone = shown_to_the_end(lambda: _show(result))
+    if signum := result.conclusion.signum or gone:
         return 128 + signum
     return OK if result.best else NOTHING_WORKS
 
@@ -224,33 +213,23 @@ def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declar
     Raises:
         BadInputError: the study is described wrongly; nothing has been started.
     """
-    from bireme.tune.execution.adapter import Setting
     from bireme.tune.program.tuning import Request
 
     parsed = _direct(parsed.replace(options=with_accelerator(parsed.options)))
     options = parsed.options
-    nodes, slots = tuning_width(options)
     spec = program.recognized(job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None})))
     duplicate_starts.refuse(spec, environ)
     declaration = declaration or _declared(parsed, spec.program.args)
     measure = _measured(parsed)
     program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
-    pool = resource_pool(spec, environ, slots)
-    shape = Shape(nodes or len(pool.slots), slots or min(map(len, pool.slots.values())))
-    parsed = _with_kind(parsed, spec)
-    real = ("bireme", "run", *real_words(parsed, pool, shape))
+    if spec.program.kind == "exec":  # also if it was only found to be an executable file of another language
+        parsed = parsed.replace(options={**options, "no_python": True})
+    setting = make_setting(parsed, spec, environ)
+    real = ("bireme", "run", *real_words(parsed, setting))
     return Request(
         declaration=declaration,
         measure=measure,
-        setting=Setting(
-            launch=launch_of(parsed, spec, pool),
-            shape=shape,
-            args=spec.program.args,
-            environ=environ,
-            limit=options["experiment_limit"],
-            order=options["order"],
-            ships=ships(options),
-        ),
+        setting=setting,
         real=lambda exports: (
             *real,
             *(word for export in exports for word in ("--export", export)),
@@ -270,10 +249,3 @@ def _direct(parsed: Parsed) -> Parsed:
     if os.path.exists(word) or word.endswith(".py") or os.sep in word or shutil.which(word) is None:
         return parsed
     return parsed.replace(options={**options, "no_python": True})
-
-
-def _with_kind(parsed: Parsed, spec: JobSpec) -> Parsed:
-    """The command line, with ``--no_python`` if its program was found to be an executable file of another language."""
-    if spec.program.kind != "exec":
-        return parsed
-    return parsed.replace(options={**parsed.options, "no_python": True})

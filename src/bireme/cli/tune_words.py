@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from bireme.errors import BadInputError
+from signal import SIGPIPE
+
+from bireme.cli.spec import tuning_width
+from bireme.errors import BadInputError, BiremeError
+from bireme.logs.sink import is_gone
 from bireme.options.table import OPTIONS, select
-from bireme.tune.execution.launch import Launch, ResourcePool
+from bireme.tune.execution.adapter import Setting
+from bireme.tune.execution.launch import Launch, ResourcePool, resource_pool
 from bireme.tune.execution.slots import FreeSlots, Shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any
 
     from bireme.cli.parser import Parsed
@@ -24,7 +29,7 @@ NOT_SHARED = tuple(option.dest for option in OPTIONS if not option.shared)
 """Options of the command line that are not passed to experiments unchanged."""
 
 
-def launch_of(parsed: Parsed, spec: JobSpec, pool: ResourcePool) -> Launch:
+def _launch(parsed: Parsed, spec: JobSpec, pool: ResourcePool) -> Launch:
     """What all experiments have in common, for a job that is tuned on the slots of a pool."""
     addr = ("--master_addr", spec.master_addr) if spec.master_addr else ()
     return Launch(
@@ -39,8 +44,44 @@ def launch_of(parsed: Parsed, spec: JobSpec, pool: ResourcePool) -> Launch:
     )
 
 
-def real_words(parsed: Parsed, pool: ResourcePool, shape: Shape) -> tuple[str, ...]:
+def make_setting(parsed: Parsed, spec: JobSpec, environ: Mapping[str, str]) -> Setting:
+    """How all trials of a study run.
+
+    Raises:
+        BadInputError: there are no slots for them.
+    """
+    options = parsed.options
+    nodes, slots = tuning_width(options)
+    pool = resource_pool(spec, environ, slots)
+    return Setting(
+        launch=_launch(parsed, spec, pool),
+        shape=Shape(nodes or len(pool.slots), slots or min(map(len, pool.slots.values()))),
+        args=spec.program.args,
+        environ=environ,
+        limit=options["experiment_limit"],
+        order=options["order"],
+        ships=_ships(options),
+    )
+
+
+def shown_to_the_end(show: Callable[[], None]) -> int:
+    """Write the result of a study; return SIGPIPE if the reader of stdout is gone, else 0.
+
+    Raises:
+        BiremeError: stdout cannot be written for another reason.
+    """
+    try:
+        show()
+    except OSError as error:
+        if not is_gone(error):
+            raise BiremeError(f"stdout cannot be written: {error.strerror}") from error
+        return SIGPIPE
+    return 0
+
+
+def real_words(parsed: Parsed, setting: Setting) -> tuple[str, ...]:
     """Options of the real job. It gets as many ranks as each experiment had: the batch sizes depend on them."""
+    pool, shape = setting.launch.pool, setting.shape
     shared = words_of(parsed, without=(*_WHERE, *_OURS))
     if shape.size == sum(map(len, pool.slots.values())) and not pool.numbered:
         return (*shared, *words_of(parsed, only=("include", "exclude")))
@@ -55,7 +96,7 @@ def real_words(parsed: Parsed, pool: ResourcePool, shape: Shape) -> tuple[str, .
     return (*shared, *nodes, "--num_gpus", str(shape.slots))
 
 
-def ships(options: Mapping[str, Any]) -> bool:
+def _ships(options: Mapping[str, Any]) -> bool:
     """Whether trials run in a copy of the working tree.
 
     Raises:

@@ -31,9 +31,6 @@ class AgentLaunch(Value):
     """How the agents are started.
 
     Attributes:
-        hosts: how each node is reached.
-        commands: the command line of each launcher process.
-        environ: the environment of the launcher processes.
         one_by_one: whether each node has a launcher process of its own.
         listener: where agents connect; ``None``: over stdin and stdout of their launcher processes.
         allocation: our name for the allocation that the launcher makes; "": it makes none.

@@ -21,7 +21,6 @@ class ClusterJob(Value):
     """A job on many nodes, or what nodes are asked by a preflight.
 
     Attributes:
-        launch: how their agents are started.
         exports: the environment variables that are sent to other nodes.
         accelerator: the kind of device that every node must have; "": any.
         log_dir: where the ranks' log files are written; None: nowhere.

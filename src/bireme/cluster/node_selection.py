@@ -42,7 +42,6 @@ class Nodes(Value):
     """The nodes of a pool that a job connects to.
 
     Attributes:
-        pool: where they were declared.
         entries: the nodes, in the pool's order.
         slots: the slots of each by its name, as far as they are declared; ``None``: the node has to be asked.
     """

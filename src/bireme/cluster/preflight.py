@@ -35,7 +35,6 @@ class NodeAnswer(Value):
         name: the node's name in the pool.
         declared: the slots that the pool declares; ``None``: the node was asked for them.
         facts: about a node that is fit; ``None``: it is not.
-        problems: what is wrong with an unfit node.
     """
 
     name: str

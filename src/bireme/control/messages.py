@@ -83,7 +83,6 @@ class Ask(Message):
     """Run the preflight for this job, and answer with `Hello`.
 
     Attributes:
-        cwd: the working directory of the ranks.
         heartbeat: seconds of silence after which the other side is lost.
         first: whether this node may be the first, and so has to lease a port for the rendezvous.
         name: this node's name in the pool.
@@ -127,7 +126,6 @@ class Start(Message):
     """Start your ranks.
 
     Attributes:
-        accelerator: the kind of device that its slots are.
         grace: seconds between the stop signal and SIGKILL.
         window: bytes of output that may be sent before the runner grants more.
         rest: seconds after which an unfinished line is shown.
@@ -196,7 +194,6 @@ class Fetch(Message):
     """Find the files below the ranks' working directory that match (`bireme.ship.messages`).
 
     Attributes:
-        patterns: the patterns.
         mark: a file in the runner's working directory; "": there is none.
     """
 
@@ -235,11 +232,8 @@ class Hello(Message):
     Attributes:
         problems: messages; if there are none, all other fields are known.
         addresses: those at which other nodes may reach it.
-        interpreter: the Python that runs the ranks.
         python: its version; "": not known.
-        lacks_python: there is no such Python.
         local_rank_flag: the option by which the script expects its local rank; "": it expects none.
-        accelerator: the kind of its devices.
         cores: how many the ranks may use.
         bound: the cores of each local rank; empty: ranks are not bound.
         omp_threads_set: whether the user has set OMP_NUM_THREADS there.

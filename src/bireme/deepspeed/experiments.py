@@ -43,8 +43,6 @@ class Command(Value):
     """How an experiment is launched.
 
     Attributes:
-        launch: what all experiments have in common.
-        args: the script's arguments.
         limit: seconds after which it is stopped; None: never.
         by_file: whether the script gets the path of its configuration, not the configuration itself.
     """

@@ -36,7 +36,6 @@ class Declared(Value):
     """This machine as declared in a pool.
 
     Attributes:
-        name: its name there.
         slots: its slots; ``None``: all that it has.
         tasks: the number of its slots if it shows no device (see `HostEntry`).
         note: what to tell the user about the slots; "": nothing.
@@ -52,7 +51,6 @@ class Prepared(Value):
     """All that is decided before the first process is started.
 
     Attributes:
-        plan: the start plan.
         environ: what the ranks inherit.
         lease: the lock of the rendezvous port, to be held until the job ends; ``None``: another node chose the port.
         notes: (level, text) of messages to show.

@@ -23,7 +23,6 @@ class Backpressure:
 
     Attributes:
         size: waiting bytes.
-        full: whether the ranks must wait.
     """
 
     def __init__(self, on_room: Callable[[], None]) -> None:

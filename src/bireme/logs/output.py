@@ -32,7 +32,6 @@ class Style(Value):
 
     Attributes:
         mode: which ranks' lines are shown, and whether they are labelled.
-        timestamps: whether labels include the time.
         world_size: the number of ranks; with more than one, lines are labelled by default.
         fold: whether equal lines of several ranks are shown once.
     """

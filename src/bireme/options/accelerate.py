@@ -33,7 +33,6 @@ class Plugin(Value):
 
     Attributes:
         section: the section, for example ``fsdp_config``.
-        rows: the table.
         prefix: what the names of its options begin with; keys of the file may lack it.
         variable: what comes before the name in a variable.
         switch: the option that turns the section on; "": none.

@@ -9,7 +9,6 @@ class NodeFacts(Value):
     """Facts that only the node itself knows, and decisions that follow from them.
 
     Attributes:
-        hostname: the name of the node.
         cores: the number of cores that the agent may use.
         error_dir: the directory of the ranks' traceback files.
         bound: the cores to which each local rank is bound; empty if they are not bound.
@@ -29,7 +28,6 @@ class JobFacts(Value):
     """Facts about the whole job.
 
     Attributes:
-        job_id: the id of the job, in the marks of its processes.
         visible_variables: the environment variables that select devices.
         explicit_accelerator: the user has named the accelerator.
         local_rank_flag: the flag for the script's local rank (``--local_rank``); "" if it wants none.
