@@ -11,7 +11,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.options.option import Groups, Option
 
-_HEAD = """\
+_LEFT = 30
+
+
+HEADS = {
+    "run": """\
 usage: bireme run [options] script.py [script arguments]
 
 Starts one process per slot with its rank, device and environment, and shows
@@ -27,19 +31,8 @@ first, and why.
   bireme run --dry_run train.py                   show what would be started
 
 Put options before the script. In their names, _ and - mean the same.
-"""
-_LEFT = 30
-
-
-_AGENT_HEAD = """\
-usage: python -m bireme.agent --world_info BASE64 [options] script.py [args]
-
-Starts the ranks of one node of a job, without a runner. The command line gives
-all nodes and slots of the job.
-"""
-
-
-_TUNE_HEAD = """\
+""",
+    "tune": """\
 usage: bireme tune [options] --param NAME=VALUES … --maximize FIGURE program …
        bireme tune [options] tune.toml
        bireme tune [options] script.py … --deepspeed_config ds.json
@@ -61,48 +54,43 @@ those of bireme run.
 
 bireme tune status [DIR] shows a running study, and bireme tune report [DIR]
 writes a page about it.
-"""
-
-
-_STATUS_HEAD = """\
+""",
+    "tune status": """\
 usage: bireme tune status [--json] [DIR]
 
 Shows what a study is doing, from any terminal: what runs where and since when,
 the best so far, and what is left. DIR is the study's results folder (default:
 tuning).
-"""
-
-
-_REPORT_HEAD = """\
+""",
+    "tune report": """\
 usage: bireme tune report [--json | --csv | --html FILE] [DIR]
 
 Writes a study as one HTML file that needs no network, while the study runs or
 after: the answer with its confidence, the effect of each parameter, all trials,
 and what the time went into. DIR is the results folder (default: tuning). With
 MLFLOW_TRACKING_URI set and MLflow installed, the trials are logged there too.
-"""
-
-
-_CHECK_HEAD = """\
+""",
+    "check": """\
 usage: bireme check [options] [script.py]
 
 Checks that every node of the pool can run a job: that it is reachable, and has
 Python, Bireme, the working directory, the script and the devices. Prints one
 table of all problems. Exits with 0 if there are none, else with 1.
-"""
-
-
-_DRAIN_HEAD = """\
+""",
+    "drain": """\
 usage: bireme drain [--back] NODE JOB
 
 Takes a node out of an elastic job that was started on this machine: stops the
 node's ranks in order, and continues the job on the other nodes. JOB is the pid
 that the job prints when it starts, and stores with --save_pid.
-"""
+""",
+    "agent": """\
+usage: python -m bireme.agent --world_info BASE64 [options] script.py [args]
 
-
-HEADS = {"run": _HEAD, "tune": _TUNE_HEAD, "check": _CHECK_HEAD, "drain": _DRAIN_HEAD, "agent": _AGENT_HEAD}
-HEADS |= {"tune status": _STATUS_HEAD, "tune report": _REPORT_HEAD}
+Starts the ranks of one node of a job, without a runner. The command line gives
+all nodes and slots of the job.
+""",
+}
 """The first part of each command's page, above its options."""
 
 

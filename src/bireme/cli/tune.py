@@ -33,9 +33,6 @@ _IN_THE_SECTION = {"trials": "tuner_num_trials", "search": "tuner_type", "result
 
 _SUCH = "type: bireme tune --param batch=8,16 --maximize 'samples/s: {}' train.py --batch {batch}"
 
-NOTHING_WORKS = 1
-"""Exit code of a study in which no configuration worked."""
-
 
 def main(argv: list[str]) -> int:
     """Run ``bireme tune ARGV``; return the exit code."""
@@ -104,7 +101,7 @@ def _study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
     if signum := result.conclusion.signum or gone:
         return 128 + signum, ()
     if not result.best:
-        return NOTHING_WORKS, ()
+        return tune_program.NOTHING_WORKS, ()
     return OK, result.best
 
 

@@ -11,7 +11,7 @@ import os
 import re
 from argparse import Namespace
 
-from bireme import isolated
+from bireme import drafts, isolated
 from bireme.cli.parser import Parsed
 from bireme.cli.tune_words import NOT_SHARED, with_accelerator, words_of
 from bireme.deepspeed.arguments import parsed_again
@@ -26,7 +26,6 @@ from bireme.tune.execution.experiment import End, LaunchRequest, read_report, ta
 from bireme.tune.execution.launch import Launch, ResourcePool
 from bireme.tune.execution.slots import Shape, why_impossible
 from bireme.tune.study.trial_result import TrialResult
-from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,20 +36,6 @@ if TYPE_CHECKING:
     from bireme.tune.execution.slots import SlotReservation
 
 _ONE_NODE_BY_HAND = ("no_ssh", "node_rank")
-
-
-class Command(Value):
-    """How an experiment is launched.
-
-    Attributes:
-        limit: seconds after which it is stopped; None: never.
-        by_file: whether the script gets the path of its configuration, not the configuration itself.
-    """
-
-    launch: Launch
-    args: tuple[str, ...]
-    limit: float | None
-    by_file: bool
 
 
 def read_experiment(path: str, results_dir: str, pool: Pool, taken: Collection[str] = ()) -> dict[str, Any]:
@@ -89,8 +74,8 @@ def read_experiment(path: str, results_dir: str, pool: Pool, taken: Collection[s
     return exp
 
 
-def command_of(args: Namespace, pool: Pool, hostfile: str | None = None) -> Command:
-    """Make the launch of an experiment from the launcher's command line.
+def launch_of(args: Namespace, pool: Pool, hostfile: str | None = None) -> tuple[Launch, dict[str, Any]]:
+    """What all experiments have in common, and all options, from the launcher's command line.
 
     Args:
         args: the launcher's command line.
@@ -112,7 +97,7 @@ def command_of(args: Namespace, pool: Pool, hostfile: str | None = None) -> Comm
         log_dir=options["log_dir"],
         rank_log_dir=options["enable_each_rank_log"],
     )
-    return Command(launch, tuple(args.user_args), options["experiment_limit"], options["config_as"] == "file")
+    return launch, options
 
 
 class Experiments:
@@ -157,14 +142,14 @@ class Experiments:
             place: a low number that no other running experiment has, another one at each attempt.
         """
         exp = self._exps[name]
-        command, identity, report = self._command(exp), self._identity(exp), self._files.result(name, "outcome.json")
-        limit = () if command.limit is None else ("--time_limit", f"{command.limit:g}")
-        launch, args = command.launch, identity["user_args"]
+        (launch, _), identity, report = self._launch(exp), self._identity(exp), self._files.result(name, "outcome.json")
+        limit, args = identity["experiment_limit"], identity["user_args"]
+        limit = () if limit is None else ("--time_limit", f"{limit:g}")
         argv = launch.command(name, reservation, place + self._port, options=("--report", report, *limit), args=args)
         # The command that is written runs the real job after tuning, which must not overwrite the report.
         words = launch.command(name, reservation, place + self._port, options=(), args=args)
         for file in (report, *self._figures(exp)):
-            _remove(file)
+            drafts.remove(file)
         facts = {key: value for key, value in exp.items() if key not in ("name", "results")}
         facts.update(identity, **self._facts_of_deepspeed(exp, words, identity), slots=reservation.include())
         self._files.write_start(name, facts.pop("ds_config"), ("bireme", "run", *words), **facts)
@@ -175,7 +160,7 @@ class Experiments:
             stdout=self._files.result(name, "stdout.log"),
             stderr=self._files.result(name, "stderr.log"),
             report=report,
-            grace=command.launch.grace,
+            grace=launch.grace,
         )
 
     def _facts_of_deepspeed(
@@ -194,8 +179,8 @@ class Experiments:
             "ds_config_base64": encoded(identity["ds_config"]),
         }
 
-    def _command(self, exp: Mapping[str, Any]) -> Command:
-        return command_of(self._args, self._pool, exp.get("hostfile"))
+    def _launch(self, exp: Mapping[str, Any]) -> tuple[Launch, dict[str, Any]]:
+        return launch_of(self._args, self._pool, exp.get("hostfile"))
 
     def _identity(self, exp: Mapping[str, Any]) -> dict[str, Any]:
         """What identifies a run, as JSON reads it back."""
@@ -205,16 +190,16 @@ class Experiments:
             ds_config[SECTION]["metric_path"] = metrics
         if _is_profile(exp):
             ds_config[SECTION]["model_info_path"] = info
-        command = self._command(exp)
-        by_file = command.by_file or not fits_argument(ds_config)
+        launch, options = self._launch(exp)
+        by_file = options["config_as"] == "file" or not fits_argument(ds_config)
         path = self._files.result(exp["name"], "ds_config.json") if by_file else ""
         return {
             "ds_config": ds_config,
             "num_nodes": exp["num_nodes"],
             "num_gpus": exp["num_gpus"],
-            "user_script": command.launch.script,
-            "user_args": list(experiment_args(command.args, ds_config, self._mappings, path=path)),
-            "experiment_limit": command.limit,
+            "user_script": launch.script,
+            "user_args": list(experiment_args(self._args.user_args, ds_config, self._mappings, path=path)),
+            "experiment_limit": options["experiment_limit"],
         }
 
     def _figures(self, exp: Mapping[str, Any]) -> tuple[str, str]:
@@ -238,7 +223,7 @@ class Experiments:
 
     def settling(self, reservation: SlotReservation, end: End) -> float:
         """Seconds until a run has certainly left nothing on other nodes."""
-        launch = command_of(self._args, self._pool).launch
+        launch, _ = launch_of(self._args, self._pool)
         self.lingering = launch.settling(reservation, end.report)
         return self.lingering
 
@@ -324,10 +309,3 @@ def _is_profile(exp: Mapping[str, Any]) -> bool:
     section = exp["ds_config"].get(SECTION)
     info = section.get("model_info") if isinstance(section, dict) else None
     return isinstance(info, dict) and info.get("profile") is True
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO
 
-from bireme import jsontext
+from bireme import drafts, jsontext
 from bireme.errors import BiremeError
 from bireme.loop import Loop, Timer
 from bireme.process import guardian
@@ -102,7 +102,7 @@ class Experiment:
         self._stopped = self._enough = False
         self._hopeless = ""
         self._last_resort: Timer | None = None
-        _remove(request.report)
+        drafts.remove(request.report)
         self._handle: guardian.Handle | None = self._start()
         loop.watch(self._handle.events, self._hear)
         if request.enough is not None or request.hopeless is not None:
@@ -235,10 +235,3 @@ def _new(path: str) -> BinaryIO:
         return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
     except OSError as error:
         raise BiremeError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
