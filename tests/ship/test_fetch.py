@@ -12,7 +12,7 @@ import pytest
 from bireme.control.messages import Fetch, Message, Piece, Want
 from bireme.errors import BadInputError, ProtocolError
 from bireme.ship.fetch import Fetching
-from bireme.ship.fetch_home import Draft, HomeError, HomeFolders
+from bireme.ship.fetch_home import Draft, Home, HomeError
 from bireme.ship.fetch_patterns import first_match, parse
 from bireme.ship.manifest import Entry
 from bireme.ship.messages import Digests, Found, Skipped
@@ -233,24 +233,23 @@ def test_nothing_is_written_through_a_link(here: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (here / "out").mkdir()
     (here / "out/way").symlink_to(tmp_path / "elsewhere")
-    folders = HomeFolders()
+    home = Home()
     for path in ("out/way/x", "out/new/x"):
         if "new" in path:
-            Draft(folders, ".", "out/new", link("out/new", "way")).finish()
+            Draft(home, ".", "out/new", link("out/new", "way")).finish()
         with pytest.raises(HomeError, match="is a link or a file here"):
-            Draft(folders, ".", path, file(path))
-    draft = Draft(folders, ".", "out/way", file("out/way", mtime=10**19 // 2))
+            Draft(home, ".", path, file(path))
+    draft = Draft(home, ".", "out/way", file("out/way", mtime=10**19 // 2))
     os.write(draft.fd, b"x")
     draft.finish()
-    folders.close()
     assert (here / "out/way").read_text() == "x" and not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_file_is_not_written_over_another_of_the_job(here: Path) -> None:
     """As on a file system that knows no upper case."""
-    folders = HomeFolders()
+    home = Home()
     for number in range(2):
-        draft = Draft(folders, ".", "out/a", file("out/a"))
+        draft = Draft(home, ".", "out/a", file("out/a"))
         os.write(draft.fd, b"%d" % number)
         if number:
             with pytest.raises(HomeError, match="another file of the job"):
@@ -258,7 +257,6 @@ def test_a_file_is_not_written_over_another_of_the_job(here: Path) -> None:
             draft.drop()
         else:
             draft.finish()
-    folders.close()
     assert (here / "out/a").read_text() == "0"
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
-import sys
-
 from bireme.control.frames import MAX_FRAME, Decoder, encode_message
 from bireme.control.transport import Transport
 from bireme.errors import ProtocolError
@@ -13,7 +9,7 @@ from bireme.errors import ProtocolError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from bireme.control.messages import Message, Output, Piece
     from bireme.loop import Loop
@@ -22,33 +18,6 @@ else:
 
 _READ = 256 * 1024
 _WIDE = 1024 * 1024
-_SENDS_FILES = sys.platform == "linux"
-"""Whether ``sendfile`` writes to pipes."""
-
-
-class FilePart:
-    """The next bytes of an open file, which the kernel sends without this process reading them.
-
-    Args:
-        fd: the file. It is read from where it is, and stays open until the part is sent.
-        size: bytes.
-        on_end: called if the file ends before.
-    """
-
-    def __init__(self, fd: int, size: int, on_end: Callable[[], None]) -> None:
-        self._fd, self._left, self._on_end = fd, size, on_end
-
-    def __len__(self) -> int:
-        return self._left
-
-    def send(self, fd: int) -> int:
-        """Send as much as the other side takes; return the number of bytes."""
-        sent = os.sendfile(fd, self._fd, None, self._left)
-        if not sent:
-            self._on_end()
-            sent = self._left
-        self._left -= sent
-        return sent
 
 
 class Channel:
@@ -90,8 +59,8 @@ class Channel:
         self._on_frame, self._on_end, self._on_violation = on_frame, on_end, on_violation
         self._on_greeting = on_greeting
         self._decoder = Decoder(vocabulary, greeted=on_greeting is None, longest=longest)
-        self._waiting: deque[bytes | memoryview | FilePart] = deque()
-        self._more: Callable[[], Sequence[bytes | memoryview | FilePart]] | None = None
+        self._waiting: deque[bytes | memoryview] = deque()
+        self._more: Callable[[], bytes | memoryview] | None = None
         self._size = 0
         self.open = True
         for fd in (read_fd, write_fd):
@@ -135,22 +104,17 @@ class Channel:
         if self.open:
             self._put(self._transport.encode(data))
 
-    def _put(self, data: bytes | memoryview | FilePart) -> None:
+    def _put(self, data: bytes | memoryview) -> None:
         if not self._waiting:
-            data = _after(data, self._try(data))
+            data = data[self._try(data) :]
             if not data:
                 return
             self._loop.watch_write(self._write_fd, self._writable)
         self._waiting.append(data)
         self._size += len(data)
 
-    @property
-    def takes_files(self) -> bool:
-        """Whether a `FilePart` can be sent: the descriptor is a pipe, and nothing has to be encoded."""
-        return type(self._transport) is Transport and stat.S_ISFIFO(os.fstat(self._write_fd).st_mode) and _SENDS_FILES
-
-    def feed(self, more: Callable[[], Sequence[bytes | memoryview | FilePart]]) -> None:
-        """Send the frames that ``more`` returns, each in parts, until it returns nothing.
+    def feed(self, more: Callable[[], bytes | memoryview]) -> None:
+        """Send the frames that ``more`` returns, until it returns an empty one.
 
         It is called when nothing else waits to be sent. So a frame may be in memory that it uses again.
         """
@@ -167,10 +131,8 @@ class Channel:
         except (OSError, AttributeError):  # a socket, or too many wide pipes already; macOS
             pass
 
-    def _try(self, data: bytes | memoryview | FilePart) -> int:
+    def _try(self, data: bytes | memoryview) -> int:
         try:
-            if isinstance(data, FilePart):
-                return data.send(self._write_fd)
             return self._loop.write(self._write_fd, data)
         except BlockingIOError:
             return 0
@@ -182,10 +144,10 @@ class Channel:
 
     def _writable(self) -> None:
         if self._more is not None and not self._waiting:
-            parts = self._more()
-            for part in parts:
-                self._put(part if isinstance(part, FilePart) else self._transport.encode(part))
-            if not parts:
+            frame = self._more()
+            if frame:
+                self._put(self._transport.encode(frame))
+            else:
                 self._more = None
         while self._waiting and self.open:
             data = self._waiting[0]
@@ -193,7 +155,7 @@ class Channel:
             written = self._try(data)
             self._size -= written
             if written < size:
-                self._waiting[0] = _after(data, written)
+                self._waiting[0] = data[written:]
                 return
             self._waiting.popleft()
         if self.open and self._more is None:
@@ -256,8 +218,3 @@ class Channel:
         self._loop.unwatch_write(self._write_fd)
         for fd in {self._read_fd, self._write_fd}:
             self._loop.close_fd(fd)
-
-
-def _after(data: bytes | memoryview | FilePart, size: int) -> bytes | memoryview | FilePart:
-    """What is left when so much was sent; a part of a file knows that itself."""
-    return data if isinstance(data, FilePart) else data[size:]

@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import os
 
-from bireme.control.channel import FilePart
 from bireme.control.frames import PIECE_HEAD, put_piece_head
 from bireme.errors import BiremeError, ProtocolError
 from bireme.ship import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from bireme.control.channel import Channel
     from bireme.loop import Loop
@@ -30,8 +29,6 @@ _PIECE = 256 * 1024
 _STEP = 0.01
 """Seconds of work after which the loop may do something else."""
 _PAUSE = 0.0005
-_DIRECT = 1 << 16
-"""Bytes from which on the kernel is to send a file without this process reading it."""
 
 
 class ChangedError(BiremeError):
@@ -69,18 +66,6 @@ class Contents:
         """The folder of the last file, and its descriptor."""
         self._problem: ChangedError | None = None
 
-    def direct(self, most: int) -> tuple[int, int]:
-        """What comes next as a descriptor and a number of bytes; 0 bytes for small files, which are read better.
-
-        Raises:
-            ChangedError: a file was changed, or cannot be read.
-        """
-        if not self._left and not self._open_next():
-            return -1, 0
-        size = min(self._left, most) if self._left >= _DIRECT else 0
-        self._left -= size
-        return self._fd, size
-
     def read_into(self, buffer: memoryview) -> int:
         """Fill a buffer with what comes next; return the number of bytes, 0 only at the end.
 
@@ -94,19 +79,14 @@ class Contents:
                     read = os.readv(self._fd, [buffer[filled : filled + self._left]])
                     filled, self._left = filled + read, self._left - read
                     if not read:
-                        raise self.changed()
+                        raise OSError(0, "it is shorter")
             except OSError as error:
-                self._problem = self.changed(str(error.strerror))
-            except ChangedError as error:
-                self._problem = error
+                path = os.path.join(self._folder, self._path)
+                self._problem, self._left, self._spans = ChangedError(path, str(error.strerror)), 0, []
         if self._problem is not None and not filled:
-            problem, self._problem, self._left, self._spans = self._problem, None, 0, []
+            problem, self._problem = self._problem, None
             raise problem
         return filled
-
-    def changed(self, why: str = "it is shorter") -> ChangedError:
-        """The error that the file that was read last has changed."""
-        return ChangedError(os.path.join(self._folder, self._path), why)
 
     def _open_next(self) -> bool:
         while not self._spans:
@@ -116,13 +96,10 @@ class Contents:
                 return False
             self._close_file()
             self._spans, self._path = [*reversed(entry.spans)], entry.path
-        try:
-            if self._fd < 0:
-                self._open(self._path)
-            begin, end = self._spans.pop()
-            os.lseek(self._fd, begin, os.SEEK_SET)
-        except OSError as error:
-            raise self.changed(str(error.strerror)) from None
+        if self._fd < 0:
+            self._open(self._path)
+        begin, end = self._spans.pop()
+        os.lseek(self._fd, begin, os.SEEK_SET)
         self._left = end - begin
         return True
 
@@ -160,15 +137,13 @@ class Outgoing:
     Args:
         channel: the channel.
         on_change: called when a file is not what its entry says; returns whether to go on with the next file.
-        by_kernel: whether the kernel may send large files. Then `on_change` must not go on.
     """
 
-    def __init__(self, channel: Channel, on_change: Callable[[ChangedError], bool], *, by_kernel: bool = False) -> None:
+    def __init__(self, channel: Channel, on_change: Callable[[ChangedError], bool]) -> None:
         self._channel, self._on_change = channel, on_change
         self._text = memoryview(b"")
         self._contents: Contents | None = None
         self._frame = bytearray(PIECE_HEAD + _PIECE)
-        self._takes_files = by_kernel and channel.takes_files
         self._window, self._ended = WINDOW, False
         channel.widen()
 
@@ -192,49 +167,28 @@ class Outgoing:
         self._channel.feed(self._more)
 
     def end(self) -> None:
-        """Send nothing more, once what has been begun is sent."""
+        """Send nothing more."""
         self._ended = True
-        if self._channel.open:
-            self._channel.feed(self._more)
-        else:
-            self._close()
-
-    def _close(self) -> None:
         if self._contents is not None:
             self._contents.close()
 
-    def _more(self) -> Sequence[memoryview | FilePart]:
-        """The parts of the next frame; nothing if there is none, or the other side has not taken enough."""
-        if self._ended:
-            self._close()
+    def _more(self) -> memoryview:
+        """The next frame; an empty one if there is none, or the other side has not taken enough."""
+        frame, size = memoryview(self._frame), 0
         while not self._ended and self._window > 0:
             try:
-                parts = self._next()
+                size = self._next(frame[PIECE_HEAD:])
+                break
             except ChangedError as error:
                 self._ended = not self._on_change(error)
-                continue
-            size = sum(map(len, parts))
-            put_piece_head(self._frame, size)
-            self._window -= size
-            return (memoryview(self._frame)[:PIECE_HEAD], *parts) if size else ()
-        return ()
+        put_piece_head(self._frame, size)
+        self._window -= size
+        return frame[: PIECE_HEAD + size if size else 0]
 
-    def _next(self) -> Sequence[memoryview | FilePart]:
-        if self._text:
-            part, self._text = self._text[:_PIECE], self._text[_PIECE:]
-            return (part,)
-        contents = self._contents
-        if contents is None:
-            return ()
-        if self._takes_files:
-            fd, size = contents.direct(_PIECE)
-            if size:
-                return (FilePart(fd, size, lambda: self._shorter(contents)),)
-        body = memoryview(self._frame)[PIECE_HEAD:]
-        return (body[: contents.read_into(body)],)
-
-    def _shorter(self, contents: Contents) -> None:
-        self._ended = not self._on_change(contents.changed())
+    def _next(self, body: memoryview) -> int:
+        part, self._text = self._text[: len(body)], self._text[len(body) :]
+        body[: len(part)] = part
+        return len(part) or (0 if self._contents is None else self._contents.read_into(body))
 
 
 class Incoming:

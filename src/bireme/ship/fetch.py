@@ -10,10 +10,11 @@ import errno
 import os
 from collections import Counter, deque
 
+from bireme import drafts
 from bireme.control.messages import Fetch, Taken, Want
 from bireme.errors import ProtocolError
 from bireme.ship.contents import GRANT, WINDOW, Incoming
-from bireme.ship.fetch_home import Draft, HomeError, HomeFolders, what_is_here
+from bireme.ship.fetch_home import Draft, Home, HomeError, what_is_here
 from bireme.ship.fetch_patterns import first_match, parse
 from bireme.ship.messages import MOST
 from bireme.ship.source import as_text
@@ -45,11 +46,6 @@ class _Coming(Value):
     file: Entry
     base: str
     path: str
-
-    @property
-    def to(self) -> str:
-        """Where it goes."""
-        return os.path.join(self.base, self.path)
 
 
 class _Node:
@@ -111,7 +107,7 @@ class Fetching:
         self._in_tree, self._say, self._on_done, self._on_end = in_tree, say, on_done, on_end
         self._problems = [f"{name}: {why}" for name, why in missing.items()]
         self._phase: Literal["listing", "comparing", "receiving", "over"] = "listing"
-        self._home = HomeFolders()
+        self._home = Home()
         self._mark = ""
         self._waiting: deque[_Node] = deque()
         self._active: set[_Node] = set()
@@ -203,17 +199,13 @@ class Fetching:
     def close(self) -> None:
         """Leave no draft and no mark behind."""
         self._phase = "over"
-        self._home.close()
         for node in self._nodes.values():
             node.drop()
         self._remove_mark()
 
     def _remove_mark(self) -> None:
         if self._mark:
-            try:
-                os.unlink(self._mark)
-            except OSError:
-                pass
+            drafts.remove(self._mark)
             self._mark = ""
 
     # -- which files ---------------------------------------------------------------------------------
@@ -256,14 +248,11 @@ class Fetching:
             differ = len(files) > 1 and (len(contents) > 1 or not files[0][2].content)
             for node, place, file in files if differ else files[:1]:
                 self._choose_place(node, place, file, path, differ)
-        self._waiting.extend(node for node in nodes if node.coming)
-        for node in nodes:
-            if not node.coming:
-                self._on_done(node.agent.name)
-        coming = [each.file for node in nodes for each in node.coming]
-        size = sum(file.size for file in coming)
+        self._waiting.extend(nodes)
+        coming = [(node.agent.name, each.file.size) for node in nodes for each in node.coming]
+        size = sum(size for _, size in coming)
         if size > WINDOW:
-            names = _names(node.agent.name for node in self._waiting)
+            names = _names(name for name, _ in coming)
             self._say("info", f"fetching {_files(len(coming))}, {as_text(size)} from {names}")
         self._next()
 
@@ -291,7 +280,7 @@ class Fetching:
         """Let more nodes send; end when all have."""
         while self._phase == "receiving" and self._waiting and len(self._active) < _NODES_AT_ONCE:
             node = self._waiting.popleft()
-            if node.coming:  # else it is gone
+            if not node.gone:
                 self._active.add(node)
                 if places := tuple(each.place for each in node.coming if each.file.data):
                     node.agent.send(Want(places=places, digests=False))
@@ -382,7 +371,9 @@ class Fetching:
         what = f"{_shown(each.file.path)} of {node.agent.name}: "
         if isinstance(error, OSError) and error.errno in _FATAL:
             left = sum(len(node.coming) for node in self._nodes.values())
-            self._problems.append(f"{what}cannot write {_shown(each.to)}: {why}; {_files(left)} missing")
+            self._problems.append(
+                f"{what}cannot write {_shown(os.path.join(each.base, each.path))}: {why}; {_files(left)} missing"
+            )
             self._end()
         else:
             self._problems.append(what + _shown(why))
@@ -402,7 +393,10 @@ class Fetching:
         elif self._here:
             self._say("info", f"fetched nothing{here}")
         elif not self._problems:
-            patterns, names = _names(f"'{each.pattern}'" for each in self._wanted), _names(map(_name, self._nodes))
+            patterns, names = (
+                _names(f"'{each.pattern}'" for each in self._wanted),
+                _names(agent.name for agent in self._nodes),
+            )
             but = ", or only as they were sent" if self._in_tree else ""
             self._say("warning", f"nothing to fetch: no files match {patterns} on {names}{but}")
         if self._apart:
@@ -440,10 +434,6 @@ def _folders(files: Iterable[_Coming]) -> str:
 
 def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count:,} files"
-
-
-def _name(agent: Receiver) -> str:
-    return agent.name
 
 
 def _names(names: Iterable[str], most: int = 4) -> str:

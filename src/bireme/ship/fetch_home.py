@@ -39,48 +39,38 @@ def what_is_here(path: str, file: Entry) -> Here:
     return "same" if same else "newer" if here.st_mtime_ns > file.mtime else "older"
 
 
-class HomeFolders:
-    """Makes and opens the folders of files, and keeps the last one open."""
+class Home:
+    """This machine, as files of one job come to it."""
 
     def __init__(self) -> None:
-        self._last = ("", "", -1)
         self.umask = os.umask(0o22)
         os.umask(self.umask)
         self.written: set[tuple[int, int]] = set()
-        """The devices and inodes of the files of this job."""
+        """The devices and inodes of the files."""
 
-    def close(self) -> None:
-        """Close the last folder."""
-        if self._last[2] >= 0:
-            os.close(self._last[2])
-        self._last = ("", "", -1)
 
-    def open(self, base: str, below: str) -> int:
-        """The descriptor of a folder, which stays open until the next call.
+def _open(base: str, below: str) -> int:
+    """Make and open a folder.
 
-        Raises:
-            HomeError: a link or a file is in its place.
-            OSError: it cannot be made.
-        """
-        if self._last[:2] != (base, below):
-            os.makedirs(base, exist_ok=True)
-            top = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fd = inside.open_folder(top, below, make=True)
-            except NotADirectoryError:  # also for a link
-                raise HomeError(f"a part of {os.path.join(base, below)} is a link or a file here") from None
-            finally:
-                os.close(top)
-            self.close()
-            self._last = (base, below, fd)
-        return self._last[2]
+    Raises:
+        HomeError: a link or a file is in its place.
+        OSError: it cannot be made.
+    """
+    os.makedirs(base, exist_ok=True)
+    top = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return inside.open_folder(top, below, make=True)
+    except NotADirectoryError:  # also for a link
+        raise HomeError(f"a part of {os.path.join(base, below)} is a link or a file here") from None
+    finally:
+        os.close(top)
 
 
 class Draft:
     """A file that is being written, or a symbolic link.
 
     Args:
-        folders: opens the folder.
+        home: where it comes to.
         base: the folder that the user has named.
         path: where it goes, below.
         file: what it is.
@@ -89,11 +79,11 @@ class Draft:
         HomeError, OSError: it cannot be written.
     """
 
-    def __init__(self, folders: HomeFolders, base: str, path: str, file: Entry) -> None:
-        self._folders, self._path, self._file = folders, os.path.join(base, path), file
+    def __init__(self, home: Home, base: str, path: str, file: Entry) -> None:
+        self._home, self._path, self._file = home, os.path.join(base, path), file
         self._draft, self._name = f".{os.urandom(8).hex()}.tmp", os.path.basename(path)
         self.fd = -1
-        self._folder = os.dup(folders.open(base, os.path.dirname(path)))
+        self._folder = _open(base, os.path.dirname(path))
         try:
             if file.kind == "link":
                 os.symlink(file.content, self._draft, dir_fd=self._folder)
@@ -114,19 +104,18 @@ class Draft:
         """
         file, folder = self._file, self._folder
         if self.fd >= 0:
-            os.fchmod(self.fd, file.mode & ~self._folders.umask)
+            os.fchmod(self.fd, file.mode & ~self._home.umask)
         os.utime(self._draft, ns=(file.mtime, file.mtime), dir_fd=folder, follow_symlinks=False)
         try:
             here = os.stat(self._name, dir_fd=folder, follow_symlinks=False)
-        except FileNotFoundError:
-            pass
-        else:
-            mine = (here.st_dev, here.st_ino) in self._folders.written
+            mine = (here.st_dev, here.st_ino) in self._home.written
             if mine or stat.S_ISDIR(here.st_mode) or here.st_mtime_ns > file.mtime:
                 raise HomeError(f"{self._path} is another file of the job, a folder, or was changed here meanwhile")
+        except FileNotFoundError:
+            pass
         new = os.stat(self._draft, dir_fd=folder, follow_symlinks=False)
         os.rename(self._draft, self._name, src_dir_fd=folder, dst_dir_fd=folder)
-        self._folders.written.add((new.st_dev, new.st_ino))
+        self._home.written.add((new.st_dev, new.st_ino))
         self._close()
 
     def drop(self) -> None:

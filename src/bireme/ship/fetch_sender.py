@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 
 from bireme.errors import ProtocolError
 from bireme.ship import inside
-from bireme.ship.contents import Contents, Outgoing, in_steps
+from bireme.ship.contents import ChangedError, Contents, Outgoing, in_steps
 from bireme.ship.fetch_patterns import below
 from bireme.ship.manifest import Entry
 from bireme.ship.messages import AT_ONCE, MOST, Digests, Found, Skipped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from bireme.control.channel import Channel
     from bireme.control.messages import Fetch, Want
     from bireme.loop import Loop
-    from bireme.ship.contents import ChangedError
 
 _PROBLEMS = 20
 _MOST_PARTS = 1024
@@ -146,21 +146,15 @@ class FetchSender:
     def _hash(self, files: list[Entry]) -> Iterator[None]:
         digests: list[str] = []
         for place, file in enumerate(files, 1):
-            digests.append((yield from self._digest(file)))
+            contents, digest, block = Contents(self._folder, (file,)), hashlib.sha256(), bytearray(1 << 20)
+            try:
+                while size := contents.read_into(memoryview(block)):
+                    digest.update(memoryview(block)[:size])
+                    yield
+                digests.append(digest.hexdigest())
+            except ChangedError:
+                contents.close()
+                digests.append("")
             if len(digests) == AT_ONCE or place == len(files):
                 self._channel.send(Digests(digests=tuple(digests)))
                 digests.clear()
-
-    def _digest(self, file: Entry) -> Generator[None, None, str]:
-        try:
-            top = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                fd = inside.open_file(top, file.path)
-            finally:
-                os.close(top)
-            try:
-                return (yield from inside.digest_of(fd, file.spans))
-            finally:
-                os.close(fd)
-        except OSError:
-            return ""

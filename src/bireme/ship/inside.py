@@ -83,14 +83,11 @@ def parts_of(fd: int, there: os.stat_result) -> tuple[int, ...]:
     return () if parts == [0, there.st_size] else tuple(parts or (0, 0))
 
 
-def digest_of(fd: int, spans: Iterable[tuple[int, int]]) -> Generator[None, None, str]:
-    """The SHA-256 of these parts of an open file, in steps."""
-    digest = hashlib.sha256()
+def blocks(fd: int, spans: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+    """What these parts of an open file hold, block by block; less if it is shorter."""
     for begin, end in spans:
         for at in range(begin, end, _BLOCK):
-            digest.update(os.pread(fd, min(_BLOCK, end - at), at))
-            yield
-    return digest.hexdigest()
+            yield os.pread(fd, min(_BLOCK, end - at), at)
 
 
 def is_same(entry: Entry, holder: int, name: str, there: os.stat_result) -> Generator[None, None, bool]:
@@ -103,8 +100,11 @@ def is_same(entry: Entry, holder: int, name: str, there: os.stat_result) -> Gene
     try:
         if mount_of(fd) != mount_of(holder) or parts_of(fd, there) != entry.parts:
             return False
-        digest = yield from digest_of(fd, entry.spans)
-        return digest == entry.content and stamp_of(os.fstat(fd)) == stamp_of(there)
+        digest = hashlib.sha256()
+        for block in blocks(fd, entry.spans):
+            digest.update(block)
+            yield
+        return digest.hexdigest() == entry.content and stamp_of(os.fstat(fd)) == stamp_of(there)
     finally:
         os.close(fd)
 
@@ -112,6 +112,12 @@ def is_same(entry: Entry, holder: int, name: str, there: os.stat_result) -> Gene
 def stamp_of(there: os.stat_result) -> Stamp:
     """What changes when somebody writes to a file."""
     return (there.st_size, there.st_mtime_ns, there.st_ctime_ns, there.st_ino)
+
+
+def prefixes(path: str) -> list[str]:
+    """The folders on the way to a path, and itself."""
+    parts = path.split("/")
+    return ["/".join(parts[:number]) for number in range(1, len(parts) + 1)]
 
 
 def mount_of(fd: int) -> str:

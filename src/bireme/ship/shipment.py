@@ -74,7 +74,7 @@ class Shipment:
             if need.cache:
                 self._first.setdefault(need.cache, member)
             assert member.channel is not None
-            self._streams[member] = Outgoing(member.channel, self.fail, by_kernel=True)
+            self._streams[member] = Outgoing(member.channel, self.fail)
             self._streams[member].send(self._tree.manifest.text)
 
     def _send_files(self, member: Receiver, spans: tuple[int, ...]) -> None:

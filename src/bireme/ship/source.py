@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 WHERE = "--ship"
 GIT = "git"
 """The value of the option for what git knows of the working tree, instead of a folder."""
-_BLOCK = 1 << 20
 _MANY = 16 << 20
 """Bytes from which on threads are worth their start."""
 _SETTLED = 120 * 10**9
@@ -87,7 +86,7 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
         raise BadInputError(f"the working directory {cwd} is not inside {root}", hint=hint, where=WHERE)
     top = os.open(root, inside.FOLDER)
     try:
-        paths = _paths_of_git(top, root, environ) if spec.ship == GIT else _paths_below(top)
+        paths = _paths_of_git(top, environ) if spec.ship == GIT else _paths_below(top)
         found, notes = _look_at(top, root, chain(paths, (_also(root, path) for path in spec.ship_also)))
         _refuse_large(root, found, spec.ship_limit)
         roots = _names_of(root, cwd, environ.get("PWD", ""))
@@ -137,7 +136,7 @@ def _git(words: Sequence[str], folder: int | None, environ: Mapping[str, str]) -
     return done.stdout
 
 
-def _paths_of_git(top: int, root: str, environ: Mapping[str, str]) -> Iterator[str]:
+def _paths_of_git(top: int, environ: Mapping[str, str]) -> Iterator[str]:
     """What git tracks below a folder, and what it neither tracks nor ignores; also in repositories inside it."""
     own = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
     said = _git(["ls-files", "-z", "--cached", "--others", "--exclude-standard"], top, own)
@@ -151,7 +150,7 @@ def _paths_of_git(top: int, root: str, environ: Mapping[str, str]) -> Iterator[s
             continue
         try:
             os.stat(".git", dir_fd=inner)
-            yield from (f"{path}/{below}" for below in _paths_of_git(inner, f"{root}/{path}", own))
+            yield from (f"{path}/{below}" for below in _paths_of_git(inner, own))
         except FileNotFoundError:
             pass
         finally:
@@ -203,7 +202,7 @@ def _look_at(top: int, root: str, paths: Iterator[str]) -> tuple[dict[str, os.st
         except OSError as error:  # git names files whose folder was removed, or replaced by a link
             if not isinstance(error, (FileNotFoundError, NotADirectoryError)) and error.errno != ELOOP:
                 _refuse_unreadable(folder, error)
-            links |= dict.fromkeys(filter(os.path.islink, (f"{root}/{part}" for part in _prefixes(folder))))
+            links |= dict.fromkeys(filter(os.path.islink, (f"{root}/{part}" for part in inside.prefixes(folder))))
             continue
         for path in group:
             try:
@@ -220,12 +219,6 @@ def _look_at(top: int, root: str, paths: Iterator[str]) -> tuple[dict[str, os.st
     notes = [f"{_named(special)} not sent: only files, folders and links are"] if special else []
     notes += [f"what git tracks below {_named(list(links))} not sent: a link has replaced it"] if links else []
     return found, tuple(notes)
-
-
-def _prefixes(path: str) -> Iterator[str]:
-    """The folders on the way to a path, and itself."""
-    parts = path.split("/")
-    return ("/".join(parts[:number]) for number in range(1, len(parts) + 1))
 
 
 def _named(paths: Sequence[str]) -> str:
@@ -374,16 +367,13 @@ def _hashed(top: int, path: str, there: os.stat_result) -> list[Any]:
         fd = inside.open_file(top, path)
         try:
             entry = Entry(kind="file", path=path, size=there.st_size, parts=inside.parts_of(fd, there))
-            for begin, end in entry.spans:
-                os.lseek(fd, begin, os.SEEK_SET)
-                while begin < end and (block := os.read(fd, min(end - begin, _BLOCK))):
-                    digest.update(block)
-                    begin += len(block)
+            for block in inside.blocks(fd, entry.spans):
+                digest.update(block)
+            return [digest.hexdigest(), *entry.parts]
         finally:
             os.close(fd)
     except OSError as error:
         _refuse_unreadable(path, error)
-    return [digest.hexdigest(), *entry.parts]
 
 
 def _store(root: str, environ: Mapping[str, str]) -> str:

@@ -58,20 +58,11 @@ class TreeStore:
         """A name of this folder, the same on every node that has it; "" where it cannot be kept."""
         path = f"{self.folder}/{_IDENTITY}"
         try:
-            if not os.path.exists(path):
-                fd, draft = drafts.create(path, 0o600)
-                try:
-                    os.write(fd, os.urandom(16).hex().encode())
-                    os.link(draft, path)  # unlike a rename, it does not replace what another node has just written
-                except FileExistsError:
-                    pass
-                finally:
-                    os.close(fd)
-                    drafts.remove(draft)
-            with open(path, encoding="ascii") as file:
-                return file.read(32)
-        except (OSError, ValueError):
-            return ""
+            if not os.path.lexists(path):
+                os.symlink(os.urandom(16).hex(), path)
+        except OSError:  # another agent was faster, or there are no links
+            pass
+        return os.readlink(path) if os.path.islink(path) else ""
 
     def place(self, job: str) -> str:
         """The path of the folder of a job's tree."""
@@ -79,16 +70,15 @@ class TreeStore:
 
     def jobs(self) -> list[str]:
         """The names of the trees of jobs, the last used first."""
-        return self._by_use(lambda name: name[0] != "." and not name.startswith(_SPARE))
+        return [name for name in self._by_use() if name[0] != "." and not name.startswith(_SPARE)]
 
     def spares(self) -> list[str]:
         """The names of the spare trees, the newest first."""
-        return self._by_use(lambda name: name.startswith(_SPARE))
+        return [name for name in self._by_use() if name.startswith(_SPARE)]
 
-    def _by_use(self, wanted: Callable[[str], bool]) -> list[str]:
-        names = [name for name in os.listdir(self.folder) if not name.endswith(TEMPORARY) and wanted(name)]
-        used = {name: self._used(name) for name in names}
-        return sorted(used, key=lambda name: used[name], reverse=True)
+    def _by_use(self) -> list[str]:
+        names = {name: self._used(name) for name in os.listdir(self.folder) if not name.endswith(TEMPORARY)}
+        return sorted(names, key=names.__getitem__, reverse=True)
 
     def _used(self, name: str) -> float:
         try:
@@ -114,21 +104,28 @@ class TreeStore:
             digest: the SHA-256 of the tree's manifest.
             job: the id of the job.
         """
-        for name in (job, *self.spares()):
-            held = self.hold(name)
-            if held is None:
-                continue
-            if held.manifest.digest == digest:
-                if name == job:
-                    return held
-                if (yield from held.is_untouched()):
-                    try:
-                        os.utime(held.lock)
-                        return held.rename(self.place(job))
-                    except OSError:  # another agent was faster
-                        held.release()
-                        return self.hold(job)
+        held = self.hold(job)
+        if held is not None and held.manifest.digest == digest:
+            return held
+        if held is not None:
             held.release()
+        held = yield from self._spare(lambda there: there.digest == digest)
+        if held is None:
+            return None
+        try:
+            os.utime(held.lock)
+            return held.rename(self.place(job))
+        except OSError:  # another agent was faster
+            held.release()
+            return self.hold(job)
+
+    def _spare(self, fits: Callable[[Manifest], bool]) -> Generator[None, None, HeldTree | None]:
+        """Hold, in steps, an untouched spare tree."""
+        for held in map(self.hold, self.spares()):
+            if held is not None:
+                if fits(held.manifest) and (yield from held.is_untouched()):
+                    return held
+                held.release()
         return None
 
     def finish(self, new: NewTree, job: str) -> HeldTree:
@@ -148,17 +145,14 @@ class TreeStore:
 
     def base(self, wanted: Manifest) -> Generator[None, None, NewTree]:
         """Begin a tree, in steps: with the files of a spare one of the same name, if there is one."""
-        for name in self.spares():
-            held = self.hold(name)
+        held = yield from self._spare(lambda there: there.name == wanted.name)
+        try:
+            return NewTree(self.folder, wanted, held)
+        except OSError:
             if held is None:
-                continue
-            if held.manifest.name == wanted.name and (yield from held.is_untouched()):
-                try:
-                    return NewTree(self.folder, wanted, held)
-                except OSError:  # another agent was faster
-                    pass
-            held.release()
-        return NewTree(self.folder, wanted)
+                raise
+            held.release()  # another agent was faster
+            return NewTree(self.folder, wanted)
 
     def fill(self, new: NewTree) -> Iterator[None]:
         """Copy to a new tree, in steps, what the newest ones of the same name have of it."""

@@ -248,7 +248,6 @@ class TreeTaker:
         try:
             self._spare = NewTree(store.folder, held.manifest)
             yield from self._spare.copy_from(held)
-            self._spare.leave_out_missing()
             yield from store.keep_spare(self._spare)
         except OSError:
             if self._spare is not None:

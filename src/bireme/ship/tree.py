@@ -31,7 +31,6 @@ OWN = LOCK, MANIFEST, STAMPS, CHANGED = ".lock", ".manifest", ".stamps", ".chang
 """The files beside the tree in its folder."""
 TEMPORARY = ".tmp"
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_BLOCK = 1 << 20
 _FICLONE = 0x40049409
 
 
@@ -90,7 +89,7 @@ class HeldTree(Value):
         Contents are compared, whatever the times say. What was removed does not count, nor does Python's own cache.
         """
         entries = {f"{self.manifest.name}/{entry.path}": entry for entry in self.manifest.entries}
-        folders = {self.manifest.name, *(part for path in entries for part in _above(path))}
+        folders = {self.manifest.name, *(part for path in entries for part in inside.prefixes(path)[:-1])}
         found: dict[str, Stamp] = {}
         top = os.open(self.folder, inside.FOLDER)
         try:
@@ -123,11 +122,6 @@ class HeldTree(Value):
     def release(self) -> None:
         """Let the tree be removed."""
         os.close(self.lock)
-
-
-def _above(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def read_manifest(folder: str) -> Manifest | None:
@@ -184,7 +178,7 @@ class NewTree:
                 self.stamps[entry.path] = stamps[entry.path]
             elif not same:
                 (os.rmdir if entry.kind == "folder" else os.unlink)(f"{path}/{entry.path}")
-                for folder in _above(entry.path):
+                for folder in reversed(inside.prefixes(entry.path)[:-1]):
                     try:
                         os.rmdir(f"{path}/{folder}")
                     except OSError:
@@ -241,10 +235,9 @@ class NewTree:
         try:
             cloned = not entry.parts and _clone(source, target)  # somebody may have written to the holes
             copy = Incoming(entry, None if cloned else target)
-            for begin, end in entry.spans:
-                for at in range(begin, end, _BLOCK):
-                    copy.take(os.pread(target if cloned else source, min(_BLOCK, end - at), at))
-                    yield
+            for block in inside.blocks(target if cloned else source, entry.spans):
+                copy.take(block)
+                yield
             if copy.is_right and os.fstat(target).st_size == entry.size:
                 self.close_file(entry, os.dup(target))
             else:
@@ -253,17 +246,12 @@ class NewTree:
             os.close(source)
             os.close(target)
 
-    def leave_out_missing(self) -> None:
-        """Want no more than there is."""
-        kept = [entry for entry in self.manifest.entries if not self.lacks(entry)]
-        self.manifest = manifest.make(self.manifest.name, kept)
-
     def finish(self, name: str, *, spare: bool = False) -> HeldTree:
         """Make the tree complete: create its links, and give its folder this name.
 
         Args:
             name: the path of its folder.
-            spare: nobody will run in it, so that it can be seen that it is untouched.
+            spare: nobody will run in it, so that it can be seen that it is untouched. Files may be missing.
 
         Raises:
             OSError: there is such a folder.
@@ -271,6 +259,9 @@ class NewTree:
         for entry in self.manifest.entries:
             if entry.kind == "link" and not os.path.lexists(f"{self._folder}/{self.manifest.name}/{entry.path}"):
                 os.symlink(entry.content, entry.path, dir_fd=self._top)
+        if spare:
+            kept = [entry for entry in self.manifest.entries if not self.lacks(entry)]
+            self.manifest = manifest.make(self.manifest.name, kept)
         files = {MANIFEST: self.manifest.text}
         if spare:
             files[STAMPS] = json.dumps([boot_id(), self.stamps]).encode()
