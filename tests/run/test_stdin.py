@@ -178,7 +178,8 @@ def test_no_such_rank(stage, script, options, error):
 def test_a_rank_that_reads_nothing_is_told_what_to_type(stage, script, code):
     program = script(f"import os, time\nif os.environ['RANK'] == '1':\n    {code}\nelse:\n    time.sleep(1000)\n")
     done = stage.run("run", "--num_gpus", "2", program)
-    hint = "the stdin of rank 1 is /dev/null: to read yours there, as for breakpoint(), type --stdin 1"
+    what = "to read yours there, as for breakpoint(), type --stdin 1, or --stdin all if each rank reads"
+    hint = f"the stdin of rank 1 is /dev/null: {what}"
     assert done.returncode == 1 and done.stderr.count(hint) == 1, done.stderr
     typed = stage.run("run", "--num_gpus", "2", "--stdin", "1", program, stdin=subprocess.DEVNULL)
     assert typed.returncode == 1 and "--stdin" not in typed.stderr, "it reads ours already"

@@ -55,7 +55,8 @@ def no_input(detail: str, rank: int) -> str:
     """
     if not any(line.startswith(("bdb.BdbQuit", "EOFError: EOF when reading a line")) for line in detail.splitlines()):
         return ""
-    return f"the stdin of rank {rank} is /dev/null: to read yours there, as for breakpoint(), type --stdin {rank}"
+    hint = f"to read yours there, as for breakpoint(), type --stdin {rank}, or --stdin all if each rank reads"
+    return f"the stdin of rank {rank} is /dev/null: {hint}"
 
 
 def aborted_shutdown(detail: str) -> str:
