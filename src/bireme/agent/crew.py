@@ -10,7 +10,6 @@ from bireme.agent.pipes import Pipes
 from bireme.logs.console import ERR, OUT
 from bireme.logs.rankfiles import RankFiles
 from bireme.planning.environment import JOB_NAME
-from bireme.process import open_files
 from bireme.process.process_tree import ProcessTree
 
 TYPE_CHECKING = False
@@ -97,7 +96,6 @@ class LocalCrew:
     def start(self) -> None:
         """Fork the ranks."""
         output = self._output = self._session.planned(self._plan)
-        files_limit = open_files.allow_files(4 * len(self._node_plan.workers))
         null = os.open(os.devnull, os.O_RDWR)
         pipes = []
         for worker in self._node_plan.workers:
@@ -117,7 +115,6 @@ class LocalCrew:
             pipes,
             screens=screens,
             keep=self._keep,
-            files_limit=files_limit,
             at_start=self._at_start,
         )
         os.close(null)

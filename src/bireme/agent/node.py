@@ -6,6 +6,7 @@ import os
 
 from bireme import signal_numbers as signal
 from bireme.planning.environment import MARK
+from bireme.process import open_files
 from bireme.process.stop_ladder import KILL_WAIT, Ladder
 from bireme.process.worker import WorkerStart
 from bireme.regular_file import open_regular
@@ -79,6 +80,7 @@ class NodeProcesses:
         self._lost = False
         self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, start time)
         self._stopped_at: float | None = None
+        self._files_limit = open_files.allow_files(4 * len(plan.workers))  # first: the caller opens their pipes
         self.killed = 0
         self.stuck: tuple[str, ...] = ()
 
@@ -91,7 +93,6 @@ class NodeProcesses:
         *,
         screens: Mapping[int, Mapping[str, str]] = {},
         keep: Sequence[int] = (),
-        files_limit: tuple[int, int] | None = None,
         at_start: Callable[[], object] = lambda: None,
     ) -> None:
         """Fork the guardian and, through it, the workers.
@@ -101,7 +102,6 @@ class NodeProcesses:
             pipes: (stdin, stdout, stderr) of each worker, in the plan's order.
             screens: variables about their screen, by rank.
             keep: descriptors to hold as long as any process of the job lives.
-            files_limit: the (soft, hard) limit of open files for the workers; ``None``: as in this process.
             at_start: called in the guardian, before the workers are forked.
         """
 
@@ -127,7 +127,7 @@ class NodeProcesses:
             keep=keep,
             at_start=prepare,
             at_loss=self._clean_up,
-            files_limit=files_limit,
+            files_limit=self._files_limit,
             farewell=self._farewell,
         )
         self._loop.watch(self._guardian.events, self._hear)

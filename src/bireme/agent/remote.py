@@ -51,7 +51,6 @@ from bireme.errors import BiremeError, ProtocolError
 from bireme.logs.rankfiles import RankFiles, prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 from bireme.planning.environment import ELASTIC_MARK, elastic_mark
-from bireme.process import open_files
 from bireme.resources import extension_locks
 from bireme.resources.own_name import socket_interfaces
 
@@ -268,13 +267,12 @@ class RemoteAgent:
             listener=listener,
             tree=self._machine.process_tree(),
         )
-        files_limit = open_files.allow_files(4 * len(plan.workers))
         null = os.open(os.devnull, os.O_RDWR)
         add = self._pipes.add
         pipes = [(self._stdin(w.rank, null), add(w.rank, 1), add(w.rank, 2)) for w in plan.workers]
         for text in extension_locks.warnings(self._environ_for_ranks):
             self._channel.send(Say(level="warning", text=text))
-        self._node.start(environ, pipes, keep=keep, files_limit=files_limit)
+        self._node.start(environ, pipes, keep=keep)
         os.close(null)
         self._pipes.begin()
         if self._input is not None:

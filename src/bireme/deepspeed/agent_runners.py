@@ -6,7 +6,6 @@ import os
 import secrets
 import sys
 from shlex import join, quote
-from shutil import which
 
 from bireme import isolated
 from bireme.backends import ssh
@@ -20,7 +19,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterator
-    from typing import ClassVar
 
     from bireme.deepspeed.base_runner import Environment, Resources
 
@@ -40,17 +38,11 @@ _RANK_BY_PDSH = "%n"
 class _AgentRunner(MultiNodeRunner):
     """Starts an agent on each node through a shell there."""
 
-    _PROGRAM: ClassVar[str]
-
     def __init__(self, args: Namespace, world_info_base64: str) -> None:
         super().__init__(args, world_info_base64)
         own_pid = bool(getattr(args, "save_pid", False))
         # Unless the user is to find the job by our pid, the number must differ from that of any other job on the nodes.
         self._pid_number = os.getpid() if own_pid else _BEYOND_REAL_PIDS + secrets.randbelow(_BEYOND_REAL_PIDS)
-
-    def backend_exists(self) -> str | None:
-        """The path of the program that reaches the nodes; None if it is missing."""
-        return which(self._PROGRAM)
 
     def parse_user_args(self) -> list[str]:
         """The script's arguments, quoted for the remote shell."""

@@ -63,8 +63,7 @@ def parse_runner(words: Sequence[str]) -> Parsed:
     Raises:
         BadInputError: the command line is invalid.
     """
-    run = select("run")
-    return _with_local_rank(parse(run, spelled_out(run, _OF_RUNNER, words)))
+    return _parse("run", _OF_RUNNER, words)
 
 
 def runner_namespace(words: Sequence[str]) -> Namespace:
@@ -76,8 +75,7 @@ def runner_namespace(words: Sequence[str]) -> Namespace:
     Raises:
         SystemExit: with code 2 if the command line is invalid; with 0 for ``--help``.
     """
-    parsed = _or_exit(lambda: parse_runner(words), lambda: help_page("run", everything=False))
-    options = _filled(parsed, _RUNNER_DEFAULTS)
+    parsed, options = _filled(lambda: parse_runner(words), lambda: help_page("run", everything=False), _RUNNER_DEFAULTS)
     if options["launcher"] == "auto":
         options["launcher"] = "pdsh"
     return Namespace(**options, user_script=parsed.command[0], user_args=list(parsed.command[1:]))
@@ -111,8 +109,7 @@ def parse_launch(words: Sequence[str]) -> Parsed:
     Raises:
         BadInputError: the command line is invalid.
     """
-    agent = select("agent")
-    return _with_local_rank(parse(agent, spelled_out(agent, _OF_LAUNCH, words)))
+    return _parse("agent", _OF_LAUNCH, words)
 
 
 def launch_namespace(words: Sequence[str]) -> Namespace:
@@ -121,9 +118,13 @@ def launch_namespace(words: Sequence[str]) -> Namespace:
     Raises:
         SystemExit: with code 2 if the command line is invalid; with 0 for ``--help``.
     """
-    parsed = _or_exit(lambda: parse_launch(words), lambda: help_page("agent"))
-    options = _filled(parsed, _LAUNCH_DEFAULTS)
+    parsed, options = _filled(lambda: parse_launch(words), lambda: help_page("agent"), _LAUNCH_DEFAULTS)
     return Namespace(**options, training_script=parsed.command[0], training_script_args=list(parsed.command[1:]))
+
+
+def _parse(command: str, own: Collection[str], words: Sequence[str]) -> Parsed:
+    groups = select(command)
+    return _with_local_rank(parse(groups, spelled_out(groups, own, words)))
 
 
 def spelled_out(groups: Groups, first: Collection[str], words: Sequence[str]) -> list[str]:
@@ -171,7 +172,10 @@ def _full_name(name: str, known: list[str], names: list[str]) -> str:
     return name
 
 
-def _or_exit(read: Callable[[], Parsed], help_page: Callable[[], str]) -> Parsed:
+def _filled(
+    read: Callable[[], Parsed], help_page: Callable[[], str], defaults: Mapping[str, object]
+) -> tuple[Parsed, dict[str, Any]]:
+    """The parsed command line, and its options with DeepSpeed's defaults; ends the process as argparse does."""
     try:
         parsed = read()
         if parsed.options["help"]:
@@ -182,10 +186,6 @@ def _or_exit(read: Callable[[], Parsed], help_page: Callable[[], str]) -> Parsed
     except BadInputError as error:
         sys.stderr.write(f"bireme: {error}\n")
         raise SystemExit(error.code) from None
-    return parsed
-
-
-def _filled(parsed: Parsed, defaults: Mapping[str, object]) -> dict[str, Any]:
     options = {name: value for name, value in parsed.options.items() if name != "help"}
     options.update({name: value for name, value in defaults.items() if options[name] is None})
-    return options
+    return parsed, options

@@ -6,6 +6,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from shlex import split
+from shutil import which
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class MultiNodeRunner(ABC):
     """
 
     _NAME: ClassVar[str] = ""
+    _PROGRAM: ClassVar[str] = ""
 
     def __init__(self, args: Namespace, world_info_base64: str) -> None:
         self.args = args
@@ -38,9 +40,9 @@ class MultiNodeRunner(ABC):
         self.world_info_base64 = world_info_base64
         self.exports: dict[str, str] = {}
 
-    @abstractmethod
     def backend_exists(self) -> object:
         """Whether the program that the command needs is installed: its path or another true value."""
+        return which(self._PROGRAM)
 
     @abstractmethod
     def get_cmd(self, environment: Environment, active_resources: Resources) -> Any:

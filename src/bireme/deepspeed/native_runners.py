@@ -12,11 +12,12 @@ from bireme import isolated
 from bireme.deepspeed.accelerator import get_accelerator
 from bireme.deepspeed.base_runner import MultiNodeRunner
 from bireme.resources.cores import allowed_cores, parse_core_list, physical_cores, split_cores
+from bireme.resources.pool import ranges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import ClassVar
 
     from bireme.deepspeed.base_runner import Environment, Resources
@@ -30,10 +31,6 @@ class _EngineRunner(MultiNodeRunner):
     def __init__(self, args: Namespace, world_info_base64: str, resource_pool: Mapping[str, int]) -> None:
         super().__init__(args, world_info_base64)
         self.resource_pool = resource_pool
-
-    def backend_exists(self) -> object:
-        """The path of the program that shows that the launcher is installed; None if it is missing."""
-        return which(self._PROGRAM)
 
     def validate_args(self) -> None:
         """Refuse filters.
@@ -136,7 +133,7 @@ class IMPIRunner(_EngineRunner):
         command += ["-genv", "I_MPI_PIN", "0", *self._hosts()]  # we assign the cores
         for rank in range(self._world_size()):
             local_rank = rank % each
-            binding = ["numactl", "-C", _core_list(cores[local_rank])] if cores else []
+            binding = ["numactl", "-C", ranges(cores[local_rank])] if cores else []
             numbers = ["-env", "RANK", str(rank), "-env", "LOCAL_RANK", str(local_rank)]
             command += [*([":"] if rank else []), "-n", "1", *numbers, *binding, *self._program()]
         return command
@@ -238,14 +235,3 @@ def slots_of(active_resources: Resources) -> dict[str, list[int]]:
     return {
         host: list(range(slots)) if isinstance(slots, int) else list(slots) for host, slots in active_resources.items()
     }
-
-
-def _core_list(cores: Sequence[int]) -> str:
-    """``(0, 1, 2, 8)`` as numactl reads it: ``0-2,8``."""
-    runs: list[list[int]] = []
-    for core in cores:
-        if runs and runs[-1][1] == core - 1:
-            runs[-1][1] = core
-        else:
-            runs.append([core, core])
-    return ",".join(f"{low}-{high}" if low < high else str(low) for low, high in runs)
