@@ -136,6 +136,7 @@ def test_the_same_ranks_under_sbatch_and_salloc(
     interactive = in_allocation(jobs, list(tasks))
     for old in shared_dir.glob("[0-9]*.json"):
         old.unlink()
+    wait_until("the end of the allocation", lambda: not slurm_cluster.slurm_jobs(), 200)  # else others are chosen
     said = in_batch(jobs, list(tasks), bireme("run", str(shared_dir / "look.py")))
     assert "code 0" in said, said
     batch = jobs.looked(subprocess.CompletedProcess((), 0))
