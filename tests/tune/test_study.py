@@ -508,3 +508,23 @@ def test_a_million_points_cost_nothing():
         trial = study.ask()
         study.tell(trial.name, speed=100.0 + trial.point["n"])
     assert study.ask()
+
+
+def test_reading_changes_nothing():
+    """A screen may be drawn at any time: it does not choose the finalists, nor plan a round."""
+    study, first = make(seed=4), make(seed=4)
+    while trial := study.ask():
+        assert trial == first.ask()
+        for each in (study, first):
+            each.tell(trial.name, Measurement(figures={"speed": speed(trial.point, 0.01, trial.name)}, seconds=1.0))
+        assert [study.over, study.answer, study.left, study.more_rounds] and study.answer == study.answer
+    assert first.ask() is None and study.answer == first.answer
+
+
+def test_a_point_may_be_proposed_until_the_rounds_begin():
+    """However often it was asked whether the study is over."""
+    searched = [trial for trial, _ in run(make(seed=4)) if not trial.round]
+    study = make(seed=4)
+    run(study, count=len(searched))
+    assert not study.over
+    assert study.propose(searched[-1].point).phase == "search"

@@ -90,6 +90,8 @@ class Finals(PairedRounds):
             first, others, 1, lambda _, rate: math.log(rate), confidence=care.confidence, effect=care.effect
         )
         super().__init__(rounds, self._points, side_by_side=care.side_by_side)
+        while self._take_over(self.last + 1):
+            pass
 
     # -- what to run ---------------------------------------------------------------------------------
 
@@ -109,12 +111,19 @@ class Finals(PairedRounds):
         return self._by_key[key_of(point)]
 
     def _points(self, number: int) -> list[Point]:
-        """The points of a round; what has run of it before is taken over."""
-        points = [done.trial.point for done in self._taking_part(number)]
+        """The points of a round."""
+        return [done.trial.point for done in self._taking_part(number)]
+
+    def _take_over(self, number: int) -> bool:
+        """Open a round that an earlier run of the study has begun, with what has run of it; False if none was."""
+        points = self._points(number)
+        known = {key_of(each): self._repeated.get(self.trial(number, each).name) for each in points}
         for point in points:
-            if (done := self._repeated.get(self.trial(number, point).name)) is not None:
+            if (done := known[key_of(point)]) is not None:
                 self.confirmation.tell(number, point, self.figures(done))
-        return points
+        if any(known.values()):
+            self._open_round(number, points)
+        return any(known.values())
 
     def _told(self) -> list[CompletedTrial]:
         """The ended runs that count."""
@@ -169,7 +178,10 @@ class Finals(PairedRounds):
         cost = min(self._cost(done) for done in self.finalists)
         within = int((self._budget - self._spent) / cost) if cost else 0
         places = max(self._least, min(len(self.finalists), within))  # of the next round
-        return max(len(self.open), within, places + self._least * (_ROUNDS - self.last - 1))
+        runs, last = len(self.open), self.last
+        if not runs and (planned := self._taking_part(last + 1)):
+            runs, last = len(planned), last + 1
+        return max(runs, within, places + self._least * (_ROUNDS - last - 1))
 
     @property
     def _leader(self) -> CompletedTrial | None:

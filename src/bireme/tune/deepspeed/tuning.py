@@ -30,6 +30,7 @@ from bireme.tune.deepspeed.rounds import CompletedTrial, RecordedTrial, Round, T
 from bireme.tune.space.points import Point, Points, Union, key_of
 from bireme.tune.study.any_study import AnyStudy
 from bireme.tune.study.confirmation import Figures
+from bireme.tune.study.paired_rounds import PairedRounds
 from bireme.tune.study.trial import Phase
 from bireme.tune.study.trial_result import TrialResult
 
@@ -70,9 +71,6 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         self._completed: dict[str, CompletedTrial] = {}
         self._repeated: dict[str, CompletedTrial] = {}
         self._care = care
-        self.finals: Finals | None = None
-        self.unrepeated = ""
-        """Why nothing is run again; "" if something is, or there is nothing to compare."""
         self._notes: list[str] = []
         self._groups = MemoryGroups(space, world)
         self._memory_limits = MemoryLimits(space, self._groups, capacity, _given_info(space))
@@ -113,15 +111,27 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         return not self._searched
 
     def _first_rounds(self) -> Finals | None:
-        if self._care is None:
-            return None
-        finalists = choose(self.completed, self.clock, self._figure)
-        if len(finalists) < 2:
-            self.unrepeated = why_none(self.completed, finalists)
+        finalists = self._finalists
+        if self._care is None or len(finalists) < 2:
             return None
         searched = sum(done.result.seconds for done in self.completed)
-        self.finals = Finals(finalists, searched, self.clock, self._figure, self._care, self._repeated)
-        return self.finals
+        return Finals(finalists, searched, self.clock, self._figure, self._care, self._repeated)
+
+    @property
+    def _finalists(self) -> list[CompletedTrial]:
+        return choose(self.completed, self.clock, self._figure)
+
+    @property
+    def finals(self) -> Finals | None:
+        """The rounds; None before the first."""
+        return self._rounds if isinstance(self._rounds, Finals) else None
+
+    @property
+    def unrepeated(self) -> str:
+        """Why nothing is run again; "" if something is, or there is nothing to compare."""
+        if self._care is None or self._searching or self._rounds is not None:
+            return ""
+        return why_none(self.completed, self._finalists)
 
     def _paired(self, number: int, point: Point) -> Trial:
         assert self.finals is not None
@@ -173,8 +183,7 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
                 made.search.pending[key_of(trial.point)] = dict(trial.point)
         return made
 
-    @property
-    def _reason(self) -> str:
+    def _reason(self, rounds: PairedRounds | None) -> str:
         causes = {done.result.cause for done in self.completed}
         if any(done.value is not None for done in self.completed):
             return (self._round.enough if self._round is not None else "") or "every configuration was measured"

@@ -27,23 +27,23 @@ class AnyStudy(ABC, Generic[T, R]):
 
     def ask(self) -> T | None:
         """The next trial, which is then pending; None if there is nothing to start now, or ever (see ``over``)."""
-        trial = (self._next_search() if self._rounds is None else None) or self._next_run()
+        trial = self._next_search() if self._rounds is None else None
+        if trial is None and self._comparing:
+            self._rounds = self._rounds or self._first_rounds()
+            run = None if self._rounds is None else self._rounds.next()
+            trial = None if run is None else self._paired(*run)
         return None if trial is None else self._begin(trial)
 
     def _begin(self, trial: T) -> T:
-        self._pending[trial.name] = trial
         if trial.paired and self._rounds is not None:
-            self._rounds.begin(trial.round, trial.point)
+            self._rounds.begin(trial.round, trial.point)  # before it counts as pending: that opens the round
+        self._pending[trial.name] = trial
         return trial
 
-    def _next_run(self) -> T | None:
-        """The next run of a paired round; None if there is none now, as while a trial of the search is pending."""
-        if not all(each.paired for each in self._pending.values()):
-            return None
-        if self._rounds is None:
-            self._rounds = self._first_rounds()
-        run = None if self._rounds is None else self._rounds.next()
-        return None if run is None else self._paired(*run)
+    @property
+    def _comparing(self) -> bool:
+        """Whether rounds may begin: no trial of the search is pending."""
+        return all(each.paired for each in self._pending.values())
 
     def _end(self, trial: T, done: R) -> None:
         """A trial has ended, a pending one or one of an earlier run of the study; ``done``: with its result."""
@@ -72,8 +72,10 @@ class AnyStudy(ABC, Generic[T, R]):
     @property
     def over(self) -> str:
         """Why nothing is left to start; "" while something is left or pending."""
-        more = self._pending or (self._rounds is None and self._searching) or self._next_run()
-        return "" if more else self._reason
+        if self._pending or (self._rounds is None and self._searching):
+            return ""
+        rounds = self._rounds or self._first_rounds()
+        return self._reason(rounds) if rounds is None or rounds.next() is None else ""
 
     # -- the search -----------------------------------------------------------------------------------
 
@@ -102,7 +104,7 @@ class AnyStudy(ABC, Generic[T, R]):
 
     @abstractmethod
     def _first_rounds(self) -> PairedRounds | None:
-        """The rounds, before the first one begins; None: there is nothing to compare."""
+        """The rounds, made anew, before the first one begins; None: there is nothing to compare."""
 
     @abstractmethod
     def _paired(self, number: int, point: Point) -> T:
@@ -112,7 +114,6 @@ class AnyStudy(ABC, Generic[T, R]):
     def _figures(self, done: R) -> Figures | None:
         """What the rounds compare; None: it failed; (): it has none."""
 
-    @property
     @abstractmethod
-    def _reason(self) -> str:
-        """Why nothing more is run."""
+    def _reason(self, rounds: PairedRounds | None) -> str:
+        """Why nothing more is run; ``rounds``: none of them has a run left."""

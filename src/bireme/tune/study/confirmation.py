@@ -6,6 +6,7 @@ which a finalist was chosen look better than they are, because they were chosen 
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -59,16 +60,19 @@ class Confirmation:
 
     def plan(self, number: int) -> list[dict[str, object]]:
         """The points of a round in the order of their runs, by the rounds before it; [] if everything is decided."""
-        later = {each: self._rounds.pop(each) for each in list(self._rounds) if each >= number}
-        if later:
-            self._intervals.clear()
-        running = self.undecided
-        if later:
-            self._rounds.update(later)
-            self._intervals.clear()
+        running = self._before(number).undecided
         points = sorted([self.baseline, *running], key=key_of) if running else []
         random.Random(f"{self._seed} {number}").shuffle(points)
         return points
+
+    def _before(self, number: int) -> Confirmation:
+        """What was known before a round."""
+        if self.last < number:
+            return self
+        earlier = copy.copy(self)
+        earlier._rounds = {each: told for each, told in self._rounds.items() if each < number}
+        earlier._intervals = {}
+        return earlier
 
     @property
     def last(self) -> int:

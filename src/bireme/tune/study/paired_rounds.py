@@ -35,19 +35,28 @@ class PairedRounds:
 
     def next(self) -> tuple[int, Point] | None:
         """The next run, (round, point), which is not pending yet; None if there is none now."""
-        while (waiting := next((run for run in self._open if run not in self._pending), None)) is None:
-            number = self.last + 1
-            full = len({number for number, _ in self._open}) >= self._side_by_side
-            if full or not (planned := self._plan(number)):
-                return None
-            self.last, self.planned = number, list(planned)
-            told = self.confirmation.told(number)
-            self._open.update({(number, key_of(each)): each for each in planned if key_of(each) not in told})
-        return waiting[0], self._open[waiting]
+        if (waiting := next((run for run in self._open if run not in self._pending), None)) is not None:
+            return waiting[0], self._open[waiting]
+        if len({number for number, _ in self._open}) >= self._side_by_side:
+            return None
+        number, planned = self.last + 1, self._plan(self.last + 1)
+        while planned and not (missing := self._missing(number, planned)):
+            number, planned = number + 1, self._plan(number + 1)
+        return (number, missing[0]) if planned else None
+
+    def _missing(self, number: int, planned: Sequence[Point]) -> list[Point]:
+        told = self.confirmation.told(number)
+        return [each for each in planned if key_of(each) not in told]
 
     def begin(self, number: int, point: Point) -> None:
-        """A run is pending."""
+        """A run is pending. The first one of a round opens it."""
+        if number > self.last:
+            self._open_round(number, self._plan(number))
         self._pending.add((number, key_of(point)))
+
+    def _open_round(self, number: int, planned: Sequence[Point]) -> None:
+        self.last, self.planned = number, list(planned)
+        self._open.update({(number, key_of(each)): each for each in self._missing(number, planned)})
 
     def tell(self, number: int, point: Point, figures: Figures | None) -> None:
         """Report a run; None: it failed; (): it could not be measured, and is not asked for again."""

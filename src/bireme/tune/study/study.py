@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from bireme.errors import BadInputError
 from bireme.tune.samplers.sampler import Direction
@@ -269,13 +270,11 @@ class Study(AnyStudy[Trial, Run]):
         for number, point, figures in self._earlier:
             confirmation.tell(number, point, figures)
         closed = max((number for number, _, _ in self._earlier), default=0)
-        return PairedRounds(confirmation, self._plan, side_by_side=self._side_by_side, closed=closed)
+        plan = partial(self._plan, confirmation)
+        return PairedRounds(confirmation, plan, side_by_side=self._side_by_side, closed=closed)
 
-    def _plan(self, number: int) -> list[dict[str, object]]:
+    def _plan(self, rounds: Confirmation, number: int) -> list[dict[str, object]]:
         """The points of a round, as many as the budget has room for; [] if nothing is undecided."""
-        if self._rounds is None:
-            return []
-        rounds = self._rounds.confirmation
         plan = rounds.plan(number)
         if self._too_little(plan):
             plan = [each for each in plan if each in (rounds.baseline, rounds.leader)]
@@ -310,9 +309,8 @@ class Study(AnyStudy[Trial, Run]):
             return f"nothing works: each of the first {self._measured.failures} points has failed"
         return super().over
 
-    @property
-    def _reason(self) -> str:
-        if self._rounds is None:
+    def _reason(self, rounds: PairedRounds | None) -> str:
+        if rounds is None:
             if self._baseline is None:
                 return "nothing works"
             if self._space.size == 1:
@@ -320,7 +318,7 @@ class Study(AnyStudy[Trial, Run]):
             if self._share_spent and not self._exhausted:
                 return "what is left of the budget is too little to try another point"
             return "no other point is expected to be better"
-        plan = self._rounds.confirmation.plan(self._rounds.last + 1)
+        plan = rounds.confirmation.plan(rounds.last + 1)
         return (plan and self._too_little(plan)) or "no difference that matters is undecided"
 
     @property
@@ -365,12 +363,13 @@ class Study(AnyStudy[Trial, Run]):
     def answer(self) -> Answer:
         """What is known now."""
         promising = max(estimates(self._search, self._measured), key=lambda each: each[0], default=None)
+        rounds = self._rounds or (self._first_rounds() if self._earlier else None)
         return answering.answer(
             self._measured,
             self._default,
             self._baseline,
             promising[2] if promising else None,
-            self._rounds.confirmation if self._rounds is not None else None,
+            rounds.confirmation if rounds is not None else None,
             self._effect,
         )
 
