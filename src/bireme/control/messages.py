@@ -20,13 +20,24 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 
 _LONGEST_NAME = 255
 """Characters of a node's name, or a device's."""
 _MOST_SLOTS = 1 << 14
 """The most slots that one node may report."""
+
+_VALID: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "signum": (lambda signum: signum in signal.valid_signals(), "the invalid signal {}"),
+    "port": (lambda port: 0 < port < 65536, "the invalid port {}"),
+    "size": (lambda size: size > 0, "a size that is not positive"),
+    "heartbeat": (lambda seconds: seconds > 0, "a heartbeat that is not positive"),
+    "level": (lambda level: level in ("debug", "info", "warning", "error"), "an unknown log level"),
+    "killed": (lambda number: number >= 0, "{} ranks killed"),
+}
+"""Which values a field may have, in all messages that have it, and what the others are called."""
 
 
 class Message(Value):
@@ -37,6 +48,9 @@ class Message(Value):
 
     def check(self) -> str:
         """What is wrong with the values of the fields, beyond their types; "" if they are valid."""
+        for name, (is_valid, wrong) in _VALID.items():
+            if name in self._fields and not is_valid(getattr(self, name)):
+                return wrong.format(getattr(self, name))
         return ""
 
 
@@ -105,10 +119,8 @@ class Ask(Message):
     tree: TreeOffer | None = None
 
     def check(self) -> str:
-        """Refuse a heartbeat that is not positive, and a tree without a folder."""
-        if self.tree is not None and not self.tree.roots:
-            return "a tree without a folder"
-        return "" if self.heartbeat > 0 else "a heartbeat that is not positive"
+        """Also refuse a tree without a folder."""
+        return "a tree without a folder" if self.tree is not None and not self.tree.roots else super().check()
 
 
 class Probe(Message):
@@ -116,10 +128,6 @@ class Probe(Message):
 
     addresses: tuple[str, ...]
     port: int
-
-    def check(self) -> str:
-        """Refuse an invalid port."""
-        return _check_port(self.port)
 
 
 class Start(Message):
@@ -143,10 +151,6 @@ class Stop(Message):
 
     signum: int
 
-    def check(self) -> str:
-        """Refuse an invalid signal."""
-        return _check_signal(self.signum)
-
 
 class Urge(Message):
     """Kill the ranks now, without waiting for the grace time."""
@@ -156,10 +160,6 @@ class SignalRanks(Message):
     """Send a signal to every rank's own process."""
 
     signum: int
-
-    def check(self) -> str:
-        """Refuse an invalid signal."""
-        return _check_signal(self.signum)
 
 
 class Suspend(Message):
@@ -174,10 +174,6 @@ class Credit(Message):
     """You may send ``size`` more bytes of output."""
 
     size: int
-
-    def check(self) -> str:
-        """Refuse a credit that is not positive."""
-        return "" if self.size > 0 else "a credit that is not positive"
 
 
 class Ping(Message):
@@ -213,10 +209,6 @@ class Taken(Message):
 
     size: int
     of_tree = True
-
-    def check(self) -> str:
-        """Refuse a size that is not positive."""
-        return "" if self.size > 0 else "a size that is not positive"
 
 
 class Release(Message):
@@ -287,7 +279,7 @@ class Hello(Message):
             return "neither complete facts nor a problem"
         if self.bound and len(self.bound) != len(self.slots):
             return "core lists for a different number of ranks than slots"
-        return _check_port(self.port) if self.port else ""
+        return super().check() if self.port else ""
 
 
 class Probed(Message):
@@ -343,10 +335,6 @@ class Say(Message):
     level: str
     text: str
 
-    def check(self) -> str:
-        """Refuse an unknown level."""
-        return "" if self.level in ("debug", "info", "warning", "error") else "an unknown log level"
-
 
 class Unfit(Message):
     """The node turned out to be unfit after the preflight."""
@@ -367,10 +355,6 @@ class Signalled(Message):
     signum: int
     when: float
 
-    def check(self) -> str:
-        """Refuse an invalid signal."""
-        return _check_signal(self.signum)
-
 
 class Over(Message):
     """No process of the job is left on the node.
@@ -382,10 +366,6 @@ class Over(Message):
 
     killed: int
     stuck: tuple[str, ...]
-
-    def check(self) -> str:
-        """Refuse a negative number."""
-        return "" if self.killed >= 0 else f"{self.killed} ranks killed"
 
 
 class Pong(Message):
@@ -402,14 +382,6 @@ def _is_address(text: str) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def _check_port(port: int) -> str:
-    return "" if 0 < port < 65536 else f"the invalid port {port}"
-
-
-def _check_signal(signum: int) -> str:
-    return "" if signum in signal.valid_signals() else f"the invalid signal {signum}"
 
 
 def _by_name(*classes: type[Message]) -> Mapping[str, type[Message]]:
