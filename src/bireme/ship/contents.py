@@ -62,8 +62,6 @@ class Contents:
         self._spans: list[tuple[int, int]] = []
         """The spans of the file that are left, the next one last."""
         self._fd, self._path, self._left = -1, "", 0
-        self._above = "", -1
-        """The folder of the last file, and its descriptor."""
         self._problem: ChangedError | None = None
 
     def read_into(self, buffer: memoryview) -> int:
@@ -96,36 +94,23 @@ class Contents:
                 return False
             self._close_file()
             self._spans, self._path = [*reversed(entry.spans)], entry.path
+        if self._root < 0:
+            self._root = os.open(self._folder, inside.FOLDER)
         if self._fd < 0:
-            self._open(self._path)
+            self._fd = inside.open_file(self._root, self._path)
         begin, end = self._spans.pop()
         os.lseek(self._fd, begin, os.SEEK_SET)
         self._left = end - begin
         return True
-
-    def _open(self, path: str) -> None:
-        if self._root < 0:
-            self._root = os.open(self._folder, inside.FOLDER)
-        folder, _, name = path.rpartition("/")
-        if self._above[1] < 0 or folder != self._above[0]:
-            self._leave_folder()
-            self._above = folder, inside.open_folder(self._root, folder)
-        self._fd = inside.open_file(self._above[1], name)
 
     def _close_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _leave_folder(self) -> None:
-        if self._above[1] >= 0:
-            os.close(self._above[1])
-            self._above = "", -1
-
     def close(self) -> None:
         """Close what is open."""
         self._close_file()
-        self._leave_folder()
         if self._root >= 0:
             os.close(self._root)
             self._root = -1

@@ -81,11 +81,6 @@ class Manifest(Value):
     text: bytes
     digest: str
 
-    @property
-    def size(self) -> int:
-        """Bytes of all files that are sent."""
-        return sum(entry.data for entry in self.entries)
-
 
 def make(name: str, entries: Iterable[Entry]) -> Manifest:
     """The manifest of these entries."""

@@ -87,13 +87,13 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
     top = os.open(root, inside.FOLDER)
     try:
         paths = _paths_of_git(top, environ) if spec.ship == GIT else _paths_below(top)
-        found, notes = _look_at(top, root, chain(paths, (_also(root, path) for path in spec.ship_also)))
+        found, links, notes = _look_at(top, root, chain(paths, (_also(root, path) for path in spec.ship_also)))
         _refuse_large(root, found, spec.ship_limit)
         roots = _names_of(root, cwd, environ.get("PWD", ""))
         below = cwd[len(root.rstrip("/")) + 1 :]
         if below and not any(f"{path}/".startswith(f"{below}/") for path in found):
             found[below] = os.stat(cwd)  # it may hold nothing else, but the ranks start there
-        made = manifest.make(os.path.basename(root) or "root", _entries(top, roots, found, environ))
+        made = manifest.make(os.path.basename(root) or "root", _entries(top, roots, found, links, environ))
     finally:
         os.close(top)
     return SourceTree(roots, made, os.urandom(6).hex(), notes)
@@ -188,13 +188,16 @@ def _refuse_unreadable(path: str, error: OSError) -> NoReturn:
     raise BadInputError(f"cannot read {path}: {error.strerror}", where=WHERE)
 
 
-def _look_at(top: int, root: str, paths: Iterator[str]) -> tuple[dict[str, os.stat_result], tuple[str, ...]]:
-    """The files, links and folders that exist, without those to which this process writes its own output; and notes.
+def _look_at(
+    top: int, root: str, paths: Iterator[str]
+) -> tuple[dict[str, os.stat_result], dict[str, str], tuple[str, ...]]:
+    """The files, links and folders that exist, where the links lead, and notes.
 
-    Git also names files that were removed. One's own output is another at each start, and grows.
+    Git also names files that were removed. One's own output is another at each start, and grows: it is left out.
     """
     found: dict[str, os.stat_result] = {}
-    links: dict[str, None] = {}
+    links: dict[str, str] = {}
+    replaced: dict[str, None] = {}
     own, special = list(_outputs()), []
     for folder, group in groupby(paths, lambda path: path.rpartition("/")[0]):
         try:
@@ -202,13 +205,18 @@ def _look_at(top: int, root: str, paths: Iterator[str]) -> tuple[dict[str, os.st
         except OSError as error:  # git names files whose folder was removed, or replaced by a link
             if not isinstance(error, (FileNotFoundError, NotADirectoryError)) and error.errno != ELOOP:
                 _refuse_unreadable(folder, error)
-            links |= dict.fromkeys(filter(os.path.islink, (f"{root}/{part}" for part in inside.prefixes(folder))))
+            replaced |= dict.fromkeys(filter(os.path.islink, (f"{root}/{part}" for part in inside.prefixes(folder))))
             continue
         for path in group:
+            name = path.rpartition("/")[2]
             try:
-                there = os.stat(path.rpartition("/")[2], dir_fd=holder, follow_symlinks=False)
+                there = os.stat(name, dir_fd=holder, follow_symlinks=False)
+                if stat.S_ISLNK(there.st_mode):
+                    links[path] = os.readlink(name, dir_fd=holder)
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                _refuse_unreadable(f"{root}/{path}", error)
             if any(os.path.samestat(there, other) for other in own):
                 continue
             if stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode) or stat.S_ISDIR(there.st_mode):
@@ -217,8 +225,8 @@ def _look_at(top: int, root: str, paths: Iterator[str]) -> tuple[dict[str, os.st
                 special.append(path)
         os.close(holder)
     notes = [f"{_named(special)} not sent: only files, folders and links are"] if special else []
-    notes += [f"what git tracks below {_named(list(links))} not sent: a link has replaced it"] if links else []
-    return found, tuple(notes)
+    notes += [f"what git tracks below {_named(list(replaced))} not sent: a link has replaced it"] if replaced else []
+    return found, links, tuple(notes)
 
 
 def _named(paths: Sequence[str]) -> str:
@@ -279,7 +287,11 @@ def _enough(size: int) -> str:
 
 
 def _entries(
-    top: int, roots: Sequence[str], found: Mapping[str, os.stat_result], environ: Mapping[str, str]
+    top: int,
+    roots: Sequence[str],
+    found: Mapping[str, os.stat_result],
+    links: Mapping[str, str],
+    environ: Mapping[str, str],
 ) -> Iterator[Entry]:
     """The entries of the manifest; digests come from the cache where the file is as it was."""
     store, now = _store(roots[0], environ), time.time_ns()
@@ -302,8 +314,8 @@ def _entries(
             size, _, _, _, digest, *parts = rows[path]
             mode = there.st_mode & 0o777
             yield Entry(kind="file", path=path, mode=mode, size=size, content=digest, parts=tuple(parts))
-        elif stat.S_ISLNK(there.st_mode):
-            yield Entry(kind="link", path=path, content=_target(top, roots, path))
+        elif path in links:
+            yield Entry(kind="link", path=path, content=_target(roots, path, links[path]))
         elif path not in parents:
             yield Entry(kind="folder", path=path)
 
@@ -327,18 +339,9 @@ def _timeless_devices() -> set[int]:
     return {os.makedev(int(major), int(minor)) for major, minor in numbers}
 
 
-def _target(top: int, roots: Sequence[str], path: str) -> str:
+def _target(roots: Sequence[str], path: str, target: str) -> str:
     """Where a link is to lead from a copy: to the same place, or to the one in the copy that corresponds to it."""
-    above, _, name = path.rpartition("/")
-    folder = os.path.join(roots[0], above)
-    try:
-        holder = inside.open_folder(top, above)
-        try:
-            target = os.readlink(name, dir_fd=holder)
-        finally:
-            os.close(holder)
-    except OSError as error:
-        _refuse_unreadable(f"{roots[0]}/{path}", error)
+    folder = os.path.dirname(os.path.join(roots[0], path))
     place = os.path.normpath(os.path.join(folder, target))
     within = [root for root in roots if f"{place}/".startswith(f"{root.rstrip('/')}/")]
     if os.path.isabs(target) and within:

@@ -237,17 +237,17 @@ class TreeTaker:
 
     def _finish(self, new: NewTree) -> Iterator[None]:
         store = TreeStore(self._folder)
-        self._held, self._new = store.finish(new, self._offer.job), None
         if self._is_first:  # else it is made while ranks run, unless they end at once
-            yield from self._make_spare(store, self._held)
+            yield from self._make_spare(store, new)
+        self._held, self._new = store.finish(new, self._offer.job), None
         self._made = True
         self._end()
 
-    def _make_spare(self, store: TreeStore, held: HeldTree) -> Iterator[None]:
+    def _make_spare(self, store: TreeStore, other: HeldTree | NewTree) -> Iterator[None]:
         """Make a spare tree, as far as there is room."""
         try:
-            self._spare = NewTree(store.folder, held.manifest)
-            yield from self._spare.copy_from(held)
+            self._spare = NewTree(store.folder, other.manifest)
+            yield from self._spare.copy_from(other)
             yield from store.keep_spare(self._spare)
         except OSError:
             if self._spare is not None:

@@ -53,7 +53,7 @@ class HeldTree(Value):
         return f"{self.folder}/{self.manifest.name}"
 
     def stamps(self) -> dict[str, Stamp] | None:
-        """The stamps of its files as they were made; ``None``: the machine was booted since, and may have lost some."""
+        """The stamps of files and links as made; ``None``: the machine was booted since, and may have lost some."""
         try:
             with open(f"{self.folder}/{STAMPS}", "rb") as file:
                 boot, stamps = json.load(file)
@@ -70,16 +70,11 @@ class HeldTree(Value):
         for place, entry in enumerate(self.manifest.entries):
             if place % 64 == 0:
                 yield
-            path = f"{self.path}/{entry.path}"
             try:
-                there = os.lstat(path)
-                if entry.kind == "file":
-                    same = stat.S_ISREG(there.st_mode) and stamps.get(entry.path) == stamp_of(there)
-                else:
-                    same = os.readlink(path) == entry.content if entry.kind == "link" else stat.S_ISDIR(there.st_mode)
+                there = os.lstat(f"{self.path}/{entry.path}")
             except OSError:
                 return False
-            if not same:
+            if stamps.get(entry.path) != stamp_of(there) if entry.kind != "folder" else not stat.S_ISDIR(there.st_mode):
                 return False
         return True
 
@@ -162,7 +157,7 @@ class NewTree:
             self._lock = base.lock
             os.rename(f"{self._folder}/{base.manifest.name}", f"{self._folder}/{made_from.name}")
             self._keep_common(base)
-        self._top = os.open(f"{self._folder}/{made_from.name}", inside.FOLDER)
+        self._top = os.open(self.path, inside.FOLDER)
         self._make_folders()
         for entry in made_from.entries:
             if self.lacks(entry) and not entry.data:
@@ -171,10 +166,10 @@ class NewTree:
     def _keep_common(self, base: HeldTree) -> None:
         """Remove what the tree will not hold."""
         stamps, wanted = base.stamps() or {}, {entry.path: entry for entry in self.manifest.entries}
-        path = f"{self._folder}/{self.manifest.name}"
+        path = self.path
         for entry in reversed(base.manifest.entries):
             same = wanted.get(entry.path) == entry
-            if same and entry.kind == "file":
+            if same and entry.kind != "folder":
                 self.stamps[entry.path] = stamps[entry.path]
             elif not same:
                 (os.rmdir if entry.kind == "folder" else os.unlink)(f"{path}/{entry.path}")
@@ -191,7 +186,7 @@ class NewTree:
         for entry in self.manifest.entries:
             folder = entry.path if entry.kind == "folder" else entry.path.rpartition("/")[0]
             if folder and folder not in made:
-                os.makedirs(f"{self._folder}/{self.manifest.name}/{folder}", exist_ok=True)
+                os.makedirs(f"{self.path}/{folder}", exist_ok=True)
                 made.add(folder)
 
     def lacks(self, entry: Entry) -> bool:
@@ -211,7 +206,12 @@ class NewTree:
         self.stamps[entry.path] = stamp_of(os.fstat(fd))
         os.close(fd)
 
-    def copy_from(self, other: HeldTree) -> Iterator[None]:
+    @property
+    def path(self) -> str:
+        """The path of the tree itself, as long as it is in the making."""
+        return f"{self._folder}/{self.manifest.name}"
+
+    def copy_from(self, other: HeldTree | NewTree) -> Iterator[None]:
         """Copy, in steps, the files that another tree has too, and in which nobody has changed them."""
         there = {entry.path: entry for entry in other.manifest.entries}
         try:
@@ -222,11 +222,11 @@ class NewTree:
             for entry in self.manifest.entries:
                 if self.lacks(entry) and there.get(entry.path) == entry:
                     yield
-                    yield from self._copy(entry, top)
+                    yield from self._copy(entry, top, isinstance(other, NewTree))
         finally:
             os.close(top)
 
-    def _copy(self, entry: Entry, top: int) -> Iterator[None]:
+    def _copy(self, entry: Entry, top: int, is_trusted: bool) -> Iterator[None]:
         try:
             source = inside.open_file(top, entry.path)
         except OSError:
@@ -234,7 +234,8 @@ class NewTree:
         target = self.open(entry)
         try:
             cloned = not entry.parts and _clone(source, target)  # somebody may have written to the holes
-            copy = Incoming(entry, None if cloned else target)
+            wanted = entry.replace(content="") if is_trusted else entry  # nobody can have changed what is in the making
+            copy = Incoming(wanted, None if cloned else target)
             for block in inside.blocks(target if cloned else source, entry.spans):
                 copy.take(block)
                 yield
@@ -257,8 +258,9 @@ class NewTree:
             OSError: there is such a folder.
         """
         for entry in self.manifest.entries:
-            if entry.kind == "link" and not os.path.lexists(f"{self._folder}/{self.manifest.name}/{entry.path}"):
+            if entry.kind == "link" and entry.path not in self.stamps:
                 os.symlink(entry.content, entry.path, dir_fd=self._top)
+                self.stamps[entry.path] = stamp_of(os.stat(entry.path, dir_fd=self._top, follow_symlinks=False))
         if spare:
             kept = [entry for entry in self.manifest.entries if not self.lacks(entry)]
             self.manifest = manifest.make(self.manifest.name, kept)
