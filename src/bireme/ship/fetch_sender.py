@@ -34,7 +34,8 @@ class FetchSender:
     """
 
     def __init__(self, loop: Loop, channel: Channel, folder: str, sent: Mapping[str, Entry]) -> None:
-        self._loop, self._channel, self._folder, self._sent = loop, channel, folder, sent
+        self._loop, self._channel, self._sent = loop, channel, sent
+        self._folder = os.path.realpath(folder)  # links on the way to it are the user's own
         self._files: list[Entry] = []
         self._told = 0
         self._problems: list[str] = []
@@ -82,7 +83,7 @@ class FetchSender:
             folder, rests = folders.pop()
             holder = -1
             try:
-                holder = os.open(os.path.join(self._folder, folder), inside.FOLDER & ~(0 if folder else os.O_NOFOLLOW))
+                holder = inside.open_folder_at(self._folder, folder.rstrip("/"))
                 with os.scandir(holder) as entries:
                     for entry in entries:
                         left = below(rests, entry.name)

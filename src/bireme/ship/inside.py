@@ -48,6 +48,15 @@ def open_folder(top: int, path: str, *, make: bool = False) -> int:
     return fd
 
 
+def open_folder_at(root: str, path: str) -> int:
+    """Open a folder below the path of another one, as `open_folder`."""
+    top = os.open(root, FOLDER)
+    try:
+        return open_folder(top, path)
+    finally:
+        os.close(top)
+
+
 def open_file(top: int, path: str) -> int:
     """Open a regular file below an open folder, to read it.
 
