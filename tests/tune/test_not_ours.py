@@ -22,7 +22,7 @@ from bireme.tune.metrics.numbers import LEAST
 from bireme.tune.metrics.reader import Reader
 from bireme.tune.program.files import ProgramFiles
 from bireme.tune.report.records import trials_csv
-from bireme.tune.report.study_record import Configuration, StudyRecord, TrialRecord
+from bireme.tune.report.view import Configuration, StudyView, TrialView
 from bireme.tune.store.journal import Journal
 from bireme.tune.study.study import Measurement, Study, Trial
 from bireme.tune.tables import figure, short
@@ -132,7 +132,7 @@ def test_a_study_of_another_user_is_read(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def tune_report_study(folder: Path):
-    from bireme.tune.report.reading import read_study
+    from bireme.tune.look import read_study
 
     return read_study(str(folder))
 
@@ -213,13 +213,13 @@ FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "ï¼
 def test_no_cell_of_a_csv_is_a_formula() -> None:
     """As OWASP says: of any text of others. Numbers stay numbers."""
     points = [{"=p": text} for text in FORMULAS] + [{"=p": number} for number in (-5, "-5", "+2.5e-3", -0.1, "-.5")]
-    study = StudyRecord(
+    study = StudyView(
         folder="",
         state="over",
         command="",
         configurations=tuple(Configuration(place, point, "") for place, point in enumerate(points)),
         trials=tuple(
-            TrialRecord(f"={place}", place, point, reason=FORMULAS[place % 7], place="@a", figures={"=f": -1.5})
+            TrialView(f"={place}", place, point, reason=FORMULAS[place % 7], place="@a", figures={"=f": -1.5})
             for place, point in enumerate(points)
         ),
     )

@@ -60,15 +60,16 @@ usage: bireme tune status [--json] [DIR]
 
 Shows what a study is doing, from any terminal: what runs where and since when,
 the best so far, and what is left. DIR is the study's results folder (default:
-tuning).
+tuning, autotuning_results, or the only study here).
 """,
     "tune report": """\
 usage: bireme tune report [--json | --csv | --html FILE] [DIR]
 
 Writes a study as one HTML file that needs no network, while the study runs or
 after: the answer with its confidence, the effect of each parameter, all trials,
-and what the time went into. DIR is the results folder (default: tuning). With
-MLFLOW_TRACKING_URI set and MLflow installed, the trials are logged there too.
+and what the time went into. DIR is the results folder (default: tuning,
+autotuning_results, or the only study here). With MLFLOW_TRACKING_URI set and
+MLflow installed, the trials are logged there too.
 """,
     "check": """\
 usage: bireme check [options] [script.py]

@@ -14,7 +14,7 @@ from bireme.options.table import select
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bireme.tune.report.secrets import Secrets
-    from bireme.tune.report.study_record import StudyRecord
+    from bireme.tune.report.view import StudyView
 
 
 def main(argv: list[str]) -> int:
@@ -31,9 +31,9 @@ def main(argv: list[str]) -> int:
 
         show(help_page(command))
         return OK
-    from bireme.tune.report.reading import DEFAULT, read_study
+    from bireme.tune.look import read_study
 
-    study, secrets = read_study(parsed.command[0] if parsed.command else DEFAULT)
+    study, secrets = read_study(*parsed.command)
     (_status if word == "status" else _report)(parsed, study, secrets)
     return OK
 
@@ -53,14 +53,14 @@ def _parsed(command: str, words: list[str]) -> Parsed:
     return after.replace(command=(folder,))
 
 
-def _status(parsed: Parsed, study: StudyRecord, secrets: Secrets) -> None:
+def _status(parsed: Parsed, study: StudyView, secrets: Secrets) -> None:
     from bireme.tune.report.status import status, status_text
 
     now = time.time()
     show(_json(status(study, now).as_dict()) if parsed.options["json"] else printable(status_text(study, now)))
 
 
-def _report(parsed: Parsed, study: StudyRecord, secrets: Secrets) -> None:
+def _report(parsed: Parsed, study: StudyView, secrets: Secrets) -> None:
     now = time.time()
     if parsed.options["json"]:
         from bireme.tune.report.records import study_record
@@ -84,7 +84,7 @@ def _report(parsed: Parsed, study: StudyRecord, secrets: Secrets) -> None:
             complain(said)
 
 
-def write(study: StudyRecord, secrets: Secrets, path: str, now: float, library: str) -> None:
+def write(study: StudyView, secrets: Secrets, path: str, now: float, library: str) -> None:
     """Write the report.
 
     Args:

@@ -7,11 +7,12 @@ from contextlib import ExitStack
 
 from bireme.logs.console import complain
 from bireme.loop import Loop
-from bireme.tune.deepspeed.autotune import JOURNAL, LOCK
+from bireme.tune.deepspeed.autotune import LOCK
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.stale_files import sweep
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.lock import ExperimentsLock
+from bireme.tune.store.records import JOURNAL
 
 
 class Claim:

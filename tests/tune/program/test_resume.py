@@ -33,7 +33,7 @@ def test_the_difference_is_named(tmp_path: Path, change: dict[str, object], said
         for record in records:
             journal.append(record)
         if not records:
-            assert resume(journal, STUDY, "tuning").note == "resuming the study: 1 of its trials has ended"
+            assert resume(journal, STUDY, "tuning")[1] == "resuming the study: 1 of its trials has ended"
             with pytest.raises(BadInputError, match=f"^tuning holds a study with {said}: 1 of its trials has ended"):
                 resume(journal, {**STUDY, **change}, "tuning")
         journal.close()

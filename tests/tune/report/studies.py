@@ -87,16 +87,18 @@ class StudyMaker:
         self.free[slot] += seconds
         values = [figure * (1 - 0.6 * math.exp(-place / 3)) * self.random.gauss(1, 0.02) for place in range(40)]
         ok = cause == "ok"
+        figures = {"samples/s": figure, "p99": 90.0 + float(str(point["batch"]))} if ok else {}
+        metrics = {"samples/s": 540.0} if cause == "pruned" else figures
         self.journal.append(
             {
                 "end": name,
                 "time": round(self.free[slot], 3),
-                "ending": {"cause": cause, "reason": reason, "detail": "", "seconds": seconds, "metrics": {}},
+                "ending": {"cause": cause, "reason": reason, "detail": "", "seconds": seconds, "metrics": metrics},
                 "point": dict(point),
                 "phase": phase,
                 "round": number,
                 "block": f"round {number}" if number else "",
-                "figures": {"samples/s": figure, "p99": 90.0 + float(str(point["batch"]))} if ok else {},
+                "figures": figures,
                 "units": {"p99": "ms"},
                 "series": {"samples/s": values} if cause in ("ok", "pruned") else {},
                 "warm_up": {"samples/s": 9} if ok else {},

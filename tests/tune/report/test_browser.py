@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bireme.cli import tune_report
+from bireme.tune.look import read_study
 from bireme.tune.report.page import vega
-from bireme.tune.report.reading import read_study
 from tests import needs
 from tests.tune.report.studies import BASELINE, BEGIN, StudyMaker, finished
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bireme.tune.look import read_study
 from bireme.tune.report import mlflow_export
-from bireme.tune.report.reading import read_study
 from tests import needs
 from tests.tune.report.studies import finished
 

@@ -15,13 +15,14 @@ import pytest
 
 from bireme.cli import tune_report
 from bireme.errors import BadInputError, BiremeError
+from bireme.tune.look import read_study
 from bireme.tune.report import page
-from bireme.tune.report.answer import answer
 from bireme.tune.report.effects import effects
-from bireme.tune.report.reading import read_study
+from bireme.tune.report.secrets import Secrets
 from bireme.tune.report.status import status_text
-from bireme.tune.report.study_record import GoalRecord
 from bireme.tune.report.time_use import StudyClock, time_use
+from bireme.tune.report.view import GoalView
+from bireme.tune.store import records
 from bireme.tune.store.journal import Journal
 from tests.tune.report.studies import BASELINE, BEGIN, StudyMaker, finished
 
@@ -41,10 +42,10 @@ def record_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, obje
 
 def test_a_finished_study(folder: Path) -> None:
     study, _ = read_study(str(folder))
-    assert (study.state, study.goals, len(study.ended)) == ("over", (GoalRecord("samples/s"),), 80)
+    assert (study.state, study.goals, len(study.ended)) == ("over", (GoalView("samples/s"),), 80)
     assert study.answer is not None and study.answer.confirmed and study.best == study.answer.best
     assert study.configurations[study.best or 0].text == "batch=128 compile=on OMP_NUM_THREADS=2 loader=plain"
-    assert study.noise == 0.008 and [each.verdict for each in study.finalists] == ["better"] * 3
+    assert study.answer.noise == 0.008 and [each.verdict for each in study.finalists] == ["better"] * 3
     assert all(len(each.rounds) == 7 for each in study.finalists)
 
 
@@ -82,7 +83,9 @@ def test_the_screen_of_a_running_study_whose_lock_stays(tmp_path: Path) -> None:
     assert study.state == "running" and [trial.name for trial in study.running] == ["t00015"]
     assert "14 trials done of at most 40" in screen and "searching, for" in screen and "left\n" in screen
     assert "on localhost:1  since " in screen and "batch=64 compile=off" in screen
-    assert re.search(r"best so far: batch=.* x the default \(not confirmed\)", screen)
+    assert re.search(
+        r"best so far: batch=.* \(the default\)\npromising, but not confirmed: batch=.* x the default\n", screen
+    )
     study, _ = read_study(str(tmp_path))
     assert study.state == "stopped" and study.trials[-1].cause == "interrupted"
     assert "the same command continues it" in status_text(study, BEGIN + 300)
@@ -120,8 +123,8 @@ def test_an_answer_that_is_not_certain_names_what_is_promising_and_the_baseline(
     made.journal.close()
     study, _ = read_study(str(tmp_path))
     texts = [each.text for each in study.configurations]
-    text = answer(study, time_use(study.trials, BEGIN), texts)
-    assert f"Promising, but not confirmed: {next(each for each in texts if 'batch=128' in each)}." in text
+    text = page.page(study, Secrets(frozenset(), ()), BEGIN, library="")
+    assert 'Promising, but not confirmed: <span class="mono">batch=128</span>' in text
     assert f"What is called the default here is {next(each for each in texts if 'batch=64' in each)}." in text
 
 
@@ -151,7 +154,7 @@ def test_effects_of_a_minimized_goal_and_of_many_numbers(tmp_path: Path) -> None
     ratios = [level.ratio for level in effect.levels if level.ratio]
     assert len(ratios) == 8 and ratios == sorted(ratios, reverse=True)
     assert (
-        study.best == 1 and study.mean(0) is None and study.command == "" and effect.levels[0].label.startswith("0 to ")
+        study.best == 0 and study.mean(0) == 1.0 and study.command == "" and effect.levels[0].label.startswith("0 to ")
     )
 
 
@@ -201,6 +204,22 @@ def test_the_page_is_safe_before_any_script(folder: Path) -> None:
     assert "<b>pinned" not in html and "<img" not in html and "\x1b" not in html and "\u202e" not in html
 
 
+def test_without_a_folder_the_study_here_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInputError, match=r"^no study here: neither in tuning nor in autotuning_results"):
+        records.find()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "journal").touch()
+        if name == "one":
+            assert records.find() == "one/journal"
+    with pytest.raises(BadInputError, match=r"^there are several studies here: one, two"):
+        records.find()
+    (tmp_path / "autotuning_results").mkdir()
+    (tmp_path / "autotuning_results" / "journal").touch()
+    assert records.find() == "autotuning_results/journal" and records.find("two") == "two/journal"
+
+
 def test_bad_input(tmp_path: Path, stage) -> None:  # type: ignore[no-untyped-def]
     for words, said in [
         (["status", str(tmp_path)], "no study in"),
@@ -219,10 +238,11 @@ def test_bad_input(tmp_path: Path, stage) -> None:  # type: ignore[no-untyped-de
     assert len(done.stderr.splitlines()) <= 2
 
 
-def test_without_the_plotting_library(folder: Path, stage) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("package", ["vl_convert", "jinja2"])
+def test_without_the_packages_of_the_page(folder: Path, package: str) -> None:
     """As where only `bireme[tune]` is installed."""
     hide = (
-        "import sys; sys.modules['vl_convert'] = None; from bireme.cli.main import main; sys.exit(main(sys.argv[1:]))"
+        f"import sys; sys.modules['{package}'] = None; from bireme.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", hide, "tune", "report", str(folder)], capture_output=True, text=True, timeout=60

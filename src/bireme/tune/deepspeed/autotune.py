@@ -24,9 +24,10 @@ from bireme.tune.execution.slot_scheduler import Scheduler
 from bireme.tune.store.folder import hide
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.lock import ExperimentsLock
+from bireme.tune.store.records import JOURNAL
 from bireme.value import Value
 
-JOURNAL, LOCK = "journal", "experiments.lock"
+LOCK = "experiments.lock"
 
 
 class Request(Value):
@@ -80,7 +81,9 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
             now = circumstances(request.setting.limit, request.setting.launch.script)
             overwrite = config.autotuning.overwrite
             earlier, notes = resume(journal, files, _identity(config, request), now, overwrite=overwrite)
-            tuning = Tuning(space, world, capacity=request.capacity, earlier=earlier, care=_care(request))
+            care = _care(request)
+            journal.append({"run": care.as_dict() if care else {"confidence": None}}, sync=False)
+            tuning = Tuning(space, world, capacity=request.capacity, earlier=earlier, care=care)
             watcher = show(tuning)
             for note in (journal.note, *notes, tuning.warning, *extension_locks.warnings(request.setting.environ)):
                 watcher.note(note)
@@ -144,6 +147,6 @@ def _conclude(
         sent = ("--ship_also", files.best_config) if request.setting.ships else ()
         best = real_job((*real, *sent, script), request.setting.args, files.best_config, ds_config, mappings)
         files.write_best(ds_config, best)
-    if conclusion.over and not conclusion.signum:
-        journal.append({"over": conclusion.over})  # the last record: a study that is over may be overwritten
+    over = {"over": conclusion.over} if conclusion.over and not conclusion.signum else {}  # so it may be overwritten
+    journal.append({**over, "answer": tuning.answer.as_dict(), "command": list(best)})
     return Result(conclusion, text, best, files)

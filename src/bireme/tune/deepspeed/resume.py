@@ -9,15 +9,22 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bireme.errors import BadInputError
+from bireme.tune.deepspeed.config import SECTION, Autotuning, check_config
+from bireme.tune.deepspeed.config_space import read_space
 from bireme.tune.deepspeed.files import StudyFiles
-from bireme.tune.deepspeed.rounds import RecordedTrial
-from bireme.tune.deepspeed.trials import recorded_trial
+from bireme.tune.deepspeed.finals import Care
+from bireme.tune.deepspeed.reading import Document
+from bireme.tune.deepspeed.results import METRICS, ModelInfo
+from bireme.tune.deepspeed.rounds import RecordedTrial, Trial
+from bireme.tune.deepspeed.tuning import Tuning
 from bireme.tune.store.folder import SUMMARY
 from bireme.tune.store.journal import Journal
+from bireme.tune.store.records import StudyRecords, result_of
+from bireme.tune.study.trial import Answer
 from bireme.tune.tables import few
 from bireme.value import Value
 
@@ -84,7 +91,8 @@ def resume(
     Raises:
         BadInputError: the folder holds another study, which must not be overwritten.
     """
-    begun, ends, finished, moved_to = _last_study(journal.records)
+    known = StudyRecords(journal.records)
+    begun, ends, finished, moved_to = known.begun, known.ends, known.finished, known.moved_to
     if begun == identity and not (finished and overwrite):
         return _resumed(ends, now, files)
     note = ""
@@ -101,24 +109,30 @@ def resume(
     return (), (note,) if note else ()
 
 
-def _last_study(records: Iterable[Record]) -> tuple[Record | None, dict[str, Record], bool, int]:
-    """(identity of the last study, its ended experiments, whether it is finished, where it is being moved to or 0).
+def in_common_words(known: StudyRecords) -> None:
+    """Give the records goals, and metrics with units, as those of a study of a program have them."""
+    name = str(known.identity["config"].get(SECTION, {}).get("metric") or Autotuning.metric)
+    metric = METRICS[name]
+    known.begun = {**known.identity, "goals": [{"name": name, "direction": metric.direction}]}
+    for trial, end in known.ends.items():
+        ending = end["ending"]
+        figures = dict(ending.get("metrics", {}))
+        value = figures.pop(metric.key, None)
+        figures = {name: value and value / metric.scale, "by the clock": ending.get("samples"), **figures}
+        units = {name: metric.unit, "by the clock": "samples/s"}
+        known.ends[trial] = {**end, "phase": end["kind"], "figures": figures, "units": units}
 
-    The experiments are by name, in the order of their ends; if one was run again, its last end counts.
-    """
-    begun: Record | None = None
-    ends: dict[str, Record] = {}
-    finished, moved_to = False, 0
-    for record in records:
-        if "study" in record:
-            begun, finished, moved_to = record["study"], False, 0
-            ends.clear()
-        elif begun is not None and "end" in record:
-            ends.pop(record["end"], None)
-            ends[record["end"]] = record
-        finished = finished or (begun is not None and "over" in record)
-        moved_to = record.get("moved to", moved_to)
-    return begun, ends, finished, moved_to
+
+def answer_of(known: StudyRecords) -> Answer:
+    """What the study itself would answer, made again of its journal."""
+    identity, world = known.identity, int(known.identity["nodes"]) * int(known.identity["slots"])
+    space = read_space(check_config(Document("", dict(identity["config"]), {})), world, identity["args"])
+    care = Care(**{name: identity[name] for name in Care._fields if identity.get(name) is not None})
+    confirms = "confidence" not in identity or identity["confidence"] is not None
+    tuning = Tuning(space, world, earlier=map(recorded_trial, known.ends.values()), care=care if confirms else None)
+    if tuning.repeated or known.over:
+        tuning.begin_rounds()
+    return tuning.answer
 
 
 # -- the same study ----------------------------------------------------------------------------------
@@ -173,3 +187,13 @@ def _move(files: StudyFiles, to: StudyFiles) -> str:
         when = ""
     files.move(to)
     return f"the results of the earlier study{when} are now in {to.results_dir}"
+
+
+def recorded_trial(record: Record) -> RecordedTrial:
+    """The completed trial of the record of its end."""
+    info = record.get("info")
+    return RecordedTrial(
+        Trial(name=record["end"], point=record["point"], phase=record["kind"], round=record.get("round", 0)),
+        result_of(record),
+        None if info is None else ModelInfo(**info),
+    )

@@ -77,8 +77,7 @@ def _finals(tuning: Tuning) -> list[str]:
     if winner is None:
         return []
     if finals is None or finals.winner is None:
-        why = tuning.unrepeated
-        return [wrapped(f"best: {winner.trial.name}, by one run: {why}.")] if why else []
+        return [wrapped(f"best: {winner.trial.name}, {tuning.answer.text}.")] if tuning.unrepeated else []
     confidence = f"{100 * finals.care.confidence:g} %"
     rows = []
     for done in sorted(finals.finalists, key=lambda each: each != winner):
@@ -90,21 +89,16 @@ def _finals(tuning: Tuning) -> list[str]:
             "" if same or not ratio.count else f"{ratio.mean:.3f} x",
             "" if same or not isfinite(ratio.high) else f"{ratio.low:.3f} to {ratio.high:.3f}",
         ))  # fmt: skip
-    header = ("repeated", "rounds", f"of the best, by {_what(tuning)}", confidence)
+    header = ("repeated", "rounds", f"of the best, by {tuning.compared_by}", confidence)
     return [table(header, rows), *_verdict(tuning, finals, winner)]
-
-
-def _what(tuning: Tuning) -> str:
-    return "the clock" if tuning.by_clock else tuning.section.metric
 
 
 def _verdict(tuning: Tuning, finals: Finals, winner: CompletedTrial) -> list[str]:
     """What the paired rounds have decided, and what they have not."""
     ties = [done.trial.name for done in finals.ties]
     runs = counted(finals.count(winner), "run")
-    lines = [f"best: {winner.trial.name}, {'confirmed ' if finals.certain else ''}by {_what(tuning)} in {runs}"]
+    lines = [f"best: {winner.trial.name}, {tuning.answer.text}"]
     if ties:
-        lines = [f"best: {winner.trial.name}, which DeepSpeed's figure prefers"]
         lines.append(f"not distinguishable from it in {runs} of each: {', '.join(ties)}")
     if left_out := [done.trial.name for done in finals.left_out]:
         lines.append(f"left out after the first rounds, in which they were worse: {', '.join(left_out)}")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from bireme.resources import extension_locks
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.results import ModelInfo, read_metrics, read_model_info
 from bireme.tune.deepspeed.step_timing import last_step, samples_per_second
 from bireme.tune.deepspeed.trial_command import experiment_args, fits_argument
-from bireme.tune.deepspeed.tuning import RecordedTrial, Trial, Tuning
+from bireme.tune.deepspeed.tuning import Trial, Tuning
 from bireme.tune.execution.adapter import Setting, TrialRuns
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.experiment import End, LaunchRequest, tail
@@ -145,13 +144,3 @@ class Trials(TrialRuns[Trial]):
         if trial.round:
             facts["round"] = trial.round
         return facts if info is None else {**facts, "info": info.as_dict()}
-
-
-def recorded_trial(record: Mapping[str, Any]) -> RecordedTrial:
-    """The completed trial of a record in the journal, which contains its result and what `Trials.tell` returned."""
-    info = record.get("info")
-    return RecordedTrial(
-        Trial(name=record["end"], point=record["point"], phase=record["kind"], round=record.get("round", 0)),
-        TrialResult.from_record(record["ending"]),
-        None if info is None else ModelInfo(**info),
-    )

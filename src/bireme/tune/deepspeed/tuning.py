@@ -17,7 +17,9 @@ How much is tried in the two phases before the last is decided in `bireme.tune.d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
 
+from bireme.errors import counted
 from bireme.tune.deepspeed.batch import TRAIN
 from bireme.tune.deepspeed.config import SECTION
 from bireme.tune.deepspeed.config_space import STAGE, TuningSpace
@@ -31,7 +33,7 @@ from bireme.tune.space.points import Point, Points, Union, key_of
 from bireme.tune.study.any_study import AnyStudy
 from bireme.tune.study.confirmation import Figures
 from bireme.tune.study.paired_rounds import PairedRounds
-from bireme.tune.study.trial import Phase
+from bireme.tune.study.trial import Answer, Compared, Phase
 from bireme.tune.study.trial_result import TrialResult
 
 _MANY = 10_000
@@ -132,6 +134,12 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         if self._care is None or self._searching or self._rounds is not None:
             return ""
         return why_none(self.completed, self._finalists)
+
+    def begin_rounds(self) -> None:
+        """Take over the rounds of earlier runs of the study, also where capacity and budget are unknown."""
+        self._searched, self._rounds = True, self._first_rounds()
+        if self._rounds is not None:
+            self._rounds.next()
 
     def _paired(self, number: int, point: Point) -> Trial:
         assert self.finals is not None
@@ -286,6 +294,48 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
     def winner(self) -> CompletedTrial | None:
         """What the rounds confirm; the best trial if there were none."""
         return (self.finals.winner if self.finals is not None else None) or self.best
+
+    @property
+    def answer(self) -> Answer:
+        """What is known now. There is no default: all are compared with the best."""
+        winner, finals = self.winner, self.finals
+        if winner is None:
+            return Answer(best=None, baseline={}, text="no configuration worked")
+        best = winner.trial.point
+        if finals is None or finals.winner is None:
+            text = f"by one run: {self.unrepeated}" if self.unrepeated else "by one run"
+            return Answer(best=best, baseline=best, text=text)
+        goal, ratios = "by the clock" if self.by_clock else self.section.metric, []
+        for done in finals.finalists:
+            ratio = finals.ratio(done, winner)
+            if done != winner and ratio.count:
+                high = ratio.high if isfinite(ratio.high) else None
+                ratios.append(
+                    Compared(
+                        point=done.trial.point,
+                        goal=goal,
+                        ratio=ratio.mean,
+                        low=ratio.low,
+                        high=high,
+                        rounds=ratio.count,
+                    )
+                )
+        runs = counted(finals.count(winner), "run")
+        text = f"{'confirmed ' if finals.certain else ''}by {self.compared_by} in {runs}"
+        return Answer(
+            best=best,
+            baseline=best,
+            confirmed=finals.certain,
+            rounds=finals.count(winner),
+            ties=tuple(done.trial.point for done in finals.ties),
+            compared=tuple(ratios),
+            text="which DeepSpeed's figure prefers" if finals.ties else text,
+        )
+
+    @property
+    def compared_by(self) -> str:
+        """What the rounds compare, in words."""
+        return "the clock" if self.by_clock else self.section.metric
 
     def clock(self, done: CompletedTrial) -> float | None:
         """What the rounds compare, more is better: samples or steps per second by the clock, or DeepSpeed's figure."""

@@ -7,11 +7,10 @@ from bireme.tune.define.declarations import Declaration
 from bireme.tune.metrics.metric import Measure
 from bireme.tune.metrics.numbers import scaled
 from bireme.tune.program.trials import ProgramTrials
+from bireme.tune.report.view import PHASES
 from bireme.tune.space.points import Point
 from bireme.tune.study.study import Study
 from bireme.tune.tables import short
-
-_WORDS = {"noise": "baseline", "screen": "again", "confirm": "round"}
 
 
 class ProgramBoard:
@@ -54,7 +53,7 @@ class ProgramBoard:
     def title(self, name: str) -> str:
         """A trial is called by its name and its point, and by what it is for if that is not the search."""
         trial = self._all.trials[name]
-        word = _WORDS.get(trial.phase, "")
+        word = PHASES.get(trial.phase, "")
         phase = f" [{word}{f' {trial.round}' if trial.phase == 'confirm' else ''}]" if word else ""
         return f"{name}{phase} {described(self._declaration, trial.point)}"
 

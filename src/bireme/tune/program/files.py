@@ -24,9 +24,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from bireme import drafts
 from bireme.errors import BadInputError
 from bireme.tune.store.folder import PRIVATE, SUMMARY, make_folder, prepare, write_text
+from bireme.tune.store.records import JOURNAL
 from bireme.value import Value
 
-JOURNAL, LOCK, BEST_COMMAND = "journal", "trials.lock", "cmd_best.txt"
+LOCK, BEST_COMMAND = "trials.lock", "cmd_best.txt"
 OUTCOME = "outcome.json"
 FETCHED = "fetched"
 DEFAULT = "tuning"

@@ -1,15 +1,19 @@
-"""Decides whether a study of a program in the folder is resumed or refused, and reads its trials from the journal."""
+"""Decides whether a study of a program in the folder is resumed or refused, and makes it of its journal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from bireme.errors import BadInputError
+from bireme.tune.space import expressions
+from bireme.tune.space.points import Condition, Parameter, Points, Space
 from bireme.tune.store.journal import Journal
-from bireme.tune.study.study import Measurement, Trial
+from bireme.tune.store.records import StudyRecords, result_of, trial_of
+from bireme.tune.study.study import Answer, Measurement, Study
+from bireme.tune.study.trial import Goal, Objective
 from bireme.tune.study.trial_result import TrialResult
-from bireme.value import Value
 
 _IDENTITY = {
     "program": "program",
@@ -25,31 +29,11 @@ _IDENTITY = {
     "search": "search",
 }
 
-
 _FAILED = ("failed", "no metric")
 """Causes that show a mistake in the program or in the study rather than a limit of the machine."""
 
 
-class Resumed(Value):
-    """An earlier part of the study.
-
-    Attributes:
-        trials: those that ended, in the order of their ends, each with what it measured, and the seconds that the
-            study had taken then.
-        results: the same, by name, with all that is known of their ends.
-        units: the base units of figures, by name.
-        elapsed: seconds that the study took.
-        note: what the user is told; "" if the study begins.
-    """
-
-    trials: tuple[tuple[Trial, Measurement, float], ...] = ()
-    results: Mapping[str, TrialResult] = {}
-    units: Mapping[str, str] = {}
-    elapsed: float = 0.0
-    note: str = ""
-
-
-def resume(journal: Journal, identity: Mapping[str, Any], results_dir: str) -> Resumed:
+def resume(journal: Journal, identity: Mapping[str, Any], results_dir: str) -> tuple[StudyRecords, str]:
     """Resume the study of a journal, or begin one: also in place of another one in which all trials have failed.
 
     Args:
@@ -57,38 +41,72 @@ def resume(journal: Journal, identity: Mapping[str, Any], results_dir: str) -> R
         identity: what identifies the study, as JSON reads it back.
         results_dir: the folder, for the message.
 
+    Returns:
+        (what has ended of it, what the user is told or "").
+
     Raises:
         BadInputError: the folder holds another study.
     """
-    begun: Mapping[str, Any] | None = None
-    ends: list[Mapping[str, Any]] = []
-    for record in journal.records:
-        if "study" in record:
-            begun, ends = record["study"], []  # type: ignore[assignment]  # as it was written
-        elif "end" in record:
-            ends.append(record)
-    results = {str(record["end"]): TrialResult.from_record(record["ending"]) for record in ends}
-    nothing_worked = all(result.cause in _FAILED for result in results.values())
+    known = StudyRecords(journal.records)
+    begun = known.begun
+    nothing_worked = all(end["ending"]["cause"] in _FAILED for end in known.ends.values())
     if begun is None or (nothing_worked and begun != identity):
         journal.append({"study": dict(identity)})
-        return Resumed(note=f"in place of the study in {results_dir}, in which nothing worked" if ends else "")
-    many = "1 of its trials has" if len(ends) == 1 else f"{len(ends)} of its trials have"
+        told = f"in place of the study in {results_dir}, in which nothing worked" if known.ends else ""
+        return StudyRecords([{"study": dict(identity)}]), told
+    many = "1 of its trials has" if len(known.ends) == 1 else f"{len(known.ends)} of its trials have"
     if begun != identity:
         raise BadInputError(
             f"{results_dir} holds a study with {_difference(begun, identity)}: {many} ended",
             hint="choose another folder with --results_dir DIR, or remove this one",
         )
-    trials = tuple(
-        (read_trial(record), measurement_of(results[str(record["end"])]), float(record.get("elapsed", 0.0)))
-        for record in ends
+    return known, f"resuming the study: {many} ended" if known.ends else ""
+
+
+def restore(study: Study, known: StudyRecords) -> None:
+    """Tell a new study what has ended of it."""
+    for end in known.ends.values():
+        study.restore(trial_of(end), measurement_of(result_of(end)), float(end.get("elapsed", 0.0)))
+
+
+def answer_of(known: StudyRecords) -> Answer:
+    """What the study itself would answer, made again of its journal."""
+    identity = known.identity
+    goals: list[Goal] = [Objective(each["name"], each.get("direction", "maximize")) for each in identity["goals"]]
+    study = Study(
+        _space(known),
+        goals,
+        search=identity.get("search", "model_based") if find_spec("numpy") else "random",
+        seed=identity.get("seed", 0),
+        confidence=identity.get("confidence", 0.95),
+        effect=identity.get("effect", 0.02),
+        trials=identity.get("trials"),
+        seconds=identity.get("seconds"),
+        side_by_side=max(1, len({start.get("on") for start in known.starts.values()})),
     )
-    return Resumed(
-        trials=trials,
-        results=results,
-        units={name: unit for record in ends for name, unit in record.get("units", {}).items()},
-        elapsed=float(ends[-1].get("elapsed", 0.0)) if ends else 0.0,
-        note=f"resuming the study: {many} ended" if ends else "",
-    )
+    restore(study, known)
+    return study.answer
+
+
+def _space(known: StudyRecords) -> Points:
+    """The space of the record; of a parameter with too many choices to be listed, the values that were tried."""
+    tried: dict[str, dict[object, None]] = {}
+    for end in known.ends.values():
+        for name, value in end["point"].items():
+            tried.setdefault(name, {})[value] = None
+    record, parameters = known.identity, []
+    for each in record.get("parameters") or ({"name": name} for name in tried):
+        listed = each.get("choices")
+        choices = listed if isinstance(listed, list) else list(tried.get(each["name"], {}))
+        default = each.get("default", choices[0] if choices else None)
+        if default not in choices:
+            choices = [default, *choices]
+        given = {key: each[key] for key in ("ordered", "memory") if key in each}
+        parameters.append(Parameter(name=each["name"], choices=choices, default=default, **given))
+    choices_of = {each.name: each.choices for each in parameters}
+    conditions = [Condition(name, expressions.parse(text, choices_of)) for name, text in record.get("conditions", ())]
+    constraints = [expressions.parse(text, choices_of) for text in record.get("constraints", ())]
+    return Space(parameters, conditions, constraints)
 
 
 def _difference(begun: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
@@ -99,17 +117,6 @@ def _difference(begun: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
     changed = [path for path, was in begun.get("digests", {}).items() if now.get(path, was) != was]
     words += [f"another content of {path}" for path in changed]
     return " and ".join(words) or "another version of Bireme"
-
-
-def read_trial(record: Mapping[str, Any]) -> Trial:
-    """The trial of a record in the journal."""
-    return Trial(
-        name=record["end"],
-        point=record["point"],
-        phase=record["phase"],
-        round=record["round"],
-        block=record["block"],
-    )
 
 
 def measurement_of(result: TrialResult) -> Measurement:

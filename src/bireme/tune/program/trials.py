@@ -19,7 +19,8 @@ from bireme.tune.metrics.reader import Reader
 from bireme.tune.metrics.warm_up import steady_part
 from bireme.tune.program.delivery import Courier
 from bireme.tune.program.files import FETCHED, ProgramFiles
-from bireme.tune.program.resume import Resumed, measurement_of
+from bireme.tune.program.resume import measurement_of
+from bireme.tune.store.records import StudyRecords, result_of, trial_of
 from bireme.tune.study.study import Study, Trial
 from bireme.tune.study.trial_result import TrialResult
 
@@ -34,6 +35,7 @@ class ProgramTrials(TrialRuns[Trial]):
     """The study's adapter for any program.
 
     Args:
+        known: what has ended of the study in earlier runs of it.
         clock: seconds of a monotonic clock.
 
     Attributes:
@@ -49,16 +51,16 @@ class ProgramTrials(TrialRuns[Trial]):
         courier: Courier,
         setting: Setting,
         files: ProgramFiles,
-        resumed: Resumed,
+        known: StudyRecords,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(study, setting)
-        self.results, self.units = dict(resumed.results), dict(resumed.units)
-        self.trials = {trial.name: trial for trial, _, _ in resumed.trials}
+        self.results = {name: result_of(end) for name, end in known.ends.items()}
+        self.units, self.trials = known.units, {name: trial_of(end) for name, end in known.ends.items()}
         self.study, self.measure = study, measure
         self._courier, self._files = courier, files
-        self._clock, self._begin = clock, clock() - resumed.elapsed
-        self.took = resumed.elapsed
+        self._clock, self._begin = clock, clock() - known.elapsed
+        self.took = known.elapsed
         """Seconds that the study had taken at the last end of a trial, earlier runs of it included."""
         self._readers: dict[str, Reader] = {}
         self._read: dict[str, Readings] = {}
@@ -172,7 +174,7 @@ def _seconds_of_ranks(end: End) -> float | None:
 
 
 def recorded(trial: Trial) -> Mapping[str, object]:
-    """A trial in the journal; `read_trial` reads it back."""
+    """A trial in the journal; `trial_of` reads it back."""
     return {"point": dict(trial.point), "phase": trial.phase, "round": trial.round, "block": trial.block}
 
 

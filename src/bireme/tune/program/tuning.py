@@ -16,13 +16,14 @@ from bireme.tune.metrics import memory as memory_use
 from bireme.tune.metrics.metric import Measure
 from bireme.tune.program.board import ProgramBoard
 from bireme.tune.program.delivery import Courier
-from bireme.tune.program.files import JOURNAL, LOCK, ProgramFiles, digests
-from bireme.tune.program.resume import Resumed, resume
+from bireme.tune.program.files import LOCK, ProgramFiles, digests
+from bireme.tune.program.resume import restore, resume
 from bireme.tune.program.summary import answer_lines, summary
 from bireme.tune.program.trials import ProgramTrials
 from bireme.tune.store.folder import hide
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.lock import ExperimentsLock
+from bireme.tune.store.records import JOURNAL, StudyRecords
 from bireme.tune.study.study import Answer, Study
 from bireme.value import Value
 
@@ -90,13 +91,13 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
     journal = Journal.open(files.path(JOURNAL))
     try:
         with ExperimentsLock(files.path(LOCK)) as lock:
-            resumed = resume(journal, _identity(request, courier), files.results_dir)
+            known, note = resume(journal, _identity(request, courier), files.results_dir)
             journal.append({"run": _bounds(request)}, sync=False)
-            study = _study(request, resumed, side_by_side)
-            trials = ProgramTrials(study, request.measure, courier, _marked(request), files, resumed)
+            study = _study(request, known, side_by_side)
+            trials = ProgramTrials(study, request.measure, courier, _marked(request), files, known)
             watcher = show(ProgramBoard(study, request.measure, request.declaration, trials))
-            for note in (journal.note, resumed.note):
-                watcher.note(note)
+            for each in (journal.note, note):
+                watcher.note(each)
             if not lock.taken():
                 watcher.note("waiting for trials of an earlier tuner to end")
                 lock.wait()
@@ -130,7 +131,7 @@ def _keep_files_apart(measure: Measure, side_by_side: int) -> None:
             )
 
 
-def _study(request: Request, resumed: Resumed, side_by_side: int) -> Study:
+def _study(request: Request, known: StudyRecords, side_by_side: int) -> Study:
     study = Study(
         request.declaration.space,
         request.measure.goals,
@@ -143,8 +144,7 @@ def _study(request: Request, resumed: Resumed, side_by_side: int) -> Study:
         clock=time.monotonic,
         side_by_side=side_by_side,
     )
-    for trial, measurement, elapsed in resumed.trials:
-        study.restore(trial, measurement, elapsed)
+    restore(study, known)
     return study
 
 
@@ -200,8 +200,8 @@ def _conclude(
         sent = (word for file in also for word in ("--ship_also", files.path("best", file)))
         best = (*real, *sent, script, *delivered.args)
         files.write_best(best, delivered.files)
-    if conclusion.over and not conclusion.signum:
-        journal.append({"over": conclusion.over, "answer": answer.as_dict(), "command": list(best)})
+    over = {"over": conclusion.over} if conclusion.over and not conclusion.signum else {}
+    journal.append({**over, "answer": answer.as_dict(), "command": list(best)})
     return ProgramResult(
         conclusion=conclusion, answer=answer, summary=text, lines=lines, best=best, exports=exports, files=files
     )

@@ -1,21 +1,29 @@
-"""The plots of the page, as Vega-Lite specifications. A colour such as ``$accent`` is a variable of the style sheet."""
+"""The plots of the page: Vega-Lite specifications in ``templates/*.json``, filled with the data of a study.
+
+In a specification ``"@name"`` stands for a value from here, ``"if"`` for whether a layer is drawn (Vega complains about
+one without data), and ``"$accent"`` for a colour of the style sheet.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bireme.tune.report.effects import Effect
-from bireme.tune.report.study_record import MEASURED, StudyRecord
 from bireme.tune.report.time_use import StudyClock
+from bireme.tune.report.view import MEASURED, PHASES, StudyView
 
 Spec = dict[str, Any]
 
+TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
+
 KINDS = {
-    "search": ("searching", "circle", "$point"),
-    "noise": ("noise", "square", "$second"),
-    "screen": ("run again", "triangle-up", "$second"),
-    "confirm": ("finalists", "diamond", "$accent"),
+    "search": ("search", "circle", "$point"),
+    "noise": (PHASES["noise"], "square", "$second"),
+    "screen": (PHASES["screen"], "triangle-up", "$second"),
+    "confirm": (PHASES["confirm"], "diamond", "$accent"),
     "out of memory": ("out of memory", "cross", "$bad"),
     "pruned": ("pruned", "triangle-down", "$quiet"),
     "other": ("failed", "M-.7,-1L0,-.3L.7,-1L1,-.7L.3,0L1,.7L.7,1L0,.3L-.7,1L-1,.7L-.3,0L-1,-.7Z", "$bad"),
@@ -24,55 +32,61 @@ KINDS = {
 
 _UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 _HEIGHT, _STRIP = 300, 26
-_EFFECT_HEIGHT, _EFFECT_STRIP = 190, 24
+_FEW = 1500
+"""More trials than this are drawn smaller."""
 
 
-def progress(study: StudyRecord, now: float) -> Spec:
+def _drawn(chart: str, description: str, **values: object) -> Spec:
+    """A specification, filled with values."""
+    with open(os.path.join(TEMPLATES, f"{chart}.json"), encoding="utf-8") as file:
+        spec = _filled(json.load(file), values)
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "description": description,
+        "width": "container",
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        **spec,
+    }
+
+
+def _filled(part: Any, values: Mapping[str, object]) -> Any:
+    if isinstance(part, str) and part.startswith("@"):
+        return values[part[1:]]
+    if isinstance(part, list):
+        return [
+            _filled(each, values) for each in part if not isinstance(each, dict) or values.get(each.get("if", ""), True)
+        ]
+    if isinstance(part, dict):
+        return {name: _filled(each, values) for name, each in part.items() if name != "if"}
+    return part
+
+
+def progress(study: StudyView, now: float) -> Spec:
     """The figures of all trials over time, and the best so far. The page gives the data ``trials``."""
     clock, goal = StudyClock(study.trials, now), study.goals[0]
     unit, size = next(each for each in _UNITS if clock.wall > 2 * each[1] or each[1] == 1)
-    size_of, opacity = (16, 0.3) if len(study.trials) > 1500 else (42, 0.8)
-    base = study.mean(0)
-    x = {"field": "t", "type": "quantitative", "title": f"{unit} since the study began", "scale": {"nice": False}}
-    y = {
-        "field": "v",
-        "type": "quantitative",
-        "title": goal.title,
-        "scale": {"zero": False, "range": [_HEIGHT - _STRIP, 4]},
-    }
-    kind = {"shape": _by_kind(1), "color": _by_kind(2)}
-    tip = [
-        {"field": "n", "title": "trial"},
-        {"field": "p", "title": "configuration"},
-        {"field": "v", "title": goal.name, "type": "quantitative", "format": ",.5~g"},
-        {"field": "e", "title": "end"},
-    ]
-
-    def trials(which: str, place: Spec, told: list[dict[str, str]]) -> Spec:
-        return {
-            "data": {"name": "trials"},
-            "transform": [{"calculate": f"datum.t / {size}", "as": "t"}, {"filter": which}],
-            "mark": {"type": "point", "filled": True, "size": size_of, "opacity": opacity, "cursor": "pointer"},
-            "encoding": {"x": x, "y": place, **kind, "tooltip": told},
-        }
-
-    layers: list[Spec] = [
-        trials("isValid(datum.v)", y, tip),
-        trials("!isValid(datum.v)", {"value": _HEIGHT - 8}, [each for each in tip if each["field"] != "v"]),
-        {
-            "data": {"values": _best_so_far(study, clock, size)},
-            "mark": {"type": "line", "interpolate": "step-after", "color": "$ink", "strokeWidth": 1.6},
-            "encoding": {"x": x, "y": y},
-        },
-    ]
-    if all(study.figure(trial) is not None for trial in study.ended):
-        del layers[1]  # Vega complains about a layer without data
-    if base is not None:
-        layers += _marked(base, "the default", axis="y", field="v")
-    return _single({"height": _HEIGHT, "layer": layers}, f"{goal.name} of all trials over time, and the best so far")
+    base = study.mean(0) if study.kind == "program" else None
+    return _drawn(
+        "progress",
+        f"{goal.name} of all trials over time, and the best so far",
+        height=_HEIGHT,
+        time=f"{unit} since the study began",
+        title=goal.title,
+        name=goal.name,
+        range=[_HEIGHT - _STRIP, 4],
+        bottom=_HEIGHT - 8,
+        seconds=f"datum.t / {size}",
+        size=42 if len(study.trials) <= _FEW else 16,
+        opacity=0.8 if len(study.trials) <= _FEW else 0.3,
+        shape=_by_kind(1),
+        color=_by_kind(2),
+        failed=any(study.figure(trial) is None for trial in study.ended),
+        best=_best_so_far(study, clock, size),
+        base=None if base is None else [{"v": base}],
+    )
 
 
-def _best_so_far(study: StudyRecord, clock: StudyClock, size: float) -> list[dict[str, float]]:
+def _best_so_far(study: StudyView, clock: StudyClock, size: float) -> list[dict[str, float]]:
     """The best figure ``v`` at the times ``t`` at which it became so, and now; ``size``: seconds of a unit of time."""
     better = max if study.goals[0].maximized else min
     best: list[dict[str, float]] = []
@@ -89,7 +103,7 @@ def _best_so_far(study: StudyRecord, clock: StudyClock, size: float) -> list[dic
 
 def _by_kind(place: int) -> Spec:
     scale = {"domain": [each[0] for each in KINDS.values()], "range": [each[place] for each in KINDS.values()]}
-    return {"field": "k", "type": "nominal", "scale": scale, "legend": {"title": None, "orient": "top", "columns": 6}}
+    return {"field": "k", "type": "nominal", "scale": scale, "legend": {"title": None, "orient": "top", "columns": 7}}
 
 
 def kind_of(phase: str, cause: str) -> str:
@@ -99,63 +113,9 @@ def kind_of(phase: str, cause: str) -> str:
     return KINDS.get(cause if cause in ("out of memory", "pruned") else "other", KINDS["other"])[0]
 
 
-def effect(one: Effect) -> Spec:
-    """A parameter's values against the default's, and in a strip below how many ran out of memory."""
-    plot = _EFFECT_HEIGHT - _EFFECT_STRIP
-    x = {
-        "field": "value",
-        "type": "ordinal",
-        "scale": {"domain": [each.label for each in one.levels]},
-        "title": None,
-        "axis": {"labelAngle": 0 if max(len(each.label) for each in one.levels) * len(one.levels) < 44 else -35},
-    }
-    y: Spec = {
-        "field": "ratio",
-        "type": "quantitative",
-        "title": "× the default's",
-        "scale": {"zero": False, "range": [plot - 6, 6]},
-    }
-    tip = [
-        {"field": "value", "title": one.parameter},
-        {"field": "ratio", "title": "× the default's", "format": ".3f"},
-        {"field": "low", "title": "at least", "format": ".3f"},
-        {"field": "high", "title": "at most", "format": ".3f"},
-        {"field": "measured"},
-        {"field": "tried"},
-        {"field": "memory", "title": "out of memory"},
-    ]
-    measured = {"filter": "isValid(datum.ratio)"}
-    layers: list[Spec] = [
-        *_out_of_memory(x, tip),
-        {
-            "data": {"values": [{"one": 1}]},
-            "mark": {"type": "rule", "color": "$quiet", "strokeDash": [3, 3]},
-            "encoding": {"y": {**y, "field": "one"}},
-        },
-        {
-            "transform": [measured],
-            "mark": {"type": "rule", "color": "$accent", "strokeWidth": 2},
-            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
-        },
-        {
-            "transform": [measured],
-            "mark": {"type": "point", "size": 60, "stroke": "$accent", "strokeWidth": 2, "opacity": 1},
-            "encoding": {
-                "x": x,
-                "y": y,
-                "fill": {"condition": {"test": "datum.default", "value": "$paper"}, "value": "$accent"},
-                "tooltip": tip,
-            },
-        },
-    ]
-    if all(each.ratio is None for each in one.levels):
-        del layers[-2:]
-    spec: Spec = {"height": _EFFECT_HEIGHT, "data": {"values": _levels(one)}, "layer": layers}
-    return _single(spec, f"the effect of {one.parameter} on {one.goal}")
-
-
-def _levels(one: Effect) -> list[dict[str, object]]:
-    return [
+def effect(study: StudyView, one: Effect) -> Spec:
+    """A parameter's values against the baseline's, and in a strip below how many ran out of memory."""
+    levels = [
         {
             "value": each.label,
             "ratio": each.ratio,
@@ -170,35 +130,16 @@ def _levels(one: Effect) -> list[dict[str, object]]:
         }
         for each in one.levels
     ]
-
-
-def _out_of_memory(x: Spec, tip: list[dict[str, str]]) -> list[Spec]:
-    """Bars behind the values that ran out of memory, and words about them."""
-    opacity = {
-        "field": "share",
-        "type": "quantitative",
-        "scale": {"domain": [0, 1], "range": [0, 0.22]},
-        "legend": None,
-    }
-    words = {"type": "text", "fontSize": 11, "color": "$bad-ink", "baseline": "middle"}
-    middle, bottom = (_EFFECT_HEIGHT - _EFFECT_STRIP) / 2, _EFFECT_HEIGHT
-    return [
-        {
-            "transform": [{"filter": "datum.memory > 0"}],
-            "mark": {"type": "bar", "color": "$bad", "width": {"band": 0.94}},
-            "encoding": {"x": x, "y": {"value": 0}, "y2": {"value": bottom}, "opacity": opacity, "tooltip": tip},
-        },
-        {
-            "transform": [{"filter": "datum.memory > 0"}],
-            "mark": words,
-            "encoding": {"x": x, "y": {"value": bottom - 9}, "text": {"field": "note"}},
-        },
-        {
-            "transform": [{"filter": "datum.share == 1"}],
-            "mark": {**words, "angle": 270},
-            "encoding": {"x": x, "y": {"value": middle}, "text": {"value": "out of memory"}},
-        },
-    ]
+    return _drawn(
+        "effect",
+        f"the effect of {one.parameter} on {one.goal}",
+        levels=levels,
+        parameter=one.parameter,
+        times=f"× that of {study.reference}",
+        domain=[each.label for each in one.levels],
+        angle=0 if max(len(each.label) for each in one.levels) * len(one.levels) < 44 else -35,
+        measured=any(each.ratio is not None for each in one.levels),
+    )
 
 
 def _share(part: int, whole: int) -> str:
@@ -207,7 +148,7 @@ def _share(part: int, whole: int) -> str:
     return f"{part}/{whole}" if whole < 100 else f"{part / whole:.0%}"
 
 
-def forest(study: StudyRecord, goal: str, names: Sequence[str]) -> Spec:
+def forest(study: StudyView, goal: str, names: Sequence[str]) -> Spec:
     """The finalists' intervals, with the ratio of each round; ``names``: what the configurations are called."""
     finalists = [each for each in study.finalists if each.goal == goal]
     rows = [
@@ -222,161 +163,54 @@ def forest(study: StudyRecord, goal: str, names: Sequence[str]) -> Spec:
         for place, each in enumerate(finalists)
     ]
     rounds = [{"row": f"{place}", "ratio": ratio} for place, each in enumerate(finalists) for ratio in each.rounds]
-    ends = [each for row in rows for each in (row["low"], row["high"], row["ratio"]) if isinstance(each, float)]
-    ends += [1.0, *(each["ratio"] for each in rounds if isinstance(each["ratio"], float))]
+    ends = [
+        1.0,
+        *(each for one in finalists for each in (one.low, one.high, one.ratio, *one.rounds) if each is not None),
+    ]
     margin = 0.06 * (max(ends) - min(ends)) or 0.02
-    domain = [min(ends) - margin, max(ends) + margin]
-    order = [f"{place}" for place in range(len(rows))]
-    y: Spec = {"field": "row", "type": "nominal", "sort": order, "axis": None, "scale": {"domain": order}}
-    x: Spec = {
-        "field": "ratio",
-        "type": "quantitative",
-        "title": "× the default" + ("" if len(study.goals) < 2 else f", {goal}"),
-        "scale": {"domain": domain, "nice": False},
-        "axis": {"tickCount": 7},
-    }
-    tip = [
-        {"field": "name", "title": "configuration"},
-        {"field": "ratio", "title": "× the default", "format": ".3f"},
-        {"field": "low", "title": "at least", "format": ".3f"},
-        {"field": "high", "title": "at most", "format": ".3f"},
-        {"field": "verdict"},
-    ]
-    known = {"filter": "isValid(datum.low) && isValid(datum.high)"}
-    shifted = {"yOffset": 9}
-    layers: list[Spec] = [
-        {
-            "data": {"values": [{"low": 1 - study.effect, "high": 1 + study.effect}]},
-            "mark": {"type": "rect", "color": "$quiet", "opacity": 0.14, "clip": True},
-            "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}},
-        },
-        *_marked(1.0, "", axis="x", field="ratio", of=x),
-        {
-            "data": {"values": rounds},
-            "mark": {"type": "tick", "color": "$point", "opacity": 0.55, "thickness": 1.5, "height": 12, **shifted},
-            "encoding": {"x": x, "y": y},
-        },
-        {
-            "transform": [known],
-            "mark": {"type": "rule", "color": "$accent", "strokeWidth": 2.5, **shifted},
-            "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y},
-        },
-        {
-            "mark": {
-                "type": "point",
-                "shape": "diamond",
-                "filled": True,
-                "size": 90,
-                "color": "$accent",
-                "opacity": 1,
-                **shifted,
-            },
-            "encoding": {"x": x, "y": y, "tooltip": tip},
-        },
-        {
-            "mark": {"type": "text", "align": "left", "color": "$ink", "fontSize": 12.5, "dy": -11, "limit": 900},
-            "encoding": {"x": {"value": 2}, "y": y, "text": {"field": "name"}},
-        },
-    ]
-    spec: Spec = {"height": 50 * len(rows), "data": {"values": rows}, "layer": layers}
-    return _single(spec, f"{goal} of the finalists against the default, with intervals")
+    times = f"× {study.reference}"
+    return _drawn(
+        "forest",
+        f"{goal} of the finalists against {study.reference}, with intervals",
+        height=50 * len(rows),
+        rows=rows,
+        rounds=rounds,
+        title=times if len(study.goals) < 2 else f"{times}, {goal}",
+        times=times,
+        domain=[min(ends) - margin, max(ends) + margin],
+        order=[each["row"] for each in rows],
+        band=[{"low": 1 - study.effect, "high": 1 + study.effect}],
+    )
 
 
-def front(study: StudyRecord, names: Sequence[str]) -> Spec:
+def front(study: StudyView, names: Sequence[str]) -> Spec:
     """The means of all configurations on two goals; those of the front are diamonds on a line."""
     first, second = study.goals[:2]
     sums: dict[int, list[tuple[float, float]]] = {}
     for trial in study.trials:
         if trial.cause == MEASURED and first.name in trial.figures and second.name in trial.figures:
             sums.setdefault(trial.config, []).append((trial.figures[first.name], trial.figures[second.name]))
-    chosen = set(study.answer.front) if study.answer is not None else set()
     rows = [
         {
             "a": sum(pair[0] for pair in pairs) / len(pairs),
             "b": sum(pair[1] for pair in pairs) / len(pairs),
             "p": names[config],
-            "f": "on the front" if config in chosen else "other",
+            "f": "on the front" if config in study.answer.front else "other",
         }
         for config, pairs in sums.items()
     ]
-    x = {"field": "a", "type": "quantitative", "title": first.title, "scale": {"zero": False}}
-    y = {"field": "b", "type": "quantitative", "title": second.title, "scale": {"zero": False}}
-    groups = ["on the front", "other"]
-    line: Spec = {
-        "transform": [{"filter": "datum.f == 'on the front'"}],
-        "mark": {"type": "line", "color": "$accent", "strokeWidth": 1.4},
-        "encoding": {"x": x, "y": y, "order": {"field": "a"}},
-    }
-    layers: list[Spec] = [
-        *([line] if chosen else []),  # Vega complains about a layer without data
-        {
-            "mark": {"type": "point", "filled": True, "size": 60, "opacity": 0.9},
-            "encoding": {
-                "x": x,
-                "y": y,
-                "shape": {
-                    "field": "f",
-                    "scale": {"domain": groups, "range": ["diamond", "circle"]},
-                    "legend": {"title": None, "orient": "top"},
-                },
-                "color": {"field": "f", "scale": {"domain": groups, "range": ["$accent", "$point"]}},
-                "tooltip": [
-                    {"field": "p", "title": "configuration"},
-                    {"field": "a", "title": first.name},
-                    {"field": "b", "title": second.name},
-                ],
-            },
-        },
-    ]
-    return _single({"height": _HEIGHT, "data": {"values": rows}, "layer": layers}, "the two goals against each other")
+    return _drawn(
+        "front",
+        "the two goals against each other",
+        rows=rows,
+        x=first.title,
+        y=second.title,
+        first=first.name,
+        second=second.name,
+        chosen=study.answer.front,
+    )
 
 
 def series() -> Spec:
     """The values of one trial. The page gives the data ``series``: place i, value v, whether it counts c."""
-    encoding = {
-        "x": {
-            "field": "i",
-            "type": "quantitative",
-            "title": None,
-            "axis": {"tickMinStep": 1},
-            "scale": {"nice": False},
-        },
-        "y": {"field": "v", "type": "quantitative", "title": None, "scale": {"zero": False}},
-    }
-    layers = [
-        {"mark": {"type": "line", "color": "$quiet", "strokeWidth": 1.2}, "encoding": encoding},
-        {
-            "transform": [{"filter": "datum.c"}],
-            "mark": {"type": "line", "color": "$accent", "strokeWidth": 2},
-            "encoding": encoding,
-        },
-    ]
-    return _single({"height": 120, "data": {"name": "series"}, "layer": layers}, "the values of this trial")
-
-
-def _marked(value: float, text: str, *, axis: str, field: str, of: Spec | None = None) -> list[Spec]:
-    """A dashed line at a value, with a text."""
-    encoding = {axis: {**(of or {"type": "quantitative"}), "field": field}}
-    data = {"values": [{field: value}]}
-    line: list[Spec] = [
-        {
-            "data": data,
-            "mark": {"type": "rule", "color": "$ink", "strokeDash": [4, 3], "opacity": 0.6},
-            "encoding": encoding,
-        }
-    ]
-    if text:
-        mark = {"type": "text", "align": "right", "dx": -3, "dy": 13, "color": "$quiet-ink", "fontSize": 11.5}
-        text_at = {**encoding, "x": {"value": "width"}, "text": {"value": text}}
-        line.append({"data": data, "mark": mark, "encoding": text_at})
-    return line
-
-
-def _single(spec: Spec, description: str) -> Spec:
-    return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "description": description,
-        "width": "container",
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        **spec,
-    }
+    return _drawn("series", "the values of this trial")

@@ -12,16 +12,16 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from bireme.tune.report.reading import shown_value
-from bireme.tune.report.study_record import (
+from bireme.tune.report.view import (
     INTERRUPTED,
     MEASURED,
     OUT_OF_MEMORY,
     RUNNING,
-    GoalRecord,
-    ParameterRecord,
-    StudyRecord,
-    TrialRecord,
+    GoalView,
+    ParameterView,
+    StudyView,
+    TrialView,
+    shown_value,
 )
 from bireme.value import Value
 
@@ -71,9 +71,9 @@ class Effect(Value):
     span: float
 
 
-def effects(study: StudyRecord, goal: GoalRecord) -> tuple[Effect, ...]:
+def effects(study: StudyView, goal: GoalView) -> tuple[Effect, ...]:
     """The effects of all parameters on a goal, the strongest first. Those that had one value only are left out."""
-    ended = [each for each in study.trials if each.cause not in (RUNNING, INTERRUPTED)]
+    ended = [each for each in study.trials if each.cause not in (RUNNING, INTERRUPTED) and each.phase != "profile"]
     parameters = study.parameters or _seen(ended)
     tables = [table for each in parameters if 1 < len((table := _Levels(each, ended, study)).labels) <= _MOST_NAMES]
     if not tables:
@@ -83,16 +83,16 @@ def effects(study: StudyRecord, goal: GoalRecord) -> tuple[Effect, ...]:
     return tuple(sorted(found, key=lambda each: -round(each.span, 9)))  # equal ones as declared
 
 
-def _seen(trials: Sequence[TrialRecord]) -> list[ParameterRecord]:
+def _seen(trials: Sequence[TrialView]) -> list[ParameterView]:
     """The parameters that trials had, where the study does not name any."""
     names = dict.fromkeys(name for trial in trials for name in trial.point)
-    return [ParameterRecord(name) for name in names]
+    return [ParameterView(name) for name in names]
 
 
 class _Levels:
     """The levels of one parameter: those that were tried, in the order of its choices."""
 
-    def __init__(self, parameter: ParameterRecord, trials: Sequence[TrialRecord], study: StudyRecord) -> None:
+    def __init__(self, parameter: ParameterView, trials: Sequence[TrialView], study: StudyView) -> None:
         self.parameter, self.trials = parameter, trials
         base = study.configurations[0].point if study.configurations else {}
         given = [trial.point.get(parameter.name, _INACTIVE) for trial in trials]
@@ -108,12 +108,12 @@ class _Levels:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             for low, high in self._classes:
                 if low <= value <= high:
-                    return shown_value(low) if low == high else f"{shown_value(low)} to {shown_value(high)}"
+                    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
             if self._classes:
                 return ""  # a choice that was not tried
         return shown_value(value)
 
-    def effect(self, goal: GoalRecord, fitted: Sequence[tuple[float, float, float]] | None) -> Effect:
+    def effect(self, goal: GoalView, fitted: Sequence[tuple[float, float, float]] | None) -> Effect:
         levels = []
         for number, label in enumerate(self.labels):
             own = [trial for trial, each in zip(self.trials, self.numbers, strict=True) if each == number]
@@ -143,7 +143,7 @@ class _Levels:
         )
 
 
-def _has(trial: TrialRecord, goal: GoalRecord) -> bool:
+def _has(trial: TrialView, goal: GoalView) -> bool:
     return trial.cause == MEASURED and trial.figures.get(goal.name, 0.0) > 0
 
 
@@ -154,7 +154,7 @@ def _sorted(values: Sequence[object]) -> list[object]:
     return [*sorted(numbers), *(each for each in distinct if each not in numbers)]
 
 
-def _classes(parameter: ParameterRecord, given: Sequence[object]) -> list[tuple[float, float]]:
+def _classes(parameter: ParameterView, given: Sequence[object]) -> list[tuple[float, float]]:
     """Ranges that hold about as many distinct values each, if there are too many numbers to show them one by one."""
     numbers = [each for each in _sorted(given) if isinstance(each, (int, float)) and not isinstance(each, bool)]
     if len(numbers) <= _MOST_LEVELS:
@@ -164,7 +164,7 @@ def _classes(parameter: ParameterRecord, given: Sequence[object]) -> list[tuple[
 
 
 def _fit(
-    trials: Sequence[TrialRecord], goal: GoalRecord, tables: Sequence[_Levels], confidence: float
+    trials: Sequence[TrialView], goal: GoalView, tables: Sequence[_Levels], confidence: float
 ) -> Mapping[int, list[tuple[float, float, float]]]:
     """(ratio to the default, low, high) for each level of each parameter; empty if too little was measured."""
     import numpy

@@ -7,8 +7,7 @@ import re
 from importlib.util import find_spec
 from typing import Any
 
-from bireme.tune.report.reading import shown_value
-from bireme.tune.report.study_record import MEASURED, StudyRecord, TrialRecord
+from bireme.tune.report.view import MEASURED, StudyView, TrialView, shown_value
 
 EXPERIMENT = "bireme tune"
 _STUDY, _TRIAL = "bireme.study", "bireme.trial"
@@ -16,7 +15,7 @@ _NO_NAME = re.compile(r"[^\w\-. /]")
 _PAGE = 1000
 
 
-def log(study: StudyRecord) -> str:
+def log(study: StudyView) -> str:
     """Log the trials that have ended to the server of MLFLOW_TRACKING_URI; return why that failed, or ""."""
     if find_spec("mlflow") is None:
         return "MLFLOW_TRACKING_URI is set, but MLflow is not installed: pip install mlflow"
@@ -27,7 +26,7 @@ def log(study: StudyRecord) -> str:
     return ""
 
 
-def _log(study: StudyRecord) -> None:
+def _log(study: StudyView) -> None:
     from mlflow import MlflowClient
 
     client = MlflowClient()
@@ -60,7 +59,7 @@ def _runs(client: Any, experiment: str, key: str) -> list[Any]:
             return found
 
 
-def _log_trial(client: Any, experiment: str, trial: TrialRecord, tags: dict[str, str]) -> None:
+def _log_trial(client: Any, experiment: str, trial: TrialView, tags: dict[str, str]) -> None:
     from mlflow.entities import Metric, Param
 
     own = {**tags, _TRIAL: trial.name, "bireme.phase": trial.phase, "bireme.end": trial.cause}
@@ -76,19 +75,18 @@ def _log_trial(client: Any, experiment: str, trial: TrialRecord, tags: dict[str,
     client.set_terminated(run.info.run_id, "FINISHED" if trial.cause == MEASURED else "FAILED", end_time=when or None)
 
 
-def _log_answer(client: Any, run: str, study: StudyRecord) -> None:
+def _log_answer(client: Any, run: str, study: StudyView) -> None:
     answer = study.answer
-    if study.noise is not None:
-        client.log_metric(run, "noise", study.noise)
-    if answer is None:
-        return
+    if answer.noise is not None:
+        client.log_metric(run, "noise", answer.noise)
     for name, value in (("ratio", answer.ratio), ("ratio low", answer.low), ("ratio high", answer.high)):
         if value is not None:
             client.log_metric(run, name, value)
     if answer.best is not None:
         client.set_tag(run, "bireme.best", study.configurations[answer.best].text)
     client.set_tag(run, "bireme.confirmed", str(answer.confirmed).lower())
-    client.set_terminated(run)
+    if study.state == "over":
+        client.set_terminated(run)
 
 
 def _name(name: str) -> str:

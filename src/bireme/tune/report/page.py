@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs no network.
+"""The report: one HTML file that needs no network, made of ``templates/page.html``.
 
 What a program has written is hostile text. In the HTML it is escaped; the rest is data that the script puts into the
 page as text; and the page's policy allows no script but the two of the report, by their digests, and no request at all.
@@ -11,28 +11,26 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
-from html import escape
-from string import Template
 from typing import Any
 
 import bireme
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, counted
 from bireme.logs.console import printable
 from bireme.result.report import duration
+from bireme.tune.metrics.numbers import shown_ratio
 from bireme.tune.report import charts
-from bireme.tune.report.answer import answer, numbers, state_words
 from bireme.tune.report.effects import Effect, effects
-from bireme.tune.report.reading import log_end, shown_value
 from bireme.tune.report.secrets import Secrets
-from bireme.tune.report.study_record import MEASURED, StudyRecord, TrialRecord
 from bireme.tune.report.time_use import StudyClock, TimeUse, time_use
+from bireme.tune.report.view import COMMANDS, MEASURED, PHASES, StudyView, TrialView, log_end, log_of, shown_value
 from bireme.tune.tables import short
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _LOG_BYTES, _SERIES_VALUES = 2_000_000, 60_000
 """How much of logs and series a page has at most; what it lacks is in the folders of the trials."""
 _MOST_EFFECTS = 24
+_STATES = {"running": "still running", "over": "over", "stopped": "stopped before its end"}
 
 Columns = list[dict[str, Any]]
 
@@ -41,19 +39,21 @@ def vega() -> str:
     """The plotting library, as one script.
 
     Raises:
-        BadInputError: it is not installed.
+        BadInputError: a package of the extra ``report`` is not installed.
     """
     try:
+        import jinja2  # noqa: F401  # found missing before anything is read
         from vl_convert import javascript_bundle
-    except ImportError:
+    except ImportError as error:
+        package = {"vl_convert": "vl-convert-python"}.get(error.name or "", error.name)
         raise BadInputError(
-            "bireme tune report needs a package that is not installed: vl-convert-python",
+            f"bireme tune report needs a package that is not installed: {package}",
             hint="install it: pip install 'bireme[report]' (--json and --csv do not need it)",
         ) from None
     return str(javascript_bundle())
 
 
-def page(study: StudyRecord, secrets: Secrets, now: float, library: str) -> str:
+def page(study: StudyView, secrets: Secrets, now: float, library: str) -> str:
     """The whole file.
 
     Args:
@@ -62,124 +62,99 @@ def page(study: StudyRecord, secrets: Secrets, now: float, library: str) -> str:
         now: seconds since the epoch.
         library: what `vega` returned.
     """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(charts.TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "counted": counted,
+        "duration": duration,
+        "ratio": lambda ratio: "unknown" if ratio is None else shown_ratio(ratio),
+        "value": lambda value: short(shown_value(value)),
+    }
     library, script = _script(library), _script(_file("page.js"))
     used = time_use(study.trials, now)
     names = [_difference(study, number) for number in range(len(study.configurations))]
     found = [one for goal in study.goals for one in effects(study, goal)[:_MOST_EFFECTS]]
-    data = _data(study, secrets, now, found, names)
-    policy = (
-        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src {_digest(library)} {_digest(script)}"
-    )
-    folder = os.path.basename(study.folder)
-    return Template(_file("page.html")).substitute(
-        policy=escape(policy),
-        version=escape(bireme.__version__),
-        title=escape(printable(f"bireme tune: {folder}")),
-        style=_file("page.css"),
-        folder=escape(printable(study.folder)),
-        state=escape(state_words(study, used)),
-        answer=answer(study, used, names),
-        sections="\n".join(each for each in _sections(study, used, found, names) if each),
-        study=_described(study),
+    return environment.get_template("page.html").render(
+        study=study,
+        names=names,
+        used=used,
+        facts=_facts(study, used),
+        effects=[{**one.as_dict(), "much": _much(one)} for one in found],
+        compared=list(dict.fromkeys(each.goal for each in study.finalists)),
+        measured=bool(study.goals) and any(study.figure(trial) is not None for trial in study.trials),
+        commands=COMMANDS,
+        policy=(
+            "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src 'unsafe-inline'; "
+            f"script-src {_digest(library)} {_digest(script)}"
+        ),
+        version=bireme.__version__,
+        title=printable(f"bireme tune: {os.path.basename(study.folder)}"),
+        style=Markup(_file("page.css")),
+        folder=printable(study.folder),
+        state=f"{_STATES[study.state]}, {duration(used.wall)}" if used.wall else _STATES[study.state],
         date=time.strftime("%Y-%m-%d %H:%M", time.localtime(now)),
-        data=_json(data),
-        library=library,
-        script=script,
+        data=Markup(_json(_data(study, secrets, now, found, names))),
+        library=Markup(library),
+        script=Markup(script),
     )
 
 
-# -- sections ----------------------------------------------------------------------------------------
+def _facts(study: StudyView, used: TimeUse) -> list[tuple[str, str, str]]:
+    """The figures behind the answer: name, value and note of each."""
+    best, facts = study.best, []
+    goal = study.goals[0].title if study.goals else ""
+    if best is not None and (best or study.kind == "deepspeed") and (mean := study.mean(best)) is not None:
+        facts.append(("Best", _figure(mean), goal))
+    if study.kind == "program" and (base := study.mean(0)) is not None:
+        facts.append(("Default", _figure(base), goal))
+    if (noise := study.answer.noise) is not None:
+        facts.append(("Noise of a run", f"{100 * noise:.1f} %", "standard deviation"))
+    counts = Counter(trial.cause for trial in study.ended)
+    words = ", ".join(f"{count} {'measured' if cause == MEASURED else cause}" for cause, count in counts.most_common())
+    tried = len({trial.config for trial in study.ended})
+    slots = f"on {used.slots} slots" if used.slots > 1 else "on one slot" if used.slots else ""
+    facts += [("Trials", f"{len(study.ended):,}", words), ("Configurations", f"{tried:,}", "tried")]
+    return [*facts, ("Time", duration(used.wall), slots)]
 
 
-def _sections(study: StudyRecord, used: TimeUse, found: Sequence[Effect], names: Sequence[str]) -> list[str]:
-    plots = [""] * 5
-    if study.finalists:
-        goals = dict.fromkeys(each.goal for each in study.finalists)
-        body = "".join(_plot(f"forest {goal}") for goal in goals) + numbers(study, names)
-        about = (
-            "Each finalist ran again and again beside the default, in random order on the same slots. A line is "
-            f"the interval of the mean ratio ({study.confidence:.0%}, for all finalists together, valid whenever one "
-            f"looks), ticks are single rounds, and the grey band is what does not matter (± {study.effect:.0%})."
-        )
-        plots[0] = _section("finalists", "Finalists against the default", about, body)
-    if len(study.goals) == 2 and study.ended:
-        plots[1] = _section("front", "The two goals", "Means of all configurations.", _plot("front"))
-    if found:
-        about = (
-            "How many times as good as with the default's value (hollow), everything else being equal: an additive "
-            f"model of all measured trials, with {study.confidence:.0%} intervals. Shaded: how many of the trials "
-            "ran out of memory. The percentage is the difference between the best value and the worst."
-        )
-        figures = "".join(_effect(place, one, len(study.goals) > 1) for place, one in enumerate(found))
-        plots[2] = _section("effects", "What each parameter does", about, f'<div class="grid">{figures}</div>')
-    if study.goals and any(study.figure(trial) is not None for trial in study.trials):
-        about = "Each trial at its end; below, those without a figure. The line is the best so far in the search."
-        plots[3] = _section("progress", "Progress", about, _plot("progress"))
-    if used.slots:
-        plots[4] = _time(study, used)
-    return plots
+def _figure(value: float) -> str:
+    return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
-def _section(name: str, title: str, about: str, body: str) -> str:
-    return (
-        f'<section id="{name}" aria-labelledby="h-{name}"><h2 id="h-{name}">{escape(title)}</h2>'
-        f'<p class="sub">{escape(about)}</p>{body}</section>'
-    )
+def _much(one: Effect) -> str:
+    """How far apart the values of a parameter are."""
+    if all(level.ratio is None for level in one.levels):
+        return "nothing measured"
+    return f"{one.span:.1%}" if one.span < 0.1 else f"{one.span:.0%}"
 
 
-def _plot(chart: str) -> str:
-    return f'<div class="plot" data-chart="{escape(chart)}"></div>'
-
-
-def _effect(place: int, one: Effect, several: bool) -> str:
-    known = any(level.ratio is not None for level in one.levels)
-    span = f"{one.span:.1%}" if known and one.span < 0.1 else f"{one.span:.0%}" if known else "nothing measured"
-    title = f"{one.parameter}{f', {one.goal}' if several else ''}"
-    caption = f"<figcaption><h3>{escape(title)}</h3><span>{span}</span></figcaption>"
-    return f"<figure>{caption}{_plot(f'effect {place}')}</figure>"
-
-
-def _time(study: StudyRecord, used: TimeUse) -> str:
-    total = sum(used.parts.values()) or 1.0
-    looks = {"measuring": "main", "repeating": "main", "idle slots": "quiet", "without a figure": "bad"}
-    items = "".join(
-        f'<li><span>{escape(name)}</span><span class="bar"><i class="{looks.get(name, "")}" '
-        f'style="width:{100 * seconds / total:.1f}%"></i></span>'
-        f'<span class="much">{seconds / total:.0%}&ensp;{duration(seconds)}</span></li>'
-        for name, seconds in used.parts.items()
-    )
-    slots = f"The time of all {used.slots} slots together" if used.slots > 1 else "The time of the slot"
-    about = (
-        f"{slots}; {duration(used.wall)} by the clock. Repeating is for the noise and the finalists; trials without a "
-        "figure ran out of memory, failed or were stopped as hopeless."
-    )
-    return _section("time", "Where the time went", about, f'<ul class="bars">{items}</ul>')
-
-
-def _described(study: StudyRecord) -> str:
-    items = [("Command", f"<code>{escape(study.command)}</code>")] if study.command else []
-    items += [("Goal", escape(f"{goal.direction} {goal.name}")) for goal in study.goals]
-    items += [("Limit", escape(limit)) for limit in study.limits]
-    for each in study.parameters:
-        shown = [short(shown_value(value)) for value in each.choices[:40]]
-        about = ", ".join(shown) + (", …" if len(each.choices) > 40 else "")
-        about += f" (default {short(shown_value(each.default))})" if each.default is not None else ""
-        items.append((each.name, f'<span class="mono">{escape(about)}</span>'))
-    if study.over:
-        items.append(("Ended", escape(study.over)))
-    rows = "".join(f"<dt>{escape(name)}</dt><dd>{text}</dd>" for name, text in items)
-    return f'<dl class="plain">{rows}</dl>'
+def _difference(study: StudyView, number: int) -> str:
+    """What a configuration has other than the baseline; one of DeepSpeed is called by its name."""
+    base, own = study.configurations[0].point, study.configurations[number]
+    if study.kind == "deepspeed":
+        return own.text
+    changed = [
+        f"{name}={short(shown_value(value))}" for name, value in own.point.items() if base.get(name, ...) != value
+    ]
+    return " ".join(changed) or ("the default" if number == 0 else own.text)
 
 
 # -- data --------------------------------------------------------------------------------------------
 
 
 def _data(
-    study: StudyRecord, secrets: Secrets, now: float, found: Sequence[Effect], names: Sequence[str]
+    study: StudyView, secrets: Secrets, now: float, found: Sequence[Effect], names: Sequence[str]
 ) -> dict[str, Any]:
     """What the script needs: the specifications of the plots, and the table with logs and series."""
-    specs: dict[str, Any] = {f"effect {place}": charts.effect(one) for place, one in enumerate(found)}
+    specs: dict[str, Any] = {f"effect {place}": charts.effect(study, one) for place, one in enumerate(found)}
     for goal in dict.fromkeys(each.goal for each in study.finalists):
         specs[f"forest {goal}"] = charts.forest(study, goal, names)
     if study.goals:
@@ -201,30 +176,27 @@ def _data(
     }
 
 
-def _columns(study: StudyRecord) -> Columns:
+def _columns(study: StudyView) -> Columns:
     goals = study.goals
+    varying = [each.name for each in study.parameters] or list(
+        dict.fromkeys(name for each in study.configurations for name in each.point)
+    )
     columns: Columns = [
         {"key": "name", "title": "Trial", "kind": "text"},
         {"key": "figure", "title": goals[0].title if goals else "figure", "kind": "figure"},
-        {"key": "ratio", "title": "× default", "kind": "ratio"},
+        {"key": "ratio", "title": f"× {study.reference.removeprefix('the ')}", "kind": "ratio"},
         *({"key": f"figure {goal.name}", "title": goal.title, "kind": "figure"} for goal in goals[1:]),
         {"key": "cause", "title": "End", "kind": "text"},
         {"key": "phase", "title": "Phase", "kind": "text"},
-        *({"key": f"value {name}", "title": name, "kind": "value"} for name in _names(study)),
+        *({"key": f"value {name}", "title": name, "kind": "value"} for name in varying),
         {"key": "seconds", "title": "Seconds", "kind": "seconds"},
         {"key": "place", "title": "Slots", "kind": "text"},
     ]
-    hidden = ("configuration", "reason", "ended", "kind", "best")
+    hidden = ("configuration", "reason", "ended", "kind", "best", "folder")
     return [*columns, *({"key": name, "title": name, "kind": "text", "hidden": True} for name in hidden)]
 
 
-def _names(study: StudyRecord) -> list[str]:
-    """The parameters that vary, in order."""
-    names = [each.name for each in study.parameters]
-    return names or list(dict.fromkeys(name for each in study.configurations for name in each.point))
-
-
-def _row(study: StudyRecord, trial: TrialRecord, columns: Columns, base: float | None, clock: StudyClock) -> list[Any]:
+def _row(study: StudyView, trial: TrialView, columns: Columns, base: float | None, clock: StudyClock) -> list[Any]:
     figure = study.figure(trial)
     up = not study.goals or study.goals[0].maximized
     ratio = (figure / base if up else base / figure) if figure and base else None
@@ -233,7 +205,7 @@ def _row(study: StudyRecord, trial: TrialRecord, columns: Columns, base: float |
         "figure": figure,
         "ratio": None if ratio is None else round(ratio, 4),
         "cause": trial.cause,
-        "phase": trial.phase + (f" {trial.round}" if trial.round and trial.phase == "" else ""),
+        "phase": PHASES.get(trial.phase, trial.phase),
         "seconds": round(trial.seconds, 2) if trial.seconds else None,
         "place": trial.place,
         "configuration": study.configurations[trial.config].text,
@@ -241,6 +213,7 @@ def _row(study: StudyRecord, trial: TrialRecord, columns: Columns, base: float |
         "ended": None if trial.ended is None else round(clock.at(trial.ended), 2),
         "kind": charts.kind_of(trial.phase, trial.cause),
         "best": trial.config == study.best,
+        "folder": log_of(study, trial),
         **{f"figure {goal.name}": trial.figures.get(goal.name) for goal in study.goals[1:]},
         **{f"value {name}": _cell(value) for name, value in trial.point.items()},
     }
@@ -251,7 +224,7 @@ def _cell(value: object) -> object:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else short(shown_value(value))
 
 
-def _logs(study: StudyRecord, secrets: Secrets) -> dict[str, list[str]]:
+def _logs(study: StudyView, secrets: Secrets) -> dict[str, list[str]]:
     """The ends of logs by trial: first of those that gave no figure, then of the finalists, until the page is full."""
     found, left = {}, _LOG_BYTES
     for trial in sorted(study.trials, key=lambda each: (each.cause == MEASURED, each.phase == "search")):
@@ -264,7 +237,7 @@ def _logs(study: StudyRecord, secrets: Secrets) -> dict[str, list[str]]:
     return found
 
 
-def _series(study: StudyRecord) -> dict[str, Any]:
+def _series(study: StudyView) -> dict[str, Any]:
     """The series of the first goal by trial: first those of the best configuration, until the page is full."""
     if not study.goals:
         return {}
@@ -278,29 +251,16 @@ def _series(study: StudyRecord) -> dict[str, Any]:
         if len(values) > 1:
             skipped = trial.warm_up.get(name, 0)
             shown = [float(f"{value:.5g}") for value in values]
-            found[trial.name] = {
-                "name": name,
-                "values": shown,
-                "warm_up": skipped,
-                "from": min(skipped, len(values) - 1),
-            }
+            counting = min(skipped, len(values) - 1)
+            found[trial.name] = {"name": name, "values": shown, "warm_up": skipped, "from": counting}
     return found
-
-
-def _difference(study: StudyRecord, number: int) -> str:
-    """What a configuration has other than the baseline."""
-    if number == 0:
-        return "the default"
-    base, point = study.configurations[0].point, study.configurations[number].point
-    changed = [f"{name}={short(shown_value(value))}" for name, value in point.items() if base.get(name, ...) != value]
-    return " ".join(changed) or study.configurations[number].text
 
 
 # -- text --------------------------------------------------------------------------------------------
 
 
 def _file(name: str) -> str:
-    with open(os.path.join(_HERE, name), encoding="utf-8") as file:
+    with open(os.path.join(charts.TEMPLATES, name), encoding="utf-8") as file:
         return file.read()
 
 

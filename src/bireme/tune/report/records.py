@@ -9,27 +9,27 @@ import time
 from typing import Any
 
 from bireme.tune.report.effects import effects
-from bireme.tune.report.reading import shown_value
 from bireme.tune.report.status import status
-from bireme.tune.report.study_record import StudyRecord
 from bireme.tune.report.time_use import time_use
+from bireme.tune.report.view import StudyView, shown_value
 
 _FORMULA = re.compile(r"[=+\-@\t\r\n＝＋－＠]")  # noqa: RUF001  # spreadsheets take the wide ones too
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
-def study_record(study: StudyRecord, now: float) -> dict[str, Any]:
+def study_record(study: StudyView, now: float) -> dict[str, Any]:
     """All that is known of a study, for JSON; ``now``: seconds since the epoch."""
     used = time_use(study.trials, now)
     return {
         **study.as_dict(),
+        "noise": study.answer.noise,
         "status": status(study, now).as_dict(),
         "effects": [one.as_dict() for goal in study.goals for one in effects(study, goal)],
         "time": used.as_dict(),
     }
 
 
-def trials_csv(study: StudyRecord) -> str:
+def trials_csv(study: StudyView) -> str:
     """The trials as CSV, one a line. An empty cell: unknown, or the parameter was not active."""
     figures = list(dict.fromkeys(name for trial in study.trials for name in trial.figures))
     names = list(dict.fromkeys(name for each in study.configurations for name in each.point))

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bireme.logs.console import printable
 from bireme.planning.masking import MASK, is_secret, masked_words
-from bireme.tune.report.study_record import TrialRecord
 from bireme.value import Value
 
 _SHORTEST = 4
@@ -56,10 +55,6 @@ class Secrets(Value):
         pieces = _BLANKS.split(printable(line))
         pieces[::2] = masked_words(pieces[::2])
         return "".join(pieces)
-
-    def trial(self, trial: TrialRecord) -> TrialRecord:
-        """A trial; its point is hidden already."""
-        return trial.replace(reason=self.text(trial.reason))
 
 
 def _hidden(word: str, masked: str) -> str:

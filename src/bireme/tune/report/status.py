@@ -9,13 +9,16 @@ from typing import Any
 from bireme.errors import counted
 from bireme.result.report import duration
 from bireme.tune.metrics.numbers import scaled, shown_ratio
-from bireme.tune.report.study_record import MEASURED, StudyRecord, TrialRecord
 from bireme.tune.report.time_use import StudyClock
+from bireme.tune.report.view import MEASURED, StudyView, TrialView
 from bireme.value import Value
 
 _PHASES = {
     "noise": "measuring the noise",
     "search": "searching",
+    "profile": "profiling the model",
+    "limits": "searching what fits in memory",
+    "rest": "searching",
     "screen": "running the best again",
     "confirm": "comparing the finalists",
 }
@@ -34,12 +37,13 @@ class Status(Value):
     causes: dict[str, int]
     running: tuple[dict[str, Any], ...]
     best: dict[str, Any] | None
+    promising: dict[str, Any] | None
     noise: float | None
     seconds: float
     left: float | None
 
 
-def status(study: StudyRecord, now: float) -> Status:
+def status(study: StudyView, now: float) -> Status:
     """The state of a study; ``now``: seconds since the epoch."""
     clock = StudyClock(study.trials, now)
     latest = (study.running or list(study.trials))[-1:]
@@ -53,13 +57,14 @@ def status(study: StudyRecord, now: float) -> Status:
         causes=dict(Counter(trial.cause for trial in study.ended).most_common()),
         running=tuple(_running(study, trial, now) for trial in study.running),
         best=None if best is None else _best(study, best),
-        noise=study.noise,
+        promising=None if study.promising is None else _best(study, study.promising),
+        noise=study.answer.noise,
         seconds=clock.wall,
         left=_left(study, clock.wall),
     )
 
 
-def _running(study: StudyRecord, trial: TrialRecord, now: float) -> dict[str, Any]:
+def _running(study: StudyView, trial: TrialView, now: float) -> dict[str, Any]:
     return {
         "trial": trial.name,
         "configuration": study.configurations[trial.config].text,
@@ -70,24 +75,23 @@ def _running(study: StudyRecord, trial: TrialRecord, now: float) -> dict[str, An
     }
 
 
-def _best(study: StudyRecord, config: int) -> dict[str, Any]:
-    mean, base = study.mean(config), study.mean(0)
-    ratio = None if not mean or not base else mean / base if study.goals[0].maximized else base / mean
+def _best(study: StudyView, config: int) -> dict[str, Any]:
+    """A configuration in figures: the best, or one that is promising."""
     answer = study.answer
-    sure = answer is not None and answer.best == config and answer.confirmed
+    sure = answer.best == config and answer.confirmed and study.kind == "program"
     return {
         "configuration": study.configurations[config].text,
-        "default": config == 0,
+        "default": config == 0 and study.kind == "program",
         "figure": study.goals[0].name if study.goals else "",
-        "value": mean,
-        "ratio": answer.ratio if answer is not None and sure else ratio,
-        "low": answer.low if answer is not None and sure else None,
-        "high": answer.high if answer is not None and sure else None,
-        "confirmed": sure,
+        "value": study.mean(config),
+        "ratio": answer.ratio if sure else study.ratio(config),
+        "low": answer.low if sure else None,
+        "high": answer.high if sure else None,
+        "confirmed": answer.best == config and answer.confirmed,
     }
 
 
-def _left(study: StudyRecord, wall: float) -> float | None:
+def _left(study: StudyView, wall: float) -> float | None:
     """Seconds to go at most: of the budget, or for the trials that are left at the pace so far."""
     if study.state != "running":
         return None
@@ -99,7 +103,7 @@ def _left(study: StudyRecord, wall: float) -> float | None:
     return min(limits) if limits else None
 
 
-def status_text(study: StudyRecord, now: float) -> str:
+def status_text(study: StudyView, now: float) -> str:
     """The screen."""
     known = status(study, now)
     state = {"running": "running", "over": "over", "stopped": "stopped; the same command continues it"}[known.state]
@@ -114,8 +118,8 @@ def status_text(study: StudyRecord, now: float) -> str:
     causes = ", ".join(f"{count} {'measured' if name == MEASURED else name}" for name, count in known.causes.items())
     lines.append(f"{counted(known.done, 'trial')} done{of}{f': {causes}' if causes else ''}")
     if known.noise is not None:
-        lines.append(f"noise of a run: {known.noise:.1%}")
-    lines.append(_best_words(study, known))
+        lines.append(f"noise of a run: {100 * known.noise:.1f} %")
+    lines += _best_words(study, known)
     for running in known.running[:_MOST]:
         since = ""
         if running["since"] is not None:
@@ -131,19 +135,27 @@ def _left_words(known: Status) -> str:
     return "" if known.left is None else f", at most about {duration(known.left)} left"
 
 
-def _best_words(study: StudyRecord, known: Status) -> str:
-    """The best configuration so far in a line."""
-    best = known.best
-    if best is None:
-        return "nothing was measured yet" if known.state == "running" else "nothing was measured"
-    value = "" if best["value"] is None else f"  {best['figure']} {scaled(best['value'], study.goals[0].unit)}"
-    ratio = "" if best["ratio"] is None else f", {shown_ratio(best['ratio'])} x the default"
-    sure = ""
-    if best["default"]:
+def _best_words(study: StudyView, known: Status) -> list[str]:
+    """The best configuration so far, and one that looks better, in a line each."""
+    if known.best is None:
+        if known.state == "running":
+            return ["nothing was measured yet"]
+        return [study.answer.text if known.done else "nothing was measured"]
+    so_far = "" if known.state == "over" else " so far"
+    lines = [f"best{so_far}: {_described(study, known.best)}"]
+    if known.promising is not None:
+        lines.append(f"promising, but not confirmed: {_described(study, known.promising)}")
+    return lines
+
+
+def _described(study: StudyView, one: dict[str, Any]) -> str:
+    value = "" if one["value"] is None else f"  {one['figure']} {scaled(one['value'], study.goals[0].unit)}"
+    if study.kind == "deepspeed":
+        return f"{one['configuration']}{value}, {study.answer.text}"
+    ratio = "" if one["ratio"] is None else f", {shown_ratio(one['ratio'])} x the default"
+    if one["default"]:
         ratio = " (the default)"
-    elif best["confirmed"] and best["low"] is not None:
-        high = shown_ratio(best["high"]) if best["high"] is not None else "unknown"
-        sure = f" ({study.confidence:.0%}: {shown_ratio(best['low'])} to {high})"
-    elif best["ratio"] is not None:
-        sure = " (not confirmed)"
-    return f"best{'' if known.state == 'over' else ' so far'}: {best['configuration']}{value}{ratio}{sure}"
+    elif one["confirmed"] and one["low"] is not None:
+        high = shown_ratio(one["high"]) if one["high"] is not None else "unknown"
+        ratio += f" ({study.confidence:.0%}: {shown_ratio(one['low'])} to {high})"
+    return f"{one['configuration']}{value}{ratio}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bireme.tune.report.study_record import INTERRUPTED, MEASURED, TrialRecord
+from bireme.tune.report.view import INTERRUPTED, MEASURED, TrialView
 from bireme.value import Value
 
 PARTS = ("measuring", "repeating", "warm-up", "launch", "without a figure", "idle slots")
@@ -30,7 +30,7 @@ class StudyClock:
         now: the end of those that run; seconds since the epoch.
     """
 
-    def __init__(self, trials: Sequence[TrialRecord], now: float) -> None:
+    def __init__(self, trials: Sequence[TrialView], now: float) -> None:
         spans = sorted((each.began, end_of(each, now)) for each in trials if each.began is not None)
         self._pauses: list[tuple[float, float]] = []
         self._begin = last = spans[0][0] if spans else now
@@ -46,14 +46,14 @@ class StudyClock:
         return max(0.0, when - self._begin - paused)
 
 
-def end_of(trial: TrialRecord, now: float) -> float:
+def end_of(trial: TrialView, now: float) -> float:
     """When a trial ended, as far as it is known."""
     if trial.ended is not None:
         return trial.ended
     return (trial.began or now) if trial.cause == INTERRUPTED else now
 
 
-def time_use(trials: Sequence[TrialRecord], now: float) -> TimeUse:
+def time_use(trials: Sequence[TrialView], now: float) -> TimeUse:
     """What the time went into; ``now``: seconds since the epoch."""
     used = dict.fromkeys(PARTS, 0.0)
     places: set[str] = set()
@@ -68,7 +68,7 @@ def time_use(trials: Sequence[TrialRecord], now: float) -> TimeUse:
         launch, warm_up = trial.parts.get("launch", 0.0), trial.parts.get("warm_up", 0.0)
         used["launch"] += width * launch
         used["warm-up"] += width * warm_up
-        rest = "measuring" if trial.phase in ("search", "") else "repeating"
+        rest = "measuring" if trial.phase not in ("noise", "screen", "confirm") else "repeating"
         used[rest] += width * max(0.0, seconds - launch - warm_up)
     wall = StudyClock(trials, now).wall
     used["idle slots"] = max(0.0, len(places) * wall - sum(used.values()))

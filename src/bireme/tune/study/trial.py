@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from bireme.tune.samplers.sampler import Direction
 from bireme.tune.space.points import Point
@@ -128,3 +128,12 @@ class Answer(Value):
     compared: tuple[Compared, ...] = ()
     seconds: float = 0.0
     text: str = ""
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Answer:
+        """Read back what ``as_dict`` returned; what it lacks, or a newer version added, is left out."""
+        known = {name: record[name] for name in cls._fields if record.get(name) is not None}
+        several = {name: tuple(known.pop(name, ())) for name in ("ties", "front", "compared")}
+        several["compared"] = tuple(Compared(**each) for each in several["compared"])
+        high = {"high": record["high"]} if "high" in record else {}
+        return cls(**{"best": None, "baseline": {}, **known, **several, **high})

@@ -145,7 +145,7 @@
       requestAnimationFrame(() => draw(plot, data.charts.series, { series: values }));
     }
     const log = data.logs[row[at.name]];
-    inside.append(make("p", log ? "The last lines of its log" : `Its log: trials/${row[at.name]}/`, "note"));
+    inside.append(make("p", log ? "The last lines of its log" : `Its log: ${row[at.folder]}/`, "note"));
     if (log) inside.append(make("pre", log.join("\n")));
     cell.append(inside);
     line.append(cell);

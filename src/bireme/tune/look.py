@@ -1,0 +1,32 @@
+"""Reads the study in a folder, of either kind, also while it runs: its journal, and what is known now."""
+
+from __future__ import annotations
+
+import os
+
+from bireme.tune.deepspeed import resume as of_deepspeed
+from bireme.tune.program import resume as of_program
+from bireme.tune.report.secrets import Secrets
+from bireme.tune.report.view import StudyView, view
+from bireme.tune.store import records
+from bireme.tune.study.trial import Answer
+
+
+def read_study(folder: str = "") -> tuple[StudyView, Secrets]:
+    """The view of the last study in a folder, and what hides secrets in its logs; "": of the only study here.
+
+    Raises:
+        BadInputError: there is no study, or its journal is damaged.
+    """
+    path = records.find(folder)
+    known, running = records.read(path)
+    if known.kind == "deepspeed":
+        of_deepspeed.in_common_words(known)
+    return view(os.path.abspath(os.path.dirname(path)), known, answer_of(known), running=running)
+
+
+def answer_of(known: records.StudyRecords) -> Answer:
+    """What the tuner has written when it ended; else what it would say now."""
+    if known.answer is not None:
+        return Answer.from_record(known.answer)
+    return of_deepspeed.answer_of(known) if known.kind == "deepspeed" else of_program.answer_of(known)

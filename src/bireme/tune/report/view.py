@@ -1,0 +1,491 @@
+"""The one view of a study: what is known of it now, as values that every output renders; likely secrets are hidden.
+
+The screen, ``tune status``, the page, JSON, CSV and MLflow say the same because they are made of the same view.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from bireme.regular_file import open_regular, read_regular
+from bireme.tune.report.secrets import Secrets
+from bireme.tune.space.points import Point, key_of
+from bireme.tune.store.records import Record, StudyRecords
+from bireme.tune.study.trial import Answer
+from bireme.tune.tables import short
+from bireme.value import Value
+
+State = Literal["running", "over", "stopped"]
+
+MEASURED = "ok"
+OUT_OF_MEMORY = "out of memory"
+RUNNING = "running"
+INTERRUPTED = "interrupted"
+"""The cause of a trial that began and has no end, in a study that no longer runs."""
+
+PHASES = {"noise": "baseline", "screen": "again", "confirm": "round"}
+"""What a trial is for, in a word; others are called as in the journal."""
+
+COMMANDS = {"program": "cmd_best.txt", "deepspeed": "cmd_optimal.txt"}
+"""The file with the command of the job with the best configuration."""
+_TAIL = 4096
+"""Bytes at the end of a log that are looked at."""
+
+
+class ParameterView(Value):
+    """A parameter: its values in order, the default's value, whether more of it needs more memory."""
+
+    name: str
+    choices: tuple[object, ...] = ()
+    default: object = None
+    memory: bool = False
+
+
+class GoalView(Value):
+    """What is maximized or minimized, with the unit of its values if that is known."""
+
+    name: str
+    direction: str = "maximize"
+    unit: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name with its unit."""
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
+    @property
+    def maximized(self) -> bool:
+        """Whether more is better."""
+        return self.direction != "minimize"
+
+
+class Configuration(Value):
+    """A point, and its number in the order in which points were first tried; 0: the baseline."""
+
+    number: int
+    point: Mapping[str, object]
+    text: str
+
+
+class TrialView(Value):
+    """One run of one configuration.
+
+    Attributes:
+        name: the trial's name.
+        config: the number of its configuration.
+        point: the configuration.
+        phase: what it was for, as the journal says; "": unknown.
+        round: the number of its paired round; 0: none.
+        block: trials of one block ran one after the other on the same slots.
+        place: the slots, as ``node1:0,1``.
+        began: seconds since the epoch; None: unknown.
+        ended: likewise; None also while it runs.
+        cause: why it ended, ``running``, or ``interrupted``.
+        reason: the cause in one line.
+        seconds: wall time.
+        figures: by name.
+        series: the values of a figure over the run.
+        warm_up: how many values at the beginning of a series do not count.
+        parts: seconds of the run by what they went into: ``launch``, ``warm_up``, ``measuring``.
+    """
+
+    name: str
+    config: int
+    point: Mapping[str, object]
+    phase: str = ""
+    round: int = 0
+    block: str = ""
+    place: str = ""
+    began: float | None = None
+    ended: float | None = None
+    cause: str = RUNNING
+    reason: str = ""
+    seconds: float = 0.0
+    figures: Mapping[str, float] = {}
+    series: Mapping[str, Sequence[float]] = {}
+    warm_up: Mapping[str, int] = {}
+    parts: Mapping[str, float] = {}
+
+
+class Finalist(Value):
+    """A configuration compared with the baseline by paired rounds; the ratio is above 1 if it is better.
+
+    Attributes:
+        config: its number.
+        goal: the figure.
+        ratio: how many times as good as the baseline.
+        low: the ratio is at least this; None: unknown.
+        high: the ratio is at most this; None: unknown.
+        rounds: the ratio of each round.
+        count: how many rounds there were; the ratios of some may be unknown.
+        verdict: ``better``, ``worse``, ``equivalent`` or ``not distinguishable``.
+    """
+
+    config: int
+    goal: str
+    ratio: float
+    low: float | None
+    high: float | None
+    rounds: tuple[float, ...]
+    count: int
+    verdict: str
+
+
+class AnswerView(Value):
+    """The answer, with numbers of configurations; see `bireme.tune.study.trial.Answer`."""
+
+    best: int | None = None
+    baseline: int = 0
+    promising: int | None = None
+    confirmed: bool = False
+    ratio: float = 1.0
+    low: float | None = None
+    high: float | None = None
+    rounds: int = 0
+    ties: tuple[int, ...] = ()
+    front: tuple[int, ...] = ()
+    noise: float | None = None
+    default_failed: str = ""
+    text: str = ""
+
+
+class StudyView(Value):
+    """A study.
+
+    Attributes:
+        folder: its results folder.
+        kind: what is tuned, ``program`` or ``deepspeed``.
+        state: whether it runs, is over, or was stopped before.
+        command: the command line of the program that is tuned.
+        best_command: the command of the job with the best configuration; "": not known yet.
+        hidden: whether ``best_command`` shows less than the file has.
+        parameters: what varies.
+        goals: one or two; the first decides the order of trials.
+        limits: as the user wrote them.
+        confidence: of the answer, such as 0.95.
+        effect: the smallest relative difference that matters.
+        most: how many trials there may be at most; None: unknown.
+        budget: seconds that the study may take; None: any.
+        configurations: by number.
+        trials: in the order of their starts.
+        answer: what is known now.
+        finalists: compared with the baseline.
+        over: why the study ended; "": it has not.
+    """
+
+    folder: str
+    kind: Literal["program", "deepspeed"] = "program"
+    state: State = "over"
+    command: str = ""
+    best_command: str = ""
+    hidden: bool = False
+    parameters: tuple[ParameterView, ...] = ()
+    goals: tuple[GoalView, ...] = ()
+    limits: tuple[str, ...] = ()
+    confidence: float = 0.95
+    effect: float = 0.02
+    most: int | None = None
+    budget: float | None = None
+    configurations: tuple[Configuration, ...] = ()
+    trials: tuple[TrialView, ...] = ()
+    answer: AnswerView = AnswerView()
+    finalists: tuple[Finalist, ...] = ()
+    over: str = ""
+
+    @property
+    def ended(self) -> list[TrialView]:
+        """The trials that have ended by themselves."""
+        return [trial for trial in self.trials if trial.cause not in (RUNNING, INTERRUPTED)]
+
+    @property
+    def running(self) -> list[TrialView]:
+        """The trials that run now."""
+        return [trial for trial in self.trials if trial.cause == RUNNING]
+
+    @property
+    def best(self) -> int | None:
+        """The configuration of the answer; None: nothing worked yet."""
+        return self.answer.best
+
+    @property
+    def promising(self) -> int | None:
+        """What looks better than the best but is not confirmed; None: nothing does, or two goals decide."""
+        known = self.answer
+        return None if known.confirmed or known.front or known.promising == known.best else known.promising
+
+    @property
+    def reference(self) -> str:
+        """What configuration 0 is called: a study of DeepSpeed has no default, and compares with the best."""
+        return "the best" if self.kind == "deepspeed" else "the default"
+
+    def figure(self, trial: TrialView) -> float | None:
+        """The trial's figure of the first goal; None if it was not measured."""
+        return trial.figures.get(self.goals[0].name) if self.goals and trial.cause == MEASURED else None
+
+    def mean(self, config: int) -> float | None:
+        """The mean figure of a configuration on the first goal; in a study of DeepSpeed, of the search alone."""
+        own = [trial for trial in self.trials if trial.config == config and (self.kind == "program" or not trial.round)]
+        figures = [figure for trial in own if (figure := self.figure(trial))]
+        return sum(figures) / len(figures) if figures else None
+
+    def ratio(self, config: int) -> float | None:
+        """How many times as good as the baseline a configuration is: by paired rounds, else by its mean."""
+        for each in self.finalists:
+            if each.config == config and each.goal == self.goals[0].name:
+                return each.ratio
+        mean, base = self.mean(config), self.mean(0)
+        if not mean or not base:
+            return None
+        return mean / base if self.goals[0].maximized else base / mean
+
+
+def view(folder: str, known: StudyRecords, answer: Answer, *, running: bool) -> tuple[StudyView, Secrets]:
+    """Make the view of a study; also returns what hides secrets in its logs.
+
+    Args:
+        folder: its results folder.
+        known: what its journal says.
+        answer: what is known of its best.
+        running: whether it runs.
+    """
+    identity = known.identity
+    program = [identity.get("program") or identity.get("script") or "", *identity.get("args", ())]
+    command = [str(word) for word in identity.get("command") or program if word != ""]
+    best_words = _words(os.path.join(folder, COMMANDS[known.kind]))
+    parameters = identity.get("parameters") or ()
+    secrets = Secrets.of([*command, *best_words], {str(each["name"]): each.get("choices") or () for each in parameters})
+    catalogue = _Catalogue(secrets, known, answer.baseline)
+    trials = tuple(
+        _trial(name, known.starts.get(name, {}), known.ends.get(name), catalogue, running)
+        for name in {**known.starts, **known.ends}
+    )
+    goals = tuple(
+        GoalView(each["name"], each.get("direction", "maximize"), known.units.get(each["name"], ""))
+        for each in identity.get("goals") or ()
+    )
+    effect, best = float(identity.get("effect") or 0.02), shlex.join(secrets.words(best_words)) if best_words else ""
+    return StudyView(
+        folder=folder,
+        kind=known.kind,
+        state="running" if running else "over" if known.over else "stopped",
+        command=shlex.join(secrets.words(command)),
+        best_command=best,
+        hidden=bool(best) and best != shlex.join(best_words),
+        parameters=tuple(_parameter(each, secrets, answer.baseline) for each in parameters),
+        goals=goals,
+        limits=tuple(secrets.text(_limit(each)) for each in identity.get("limits") or ()),
+        confidence=float(identity.get("confidence") or 0.95),
+        effect=effect,
+        most=_whole(identity.get("trials")) or _whole(identity.get("points")),
+        budget=_number(identity.get("seconds")),
+        answer=_answer(answer, catalogue, secrets),
+        finalists=_finalists(answer, catalogue, trials, goals, effect),
+        configurations=catalogue.configurations(),
+        trials=tuple(trial.replace(reason=secrets.text(trial.reason)) for trial in trials),
+        over=known.over,
+    ), secrets
+
+
+class _Catalogue:
+    """Numbers the points of a study; two that differ only in a hidden value have different numbers."""
+
+    def __init__(self, secrets: Secrets, known: StudyRecords, baseline: Point) -> None:
+        self._secrets, self._numbers = secrets, dict[str, int]()
+        self._points: list[Mapping[str, object]] = []
+        self._texts = {
+            str(each["name"]): dict(zip(map(repr, each["choices"]), each["texts"], strict=False))
+            for each in known.identity.get("parameters") or ()
+            if each.get("texts") and isinstance(each.get("choices"), list)
+        }
+        experiments = known.ends.items() if known.kind == "deepspeed" else ()
+        self._names = {key_of(end["point"]): name.partition("@")[0] for name, end in experiments}
+        self.number(baseline)
+
+    def number(self, point: Point) -> int:
+        """The number of a point."""
+        key = key_of(point)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._points)
+            self._points.append(self._secrets.point(point))
+        return self._numbers[key]
+
+    def point(self, number: int) -> Mapping[str, object]:
+        """The point of a number."""
+        return self._points[number]
+
+    def configurations(self) -> tuple[Configuration, ...]:
+        """All of them; one of DeepSpeed is called by its name, another by its values."""
+        return tuple(
+            Configuration(number, point, self._names.get(key) or self._shown(point))
+            for (key, number), point in zip(self._numbers.items(), self._points, strict=True)
+        )
+
+    def _shown(self, point: Mapping[str, object]) -> str:
+        """A point in the words of the command line: ``batch=64 compile=on``."""
+        texts = (
+            (name, self._texts.get(name, {}).get(repr(value), shown_value(value))) for name, value in point.items()
+        )
+        return " ".join(f"{name}={short(text)}" for name, text in texts)
+
+
+def shown_value(value: object) -> str:
+    """A value as the user would type it."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _parameter(record: Record, secrets: Secrets, baseline: Point) -> ParameterView:
+    name, choices = str(record["name"]), record.get("choices")
+    return ParameterView(
+        name=name,
+        choices=tuple(secrets.value(name, each) for each in choices) if isinstance(choices, list) else (),
+        default=secrets.value(name, record.get("default", baseline.get(name))),
+        memory=bool(record.get("memory")),
+    )
+
+
+def _trial(name: str, start: Record, end: Record | None, catalogue: _Catalogue, running: bool) -> TrialView:
+    point = (end or start).get("point", start.get("point"))
+    config = catalogue.number({"trial": name} if point is None else point)
+    trial = TrialView(
+        name=name,
+        config=config,
+        point=catalogue.point(config),
+        phase=str((end or start).get("phase") or ""),
+        place=str(start.get("on") or ""),
+        began=_number(start.get("time")),
+        cause=RUNNING if running else INTERRUPTED,
+    )
+    if end is None:
+        return trial
+    ending = end.get("ending") or {}
+    seconds = _number(ending.get("seconds")) or 0.0
+    ended = _number(end.get("time"))
+    return trial.replace(
+        round=_whole(end.get("round")) or 0,
+        block=str(end.get("block") or ""),
+        began=trial.began if trial.began is not None or ended is None else ended - seconds,
+        ended=ended,
+        cause=str(ending.get("cause") or "failed"),
+        reason=str(ending.get("reason") or ""),
+        seconds=seconds,
+        figures=_numbers(end.get("figures") or ending.get("metrics")),
+        series={str(name): _series(values) for name, values in (end.get("series") or {}).items()},
+        warm_up={str(name): _whole(count) or 0 for name, count in (end.get("warm_up") or {}).items()},
+        parts=_numbers(end.get("parts")),
+    )
+
+
+def _series(values: Sequence[object]) -> tuple[float, ...]:
+    """The values of a series, whose items may be (time, value)."""
+    plain = (each[-1] if isinstance(each, (list, tuple)) and each else each for each in values)
+    return tuple(number for each in plain if (number := _number(each)) is not None)
+
+
+def _answer(answer: Answer, catalogue: _Catalogue, secrets: Secrets) -> AnswerView:
+    """Points as numbers; the text without secrets."""
+    same = {name: getattr(answer, name) for name in ("confirmed", "ratio", "low", "high", "rounds", "noise")}
+    return AnswerView(
+        best=None if answer.best is None else catalogue.number(answer.best),
+        baseline=catalogue.number(answer.baseline),
+        promising=None if answer.promising is None else catalogue.number(answer.promising),
+        ties=tuple(map(catalogue.number, answer.ties)),
+        front=tuple(map(catalogue.number, answer.front)),
+        default_failed=secrets.text(answer.default_failed),
+        text=secrets.text(answer.text),
+        **same,
+    )
+
+
+def _finalists(
+    answer: Answer, catalogue: _Catalogue, trials: Sequence[TrialView], goals: Sequence[GoalView], effect: float
+) -> tuple[Finalist, ...]:
+    """The comparisons of the answer, with the rounds behind them."""
+    rounds: dict[int, dict[int, TrialView]] = {}
+    for trial in trials:
+        if trial.phase == "confirm" and trial.round and trial.cause == MEASURED:
+            rounds.setdefault(trial.round, {})[trial.config] = trial
+    minimized = {goal.name for goal in goals if not goal.maximized}
+    found = []
+    for each in answer.compared:
+        config, ratios = catalogue.number(each.point), []
+        for runs in rounds.values():
+            own, base = (runs[number].figures.get(each.goal, 0) if number in runs else 0 for number in (config, 0))
+            if own > 0 and base > 0:
+                ratios.append(base / own if each.goal in minimized else own / base)
+        low = each.low if each.low > 0 else None  # an interval without an end says nothing
+        verdict = _verdict(low, each.high, effect)
+        found.append(
+            Finalist(
+                config=config,
+                goal=each.goal,
+                ratio=each.ratio,
+                low=low,
+                high=each.high,
+                rounds=tuple(ratios),
+                count=each.rounds,
+                verdict=verdict,
+            )
+        )
+    return tuple(sorted(found, key=lambda each: (each.goal, -each.ratio)))
+
+
+def _verdict(low: float | None, high: float | None, effect: float) -> str:
+    """What an interval of a ratio says."""
+    if low is not None and low > 1:
+        return "better"
+    if high is not None and high < 1:
+        return "worse"
+    if low is not None and high is not None and low >= 1 - effect and high <= 1 + effect:
+        return "equivalent"
+    return "not distinguishable"
+
+
+def _limit(record: object) -> str:
+    return str(record.get("text") or record.get("name") or "") if isinstance(record, Mapping) else str(record)
+
+
+def _words(path: str) -> list[str]:
+    try:
+        return shlex.split(read_regular(path, os.O_NOFOLLOW).decode(errors="replace"))
+    except (OSError, ValueError):
+        return []
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _numbers(record: Any) -> dict[str, float]:
+    pairs = record.items() if isinstance(record, Mapping) else ()
+    return {str(name): number for name, value in pairs if (number := _number(value)) is not None}
+
+
+def log_of(study: StudyView, trial: TrialView) -> str:
+    """The folder of a trial's log, below that of the study."""
+    if study.kind == "deepspeed":
+        return os.path.join("confirmation" if trial.round else "", trial.name)
+    return os.path.join("trials", trial.name)
+
+
+def log_end(study: StudyView, secrets: Secrets, trial: TrialView, lines: int = 12) -> list[str]:
+    """The last lines of a trial's log, printable and without secrets: of stderr, and of stdout if that is empty."""
+    for file in ("stderr.log", "stdout.log"):
+        try:
+            path = os.path.join(study.folder, log_of(study, trial), file)
+            with open(open_regular(path, os.O_NOFOLLOW), "rb") as log:  # the study may be another user's
+                size = os.fstat(log.fileno()).st_size
+                log.seek(max(0, size - _TAIL))
+                found = log.read().decode("utf-8", "surrogateescape").rstrip()
+        except (OSError, ValueError):
+            continue
+        if found:
+            return [secrets.line(line)[:400] for line in found.splitlines()[-lines:]]
+    return []

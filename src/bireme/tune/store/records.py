@@ -1,0 +1,143 @@
+"""The only reader of a study's journal: of both kinds, as any version wrote them, while they run and after.
+
+A record is one of::
+
+    {"study": {…}}      what identifies the study; a study that begins in place of another one follows in the same file
+    {"run": {…}}        what may differ from one start of the command to the next, such as budgets
+    {"start": NAME, …}  a trial has started, on which slots and when
+    {"end": NAME, …}    a trial has ended; if it was run again, its last end counts
+    {"answer": {…}}     what is known when the command ends; with "over": why the study is over
+    {"moved to": N}     an earlier study of DeepSpeed is being moved to folders with this number
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from bireme.errors import BadInputError
+from bireme.tune.store import journal
+from bireme.tune.study.trial import Phase, Trial
+from bireme.tune.study.trial_result import TrialResult
+
+JOURNAL = "journal"
+PLACES = ("tuning", "autotuning_results")
+"""The folders in which the tuner keeps a study if nobody names another one."""
+
+Record = Mapping[str, Any]
+
+
+class StudyRecords:
+    """The last study of a journal.
+
+    Attributes:
+        begun: what identifies it; None: no study has begun.
+        run: what the last start of the command added.
+        starts: the last start of each trial, by name.
+        ends: the last end of each trial, by name, in the order of these ends.
+        over: why the study is over; "": it is not, or trials were started after.
+        answer: what is known, if no trial has started or ended since then.
+        finished: whether it was ever over.
+        moved_to: the number of the folders to which it is being moved; 0: none.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.begun: Record | None = None
+        self.answer: Record | None = None
+        self.moved_to = 0
+        self._begin(None)
+        for record in records:
+            self._take(record)
+
+    def _begin(self, identity: Record | None) -> None:
+        self.begun, self.run = identity, dict[str, Any]()
+        self.starts, self.ends = dict[str, Record](), dict[str, Record]()
+        self.over, self.answer, self.finished = "", None, False
+
+    def _take(self, record: Record) -> None:
+        if "study" in record:
+            self._begin(record["study"])
+            self.moved_to = 0
+        elif "run" in record:
+            self.run = record["run"]
+        elif "start" in record:
+            self.starts.pop(record["start"], None)
+            self.starts[record["start"]] = record
+            self.over, self.answer = "", None
+        elif "end" in record:
+            self.ends.pop(record["end"], None)
+            self.ends[record["end"]] = record
+            self.answer = None
+        elif "over" in record or "answer" in record:
+            self.over, self.answer = str(record.get("over") or ""), record.get("answer")
+            self.finished = self.finished or "over" in record
+        self.moved_to = record.get("moved to", self.moved_to)
+
+    @property
+    def identity(self) -> Record:
+        """What identifies the study, and what may differ from one start to the next."""
+        return {**(self.begun or {}), **self.run}
+
+    @property
+    def kind(self) -> Literal["program", "deepspeed"]:
+        """What is tuned."""
+        return "deepspeed" if "config" in (self.begun or {}) else "program"
+
+    @property
+    def units(self) -> dict[str, str]:
+        """The base units of metrics, by name."""
+        return {str(name): str(unit) for end in self.ends.values() for name, unit in (end.get("units") or {}).items()}
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that the study had taken at its last end."""
+        return float(next(reversed(self.ends.values())).get("elapsed", 0.0)) if self.ends else 0.0
+
+
+def trial_of(record: Record) -> Trial:
+    """The trial of the record of its end."""
+    phase: Phase = record.get("phase") or record.get("kind") or "search"
+    return Trial(
+        name=record["end"],
+        point=record["point"],
+        phase=phase,
+        round=record.get("round") or 0,
+        block=record.get("block") or "",
+    )
+
+
+def result_of(record: Record) -> TrialResult:
+    """The result of a trial, of the record of its end."""
+    return TrialResult.from_record(record["ending"])
+
+
+def read(path: str) -> tuple[StudyRecords, bool]:
+    """Read a journal; also returns whether its study is running.
+
+    Raises:
+        BadInputError: it cannot be read, or is damaged.
+    """
+    running = journal.is_open(path)  # first: a study that ends now has written its last record
+    return StudyRecords(journal.read(path)), running
+
+
+def find(folder: str = "") -> str:
+    """The journal in a folder; "": of the only study that there is in the usual folders, or in any other one here.
+
+    Raises:
+        BadInputError: there is none, or more than one.
+    """
+    hint = "name the results folder of a study, which holds its journal"
+    if folder:
+        path = os.path.join(os.path.expanduser(folder), JOURNAL)
+        if not os.path.exists(path):
+            raise BadInputError(f"no study in {folder}: there is no {path}", hint=hint)
+        return path
+    usual = [each for each in PLACES if os.path.isfile(os.path.join(each, JOURNAL))]
+    found = usual or sorted(each.name for each in os.scandir(".") if os.path.isfile(os.path.join(each.path, JOURNAL)))
+    if len(found) > 1:
+        raise BadInputError(f"there are several studies here: {', '.join(found)}", hint=hint)
+    if not found:
+        raise BadInputError(f"no study here: neither in {' nor in '.join(PLACES)}", hint=hint)
+    return os.path.join(found[0], JOURNAL)
