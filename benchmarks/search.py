@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from search_landscapes import Landscape, all_recorded, better, equal, synthetic
 
 from bireme.tune.samplers.by_name import make
+from bireme.tune.samplers.sampler import Observation, best_of, observe
 from bireme.tune.study.study import Answer, Study
 
 CLOSE = 0.02
@@ -54,18 +55,18 @@ def runs_needed(landscape: Landscape, kind: str, seed: int) -> int:
     """
     draw = random.Random(f"{landscape.name} {seed}")
     options = {"repeats": True} if kind == "model_based" else {}
-    search = make(kind, landscape.space, "maximize", seed, **options)
+    sampler, finished = make(kind, seed, **options), dict[str, Observation]()
     for count in range(1, landscape.space.size + 1):
-        point = dict(landscape.space.default) if count == 1 else search.ask()
+        point = landscape.space.default if count == 1 else sampler.propose(landscape.space, finished, {})
         if point is None:
             break
         measurement = landscape.run(point, draw)
         value = measurement.figures.get(landscape.goal.name)
         if value is not None and landscape.goal.direction == "minimize":
             value = 1 / value
-        search.tell(point, value, cause=measurement.cause, seconds=measurement.seconds)
-        expected = search.estimates()
-        best = max(expected, key=lambda each: each[0])[2] if expected else search.best and search.best.point
+        observe(finished, point, value, measurement.cause, measurement.seconds)
+        expected, first = sampler.estimates(landscape.space, finished), best_of(finished)
+        best = max(expected, key=lambda each: each[0])[2] if expected else first and first.point
         if best and landscape.regret(best) <= CLOSE:
             return count
     return landscape.space.size

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
-from bireme.tune.samplers.by_name import KINDS, make
+from bireme.tune.samplers.by_name import KINDS
 from bireme.tune.space import constraint_groups
 from bireme.tune.space.expressions import parse
 from bireme.tune.space.parameter import Decimals
 from bireme.tune.space.points import Condition, Parameter, Space, key_of
+from tests.tune.searching import Search
 
 
 def space(choices, conditions=(), constraints=(), defaults=None):
@@ -156,7 +157,7 @@ def test_the_same_as_by_brute_force(data):
 def test_a_search_asks_for_each_point_once(kind, steps, monkeypatch):
     monkeypatch.setattr(constraint_groups, "LISTED", steps)
     found = space({"a": range(1, 20), "b": range(1, 20), "c": ["x", "y"]}, [], ["a * b == 36"])
-    search = make(kind, found)
+    search = Search(kind, found)
     asked = list(iter(search.ask, None))
     assert len(asked) == len({key_of(point) for point in asked}) == 2 * 7
     assert all(found.allows(point) for point in asked)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
 from bireme.tune.deepspeed.names import name_of
-from bireme.tune.samplers.by_name import make
 from bireme.tune.space.points import Parameter, Space, Union, key_of
+from tests.tune.searching import Search
 
 MICRO = "train_micro_batch_size_per_gpu"
 GAS = "gradient_accumulation_steps"
@@ -133,8 +133,7 @@ def test_the_identity_of_batch_sizes(space, world, mp_size, given):
 
 def test_what_the_identity_forbids_is_not_tried(space):
     tuning = space(train_batch_size=16, train_micro_batch_size_per_gpu=[2, 4, 3], gradient_accumulation_steps=[2, 4])
-    search = make("gridsearch", whole(tuning))
-    search.rule_out(tuning.impossible)
+    search = Search("gridsearch", whole(tuning), excluded=lambda point: bool(tuning.impossible(point)))
     tried = []
     while (point := search.ask()) is not None:
         tried.append((point[MICRO], point[GAS]))

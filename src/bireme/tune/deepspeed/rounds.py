@@ -8,14 +8,14 @@ section sets it: otherwise it stops when no remaining configuration is expected 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from bireme.tune.deepspeed.config import SECTION, Config
 from bireme.tune.deepspeed.results import METRICS, ModelInfo
 from bireme.tune.samplers.by_name import make
 from bireme.tune.samplers.model_based import NEGLIGIBLE
-from bireme.tune.samplers.sampler import Search, SearchBudget
-from bireme.tune.space.points import Point, Points
+from bireme.tune.samplers.sampler import Observation, SearchBudget, observe
+from bireme.tune.space.points import Point, Points, key_of
 from bireme.tune.study import trial as study_results
 from bireme.tune.study.trial import Phase
 from bireme.tune.study.trial_result import TrialResult
@@ -73,14 +73,24 @@ class Round:
     Args:
         completed: the trials that have ended, those of this round included, in the order of their ends.
         spent: earlier trials that count against ``tuner_num_trials``.
+        excluded: whether a point must not be tried; None: all may.
     """
 
     def __init__(
-        self, phase: Phase, points: Points, config: Config, completed: Iterable[CompletedTrial] = (), spent: int = 0
+        self,
+        phase: Phase,
+        points: Points,
+        config: Config,
+        completed: Iterable[CompletedTrial] = (),
+        spent: int = 0,
+        excluded: Callable[[Point], bool] | None = None,
     ) -> None:
         self.phase, self.points = phase, points
         self._section, self._given = config.autotuning, given_keys(config)
-        self.search: Search = make(self._section.tuner_type, points, METRICS[self._section.metric].direction)
+        self._sampler = make(self._section.tuner_type, excluded=excluded)
+        self._sign = 1.0 if METRICS[self._section.metric].direction == "maximize" else -1.0
+        self.finished: dict[str, Observation] = {}
+        self.pending: dict[str, Point] = {}
         self._before: float | None = None
         self._spent = spent
         self._own: list[float | None] = []
@@ -90,8 +100,10 @@ class Round:
 
     def tell(self, done: CompletedTrial) -> None:
         """Report the result of a trial of this round or an earlier one."""
-        self.search.tell(done.trial.point, done.value)
-        cost = None if done.value is None else self.search.cost(done.value)
+        value = None if done.value is None else self._sign * done.value
+        self.pending.pop(key_of(done.trial.point), None)
+        observe(self.finished, done.trial.point, value)
+        cost = None if value is None else -value
         if done.trial.phase == self.phase:
             self._own.append(cost)
         elif cost is not None:
@@ -99,17 +111,20 @@ class Round:
 
     def ask(self) -> Point | None:
         """The next point, then pending; None if there is none now."""
-        return None if self.enough else self.search.ask()
+        point = None if self.enough else self._sampler.propose(self.points, self.finished, self.pending)
+        if point is not None:
+            self.pending[key_of(point)] = point
+        return point
 
     @property
     def enough(self) -> str:
         """Why nothing more is tried, although points may be left; "" if the budget allows more."""
         budget = self._budget
-        pending: list[float | None] = [None] * (len(self.search.pending) + self._spent)
+        pending: list[float | None] = [None] * (len(self.pending) + self._spent)
         before = [self._before] if self._before is not None else []
         reason = SearchBudget(budget.trials).spent([*self._own, *pending])
         reason = reason or SearchBudget(None, budget.patience).spent([*before, *self._own])
-        if not reason and self._stops_itself and not self.search.promising:
+        if not reason and self._stops_itself and not self._promising:
             return f"no remaining configuration is expected to be better by {NEGLIGIBLE:.0%} (model_based)"
         return reason
 
@@ -117,11 +132,16 @@ class Round:
     def left(self) -> int | None:
         """How many more trials it may start at most; None if unknown."""
         trials = self._budget.trials
-        most = None if trials is None else max(0, trials - self._spent - len(self._own) - len(self.search.pending))
+        most = None if trials is None else max(0, trials - self._spent - len(self._own) - len(self.pending))
         if self.points.size > _COUNTED:
             return most
-        points = sum(1 for point in self.points.points() if self.search.open(point))
+        known = self._sampler.known(self.points, self.finished, self.pending)
+        points = sum(map(known.open, self.points.points()))
         return points if most is None else min(points, most)
+
+    @property
+    def _promising(self) -> bool:
+        return self._sampler.promising(self.points, self.finished, self.pending)
 
     @property
     def _stops_itself(self) -> bool:

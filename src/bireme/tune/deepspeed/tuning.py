@@ -183,13 +183,14 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         completed = [done for done in self._completed.values() if done.trial.phase in before]
         counting = [done.trial for done in completed if done.trial.phase in ("search", "rest")]
         spent = sum(trial.phase != phase or trial.point not in points for trial in counting)
-        made = Round(phase, points, self.space.config, completed=completed, spent=spent)
-        made.search.rule_out(lambda point: bool(self.space.impossible(point)))
-        made.search.rule_out(self._memory_limits.ruled_out)
+        made = Round(phase, points, self.space.config, completed, spent, self._excluded)
         for trial in self._given_up.values():
             if trial.point in points:
-                made.search.pending[key_of(trial.point)] = dict(trial.point)
+                made.pending[key_of(trial.point)] = dict(trial.point)
         return made
+
+    def _excluded(self, point: Point) -> bool:
+        return bool(self.space.impossible(point)) or self._memory_limits.ruled_out(point)
 
     def _reason(self, rounds: PairedRounds | None) -> str:
         causes = {done.result.cause for done in self.completed}
@@ -246,7 +247,7 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
             return
         self._memory_limits.forget(trial.point)
         if self._round is not None:
-            self._round.search.forget(trial.point)
+            self._round.pending.pop(key_of(trial.point), None)
 
     def _rule_out(self, trial: Trial) -> None:
         if trial.profile:

@@ -1,10 +1,12 @@
-"""The searches by name."""
+"""The samplers by name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bireme.errors import BadInputError
-from bireme.tune.samplers.sampler import Direction, Grid, Random, Search
-from bireme.tune.space.points import Points
+from bireme.tune.samplers.sampler import Grid, Random, Sampler
+from bireme.tune.space.points import Point
 
 KINDS = ("gridsearch", "random", "model_based")
 
@@ -14,6 +16,10 @@ OPTUNA = "optuna:"
 
 def check(kind: str, where: str = "") -> None:
     """Check that there is such a search.
+
+    Args:
+        kind: its name; see `make`.
+        where: as for `BadInputError`.
 
     Raises:
         BadInputError: there is none, or a package that it needs is not installed.
@@ -30,23 +36,24 @@ def check(kind: str, where: str = "") -> None:
         raise BadInputError(f"unknown search: {kind!r}", hint=hint, where=where)
 
 
-def make(kind: str, space: Points, direction: Direction = "maximize", seed: int = 0, **options: object) -> Search:
-    """Create a search by its name (in DeepSpeed's configuration, its ``tuner_type``).
+def make(kind: str, seed: int = 0, excluded: Callable[[Point], bool] | None = None, **options: object) -> Sampler:
+    """Create a sampler by its name (in DeepSpeed's configuration, its ``tuner_type``).
 
     Args:
         kind: one of `KINDS`, or a sampler of Optuna where that is installed.
+        excluded: whether a point must not be tried; None: all may.
         options: further arguments of its class.
 
     Raises:
-        BadInputError: no such search.
+        BadInputError: no such sampler.
     """
     check(kind)
     if kind == "model_based":
         from bireme.tune.samplers.model_based import ModelBased
 
-        return ModelBased(space, direction, seed, **options)  # type: ignore[arg-type]  # as its class takes them
+        return ModelBased(seed, excluded, **options)  # type: ignore[arg-type]  # as its class takes them
     if kind.startswith(OPTUNA):
-        from bireme.tune.samplers.optuna_sampler import OptunaSearch
+        from bireme.tune.samplers.optuna_sampler import Optuna
 
-        return OptunaSearch(space, direction, seed, sampler=kind.removeprefix(OPTUNA))
-    return Grid(space, direction, seed) if kind == "gridsearch" else Random(space, direction, seed)
+        return Optuna(seed, excluded, sampler=kind.removeprefix(OPTUNA))
+    return Grid(seed, excluded) if kind == "gridsearch" else Random(seed, excluded)

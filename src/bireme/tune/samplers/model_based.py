@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from bireme.tune.samplers.sampler import Direction, Observation, Search
+from bireme.tune.samplers.sampler import Finished, Known, Observation, Pending, Sampler, best_of
 from bireme.tune.space.points import Parameter, Point, Points, key_of, shuffled
 
 if TYPE_CHECKING:
@@ -44,66 +45,93 @@ _FAR_BEHIND = 0.5
 """How far a point is behind the best matters less beyond this logarithm of the ratio."""
 
 
-class ModelBased(Search):
+class ModelBased(Sampler):
     """The points from which a Gaussian process expects the largest improvement first, after a few that spread.
 
     Args:
-        repeats: whether points that were measured may be asked for again, where there is noise.
+        excluded: whether a point must not be tried; None: all may.
+        repeats: whether points that were measured may be proposed again, where there is noise.
         negligible: it is no longer `promising` when no improvement by this fraction is expected.
     """
 
     def __init__(
         self,
-        space: Points,
-        direction: Direction = "maximize",
         seed: int = 0,
+        excluded: Callable[[Point], bool] | None = None,
         *,
         repeats: bool = False,
         negligible: float = NEGLIGIBLE,
     ) -> None:
-        super().__init__(space, direction, seed)
-        self._axes = tuple(_Axis(parameter) for parameter in space.parameters if len(parameter.choices) > 1)
-        self._spread = min(8, 2 + len(self._axes))
-        self._repeats, self._negligible = repeats, negligible
-        self._places: dict[str, Place] = {}
-        self._all: list[dict[str, object]] | None = None
-        self._ranked: tuple[object, list[tuple[float, float, dict[str, object]]]] | None = None
+        super().__init__(seed, excluded)
+        self.repeats, self.negligible = repeats, negligible
+        self._map: _Map | None = None
+        self._guesses: list[_Guess] = []
 
-    def ask(self) -> dict[str, object] | None:
-        """Return the next point, which is then pending; None if there is nothing to try now."""
-        for point in self._candidates():
-            key = key_of(point)
-            if key not in self.pending and (self._repeats or self.open(point)):
-                self.pending[key] = point
-                return dict(point)
-        return None
+    def propose(self, space: Points, finished: Finished, pending: Pending) -> Point | None:
+        """The open point that promises most; None if there is nothing to try now."""
+        guess = self._guess(space, finished, pending)
+        free = (point for point in guess.candidates() if key_of(point) not in pending)
+        return next((point for point in free if self.repeats or guess.known.open(point)), None)
 
-    def _candidates(self) -> Iterable[dict[str, object]]:
+    def promising(self, space: Points, finished: Finished, pending: Pending) -> bool:
+        """Whether any open point is expected to improve the best by more than ``negligible``."""
+        return self._guess(space, finished, pending).promising
+
+    def estimates(self, space: Points, finished: Finished) -> list[tuple[float, float, Point]] | None:
+        """(expected logarithm, its standard deviation, point) of the measured points."""
+        return self._guess(space, finished, {}).estimates()
+
+    def _guess(self, space: Points, finished: Finished, pending: Pending) -> _Guess:
+        """What is known and guessed; the last few are kept, because they are asked for several times."""
+        if self._map is None or self._map.space is not space:
+            self._map, self._guesses = _Map(space), []
+        state = (tuple(finished.values()), tuple(pending))
+        for guess in self._guesses:
+            if guess.state == state:
+                return guess
+        made = _Guess(self, self._map, self.known(space, dict(finished), dict(pending)))
+        self._guesses = [*self._guesses[-3:], made]
+        return made
+
+
+class _Guess:
+    """What a model says after some results. Nothing in it changes; what is asked for is calculated once."""
+
+    def __init__(self, settings: ModelBased, places: _Map, known: Known) -> None:
+        self._settings, self._map, self.known, self._axes = settings, places, known, places.axes
+        self.state = (tuple(known.finished.values()), tuple(known.pending))
+        self._observations = {key: each for key, each in known.finished.items() if each.cause != "infrastructure"}
+        self._best = best_of(self._observations)
+        self._place = places.place
+
+    def candidates(self) -> Iterable[Point]:
+        """Points, the most promising first; also such that are not open."""
         if not self._axes:
-            return filter(self.open, self.space.points())
+            return filter(self._open, self.known.space.points())
         if self._spreads:
             return self._farthest()
-        ranked = sorted(self._gains(), key=lambda each: -each[1])
-        return [point for gain, _, point in ranked if gain >= self._negligible or self.open(point)]
+        ranked = sorted(self._gains, key=lambda each: -each[1])
+        return [point for gain, _, point in ranked if gain >= self._settings.negligible or self._open(point)]
 
     @property
     def promising(self) -> bool:
-        """Whether any open point is expected to improve the best by more than ``negligible``."""
+        """Whether any open point is expected to improve the best by more than is negligible."""
         if not self._axes:
-            return any(map(self.open, self.space.points()))
-        return self._spreads or any(gain >= self._negligible for gain, _, _ in self._gains())
+            return any(map(self._open, self.known.space.points()))
+        return self._spreads or any(gain >= self._settings.negligible for gain, _, _ in self._gains)
 
     @property
     def _spreads(self) -> bool:
         """Whether there are too few results for a model."""
-        return self.best is None or len(self.observations) + len(self.pending) < self._spread
+        spread = min(8, 2 + len(self._axes))
+        return self._best is None or len(self._observations) + len(self.known.pending) < spread
 
     def _farthest(self) -> list[dict[str, object]]:
         """The open points, those with the most untried values first, and among them the farthest from known points.
 
         The very first point is at an end of every axis.
         """
-        known = [*(each.point for each in self.observations.values()), *self.pending.values()]
+        known = [*(each.point for each in self._observations.values()), *self.known.pending.values()]
         places = [self._place(point) for point in known] or [tuple(0.5 for _ in self._axes)]
 
         def telling(point: dict[str, object]) -> tuple[int, float]:
@@ -115,11 +143,12 @@ class ModelBased(Search):
 
     # -- the model -------------------------------------------------------------------------------------
 
-    def model(self) -> tuple[GaussianProcess, list[Observation]] | None:
+    @cached_property
+    def _model(self) -> tuple[GaussianProcess, list[Observation]] | None:
         """The model of what was measured, and the observations behind it; None if nothing has a figure."""
         from bireme.tune.samplers.gaussian_process import GaussianProcess
 
-        measured = [each for each in self.observations.values() if each.value is not None]
+        measured = [each for each in self._observations.values() if each.value is not None]
         if not measured:
             return None
         complete = [each for each in measured if each.cause != "pruned"]
@@ -142,7 +171,7 @@ class ModelBased(Search):
         """(expected logarithm, its standard deviation, point) of the measured points."""
         import numpy as np
 
-        modelled = self.model() if self._axes else None
+        modelled = self._model if self._axes else None
         if modelled is None:
             return None
         model, measured = modelled
@@ -155,7 +184,7 @@ class ModelBased(Search):
         """The first, the best, and of the others as many at even distances as a model has room for."""
         if len(measured) <= _MODELLED:
             return measured
-        ranked = sorted(range(1, len(measured)), key=lambda index: self.cost(measured[index].value or 0.0))
+        ranked = sorted(range(1, len(measured)), key=lambda index: -(measured[index].value or 0.0))
         half = _MODELLED // 2
         rest = ranked[half:]
         kept = {0, *ranked[:half], *rest[:: -(-len(rest) // (half - 1))]}
@@ -163,27 +192,21 @@ class ModelBased(Search):
 
     def _values(self, measured: Sequence[Observation]) -> list[float]:
         """Logarithms, more is better. What is far behind the best is drawn nearer: its figure should not count more."""
-        values = _logarithms([-self.cost(each.value or 0.0) for each in measured])
+        values = _logarithms([each.value or 0.0 for each in measured])
         best = max(values)
         return [
             best - _FAR_BEHIND - math.log1p(best - value - _FAR_BEHIND) if best - value > _FAR_BEHIND else value
             for value in values
         ]
 
+    @cached_property
     def _gains(self) -> list[tuple[float, float, dict[str, object]]]:
         """(expected improvement, the same by cost, point) of open points; in a large space, of some of them."""
-        state = (tuple((key, len(each.values)) for key, each in self.observations.items()), tuple(self.pending))
-        state = (*state, len(self._rules))  # type: ignore[assignment]  # compared only
-        if self._ranked is None or self._ranked[0] != state:
-            self._ranked = (state, self._rank())
-        return self._ranked[1]
-
-    def _rank(self) -> list[tuple[float, float, dict[str, object]]]:
         import numpy as np
 
         from bireme.tune.samplers.gaussian_process import GaussianProcess
 
-        points, modelled, best = self._scan(), self.model(), self.best
+        points, modelled, best = self._scan(), self._model, self._best
         if not points or modelled is None or best is None:
             return []
         model, measured = modelled
@@ -192,11 +215,11 @@ class ModelBased(Search):
         costs = np.ones(len(points))
         if min(seconds) > 0:
             costs = np.exp(np.array(model.expected(candidates, [math.log(each) for each in seconds])))
-        if self.pending:
+        if self.known.pending:
             # Assume the expected results for pending points, so that the next point tells something else.
             known = [self._place(each.point) for each in measured]
-            counts = [len(each.values) + (key_of(each.point) in self.pending) for each in measured]
-            pending = [place for place in map(self._place, self.pending.values()) if place not in known]
+            counts = [len(each.values) + (key_of(each.point) in self.known.pending) for each in measured]
+            pending = [place for place in map(self._place, self.known.pending.values()) if place not in known]
             values = [*model.measured, *(model.expected(pending) if pending else ())]
             counts += [1] * len(pending)
             model = GaussianProcess([*known, *pending], values, counts, sum(_squares(each.values) for each in measured))
@@ -204,10 +227,10 @@ class ModelBased(Search):
         # Points beside the best always count: a model is easily wrong about what has only slow points so far.
         here = self._place(best.point)
         beside = [
-            self._beside(place, here) and self.open(point)
+            self._beside(place, here) and self._open(point)
             for place, point in zip(map(tuple, candidates), points, strict=True)
         ]
-        gains = np.maximum(gains, 2 * self._negligible * np.array(beside))
+        gains = np.maximum(gains, 2 * self._settings.negligible * np.array(beside))
         gains = gains * self._chances(candidates)
         rates = gains / costs
         return [(float(gain), float(rate), point) for gain, rate, point in zip(gains, rates, points, strict=True)]
@@ -219,7 +242,7 @@ class ModelBased(Search):
         from bireme.tune.samplers.gaussian_process import GaussianProcess
 
         chances = np.ones(len(candidates))
-        told = list(self.observations.values())[-_MODELLED:]
+        told = list(self._observations.values())[-_MODELLED:]
         memory = [number for number, axis in enumerate(self._axes) if axis.memory]
         wall = [each for each in told if each.value is None and each.cause == "out of memory" and memory]
         other = [each for each in told if each not in wall]
@@ -249,19 +272,18 @@ class ModelBased(Search):
 
     def _scan(self) -> list[dict[str, object]]:
         """The points that the model considers, in random order, so that ties are broken at random."""
-        known = "\n".join((str(self.seed), *sorted((*self.observations, *self.pending))))
+        known = "\n".join((str(self._settings.seed), *sorted((*self._observations, *self.known.pending))))
         seed = int.from_bytes(hashlib.sha256(known.encode()).digest()[:4], "big")
-        if self.space.size <= _SCANNED:
-            if self._all is None:
-                self._all = list(self.space.points())
-            points = [self._all[index] for index in shuffled(len(self._all), seed)]
+        space = self.known.space
+        if space.size <= _SCANNED:
+            points = [self._map.all[index] for index in shuffled(len(self._map.all), seed)]
         else:
-            drawn = self.space.sample(_SCANNED, seed)
-            beside = self._neighbours(self.best.point) if self.best else ()
+            drawn = space.sample(_SCANNED, seed)
+            beside = self._neighbours(self._best.point) if self._best else ()
             points = list({key_of(point): point for point in (*drawn, *beside)}.values())
-        points = [point for point in points if self.open(point)]
-        if self._repeats:
-            told = self.observations.values()
+        points = [point for point in points if self._open(point)]
+        if self._settings.repeats:
+            told = self._observations.values()
             points += [each.point for each in told if each.cause == "ok" and len(each.values) < _MOST_RUNS]
         return points
 
@@ -269,13 +291,31 @@ class ModelBased(Search):
         """The points that differ from the best in one parameter."""
         for axis in self._axes:
             changed = ({**best, axis.name: choice} for choice in axis.others(best) if axis.name in best)
-            yield from (point for point in changed if point in self.space)
+            yield from (point for point in changed if point in self.known.space)
 
-    def _place(self, point: Point) -> Place:
+    def _open(self, point: Point) -> bool:
+        return self.known.open(point)
+
+
+class _Map:
+    """The axes of a space, and the places of its points. What it keeps only saves time."""
+
+    def __init__(self, space: Points) -> None:
+        self.space = space
+        self.axes = tuple(_Axis(parameter) for parameter in space.parameters if len(parameter.choices) > 1)
+        self._places: dict[str, Place] = {}
+
+    @cached_property
+    def all(self) -> list[dict[str, object]]:
+        """All points of a small space."""
+        return list(self.space.points())
+
+    def place(self, point: Point) -> Place:
+        """The coordinates of a point."""
         key = key_of(point)
         place = self._places.get(key)
         if place is None:
-            place = self._places[key] = tuple(axis.index(point) * axis.step for axis in self._axes)
+            place = self._places[key] = tuple(axis.index(point) * axis.step for axis in self.axes)
         return place
 
 

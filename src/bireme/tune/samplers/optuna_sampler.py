@@ -1,4 +1,4 @@
-"""Searches by a sampler of Optuna, where that is installed.
+"""Proposals of a sampler of Optuna, where that is installed.
 
 Optuna's samplers propose the same point again and know no constraints. So what a sampler proposes is moved to the
 nearest point that may be tried.
@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
 from bireme.errors import BadInputError
-from bireme.tune.samplers.sampler import Direction, Observation, Search
-from bireme.tune.space.points import Parameter, Point, Points, key_of
+from bireme.tune.samplers.sampler import Finished, Pending, Sampler
+from bireme.tune.space.points import Parameter, Point, Points
 
 _SCANNED = 1024
 
@@ -28,6 +28,9 @@ _NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy", "torch"), "qmc": ("scipy",)}
 
 def sampler_kind(name: str) -> Any:
     """The class of a sampler.
+
+    Args:
+        name: see `Optuna`.
 
     Raises:
         BadInputError: Optuna or a package that the sampler needs is not installed, or the sampler is not one that works
@@ -47,79 +50,68 @@ def sampler_kind(name: str) -> Any:
     return kinds[word]
 
 
-class OptunaSearch(Search):
+class Optuna(Sampler):
     """The points that a sampler of Optuna proposes.
 
     Args:
+        excluded: whether a point must not be tried; None: all may.
         sampler: the name of its class, with or without "Sampler", in any case: ``TPE``, ``gp``, ``CmaEsSampler``.
 
     Raises:
         BadInputError: see `sampler_kind`.
     """
 
-    def __init__(self, space: Points, direction: Direction = "maximize", seed: int = 0, *, sampler: str) -> None:
-        super().__init__(space, direction, seed)
+    def __init__(self, seed: int = 0, excluded: Callable[[Point], bool] | None = None, *, sampler: str) -> None:
+        super().__init__(seed, excluded)
         self._sampler = sampler_kind(sampler)
         import optuna
 
         self._optuna: Any = optuna
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-        self._scales = {each.name: _scale(optuna, each) for each in space.parameters if len(each.choices) > 1}
-        self._indices = {
-            each.name: {key_of({"": choice}): index for index, choice in enumerate(each.choices)}
-            for each in space.parameters
-        }
 
-    def _candidates(self) -> Iterator[dict[str, object]]:
-        if self._scales:
-            proposed = self._propose()
-            points = [point for point in self._scan() if self.open(point)]
-            yield from sorted(points, key=lambda point: self._apart(proposed, self._place(point)))
-        yield from self.space.points()
+    def propose(self, space: Points, finished: Finished, pending: Pending) -> Point | None:
+        """The open point that is nearest to what the sampler says; None if there is none."""
+        known = self.known(space, finished, pending)
+        scales = {each.name: _scale(self._optuna, each) for each in space.parameters if len(each.choices) > 1}
+        if scales:
+            seed = random.Random(f"{self.seed} {len(finished)} {len(pending)}").getrandbits(32)
+            asked = self._ask(space, scales, finished, seed)
+            near = [point for point in space.sample(_SCANNED, seed) if known.open(point)]
+            if near:
+                return min(near, key=lambda point: _apart(space, asked, _place(space, point)))
+        return next(filter(known.open, space.points()), None)
 
-    def _propose(self) -> dict[str, int]:
+    def _ask(self, space: Points, scales: Mapping[str, Any], finished: Finished, seed: int) -> dict[str, int]:
         """What the sampler says after all results, as numbers of choices."""
         optuna = self._optuna
-        sampler = self._sampler(seed=self._draw())
-        study = optuna.create_study(sampler=sampler, direction="minimize")
-        failed = optuna.trial.TrialState.FAIL
-        for each in self.observations.values():
-            place = self._place(each.point)
-            options = {"value": self._logarithm(each)} if each.value is not None else {"state": failed}
-            distributions = {name: self._scales[name] for name in place}
-            trial = optuna.trial.create_trial(params=place, distributions=distributions, **options)
-            study.add_trial(trial)
-        trial = study.ask(self._scales)
-        return dict(trial.params)
+        study = optuna.create_study(sampler=self._sampler(seed=seed), direction="minimize")
+        positive = all(each.value is None or each.value > 0 for each in finished.values())
+        for each in finished.values():
+            place = _place(space, each.point)
+            options: dict[str, Any] = {"state": optuna.trial.TrialState.FAIL}
+            if each.value is not None:
+                options = {"value": -math.log(each.value) if positive else -each.value}
+            distributions = {name: scales[name] for name in place}
+            study.add_trial(optuna.trial.create_trial(params=place, distributions=distributions, **options))
+        return dict(study.ask(dict(scales)).params)
 
-    def _logarithm(self, observation: Observation) -> float:
-        """The cost; its logarithm if it has one, so that figures which differ by a factor are compared by it."""
-        cost = self.cost(observation.value or 0.0)
-        return math.copysign(1.0, cost) * math.log(abs(cost)) if self._positive else cost
 
-    @property
-    def _positive(self) -> bool:
-        return all(each.value is None or each.value > 0 for each in self.observations.values())
+def _place(space: Points, point: Point) -> dict[str, int]:
+    """The numbers of a point's choices."""
+    varying = (each for each in space.parameters if len(each.choices) > 1 and each.name in point)
+    return {each.name: each.index(point[each.name]) for each in varying}
 
-    def _scan(self) -> list[dict[str, object]]:
-        return self.space.sample(_SCANNED, self._draw())
 
-    def _draw(self) -> int:
-        """Of each proposal another one. Those of two searches with seeds beside each other have nothing in common."""
-        return random.Random(f"{self.seed} {len(self.observations)} {len(self.pending)}").getrandbits(32)
-
-    def _place(self, point: Point) -> dict[str, int]:
-        return {name: self._indices[name][key_of({"": point[name]})] for name in self._scales if name in point}
-
-    def _apart(self, one: dict[str, int], other: dict[str, int]) -> float:
-        """How far two points are apart."""
-        ordered = {each.name: each.ordered for each in self.space.parameters}
-        steps = (
-            abs(one[name] - place) / len(self._indices[name]) if ordered[name] else float(one[name] != place)
-            for name, place in other.items()
-        )
-        return sum(steps)
+def _apart(space: Points, one: Mapping[str, int], other: Mapping[str, int]) -> float:
+    """How far two points are apart."""
+    return sum(
+        abs(one[each.name] - other[each.name]) / len(each.choices)
+        if each.ordered
+        else float(one[each.name] != other[each.name])
+        for each in space.parameters
+        if each.name in other
+    )
 
 
 def _scale(optuna: Any, parameter: Parameter) -> Any:

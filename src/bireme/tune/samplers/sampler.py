@@ -1,19 +1,18 @@
 """Decides which point is tried next (grid, random or model-based search), and when a budget is spent.
 
-``ask`` returns a point that was never asked for before, or None if there is nothing to try now; ``tell`` reports the
-result of a point. A result may be told for a point that was not asked for, so an interrupted study is resumed by
-telling its earlier results. The same seed and results give the same next point: there is no generator state to save.
+A sampler is stateless: the next point depends on its seed, on what has finished and on what is pending, and on nothing
+else. What a sampler keeps only saves time. So an interrupted study is resumed by reading its results, and none of them
+need have been proposed.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Literal, TypeAlias
 
-from bireme.errors import BadInputError
 from bireme.tune.space.points import Parameter, Point, Points, key_of, shuffled
 from bireme.value import Value
 
@@ -24,9 +23,9 @@ class Observation(Value):
     """The results of a point.
 
     Attributes:
-        value: its mean figure; None if it failed or ran out of memory.
-        values: the figures of all its runs.
-        cause: of its last end; ``pruned``: it cannot be better than its figure.
+        value: its mean value, more is better; None if it failed or ran out of memory.
+        values: the values of all its runs.
+        cause: of its last end. ``pruned``: it cannot be better than its value; ``infrastructure``: it was given up.
         seconds: the mean wall time of a run; 0.0 if unknown.
     """
 
@@ -37,110 +36,105 @@ class Observation(Value):
     seconds: float = 0.0
 
 
-class Search(ABC):
-    """Base of all searches: keeps the results and pending points. A subclass defines the order, `_candidates`.
+Finished: TypeAlias = Mapping[str, Observation]
+"""What is known of points, by their keys, in the order of the ends of their first runs."""
+
+Pending: TypeAlias = Mapping[str, Point]
+"""Points that run now, by their keys."""
+
+
+def observe(
+    finished: dict[str, Observation], point: Point, value: float | None, cause: str = "ok", seconds: float = 0.0
+) -> None:
+    """Add a result to what has finished; ``value``: None if it failed or ran out of memory."""
+    key = key_of(point)
+    before = finished.get(key)
+    values = before.values if before else ()
+    took = before.seconds + (seconds - before.seconds) / (len(values) + 1) if before else seconds
+    if value is not None:
+        values = (*values, value)
+    finished[key] = Observation(point=dict(point), value=_mean(values), values=values, cause=cause, seconds=took)
+
+
+class Known:
+    """What is known when the next point is chosen.
+
+    A point that ran out of memory excludes all points with as much or more in every ``memory`` parameter and the same
+    values of the others.
 
     Args:
-        seed: any number; a grid search ignores it.
+        excluded: whether a point must not be tried.
     """
 
-    def __init__(self, space: Points, direction: Direction = "maximize", seed: int = 0) -> None:
-        if direction not in ("maximize", "minimize"):
-            raise BadInputError(f"unknown direction: {direction!r} (expected 'maximize' or 'minimize')")
-        self.space, self.direction, self.seed = space, direction, seed
-        self.observations: dict[str, Observation] = {}
-        self.pending: dict[str, dict[str, object]] = {}
-        self._rules: list[Callable[[Point], bool]] = []
-        self._memory = {each.name: each for each in space.parameters if each.memory}
-
-    @abstractmethod
-    def _candidates(self) -> Iterable[dict[str, object]]:
-        """Points in order of preference. May include known and ruled-out points, which the caller skips."""
-
-    def ask(self) -> dict[str, object] | None:
-        """Return the next point, which is then pending; None if there is nothing to try now."""
-        for point in self._candidates():
-            if self.open(point):
-                self.pending[key_of(point)] = point
-                return dict(point)
-        return None
-
-    def tell(self, point: Point, value: float | None, *, cause: str = "ok", seconds: float = 0.0) -> None:
-        """Report a result of a point, whether or not it was asked for.
-
-        What ran out of memory excludes all points with as much or more in every ``memory`` parameter and the same
-        values of the others.
-
-        Args:
-            value: its figure; None: it failed or ran out of memory.
-            cause: ``out of memory``, or ``pruned`` if the figure is only a bound; other words mean nothing here.
-            seconds: wall time of the run.
-        """
-        key = key_of(point)
-        self.pending.pop(key, None)
-        before = self.observations.get(key)
-        values = before.values if before else ()
-        if value is not None:
-            values = (*values, value)
-        took = before.seconds + (seconds - before.seconds) / (len(before.values) + 1) if before else seconds
-        self.observations[key] = Observation(
-            point=dict(point), value=_mean(values), values=values, cause=cause, seconds=took
-        )
-        if value is None and cause == "out of memory" and self._memory:
-            self.rule_out(self._needs_more(point))
-
-    def forget(self, point: Point) -> None:
-        """Note that a pending point was not measured, for no reason of its own: it may be asked for again."""
-        self.pending.pop(key_of(point), None)
-
-    def rule_out(self, predicate: Callable[[Point], bool]) -> None:
-        """Exclude the points for which the predicate is true, from now on."""
-        self._rules.append(predicate)
-
-    def _needs_more(self, failed: Point) -> Callable[[Point], bool]:
-        """Whether a point needs at least the memory of one that ran out of it, and is the same otherwise."""
-        memory, rest = self._memory, {name: value for name, value in failed.items() if name not in self._memory}
-
-        def needs_more(point: Point) -> bool:
-            return {name: value for name, value in point.items() if name not in memory} == rest and all(
-                (name in point) == (name in failed)
-                and (name not in point or _size(each, point[name]) >= _size(each, failed[name]))
-                for name, each in memory.items()
-            )
-
-        return needs_more
-
-    def ruled_out(self, point: Point) -> bool:
-        """Whether a rule excludes the point."""
-        return any(rule(point) for rule in self._rules)
+    def __init__(
+        self, space: Points, finished: Finished, pending: Pending, excluded: Callable[[Point], bool] | None = None
+    ) -> None:
+        self.space, self.finished, self.pending, self._excluded = space, finished, pending, excluded
 
     def open(self, point: Point) -> bool:
-        """Whether the point may still be asked for."""
+        """Whether the point may still be tried."""
         key = key_of(point)
-        return key not in self.observations and key not in self.pending and not self.ruled_out(point)
+        return key not in self.finished and key not in self.pending and not self.ruled_out(point)
 
-    @property
-    def promising(self) -> bool:
-        """Whether an open point may be worth a run, as far as the search can tell."""
+    def ruled_out(self, point: Point) -> bool:
+        """Whether the point is excluded, or needs as much memory as one that ran out of it."""
+        return bool(self._excluded and self._excluded(point)) or any(
+            self._needs_more(point, failed) for failed in self._too_large
+        )
+
+    @cached_property
+    def _memory(self) -> dict[str, Parameter]:
+        return {each.name: each for each in self.space.parameters if each.memory}
+
+    @cached_property
+    def _too_large(self) -> list[Point]:
+        told = self.finished.values() if self._memory else ()
+        return [each.point for each in told if each.value is None and each.cause == "out of memory"]
+
+    def _needs_more(self, point: Point, failed: Point) -> bool:
+        """Whether a point needs at least the memory of one that ran out of it, and is the same otherwise."""
+        memory = self._memory
+        rest, others = ({name: value for name, value in each.items() if name not in memory} for each in (failed, point))
+        return rest == others and all(
+            (name in point) == (name in failed)
+            and (name not in point or _size(each, point[name]) >= _size(each, failed[name]))
+            for name, each in memory.items()
+        )
+
+
+class Sampler(ABC):
+    """Base of all samplers.
+
+    Args:
+        seed: any number; a grid ignores it.
+        excluded: whether a point must not be tried; None: all may.
+    """
+
+    def __init__(self, seed: int = 0, excluded: Callable[[Point], bool] | None = None) -> None:
+        self.seed, self._excluded = seed, excluded
+
+    @abstractmethod
+    def propose(self, space: Points, finished: Finished, pending: Pending) -> Point | None:
+        """The next point; None if there is nothing to try now."""
+
+    def promising(self, space: Points, finished: Finished, pending: Pending) -> bool:
+        """Whether an open point may be worth a run, as far as the sampler can tell."""
         return True
 
-    def estimates(self) -> list[tuple[float, float, Point]] | None:
+    def estimates(self, space: Points, finished: Finished) -> list[tuple[float, float, Point]] | None:
         """(expected logarithm, its standard deviation, point) of the measured points; None: there is no model."""
         return None
 
-    @property
-    def best(self) -> Observation | None:
-        """The best point so far, the earliest of equals; None if none has a figure yet.
+    def known(self, space: Points, finished: Finished, pending: Pending) -> Known:
+        """What is known, with the points that this sampler must not try."""
+        return Known(space, finished, pending, self._excluded)
 
-        One that was stopped early, or has failed since, counts only if there is no other.
-        """
-        measured = [each for each in self.observations.values() if each.value is not None]
-        measured = [each for each in measured if each.cause == "ok"] or measured
-        return min(measured, key=lambda each: self.cost(each.value or 0.0), default=None)
 
-    def cost(self, value: float) -> float:
-        """The value, negated if necessary so that less is better."""
-        return -value if self.direction == "maximize" else value
+def best_of(finished: Finished) -> Observation | None:
+    """The best point, the earliest of equals; one that was stopped early or failed since only if there is no other."""
+    measured = [each for each in finished.values() if each.value is not None]
+    measured = [each for each in measured if each.cause == "ok"] or measured
+    return max(measured, key=lambda each: each.value or 0.0, default=None)
 
 
 def _size(parameter: Parameter, choice: object) -> float:
@@ -161,45 +155,49 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values)
 
 
-class _Listed(Search):
-    """Base of searches with a fixed order. Each ask continues the walk, so asking for all points takes linear time."""
+class _Listed(Sampler):
+    """Base of samplers with a fixed order."""
 
-    def __init__(self, space: Points, direction: Direction = "maximize", seed: int = 0) -> None:
-        super().__init__(space, direction, seed)
-        self._walk = self._order()
-        self._again: list[dict[str, object]] = []
+    def __init__(self, seed: int = 0, excluded: Callable[[Point], bool] | None = None) -> None:
+        super().__init__(seed, excluded)
+        self._space: Points | None = None
+        self._finished = 0
 
     @abstractmethod
-    def _order(self) -> Iterator[dict[str, object]]:
+    def _order(self, space: Points) -> Iterator[dict[str, object]]:
         """Every point once."""
 
-    def _candidates(self) -> Iterator[dict[str, object]]:
-        # Not `yield from`: closing this generator half-way would close the walk too.
-        return chain(self._forgotten(), self._walk)
-
-    def _forgotten(self) -> Iterator[dict[str, object]]:
-        while self._again:
-            yield self._again.pop(0)
-
-    def forget(self, point: Point) -> None:
-        """A pending point was not measured: it is the next to be asked for."""
-        if key_of(point) in self.pending:
-            self._again.append(dict(point))
-        super().forget(point)
+    def propose(self, space: Points, finished: Finished, pending: Pending) -> Point | None:
+        """The first open point. Goes on where the last one was found, so that all points take linear time."""
+        if self._space is not space or len(finished) < self._finished:
+            self._space, self._walk, self._passed = space, self._order(space), dict[str, Point]()
+        self._finished = len(finished)
+        known = self.known(space, finished, pending)
+        for key in [key for key in self._passed if key in finished]:
+            del self._passed[key]
+        for point in self._passed.values():
+            if known.open(point):
+                return point
+        for point in self._walk:
+            if (key := key_of(point)) not in finished and not known.ruled_out(point):
+                self._passed[key] = point
+                if key not in pending:
+                    return point
+        return None
 
 
 class Grid(_Listed):
     """All points, in the order of the space."""
 
-    def _order(self) -> Iterator[dict[str, object]]:
-        return self.space.points()
+    def _order(self, space: Points) -> Iterator[dict[str, object]]:
+        return space.points()
 
 
 class Random(_Listed):
     """All points, in a random order given by the seed."""
 
-    def _order(self) -> Iterator[dict[str, object]]:
-        return (self.space.point(index) for index in shuffled(self.space.size, self.seed))
+    def _order(self, space: Points) -> Iterator[dict[str, object]]:
+        return (space.point(index) for index in shuffled(space.size, self.seed))
 
 
 # -- how much ----------------------------------------------------------------------------------------

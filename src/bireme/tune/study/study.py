@@ -118,7 +118,6 @@ class Study(AnyStudy[Trial, Run]):
             raise BadInputError(f"no point of the space: {dict(point)}")
         if self._rounds is not None or self._budget.spent(self._begun):
             raise BadInputError("the search is over", hint="ask for the trials of the finalists")
-        self._search.begin(point)
         return self._begin(self._make(point, "search"))
 
     def _begin(self, trial: Trial) -> Trial:
@@ -175,8 +174,7 @@ class Study(AnyStudy[Trial, Run]):
         self._names.discard(name)
 
     def _forget(self, trial: Trial) -> None:
-        if trial.phase == "search":
-            self._search.forget(trial.point)
+        """Nothing to do: it is not pending any more."""
 
     def give_up(self, name: str) -> None:
         """A pending trial cannot be measured, for no reason of its own: it is not proposed again."""
@@ -184,7 +182,7 @@ class Study(AnyStudy[Trial, Run]):
         super().give_up(name)
 
     def _rule_out(self, trial: Trial) -> None:
-        self._search.give_up(trial.point)
+        """Nothing to do: it is measured, with no result."""
 
     def hopeless(self, name: str, seconds: float, series: Sequence[float] = ()) -> str:
         """Why a running trial cannot win any more; "" as long as it may.
@@ -201,7 +199,6 @@ class Study(AnyStudy[Trial, Run]):
 
     def _note(self, done: Run) -> None:
         self._screening = self._screening or done.trial.phase == "screen"
-        self._search.note(done)
 
     def _figures(self, done: Run) -> Sequence[float] | None:
         return done.figures
@@ -227,7 +224,7 @@ class Study(AnyStudy[Trial, Run]):
     def _next_point(self) -> Trial | None:
         if (self._side_by_side == 1 and self._pending) or self._search_over:
             return None
-        point = self._search.ask()
+        point = self._search.propose(self._trying)
         self._exhausted = point is None and not self._pending
         return None if point is None else self._make(point, "search")
 
@@ -340,9 +337,15 @@ class Study(AnyStudy[Trial, Run]):
         """Whether the search has had its share of the budget, or expects nothing better."""
         if self._exhausted or self._screening or self._share_spent:
             return True
-        if self._space.size <= _SMALL and any(map(self._search.open, self._space.points())):
+        pending = self._trying
+        if self._space.size <= _SMALL and any(self._search.open(point, pending) for point in self._space.points()):
             return False
-        return not self._search.promising
+        return not self._search.promising(pending)
+
+    @property
+    def _trying(self) -> Mapping[str, Point]:
+        """The points that the search tries now, by their keys."""
+        return {key_of(each.point): each.point for each in self._pending.values() if each.phase == "search"}
 
     @property
     def _share_spent(self) -> bool:
