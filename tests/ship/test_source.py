@@ -278,6 +278,16 @@ def test_what_is_neither_file_nor_folder_nor_link(place: Path) -> None:
     assert note.startswith("fifo") and note.endswith(" and 2 more are not sent: only files, folders and links are")
 
 
+def test_what_git_does_not_name_is_said_once(place: Path) -> None:
+    git("init")
+    (place / "b").mkdir()
+    for path in ("a", "b/c", "d"):
+        (place / path).touch()
+    os.mkfifo(place / "fifo")
+    os.mkfifo(place / "b" / "fifo")
+    assert find("git").notes == ("fifo, b/fifo are not sent: only files, folders and links are",)
+
+
 def test_holes_count_nothing(place: Path) -> None:
     with (place / "sparse").open("wb") as file:
         file.seek(50 << 30)

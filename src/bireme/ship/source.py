@@ -198,7 +198,8 @@ def _look_at(
     found: dict[str, os.stat_result] = {}
     links: dict[str, str] = {}
     replaced: dict[str, None] = {}
-    own, special = list(_outputs()), []
+    special: dict[str, None] = {}
+    own = list(_outputs())
     for folder, group in groupby(paths, lambda path: path.rpartition("/")[0]):
         try:
             holder = inside.open_folder(top, folder)
@@ -222,11 +223,15 @@ def _look_at(
             if stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode) or stat.S_ISDIR(there.st_mode):
                 found[path] = there
             else:
-                special.append(path)
+                special[path] = None
         os.close(holder)
-    notes = [f"{_named(special)} not sent: only files, folders and links are"] if special else []
+    notes = [f"{_named(list(special))} not sent: only files, folders and links are"] if special else []
     notes += [f"what git tracks below {_named(list(replaced))} not sent: a link has replaced it"] if replaced else []
     return found, links, tuple(notes)
+
+
+def _is_special(entry: os.DirEntry[str]) -> bool:
+    return not (entry.is_symlink() or entry.is_dir() or entry.is_file())
 
 
 def _named(paths: Sequence[str]) -> str:
