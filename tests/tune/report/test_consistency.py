@@ -76,7 +76,7 @@ def check(folder: Path) -> None:
         assert not study.best_command
         return
     _best(study, known.run, status, summary, html, record["status"]["best"])
-    _commands(folder, study, again.best)
+    _commands(folder, study, again.best if told is None else told["best"])
     noise = f"{100 * study.answer.noise:.1f} %" if study.answer.noise is not None else ""
     said = re.search(r"^noise of a run: (\S+ %)", status, re.M)
     assert (said[1] if said else "") == noise and (noise in html if noise else "Noise of a run" not in html)
