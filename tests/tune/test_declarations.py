@@ -105,6 +105,8 @@ def test_a_range_of_a_billion_costs_nothing():
         ("1..9:log:1", "1 values of a scale"),
         ("1..9:log:99999", "99999 values of a scale"),
         ("1..4,8", "a range stands alone, but '1..4' is in a list"),
+        ("8..x", "not a range of numbers: '8..x'"),
+        ("x..8", "not a range of numbers: 'x..8'"),
         ("8,16:memmory", "unknown kind of values: 'memmory'\n  did you mean 'memory'?"),
         ("8,16:log2", "'log2' belongs to a range"),
         ("'a,b", 'a quote is not closed: "\'a,b"'),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import time
 from operator import eq
 
 import pytest
@@ -365,3 +366,34 @@ def test_budget(costs, over):
 
 def test_a_budget_without_end():
     assert SearchBudget().spent([1.0] * 1000) == ""
+
+
+@pytest.mark.slow
+def test_a_model_does_not_settle_beside_the_best():
+    """One whole number of a million, and a smooth peak: most runs used to be one step from the best."""
+    space = Space((Parameter("x", range(1, 10**6 + 1)),))
+    behind = []
+    for seed in range(3):
+        search = Search("model_based", space, seed)
+        for _ in range(40):
+            point = search.ask()
+            search.tell(point, 1 / (1 + ((point["x"] / 10**6 - 0.37) / 0.09) ** 2))
+        behind.append(1 - search.best.value)
+    assert max(behind) <= 0.005
+
+
+@pytest.mark.slow
+def test_an_ask_after_many_results_is_quick():
+    """Its time does not grow with the results: a hundred times as many take less than three times as long."""
+    space = Space(tuple(Parameter(f"d{number}", tuple(range(10))) for number in range(15)))
+
+    def seconds(count: int) -> float:
+        search = Search("model_based", space, repeats=True)
+        for point in space.sample(count, 1):
+            search.tell(point, 1.0 + sum(point.values()), seconds=1.0)
+        begun = time.process_time()
+        search.ask()
+        return time.process_time() - begun
+
+    seconds(100)
+    assert seconds(10_000) < 3 * seconds(100)

@@ -188,6 +188,14 @@ def run_all(study: Study, now: list[float] | None = None) -> int:
     return count
 
 
+def test_values_may_be_written_as_on_the_command_line():
+    study = Study({"lr": "1e-3..1e-1:log10", "kind": ["a", "b"], "batch": "8..32:log2"}, maximize="rate")
+    study.propose({"lr": 0.01, "kind": "b", "batch": 16})
+    assert study.answer.baseline == {"lr": 0.001, "kind": "a", "batch": 8}
+    with pytest.raises(BadInputError, match=r"not a range of numbers: '8\.\.x'"):
+        Study({"batch": "8..x"}, maximize="rate")
+
+
 @pytest.mark.parametrize(("choices", "words"), [({}, "no parameters"), ({"batch": []}, "'batch' has no choices")])
 def test_a_space_without_a_choice_is_refused(choices, words):
     with pytest.raises(BadInputError, match=words):

@@ -10,7 +10,8 @@ how well they explain the measurements. This keeps the estimate from being certa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +28,9 @@ _DRAWS = 64
 """So many are drawn from the prior, and as many again around the likeliest of them."""
 
 _KEPT = 8
+
+_TELLING = 64
+"""What fits is drawn by at most so many places: more say little more, and cost much more."""
 
 _LENGTH, _AMPLITUDE, _NOISE = 0.5, 0.3, 0.02
 """Medians of log-normal priors: lengths (half an axis), amplitude (a third of the speed), noise of a measurement."""
@@ -52,7 +56,7 @@ class GaussianProcess:
         self,
         places: Sequence[Place] | Array,
         values: Sequence[float] | Array,
-        counts: Sequence[int] | None = None,
+        counts: Sequence[float] | Array | None = None,
         squares: float = 0.0,
     ) -> None:
         self._places, self.measured = np.asarray(places, dtype=float), np.asarray(values, dtype=float)
@@ -63,23 +67,48 @@ class GaussianProcess:
         spread = np.array([_SPREADS[0]] * axes + list(_SPREADS[1:]))
         deviations = random.normal(0.0, 1.0, (_DRAWS, axes + 2))
         shares = random.uniform(0.0, 1.0, _DRAWS)
-        densities = self._densities(centre + spread * deviations, shares)
+        density = self._density_of(_telling(self.measured))
+        densities = density(centre + spread * deviations, shares)
         # Again around the best: weighted by likelihood and prior, as the first are by their likelihood alone.
         best = np.argsort(-densities)[:_KEPT]
         near = np.repeat(deviations[best], _DRAWS // _KEPT, axis=0) + random.normal(0.0, 0.4, (_DRAWS, axes + 2))
         near_shares = np.clip(np.repeat(shares[best], _DRAWS // _KEPT) + random.normal(0.0, 0.2, _DRAWS), 0.0, 1.0)
-        near_densities = self._densities(centre + spread * near, near_shares)
+        near_densities = density(centre + spread * near, near_shares)
         deviations, shares = np.concatenate([deviations, near]), np.concatenate([shares, near_shares])
         densities = np.concatenate([densities, near_densities]) - 0.5 * (deviations**2).sum(axis=1)
-        kept = np.argsort(-densities)[:_KEPT]
+        kept = np.argsort(-densities)[: _KEPT if len(self.measured) <= _TELLING else _KEPT // 2]
         weights = np.exp(densities[kept] - densities[kept[0]])
         self.weights: Array = weights / weights.sum()
         self._drawn, self._shares = np.exp(centre + spread * deviations[kept]), shares[kept]
         self.noises: Array = self._drawn[:, -1]
-        self._inverse = np.linalg.inv(self._covariance(self._drawn, self._shares))
+        self._last: list[tuple[Array, Array]] = []
         self._fit()
 
+    def extended(
+        self, places: Sequence[Place] | Array, values: Sequence[float], counts: Sequence[float] | Array | None = None
+    ) -> GaussianProcess:
+        """With further places, and by the same fits if it has many; ``counts``: new ones of those that it has."""
+        places = np.concatenate([self._places, np.asarray(places, dtype=float).reshape(-1, self._places.shape[1])])
+        measured = np.concatenate([self.measured, values])
+        known = self._counts if counts is None else np.asarray(counts, dtype=float)
+        counts = np.concatenate([known, np.ones(len(values))])
+        if len(measured) <= _TELLING:
+            return GaussianProcess(places, measured, counts, self._squares)
+        model = copy(self)
+        model._places, model.measured, model._counts = places, measured, counts
+        model._fit()
+        return model
+
+    def _across(self, places: Array) -> Array:
+        """The covariances of places with the measured ones; the last are kept, as they are wanted several times."""
+        if not self._last or self._last[0][0] is not places:
+            self._last = [(places, _kernel(_apart(places, self._places), self._drawn, self._shares))]
+        return self._last[0][1]
+
     def _fit(self) -> None:
+        self._last = []
+        kernel = _kernel(_apart(self._places, self._places), self._drawn, self._shares)
+        self._inverse = np.linalg.inv(_with_noise(kernel, self._drawn, self._counts))
         ones = self._inverse.sum(axis=2)
         self._ones, self._doubt = ones, 1 / ones.sum(axis=1)  # the variance of the mean
         self._mean, self._rest = self._explain(self.measured)
@@ -89,30 +118,31 @@ class GaussianProcess:
         mean = (self._ones @ values) * self._doubt
         return mean, np.einsum("dij,dj->di", self._inverse, values[None, :] - mean[:, None])
 
-    def _covariance(self, drawn: Array, shares: Array) -> Array:
-        kernel = _kernel(self._places, self._places, drawn, shares)
-        diagonal = np.arange(len(self.measured))
-        kernel[:, diagonal, diagonal] += drawn[:, -1:] ** 2 / self._counts + 1e-8
-        return kernel
-
-    def _densities(self, logarithms: Array, shares: Array) -> Array:
-        """The logarithm of how likely the measurements are, for each draw."""
-        drawn = np.exp(logarithms)
-        factor = np.linalg.cholesky(self._covariance(drawn, shares))
-        right = np.stack([np.ones_like(self.measured), self.measured], axis=1)
-        half = np.linalg.solve(factor, np.broadcast_to(right, (len(drawn), *right.shape)))
-        ones, values = half[:, :, 0], half[:, :, 1]
-        doubt = 1 / (ones**2).sum(axis=1)
-        misfit = (values**2).sum(axis=1) - (ones * values).sum(axis=1) ** 2 * doubt
-        density: Array = 0.5 * (np.log(doubt) - misfit) - np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
+    def _density_of(self, rows: np.ndarray[tuple[int, ...], np.dtype[np.intp]]) -> Callable[[Array, Array], Array]:
+        """The logarithm of how likely the measurements in some rows are, for logarithms and shares of each draw."""
+        apart = _apart(self._places[rows], self._places[rows])
+        measured, counts = self.measured[rows], self._counts[rows]
         freedom = float((self._counts - 1).sum())
-        return density - freedom * logarithms[:, -1] - 0.5 * self._squares / drawn[:, -1] ** 2
+
+        def density(logarithms: Array, shares: Array) -> Array:
+            drawn = np.exp(logarithms)
+            factor = np.linalg.cholesky(_with_noise(_kernel(apart, drawn, shares), drawn, counts))
+            right = np.stack([np.ones_like(measured), measured], axis=1)
+            half = np.linalg.solve(factor, np.broadcast_to(right, (len(drawn), *right.shape)))
+            ones, values = half[:, :, 0], half[:, :, 1]
+            doubt = 1 / (ones**2).sum(axis=1)
+            misfit = (values**2).sum(axis=1) - (ones * values).sum(axis=1) ** 2 * doubt
+            likely = 0.5 * (np.log(doubt) - misfit) - np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
+            found: Array = likely - freedom * logarithms[:, -1] - 0.5 * self._squares / drawn[:, -1] ** 2
+            return found
+
+        return density
 
     # -- estimates -------------------------------------------------------------------------------------
 
     def predict(self, places: Sequence[Place] | Array) -> tuple[Array, Array]:
         """(means, standard deviations) of the values without noise: a row for each fit, a column for each place."""
-        across = _kernel(np.asarray(places, dtype=float), self._places, self._drawn, self._shares)
+        across = self._across(np.asarray(places, dtype=float))
         means = self._mean[:, None] + np.einsum("dpi,di->dp", across, self._rest)
         known = ((across @ self._inverse) * across).sum(axis=2)
         unsure = (1 - np.einsum("dpi,di->dp", across, self._ones)) ** 2 * self._doubt[:, None]
@@ -126,7 +156,7 @@ class GaussianProcess:
             values: other values at the measured places, which are assumed to vary in the same way.
         """
         mean, rest = self._explain(self.measured if values is None else np.asarray(values, dtype=float))
-        across = _kernel(np.asarray(places, dtype=float), self._places, self._drawn, self._shares)
+        across = self._across(np.asarray(places, dtype=float))
         means = mean[:, None] + np.einsum("dpi,di->dp", across, rest)
         return [float(each) for each in self.weights @ means]
 
@@ -149,22 +179,48 @@ class GaussianProcess:
         return [float(each) for each in self.weights @ _gain(ahead, change)]
 
 
-def _kernel(one: Array, other: Array, drawn: Array, shares: Array) -> Array:
+def _telling(values: Array) -> np.ndarray[tuple[int, ...], np.dtype[np.intp]]:
+    """The rows that say what fits: all of a few, else the better half of as many, and some of the rest."""
+    order = np.argsort(-values, kind="stable")
+    if len(values) <= _TELLING:
+        return np.arange(len(values))
+    rest = np.linspace(_TELLING // 2, len(values) - 1, _TELLING - _TELLING // 2).astype(int)
+    return np.sort(order[np.concatenate([np.arange(_TELLING // 2), rest])])
+
+
+def _apart(one: Array, other: Array) -> Array:
+    """Half the squared distances between places, negated: axes x ``one`` x ``other``."""
+    apart = np.minimum(np.abs(one.T[:, :, None] - other.T[:, None, :]), 1.0)
+    squares: Array = -0.5 * apart**2
+    return squares
+
+
+def _kernel(apart: Array, drawn: Array, shares: Array) -> Array:
     """The covariances between places for each draw of (lengths, amplitude, noise): draws x ``one`` x ``other``."""
-    product: Array = np.ones((len(drawn), len(one), len(other)))
-    total = np.zeros_like(product)
-    for axis in range(one.shape[1]):
-        # An axis has few values, and exponentials are dear: calculate each pair of values once.
-        rows, row = np.unique(one[:, axis], return_inverse=True)
-        columns, column = np.unique(other[:, axis], return_inverse=True)
-        squares = np.minimum(np.abs(rows[:, None] - columns[None, :]), 1.0) ** 2
-        values = np.exp(-0.5 * squares[None, :, :] / drawn[:, axis, None, None] ** 2)
-        own = values[:, row[:, None], column[None, :]]
-        product *= own
+    axes, rows, columns = apart.shape
+    if not axes:
+        same: Array = np.repeat(drawn[:, -2] ** 2, rows * columns)
+        return same.reshape(len(drawn), rows, columns)
+    flat, rates = apart.reshape(axes, -1), drawn[:, :axes] ** -2
+    share = shares[:, None]
+    total: Array = rates @ flat
+    np.exp(total, out=total)
+    total *= 1 - share
+    for axis in range(axes):
+        own = rates[:, axis, None] * flat[axis]
+        np.exp(own, out=own)
+        own *= share / axes
         total += own
-    share = shares[:, None, None]
-    mixed: Array = drawn[:, -2, None, None] ** 2 * ((1 - share) * product + share * total / max(1, one.shape[1]))
-    return mixed
+    total *= drawn[:, -2, None] ** 2
+    kernel: Array = total.reshape(len(drawn), rows, columns)
+    return kernel
+
+
+def _with_noise(kernel: Array, drawn: Array, counts: Array) -> Array:
+    """A square kernel and the variance of the mean of each place's measurements."""
+    diagonal = np.arange(len(counts))
+    kernel[:, diagonal, diagonal] += drawn[:, -1:] ** 2 / counts + 1e-8
+    return kernel
 
 
 def _gain(ahead: Array, deviation: Array) -> Array:

@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from random import Random
 from typing import TYPE_CHECKING
 
 from bireme.tune.samplers.sampler import Finished, Known, Observation, Pending, Sampler, best_of
@@ -27,10 +28,26 @@ NEGLIGIBLE = 0.01
 """The model stops when no point is expected to improve the best by more than this fraction."""
 
 _SCANNED = 1024
-"""In a larger space, the model considers this many random points, and those beside the best one."""
+"""A space of so many points is considered as a whole, a larger one by half as many random points, and by points around
+the best ones."""
+
+_BEST = 3
+"""Around so many of the best points."""
+
+_SCALES = (0.2, 0.05, 0.015, 0.005, 0.0015)
+"""How far from them on average, on each axis; as parts of it."""
+
+_NEAR = 16
+"""So many points at each of these distances."""
+
+_REPEATED = 64
+"""So many of the best points may run again."""
 
 _SHORT = 3
 """On an axis with this many values or fewer, all values count as neighbours."""
+
+_COARSE = 64
+"""On an axis with more values, those beside the best tell nothing new."""
 
 _LONG = 1000
 """A parameter with more choices than this is not listed: its choices are lazy."""
@@ -38,7 +55,7 @@ _LONG = 1000
 _MOST_RUNS = 8
 """A point is not measured more often than this; what is still unclear then is for paired rounds."""
 
-_MODELLED = 256
+_MODELLED = 160
 """The model is of at most so many points: the better half, and some of the rest."""
 
 _FAR_BEHIND = 0.5
@@ -164,7 +181,7 @@ class _Guess:
             bounds = self._values(sure + bounded)[len(sure) :]
             where = [self._place(each.point) for each in bounded]
             guesses = [min(pair) for pair in zip(bounds, model.expected(where), strict=True)]
-            model = GaussianProcess([*places, *where], [*values, *guesses], [*counts, *(1 for _ in where)], squares)
+            model = model.extended(where, guesses)
         return model, [*sure, *bounded]
 
     def estimates(self) -> list[tuple[float, float, Point]] | None:
@@ -204,8 +221,6 @@ class _Guess:
         """(expected improvement, the same by cost, point) of open points; in a large space, of some of them."""
         import numpy as np
 
-        from bireme.tune.samplers.gaussian_process import GaussianProcess
-
         points, modelled, best = self._scan(), self._model, self._best
         if not points or modelled is None or best is None:
             return []
@@ -220,9 +235,7 @@ class _Guess:
             known = [self._place(each.point) for each in measured]
             counts = [len(each.values) + (key_of(each.point) in self.known.pending) for each in measured]
             pending = [place for place in map(self._place, self.known.pending.values()) if place not in known]
-            values = [*model.measured, *(model.expected(pending) if pending else ())]
-            counts += [1] * len(pending)
-            model = GaussianProcess([*known, *pending], values, counts, sum(_squares(each.values) for each in measured))
+            model = model.extended(pending, model.expected(pending) if pending else (), counts)
         gains = np.array(model.gains(candidates))
         # Points beside the best always count: a model is easily wrong about what has only slow points so far.
         here = self._place(best.point)
@@ -266,7 +279,9 @@ class _Guess:
     def _beside(self, place: Place, best: Place) -> bool:
         """Whether a point differs from the best on one axis only, by one step or on a `_SHORT` axis."""
         apart = [(axis, abs(a - b)) for axis, a, b in zip(self._axes, place, best, strict=True) if a != b]
-        return len(apart) == 1 and (apart[0][1] < 1.5 * apart[0][0].step or len(apart[0][0].choices) <= _SHORT)
+        if len(apart) != 1 or len(apart[0][0].choices) > _COARSE:
+            return False
+        return apart[0][1] < 1.5 * apart[0][0].step or len(apart[0][0].choices) <= _SHORT
 
     # -- points ----------------------------------------------------------------------------------------
 
@@ -278,14 +293,33 @@ class _Guess:
         if space.size <= _SCANNED:
             points = [self._map.all[index] for index in shuffled(len(self._map.all), seed)]
         else:
-            drawn = space.sample(_SCANNED, seed)
+            drawn = space.sample(_SCANNED // 2, seed)
             beside = self._neighbours(self._best.point) if self._best else ()
-            points = list({key_of(point): point for point in (*drawn, *beside)}.values())
+            points = list({key_of(point): point for point in (*drawn, *beside, *self._around(seed))}.values())
         points = [point for point in points if self._open(point)]
         if self._settings.repeats:
-            told = self._observations.values()
+            best = {key_of(each.point) for each in self._ranked[:_REPEATED]}
+            told = (each for key, each in self._observations.items() if key in best)
             points += [each.point for each in told if each.cause == "ok" and len(each.values) < _MOST_RUNS]
         return points
+
+    @cached_property
+    def _ranked(self) -> list[Observation]:
+        """The points with a value, the best first."""
+        measured = [each for each in self._observations.values() if each.value is not None]
+        return sorted(measured, key=lambda each: -(each.value or 0.0))
+
+    def _around(self, seed: int) -> Iterator[dict[str, object]]:
+        """Random points around the best ones, nearer and farther."""
+        random = Random(seed)
+        for best in self._ranked[:_BEST]:
+            for scale in _SCALES * _NEAR:
+                moved = dict(best.point)
+                for axis in self._axes:
+                    if axis.name in moved and random.random() < max(0.5, 1 / len(self._axes)):
+                        moved[axis.name] = axis.moved(moved[axis.name], scale, random)
+                if moved in self.known.space:
+                    yield moved
 
     def _neighbours(self, best: Point) -> Iterator[dict[str, object]]:
         """The points that differ from the best in one parameter."""
@@ -330,17 +364,24 @@ class _Axis:
         self.name, self.memory, self._parameter = parameter.name, parameter.memory, parameter
         self.choices: Sequence[object] = parameter.choices
         self.step = 1 / (len(self.choices) - 1) if parameter.ordered else 10.0
-        self._index: dict[str, int] | None = None
+        self._index: dict[object, int] | None = None
         if len(self.choices) <= _LONG:
             if all(isinstance(choice, (int, float)) for choice in self.choices) and parameter.ordered:
                 self.choices = sorted(self.choices, key=lambda number: float(str(number)))
-            self._index = {key_of({"": choice}): index for index, choice in enumerate(self.choices)}
+            self._index = {_token(choice): index for index, choice in enumerate(self.choices)}
 
     def index(self, point: Point) -> int:
         """The point's rank or category on this axis; 0 if it lacks the parameter or has an unknown value."""
         if self._index is None:
             return max(0, self._parameter.index(point[self.name])) if self.name in point else 0
-        return self._index.get(key_of({"": point.get(self.name)}), 0)
+        return self._index.get(_token(point.get(self.name)), 0)
+
+    def moved(self, value: object, scale: float, random: Random) -> object:
+        """Another choice at about this distance, as a part of the axis; of categories any."""
+        if self.step > 1:
+            return self.choices[random.randrange(len(self.choices))]
+        index = self.index({self.name: value}) + random.gauss(0.0, scale) / self.step
+        return self.choices[min(max(0, round(index)), len(self.choices) - 1)]
 
     def others(self, point: Point) -> list[object]:
         """The other choices; of very many, those one, two, four and so on steps away."""
@@ -349,6 +390,11 @@ class _Axis:
         here, last = self.index(point), len(self.choices) - 1
         steps = [sign * 2**power for power in range(last.bit_length()) for sign in (-1, 1)]
         return [self.choices[here + step] for step in steps if 0 <= here + step <= last]
+
+
+def _token(value: object) -> object:
+    """What equals the same of an equal value only: 1 is not True, and a list is in no dictionary."""
+    return key_of({"": value}) if isinstance(value, (list, dict)) else (isinstance(value, bool), value)
 
 
 def _distance(one: Place, other: Place) -> float:

@@ -24,6 +24,7 @@ from bireme.tune.space.parameter import Decimals, Parameter
 
 _NUMBER = r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?::(.*))?")
+_HALF_A_RANGE = re.compile(rf"{_NUMBER}\.\.(?!\.).*|[^./]+\.\.{_NUMBER}(:.*)?")
 _MARKS = ("memory", "ordered")
 _KINDS = ("log", "log2", "log10", *_MARKS)
 _SMALLEST, _LARGEST = Decimal("1e-30"), Decimal("1e30")
@@ -91,6 +92,8 @@ def _check_item(name: str, item: str, quoted: bool) -> None:
         raise BadInputError(f"an empty value for {name!r}", hint="leave the comma out, or write '' for an empty word")
     if _RANGE.fullmatch(item):
         raise BadInputError(f"a range stands alone, but {item!r} is in a list", hint="write the values one by one")
+    if _HALF_A_RANGE.fullmatch(item):
+        raise BadInputError(f"not a range of numbers: {item!r}", hint=f"write both ends, or quote a word: '{item}'")
     if ":" not in item:
         return
     last = item.rpartition(":")[2]

@@ -14,6 +14,7 @@ from functools import partial
 from bireme.errors import BadInputError
 from bireme.tune.samplers.sampler import Direction
 from bireme.tune.space.points import Parameter, Point, Points, Space, key_of
+from bireme.tune.space.value_lists import read
 from bireme.tune.study import answer as answering
 from bireme.tune.study import screening
 from bireme.tune.study.any_study import AnyStudy
@@ -55,7 +56,8 @@ class Study(AnyStudy[Trial, Run]):
         print(study.answer.text)
 
     Args:
-        space: the points; or the choices of each parameter, the default first.
+        space: the points; or the choices of each parameter, the default first, or as the command line has them
+            (``"1..64"``).
         goals: one or two goals; or use ``maximize`` and ``minimize``.
         maximize: names of figures.
         minimize: names of figures; ``time`` is the wall time of a trial.
@@ -71,7 +73,7 @@ class Study(AnyStudy[Trial, Run]):
 
     def __init__(
         self,
-        space: Points | Mapping[str, Sequence[object]],
+        space: Points | Mapping[str, str | Sequence[object]],
         goals: Sequence[Goal] = (),
         *,
         maximize: str | Sequence[str] = (),
@@ -377,12 +379,17 @@ class Study(AnyStudy[Trial, Run]):
         )
 
 
-def _space(choices: Mapping[str, Sequence[object]]) -> Space:
+def _space(choices: Mapping[str, str | Sequence[object]]) -> Space:
     if not choices:
         raise BadInputError("no parameters", hint="name what varies, such as {'batch': [8, 16, 32]}")
     if empty := [name for name, values in choices.items() if not values]:
         raise BadInputError(f"the parameter {empty[0]!r} has no choices")
-    return Space(tuple(Parameter(name=name, choices=tuple(values)) for name, values in choices.items()))
+    return Space(
+        tuple(
+            read(name, values, where="") if isinstance(values, str) else Parameter(name=name, choices=tuple(values))
+            for name, values in choices.items()
+        )
+    )
 
 
 def _named(names: str | Sequence[str], direction: Direction) -> list[Objective]:
