@@ -208,7 +208,9 @@ def _look_at(
                 _refuse_unreadable(folder, error)
             replaced |= dict.fromkeys(filter(os.path.islink, (f"{root}/{part}" for part in inside.prefixes(folder))))
             continue
-        for path in group:
+        prefix = f"{folder}/" if folder else ""
+        beside = [prefix + each.name for each in os.scandir(holder) if _is_special(each)]
+        for path in chain(group, beside):  # git does not name what it cannot track
             name = path.rpartition("/")[2]
             try:
                 there = os.stat(name, dir_fd=holder, follow_symlinks=False)
