@@ -91,6 +91,7 @@ def test_a_file_for_all(stage, script, tmp_path):
 
 ENDS = """
 import os, sys
+os.chdir(os.path.dirname(__file__))
 if os.environ["RANK"] == "0":
     sys.exit()
 if os.environ["RANK"] == "1":
