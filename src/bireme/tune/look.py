@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from bireme.errors import BadInputError
 from bireme.tune.deepspeed import resume as of_deepspeed
 from bireme.tune.program import resume as of_program
 from bireme.tune.report.secrets import Secrets
@@ -20,6 +21,8 @@ def read_study(folder: str = "") -> tuple[StudyView, Secrets]:
     """
     path = records.find(folder)
     known, running = records.read(path)
+    if known.begun is None:
+        raise BadInputError("no study has begun yet", hint="look again when its first trial runs", where=path)
     if known.kind == "deepspeed":
         of_deepspeed.in_common_words(known)
     return view(os.path.abspath(os.path.dirname(path)), known, answer_of(known), running=running)

@@ -232,7 +232,11 @@ def test_bad_input(tmp_path: Path, stage) -> None:  # type: ignore[no-untyped-de
     with pytest.raises(BadInputError, match="cannot be written"):
         tune_report.write(*read_study(str(tmp_path)), str(tmp_path / "no" / "r.html"), BEGIN, library="")
     journal = tmp_path / "journal"
-    journal.write_bytes(journal.read_bytes().replace(b"noise", b"voice", 1))
+    written = journal.read_bytes()
+    journal.write_bytes(written[: written.index(b"\n") + 1])
+    done = stage.run("tune", "status", str(tmp_path))
+    assert done.returncode == 2 and "no study has begun yet" in done.stderr
+    journal.write_bytes(written.replace(b"noise", b"voice", 1))
     done = stage.run("tune", "status", str(tmp_path))
     assert done.returncode == 2 and "the journal is damaged" in done.stderr
     assert len(done.stderr.splitlines()) <= 2
