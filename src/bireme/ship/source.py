@@ -209,8 +209,7 @@ def _look_at(
             replaced |= dict.fromkeys(filter(os.path.islink, (f"{root}/{part}" for part in inside.prefixes(folder))))
             continue
         prefix = f"{folder}/" if folder else ""
-        beside = [prefix + each.name for each in os.scandir(holder) if _is_special(each)]
-        for path in chain(group, beside):  # git does not name what it cannot track
+        for path in chain(group, [prefix + name for name in _special_in(holder)]):
             name = path.rpartition("/")[2]
             try:
                 there = os.stat(name, dir_fd=holder, follow_symlinks=False)
@@ -232,8 +231,14 @@ def _look_at(
     return found, links, tuple(notes)
 
 
-def _is_special(entry: os.DirEntry[str]) -> bool:
-    return not (entry.is_symlink() or entry.is_dir() or entry.is_file())
+def _special_in(folder: int) -> list[str]:
+    """FIFOs, sockets and devices in a folder: git does not name what it cannot track."""
+    fd = os.open(".", inside.FOLDER, dir_fd=folder)  # a duplicate would move the place of whoever reads this folder
+    try:
+        with os.scandir(fd) as entries:
+            return [each.name for each in entries if not (each.is_symlink() or each.is_dir() or each.is_file())]
+    finally:
+        os.close(fd)
 
 
 def _named(paths: Sequence[str]) -> str:
