@@ -111,7 +111,7 @@ def test_the_clock_measures_steps_where_a_step_is_to_be_short():
 def test_what_is_minimized_is_better_if_it_is_less():
     """On the page, on the screen, and in the comparison of the finalists, also where the study was killed."""
     told = played("minimized")
-    assert "\n1.50 ×\n" in told["page"] or "\n1.49 ×\n" in told["page"], told["page"]
+    assert "1.5 × the default" in told["page"] or "1.49 × the default" in told["page"], told["page"]
     assert "1.5 x the default" in told["status"] or "1.49 x the default" in told["status"], told["status"]
     assert [each["ratio"] > 1.4 for each in told["over"]] == [True, True] and told["over"][0]["verdict"] == "better"
     for one, other in zip(told["killed"], told["over"], strict=True):  # the rounds say the same without the answer

@@ -126,7 +126,7 @@ class RemoteAgent:
             Resume: self._on_resume,
             Credit: self._on_credit,
             Output: self._on_stdin,
-            Ping: lambda ping: self._channel.send(Pong(sent=ping.sent, now=self._loop.now())),
+            Ping: self._on_ping,
             Release: lambda _: self._loop.stop(),
             Piece: lambda piece: self._of_tree().take(piece.data),
             LookAgain: lambda _: self._of_tree().look_again(),
@@ -324,6 +324,9 @@ class RemoteAgent:
         self._window += credit.size
         if self._window > 0 and self._pipes is not None:
             self._pipes.resume()
+
+    def _on_ping(self, ping: Ping) -> None:
+        self._channel.send(Pong(sent=ping.sent, now=self._loop.now()))
 
     def _on_fetch(self, fetch: Fetch) -> None:
         """Look for files that the job brings home, now that its ranks have ended."""
