@@ -24,7 +24,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any, NoReturn
 
     from bireme.job import JobSpec
@@ -140,9 +140,10 @@ def _paths_of_git(top: int, environ: Mapping[str, str]) -> Iterator[str]:
     """What git tracks below a folder, and what it neither tracks nor ignores; also in repositories inside it."""
     own = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
     said = _git(["ls-files", "-z", "--cached", "--others", "--exclude-standard"], top, own)
-    for path in dict.fromkeys(os.fsdecode(name).rstrip("/") for name in said.split(b"\0") if name):
-        if {"", ".", "..", ".git"} & {*path.split("/")}:
-            continue
+    paths = dict.fromkeys(os.fsdecode(name).rstrip("/") for name in said.split(b"\0") if name)
+    paths = {path: None for path in paths if not {"", ".", "..", ".git"} & {*path.split("/")}}
+    yield from _special_beside(top, paths)
+    for path in paths:
         yield path
         try:
             inner = inside.open_folder(top, path)
@@ -155,6 +156,21 @@ def _paths_of_git(top: int, environ: Mapping[str, str]) -> Iterator[str]:
             pass
         finally:
             os.close(inner)
+
+
+def _special_beside(top: int, paths: Iterable[str]) -> Iterator[str]:
+    """FIFOs, sockets and devices in the folders of these files: git does not name what it cannot track."""
+    for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
+        try:
+            fd = inside.open_folder(top, folder)
+        except OSError:  # removed, or replaced by a link
+            continue
+        try:
+            with os.scandir(fd) as entries:
+                names = [each.name for each in entries if not (each.is_symlink() or each.is_dir() or each.is_file())]
+        finally:
+            os.close(fd)
+        yield from (f"{folder}/{name}" if folder else name for name in names)
 
 
 def _paths_below(top: int, below: str = "") -> Iterator[str]:
@@ -208,8 +224,7 @@ def _look_at(
                 _refuse_unreadable(folder, error)
             replaced |= dict.fromkeys(filter(os.path.islink, (f"{root}/{part}" for part in inside.prefixes(folder))))
             continue
-        prefix = f"{folder}/" if folder else ""
-        for path in chain(group, [prefix + name for name in _special_in(holder)]):
+        for path in group:
             name = path.rpartition("/")[2]
             try:
                 there = os.stat(name, dir_fd=holder, follow_symlinks=False)
@@ -229,16 +244,6 @@ def _look_at(
     notes = [f"{_named(list(special))} not sent: only files, folders and links are"] if special else []
     notes += [f"what git tracks below {_named(list(replaced))} not sent: a link has replaced it"] if replaced else []
     return found, links, tuple(notes)
-
-
-def _special_in(folder: int) -> list[str]:
-    """FIFOs, sockets and devices in a folder: git does not name what it cannot track."""
-    fd = os.open(".", inside.FOLDER, dir_fd=folder)  # a duplicate would move the place of whoever reads this folder
-    try:
-        with os.scandir(fd) as entries:
-            return [each.name for each in entries if not (each.is_symlink() or each.is_dir() or each.is_file())]
-    finally:
-        os.close(fd)
 
 
 def _named(paths: Sequence[str]) -> str:
