@@ -145,7 +145,7 @@ os.makedirs("out", exist_ok=True)
 name = os.uname().nodename
 with open(f"out/{name}", "wb") as file:
     if name == "node2":
-        file.write(os.urandom(6 << 20))
+        file.write(os.urandom(64 << 20))  # half a minute at the rate of the test below
     else:
         file.truncate(1 << 30)
         file.write(b"sparse")
