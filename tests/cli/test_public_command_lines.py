@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from bireme.cli.main import main
+from tests import needs
 from tests.conftest import clean_environ
 
 DATA = Path(__file__).parent.parent / "data" / "launcher_options.txt"
@@ -86,7 +87,13 @@ def answer_to(use: Use) -> str:
     return next((text for words, text in answers.items() if words in use.options), "")
 
 
-@pytest.mark.parametrize("use", uses(), ids=lambda use: f"{use.launcher} {use.options}")
+def with_needs(use: Use) -> object:
+    """Nodes that meet by c10d are for PyTorch's own agent."""
+    marks = [needs.modules("torch")] if "c10d" in use.options else []
+    return pytest.param(use, marks=marks, id=f"{use.launcher} {use.options}")
+
+
+@pytest.mark.parametrize("use", map(with_needs, uses()))
 def test_runs_or_says_what_to_type(use: Use, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for name, value in STEP.items() if use.launcher.startswith("srun ") else ():
         os.environ[name] = value

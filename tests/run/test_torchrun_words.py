@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bireme.options.other_launchers import ACCELERATE, TORCHRUN
+from tests import needs
 from tests.conftest import bireme, clean_environ, free_ports
 from tests.run.conftest import LOOK
 
@@ -220,6 +221,7 @@ def test_nodes_of_pytorchs_own_agent(script, tmp_path):
     assert sorted(env["GROUP_RANK"] for env in found) == ["0", "0", "1", "1"]
 
 
+@needs.modules("torch")
 def test_nodes_that_pytorchs_own_agent_numbers(stage, script):
     """Real ones meet so in ``tests/cluster/test_allocations.py``."""
     where = ("--rdzv-endpoint", "localhost:29511", "--rdzv-conf", "join_timeout=60")
