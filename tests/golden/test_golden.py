@@ -31,6 +31,14 @@ def test_studies_are_as_recorded(part: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("study", [724, 892])
+def test_runs_of_a_later_round_that_ended_before_those_of_an_earlier_one_are_not_run_again(study: int) -> None:
+    """Both run rounds of DeepSpeed side by side, and were interrupted before a run of the first had ended."""
+    changes = golden.differences(golden.recorded(), golden.played([study], 1))
+    assert not changes, "\n".join([*changes, "", golden.ADVICE])
+
+
+@pytest.mark.slow
 @needs.modules("vl_convert")
 def test_what_is_said_of_a_study_is_as_recorded() -> None:
     changes = golden.changed_views()

@@ -90,8 +90,8 @@ class Finals(PairedRounds):
             first, others, 1, lambda _, rate: math.log(rate), confidence=care.confidence, effect=care.effect
         )
         super().__init__(rounds, self._points, side_by_side=care.side_by_side)
-        while self._take_over(self.last + 1):
-            pass
+        for number in range(1, max((done.trial.round for done in repeated.values()), default=0) + 1):
+            self._take_over(number)
 
     # -- what to run ---------------------------------------------------------------------------------
 
@@ -114,16 +114,16 @@ class Finals(PairedRounds):
         """The points of a round."""
         return [done.trial.point for done in self._taking_part(number)]
 
-    def _take_over(self, number: int) -> bool:
-        """Open a round that an earlier run of the study has begun, with what has run of it; False if none was."""
-        points = self._points(number)
-        known = {key_of(each): self._repeated.get(self.trial(number, each).name) for each in points}
-        for point in points:
-            if (done := known[key_of(point)]) is not None:
-                self.confirmation.tell(number, point, self.figures(done))
-        if any(known.values()):
+    def _take_over(self, number: int) -> None:
+        """Open a round that an earlier run of the study has begun, with what has run of it.
+
+        That may be nothing: rounds run side by side, and a later one may have had results first.
+        """
+        if points := self._points(number):
+            for point in points:
+                if (done := self._repeated.get(self.trial(number, point).name)) is not None:
+                    self.confirmation.tell(number, point, self.figures(done))
             self._open_round(number, points)
-        return any(known.values())
 
     def _told(self) -> list[CompletedTrial]:
         """The ended runs that count."""
