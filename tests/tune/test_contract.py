@@ -285,8 +285,8 @@ def test_deepspeeds_engine(desk):
         "train_micro_batch_size_per_gpu": [24],
         "zero_optimization": {"stage": 1},
         "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
-        # all steps of the script: on a busy machine the lines of a few of them are read at the same moment
-        "autotuning": {"enabled": True, "model_info": {"profile": True}, "end_profile_step": 30},
+        # nearly all steps of the script: on a busy machine the lines of a few of them are read at the same moment
+        "autotuning": {"enabled": True, "model_info": {"profile": True}, "end_profile_step": 28},
     }
     desk.configure(config)
     # one rank, and one choice: what costs the time here is DeepSpeed's import
