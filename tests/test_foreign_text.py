@@ -28,7 +28,7 @@ from bireme.result.report import last_lines, summary
 from bireme.tune.deepspeed.config import read_config
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.results import METRICS, read_metrics, read_model_info, value_of
-from bireme.tune.execution import tracebacks
+from bireme.tune.execution import diagnosis
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.experiment import End, read_report
 from tests.conftest import bireme, clean_environ
@@ -318,17 +318,17 @@ def test_a_hard_error_file(case):
 
 @given(WORDS)
 def test_any_traceback(detail):
-    for found in (tracebacks.of_memory, tracebacks.of_port, tracebacks.of_disk, tracebacks.headline):
+    for found in (diagnosis.of_memory, diagnosis.of_port, diagnosis.of_disk, diagnosis.headline):
         assert "\n" not in found(detail) and len(found(detail)) <= 200
-    assert isinstance(tracebacks.of_another(detail), bool)
-    assert all(said.strip() for said in tracebacks.exceptions(detail)) or "Traceback" in detail
+    assert isinstance(diagnosis.of_another(detail), bool)
+    assert all(said.strip() for said in diagnosis.exceptions(detail)) or "Traceback" in detail
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("line", ["resource exhausted ", "DataLoader worker ", "cuda failure ", "a."])
 def test_a_traceback_that_is_made_to_take_long(line):
     detail = "Traceback (most recent call last):\n" + f"ValueError: {line * 20_000}\n" * 12
-    for found in (tracebacks.of_memory, tracebacks.of_port, tracebacks.of_disk, tracebacks.headline):
+    for found in (diagnosis.of_memory, diagnosis.of_port, diagnosis.of_disk, diagnosis.headline):
         found(detail)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bireme.tune.execution.blocks import Blocks
+from bireme.tune.execution.adapter import Blocks
 from bireme.tune.execution.slots import SlotReservation
 from bireme.value import Value
 

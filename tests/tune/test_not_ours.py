@@ -22,10 +22,10 @@ from bireme.tune.metrics.numbers import LEAST
 from bireme.tune.metrics.reader import Reader
 from bireme.tune.program.files import ProgramFiles
 from bireme.tune.report.records import trials_csv
+from bireme.tune.report.tables import figure, short
 from bireme.tune.report.view import Configuration, StudyView, TrialView
 from bireme.tune.store.journal import Journal
 from bireme.tune.study.study import Measurement, Study, Trial
-from bireme.tune.tables import figure, short
 from tests.conftest import clean_environ
 
 OTHER = 4242

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bireme.errors import LOST, UNFIT
-from bireme.tune.execution.retries import ATTEMPTS, BACK_OFF, LONGEST_BACK_OFF, Attempt, Retries
+from bireme.tune.execution.executor import ATTEMPTS, BACK_OFF, LONGEST_BACK_OFF, Attempt, Retries
 from bireme.tune.execution.slot_scheduler import Task
 from bireme.tune.execution.slots import Shape, why_impossible
 from bireme.tune.study.trial_result import TrialResult
@@ -35,7 +35,7 @@ def test_an_experiment_is_given_up_after_the_last_attempt():
         numbers.append(attempt.number)
         attempt = policy.next_attempt(attempt, failed("a"), LOST)
     assert numbers == list(range(1, ATTEMPTS + 1))
-    assert policy.hopeless == "", "losing a node in mid-run may be the configuration's doing"
+    assert policy.cannot_run == "", "losing a node in mid-run may be the configuration's doing"
 
 
 def test_a_host_rests_twice_as_long_at_each_failure():
@@ -74,4 +74,4 @@ def test_nothing_can_run(code, worked, dead, hopeless):
             policy.rest(host, now)
         now += LONGEST_BACK_OFF
     assert (policy.next_attempt(FIRST, failed(*dead), code) is None) == hopeless
-    assert policy.hopeless == ("a node was lost" if hopeless else "")
+    assert policy.cannot_run == ("a node was lost" if hopeless else "")

@@ -34,7 +34,7 @@ class Counting:
         self.launch_request, self.judge, self.settling = client.launch_request, client.judge, client.settling
 
     @property
-    def over(self) -> str:
+    def stop_reason(self) -> str:
         return "" if self.to_do or self.pending else "all were measured"
 
     def starting(self, name: str) -> dict[str, object]:
@@ -51,11 +51,11 @@ class Counting:
         self.past[name] = result
         return {"fact": name.upper()}
 
-    def drop(self, name: str) -> None:
+    def re_enqueue(self, name: str) -> None:
         self.pending.remove(name)
         self.to_do.insert(0, name)
 
-    def give_up(self, name: str) -> None:
+    def fail(self, name: str) -> None:
         self.pending.remove(name)
 
 
@@ -149,7 +149,7 @@ def in_a_process(folder: Path, count: int, nap: float) -> subprocess.Popen[bytes
         from pathlib import Path
         from tests.tune.test_study_run import run_study
         conclusion, _, _ = run_study(Path({str(folder)!r}), [f"e{{n}}" for n in range({count})], {nap})
-        print(conclusion.over, conclusion.signum, flush=True)
+        print(conclusion.stop_reason, conclusion.signum, flush=True)
     """)
     return subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -215,7 +215,7 @@ def ended(folder: Path) -> set[str]:
 def test_a_study_that_is_over_already_ends_at_once(tmp_path):
     run_study(tmp_path, ["e0"])
     conclusion, _, watcher = run_study(tmp_path, ["e0"])
-    assert (conclusion.over, watcher.ends) == ("all were measured", [])
+    assert (conclusion.stop_reason, watcher.ends) == ("all were measured", [])
 
 
 def study_of(folder: Path, adapter: Counting, pool: dict[str, tuple[str, ...]], **more: object) -> StudyRun:
@@ -302,7 +302,7 @@ def test_where_no_host_can_run_anything_it_ends_soon(tmp_path, stage, hosts):
     study = study_of(tmp_path, adapter, dict.fromkeys(hosts, ("0",)), back_off=0.01)
     with pytest.raises(UnfitError, match="no experiment can run: no python there"):
         study.run()
-    assert 4 * len(hosts) <= len(study._watcher.ends) < 50
+    assert 4 * len(hosts) <= len(study._callback.ends) < 50
     assert not adapter.past and stage.left() == {}
 
 

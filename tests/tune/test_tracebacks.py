@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bireme.tune.execution.tracebacks import exceptions, headline, of_another, of_disk, of_memory, of_port
+from bireme.tune.execution.diagnosis import exceptions, headline, of_another, of_disk, of_memory, of_port
 
 FRAMES = """\
 Traceback (most recent call last):

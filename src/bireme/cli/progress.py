@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live as RichLive
 
-    from bireme.tune.board import Board
-    from bireme.tune.execution.runner import Watcher
+    from bireme.tune.execution.runner import Callback, Progress
     from bireme.tune.execution.slots import SlotReservation
     from bireme.tune.study.trial_result import TrialResult
 
 
-def watcher(board: Board, *, quiet: bool = False) -> Watcher:
+def watcher(board: Progress, *, quiet: bool = False) -> Callback:
     """The display of a study: live on a terminal, else plain lines; with ``quiet``, only warnings on stderr."""
     if quiet:
         return Silent()
@@ -62,7 +61,7 @@ class Silent:
 class Pace:
     """Counts the running, finished and remaining experiments of a study, and estimates the remaining time."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Progress) -> None:
         self.board = board
         self.running: dict[str, tuple[float, SlotReservation]] = {}
         self._seconds: list[float] = []
@@ -100,7 +99,7 @@ class Pace:
 class Lines(Silent):
     """Prints a line on stdout for each event."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Progress) -> None:
         self._pace = Pace(board)
 
     def started(self, name: str, reservation: SlotReservation) -> None:
@@ -128,7 +127,7 @@ class Live(Silent):
 
     interval = 1.0
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Progress) -> None:
         from rich.console import Console
 
         self._pace = Pace(board)
@@ -209,7 +208,7 @@ def _in(seconds: float) -> str:
     return f" in {duration(seconds)}" if seconds else ""
 
 
-def _end_line(board: Board, name: str, result: TrialResult, *, again: float | None) -> str:
+def _end_line(board: Progress, name: str, result: TrialResult, *, again: float | None) -> str:
     title = board.title(name)
     if again is not None:
         elsewhere = " elsewhere" if result.hosts else ""  # these nodes get a pause

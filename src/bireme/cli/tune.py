@@ -154,7 +154,7 @@ def _care(options: Mapping[str, Any]) -> Care | None:
         BadInputError: a number is not one of percent.
     """
     from bireme.tune.deepspeed.finals import Care
-    from bireme.tune.percent import share_of
+    from bireme.tune.define.spec import share_of
 
     given = {name: str(options[name]) for name in ("confidence", "effect") if options.get(name) not in (None, "")}
     if given.get("confidence") in ("0", "0%"):

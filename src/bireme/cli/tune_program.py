@@ -137,7 +137,7 @@ def _measured(parsed: Parsed) -> Measure:
 
 def _bounds(parsed: Parsed) -> dict[str, Any]:
     """How the study searches, and when it ends."""
-    from bireme.tune.percent import share_of
+    from bireme.tune.define.spec import share_of
     from bireme.tune.samplers import by_name as searches
 
     options = parsed.options

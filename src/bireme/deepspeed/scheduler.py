@@ -161,10 +161,10 @@ class ResourceManager:
             for exp in waiting:
                 executor.submit(Task(key=exp["name"], shape=_shape(exp)))
             executor.start_ready()
-            while self.running_experiments and not (signals and executor.idle) and not executor.hopeless:
+            while self.running_experiments and not (signals and executor.idle) and not executor.cannot_run:
                 loop.run()
-            if executor.hopeless:
-                raise UnfitError(f"no experiment can run: {executor.hopeless}")
+            if executor.cannot_run:
+                raise UnfitError(f"no experiment can run: {executor.cannot_run}")
         finally:
             executor.stop()  # after an error such as a full disk; otherwise nothing is running
             while not executor.idle:

@@ -6,7 +6,7 @@ import pytest
 
 from bireme.tune.deepspeed.summary import summary
 from bireme.tune.deepspeed.tuning import Tuning
-from bireme.tune.tables import figure
+from bireme.tune.report.tables import figure
 from tests.tune.deepspeed.machine import MICRO, Machine, play
 
 DATA = {MICRO: [4, 8], "zero_optimization": {"stage": [1, 0]}}

@@ -19,7 +19,7 @@ from bireme.tune.deepspeed.trial_command import find_config, real_job
 from bireme.tune.deepspeed.trials import Trials
 from bireme.tune.deepspeed.tuning import Tuning
 from bireme.tune.execution.adapter import Setting
-from bireme.tune.execution.runner import Conclusion, StudyRun, Watcher
+from bireme.tune.execution.runner import Callback, Conclusion, StudyRun
 from bireme.tune.execution.slot_scheduler import Scheduler
 from bireme.tune.store.folder import hide
 from bireme.tune.store.journal import Journal
@@ -56,7 +56,7 @@ class Result(Value):
     files: StudyFiles
 
 
-def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
+def autotune(request: Request, show: Callable[[Tuning], Callback]) -> Result:
     """Start or resume a study, and run it to its end.
 
     Raises:
@@ -84,11 +84,11 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
             care = _care(request)
             journal.append({"run": care.as_dict() if care else {"confidence": None}}, sync=False)
             tuning = Tuning(space, world, capacity=request.capacity, earlier=earlier, care=care)
-            watcher = show(tuning)
+            callback = show(tuning)
             for note in (journal.note, *notes, tuning.warning, *extension_locks.warnings(request.setting.environ)):
-                watcher.note(note)
+                callback.note(note)
             if not lock.taken():
-                watcher.note("waiting for experiments of an earlier tuner to end")
+                callback.note("waiting for experiments of an earlier tuner to end")
                 lock.wait()
             sweep(files)
             trials = Trials(
@@ -100,7 +100,7 @@ def autotune(request: Request, show: Callable[[Tuning], Watcher]) -> Result:
                 circumstances=now.as_dict(),
             )
             begin = time.monotonic()
-            conclusion = StudyRun(trials, scheduler, journal, watcher, keep=(lock.fileno(),)).run()
+            conclusion = StudyRun(trials, scheduler, journal, callback, keep=(lock.fileno(),)).run()
             return _conclude(request, config, tuning, conclusion, time.monotonic() - begin, journal, files)
     finally:
         journal.close()
@@ -136,7 +136,7 @@ def _conclude(
     files: StudyFiles,
 ) -> Result:
     """Write the summary and the best configuration, whether the study is over or was interrupted."""
-    why = "it was interrupted" if conclusion.signum else conclusion.over or "some experiments could not be run"
+    why = "it was interrupted" if conclusion.signum else conclusion.stop_reason or "some experiments could not be run"
     text = summary(tuning, why, seconds)
     files.write_summary(text)
     best: tuple[str, ...] = ()
@@ -147,6 +147,8 @@ def _conclude(
         sent = ("--ship_also", files.best_config) if request.setting.ships else ()
         best = real_job((*real, *sent, script), request.setting.args, files.best_config, ds_config, mappings)
         files.write_best(ds_config, best)
-    over = {"over": conclusion.over} if conclusion.over and not conclusion.signum else {}  # so it may be overwritten
+    over = (
+        {"over": conclusion.stop_reason} if conclusion.stop_reason and not conclusion.signum else {}
+    )  # so it may be overwritten
     journal.append({**over, "answer": tuning.answer.as_dict(), "command": list(best)})
     return Result(conclusion, text, best, files)

@@ -1,9 +1,9 @@
-"""What the display shows of a DeepSpeed study (`bireme.tune.board.Board`)."""
+"""What the display shows of a DeepSpeed study (`bireme.tune.execution.runner.Progress`)."""
 
 from __future__ import annotations
 
 from bireme.tune.deepspeed.tuning import Tuning
-from bireme.tune.tables import figure
+from bireme.tune.report.tables import figure
 
 
 class TuningBoard:

@@ -14,8 +14,8 @@ import os
 from bireme import jsontext
 from bireme.regular_file import read_regular
 from bireme.tune.metrics.numbers import MOST
+from bireme.tune.report.tables import figure
 from bireme.tune.samplers.sampler import Direction
-from bireme.tune.tables import figure
 from bireme.value import Value
 
 

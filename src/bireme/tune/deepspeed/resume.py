@@ -21,11 +21,11 @@ from bireme.tune.deepspeed.reading import Document
 from bireme.tune.deepspeed.results import METRICS, ModelInfo
 from bireme.tune.deepspeed.rounds import RecordedTrial, Trial
 from bireme.tune.deepspeed.tuning import Tuning
+from bireme.tune.report.tables import few
 from bireme.tune.store.folder import SUMMARY
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import StudyRecords, result_of
 from bireme.tune.study.trial import Answer
-from bireme.tune.tables import few
 from bireme.value import Value
 
 CONCLUSIVE = ("ok", "out of memory", "over limit", "pruned")

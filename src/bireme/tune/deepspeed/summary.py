@@ -10,7 +10,7 @@ from bireme.result.report import duration
 from bireme.tune.deepspeed.config_space import STAGE
 from bireme.tune.deepspeed.finals import Finals
 from bireme.tune.deepspeed.tuning import CompletedTrial, Tuning
-from bireme.tune.tables import few, figure, listed, table, wrapped
+from bireme.tune.report.tables import few, figure, listed, table, wrapped
 
 
 def summary(tuning: Tuning, why: str, seconds: float) -> str:

@@ -75,9 +75,9 @@ class Trials(TrialRuns[Trial]):
         if not trial.paired:
             self._files.write_experiment(name, ds_config, **width)
         self._files.write_start(name, ds_config, ("bireme", "run", *words), **width, slots=reservation.include())
-        return self._request(name, words).replace(enough=lambda: self._enough(name), every=_EVERY)
+        return self._request(name, words).replace(is_measured=lambda: self._is_measured(name), every=_EVERY)
 
-    def _enough(self, name: str) -> bool:
+    def _is_measured(self, name: str) -> bool:
         """Whether a run has measured, or is past the steps in which it should have.
 
         A DeepSpeed engine that then does not exit, such as the pipeline engine, ignores tuning.
@@ -96,7 +96,7 @@ class Trials(TrialRuns[Trial]):
         if self._pending[name].profile:
             info = self._found[name] = read_model_info(self._file(name, "model_info.json"))
             figures, reason = {"num_params": float(info.params or 0)}, info.reason
-        if end.enough:
+        if end.is_measured:
             return self._ended_by_us(name, end, figures, reason)
         if self._pending[name].paired and self._tuning.by_clock and self._samples(name) is not None:
             reason = ""  # with too little data for more steps, the clock has measured what there was

@@ -17,9 +17,9 @@ from bireme.options.option import Option
 from bireme.options.table import select
 from bireme.tune.define import toml_lines
 from bireme.tune.define.declarations import Declaration, Declared, Delivery, Written, assemble, choice, nearest
+from bireme.tune.define.spec import wrong_percent
 from bireme.tune.define.toml_lines import TomlFile
 from bireme.tune.metrics import metric as figures
-from bireme.tune.percent import wrong_percent
 from bireme.tune.samplers import by_name as searches
 from bireme.tune.space import value_lists
 from bireme.tune.space.parameter import Parameter, among

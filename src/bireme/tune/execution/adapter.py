@@ -5,11 +5,10 @@ from __future__ import annotations
 import glob
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from bireme import isolated
-from bireme.tune.execution.blocks import Blocks
 from bireme.tune.execution.experiment import End, LaunchRequest
 from bireme.tune.execution.launch import Launch
 from bireme.tune.execution.slot_scheduler import Order, Task
@@ -40,6 +39,50 @@ class Setting(Value):
 T = TypeVar("T", bound=Trial)
 
 
+class Blocks(Generic[T]):
+    """Runs the trials of a block, which are compared with each other, one after the other on the same slots.
+
+    Args:
+        ask: the next trial, then pending for the study; None if there is none now.
+    """
+
+    def __init__(self, ask: Callable[[], T | None]) -> None:
+        self._ask = ask
+        self._held: list[T] = []
+        self._busy: dict[str, str] = {}
+        self._places: dict[str, SlotReservation] = {}
+
+    def next(self) -> T | None:
+        """The next trial that may be queued now; None if there is none."""
+        for held in self._held:
+            if held.block not in self._busy.values():
+                self._held.remove(held)
+                return self._begin(held)
+        while (trial := self._ask()) is not None:
+            if trial.block not in self._busy.values():
+                return self._begin(trial)
+            self._held.append(trial)
+        return None
+
+    def _begin(self, trial: T) -> T:
+        if trial.block:
+            self._busy[trial.name] = trial.block
+        return trial
+
+    def pinned(self, trial: T) -> SlotReservation | None:
+        """The only slots that the trial may get; None: any."""
+        return self._places.get(trial.block)
+
+    def started(self, trial: T, reservation: SlotReservation) -> None:
+        """The trial runs on these slots; so do the others of its block."""
+        if trial.block:
+            self._places[trial.block] = reservation
+
+    def ended(self, name: str) -> None:
+        """The trial has ended, or will not run."""
+        self._busy.pop(name, None)
+
+
 class TrialRuns(ABC, Generic[T]):
     """What the adapters of all studies (`bireme.tune.execution.runner.Adapter`) share."""
 
@@ -49,7 +92,7 @@ class TrialRuns(ABC, Generic[T]):
         self._blocks: Blocks[T] = Blocks(study.ask)
 
     @property
-    def over(self) -> str:
+    def stop_reason(self) -> str:
         """Why nothing is left to try; "" while something is left or pending."""
         return self._study.over
 
@@ -110,12 +153,12 @@ class TrialRuns(ABC, Generic[T]):
         self._blocks.ended(name)
         return self._pending.pop(name)
 
-    def drop(self, name: str) -> None:
+    def re_enqueue(self, name: str) -> None:
         """A trial was not measured: it may be proposed again."""
         self._ended(name)
         self._study.drop(name)
 
-    def give_up(self, name: str) -> None:
+    def fail(self, name: str) -> None:
         """The infrastructure failed a trial too often: it is not proposed again in this run."""
         self._ended(name)
         self._study.give_up(name)

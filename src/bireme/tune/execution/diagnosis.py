@@ -1,6 +1,8 @@
 """Decides what the end of a run means: out of memory, a failure of the program, or one of the infrastructure.
 
-A pure function from what ``bireme run`` left behind to a `TrialResult`.
+A pure function from what ``bireme run`` left behind to a `TrialResult`. Of a traceback only the exceptions are
+examined: not the lines of source code that it shows, and not any line that merely contains a word such as "error" or
+"memory", since programs also warn of both and go on.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from bireme.errors import BAD_INPUT, OK, TIME_LIMIT
 from bireme.result import report_record
 from bireme.result.outcome import RankEnd
 from bireme.result.wait_status import describe
-from bireme.tune.execution import tracebacks
 from bireme.tune.execution.experiment import End
 from bireme.tune.study.trial_result import Cause, TrialResult
 
@@ -25,6 +26,62 @@ _OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 _OURS = "bireme: "
 _PORT_IS_TAKEN = re.compile(r"--master_port: port \d+ is taken")
+
+_MOST_LINES = 12
+"""Lines of an exception's message that are examined; NCCL names the reason in the fourth."""
+
+_LONGEST = 200
+_LOOKED_AT = 4096
+"""Characters of a line that are examined, so that a hostile line cannot slow the patterns down."""
+
+_HEADER = "Traceback (most recent call last):"
+_CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::?$|:\s)")
+_GROUP = "Exception Group Traceback"
+_IN_GROUP = re.compile(r"^ +(?:\| ?|\+[-+ ]*)")
+"""The prefix of lines in an exception group."""
+
+_NAMES = ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError")
+"""Exceptions of torch and cupy; of Python; of NumPy."""
+
+_MEMORY = re.compile(
+    "|".join(
+        (
+            # torch's allocators, each with its device
+            r"\b(?:CUDA|HIP|XPU|NPU|MPS|MUSA|MLU|GPU)(?: backend)? out of memory",
+            r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)",
+            r"c10::(?:Cuda)?OutOfMemoryError",
+            # what CUDA, HIP, oneAPI, CANN and Gaudi say themselves
+            r"\b(?:CUDA|HIP)(?: driver)? error: out of memory",
+            r"(?i:\bcuda failure(?: \d+)?:? '?out of memory)",
+            r"\b(?:cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory|HIP_ERROR_OutOfMemory)\b",
+            r"\b(?:CU|HIP)(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED\b|\bCUFFT_ALLOC_FAILED\b",
+            r"\b(?:UR_RESULT|PI)_ERROR_OUT_OF_(?:(?:DEVICE|HOST)_MEMORY|RESOURCES)\b",
+            r"\bMemory_Allocation_Failure\b",
+            r"\bPT_DEVMEM Allocation failed\b",
+            # XLA; TensorFlow
+            r"(?i:\bresource[ _]exhausted\b.*out of memory)|\bOOM when allocating tensor\b",
+            # C++; the kernel, for mmap and fork
+            r"std::bad_alloc\b",
+            r"\[Errno 12\]|\bCannot allocate memory\b",
+            # a worker of torch's DataLoader that the kernel has killed, or that found /dev/shm full
+            r"DataLoader worker .* is killed by signal: Killed|workers are out of shared memory",
+        )
+    )
+)
+
+_ABSURD = "more than 1EB"
+"""torch's message for a wrong size: a smaller batch would not help."""
+
+_PORT = re.compile(r"\bEADDRINUSE\b|\baddress already in use\b", re.IGNORECASE)
+
+_DISK = re.compile(r"\[Errno (?:28|122)\]")
+"""Python's form. Not "No space left on device", which torch also says of shared memory, where a smaller batch helps."""
+
+_ANOTHER = re.compile(
+    r"[Cc]onnection (?:was )?(?:closed|reset|refused)|Broken pipe|ncclRemoteError|remote process exited"
+    r"|[Ss]ocket [Tt]imeout|recvValue failed|Timed out (?:waiting|after)|Application timeout"
+)
 
 
 def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -> TrialResult:
@@ -41,13 +98,13 @@ def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -
         reason: why a required figure is missing; "" if none is.
         stderr: the end of the run's stderr.
     """
-    if end.hopeless and end.exit_code != OK and (figures or not reason):
-        result = TrialResult(cause="pruned", reason=end.hopeless, metrics=dict(figures))
-    elif end.hopeless and end.exit_code != OK:
+    if end.prune_reason and end.exit_code != OK and (figures or not reason):
+        result = TrialResult(cause="pruned", reason=end.prune_reason, metrics=dict(figures))
+    elif end.prune_reason and end.exit_code != OK:
         result = TrialResult(cause="no metric", reason=reason)
     elif end.exit_code == OK and reason and end.report is None:
         words = _our_words(stderr) or "no report, though the run exited with 0: is the disk full?"
-        result = TrialResult(cause="infrastructure", reason=tracebacks.clip(words.partition("\n")[0]))
+        result = TrialResult(cause="infrastructure", reason=clip(words.partition("\n")[0]))
     elif end.exit_code == OK:
         result = (
             TrialResult(cause="no metric", reason=reason) if reason else TrialResult(cause="ok", metrics=dict(figures))
@@ -67,20 +124,18 @@ def _without_report(code: int, stderr: str) -> TrialResult:
     """The result of a run without a report: it refused its command line, was killed, or could not write."""
     words = _our_words(stderr)
     if code == BAD_INPUT and not _PORT_IS_TAKEN.match(words):
-        return TrialResult(
-            cause="failed", reason=tracebacks.clip(words) or "bireme run refused its command line", detail=words
-        )
+        return TrialResult(cause="failed", reason=clip(words) or "bireme run refused its command line", detail=words)
     if code == TIME_LIMIT:
         return TrialResult(cause="timed out", reason="stopped after the time limit")
     if code == BAD_INPUT:
-        return TrialResult(cause="infrastructure", reason=tracebacks.clip(words.partition("\n")[0]))
+        return TrialResult(cause="infrastructure", reason=clip(words.partition("\n")[0]))
     how = describe(code, by_signal=code > 128)
     return TrialResult(cause="infrastructure", reason=f"bireme run left no report: {how}", detail=words)
 
 
 def _of_report(report: Mapping[str, object]) -> TrialResult:
     """The result of a run whose report says that it did not end well."""
-    cause, note = report["cause"], tracebacks.clip(str(report["note"]))
+    cause, note = report["cause"], clip(str(report["note"]))
     if cause == "rank failed":
         return _of_ranks(report)
     if cause == "time limit":
@@ -102,15 +157,15 @@ def _of_ranks(report: Mapping[str, object]) -> TrialResult:
             limit = f" at {end.memory_limit}" * bool(end.memory_limit)
             return _ending("out of memory", end, f"the kernel's out-of-memory killer ended it{limit}")
     for end in (first, *others):
-        if said := tracebacks.of_memory(end.detail):
+        if said := of_memory(end.detail):
             return _ending("out of memory", end, said)
     for end in (first, *others):
-        if said := tracebacks.of_port(end.detail) or tracebacks.of_disk(end.detail):
+        if said := of_port(end.detail) or of_disk(end.detail):
             return _ending("infrastructure", end, said)
     if first.by_signal and first.code - 128 in _OUTSIDE:
         return _ending("infrastructure", first, f"{_how(first)}, from outside")
-    told = [end for end in others if end.detail and not tracebacks.of_another(end.detail)]
-    blamed = told[0] if told and tracebacks.of_another(first.detail) else first
+    told = [end for end in others if end.detail and not of_another(end.detail)]
+    blamed = told[0] if told and of_another(first.detail) else first
     return _ending("failed", blamed, _why(blamed))
 
 
@@ -129,9 +184,9 @@ def _end(fields: object) -> RankEnd:
 
 def _why(end: RankEnd) -> str:
     """How a rank ended, in one line: what it raised, or its exit status."""
-    if tracebacks.is_traceback(end.detail):
-        return tracebacks.headline(end.detail)
-    said = "" if end.by_signal else tracebacks.headline(end.detail)
+    if is_traceback(end.detail):
+        return headline(end.detail)
+    said = "" if end.by_signal else headline(end.detail)
     return f"{_how(end)}: {said}" if said else _how(end)
 
 
@@ -161,3 +216,82 @@ def _our_words(stderr: str) -> str:
     lines = stderr.splitlines()
     begin = next((place for place in range(len(lines) - 1, -1, -1) if lines[place].startswith(_OURS)), len(lines))
     return "\n".join(line.removeprefix(_OURS).rstrip() for line in lines[begin:][:_LINES])
+
+
+# -- tracebacks --------------------------------------------------------------------------------------
+
+
+def exceptions(detail: str) -> tuple[str, ...]:
+    """The exceptions of a traceback and of those chained to it, each with its message, in their order.
+
+    A text without a traceback counts as one exception: from a program that is not Python, or a ``sys.exit``.
+    """
+    lines = detail.splitlines()
+    if not is_traceback(detail):
+        return (detail.strip(),) if detail.strip() else ()
+    if _GROUP in detail:
+        lines = [_IN_GROUP.sub("", line) for line in lines]
+    found: list[list[str]] = []
+    place = "outside"
+    for line in lines:
+        if _HEADER in line:
+            place = "frames"
+        elif line.startswith(_CHAIN):
+            place = "outside"
+        elif place == "frames" and _EXCEPTION.match(line):
+            found.append([line])
+            place = "message"
+        elif place == "message":
+            found[-1].append(line)
+    return tuple("\n".join(message[:_MOST_LINES]).strip() for message in found)
+
+
+def is_traceback(detail: str) -> bool:
+    """Whether this text contains a traceback."""
+    return _HEADER in detail
+
+
+def headline(detail: str) -> str:
+    """The line that says best what happened: that of the last exception, else the last line."""
+    said = exceptions(detail)
+    if not said:
+        return ""
+    return clip(said[-1].splitlines()[0 if is_traceback(detail) else -1])
+
+
+def of_memory(detail: str) -> str:
+    """The line that reports that memory ran out; "" if there is none."""
+    return next((clip(line) for line in _lines(detail) if _is_of_memory(line)), "")
+
+
+def of_port(detail: str) -> str:
+    """The line that reports a port in use; "" if there is none."""
+    return next((clip(line) for line in _lines(detail) if _PORT.search(line)), "")
+
+
+def of_disk(detail: str) -> str:
+    """The line that reports a full disk; "" if there is none."""
+    return next((clip(line) for line in _lines(detail) if _DISK.search(line)), "")
+
+
+def of_another(detail: str) -> bool:
+    """Whether it only reports that another rank is gone."""
+    return bool(_ANOTHER.search(headline(detail)))
+
+
+def clip(line: str) -> str:
+    """The text as one line, shortened to fit a table."""
+    line = " ".join(line.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+def _lines(detail: str) -> tuple[str, ...]:
+    """The lines of all exceptions, those of the last exception first, since that is the one people look at."""
+    return tuple(line[:_LOOKED_AT] for said in reversed(exceptions(detail)) for line in said.splitlines())
+
+
+def _is_of_memory(line: str) -> bool:
+    if _ABSURD in line:
+        return False
+    name = line.partition(":")[0].rpartition(".")[2]
+    return name in _NAMES or _MEMORY.search(line) is not None

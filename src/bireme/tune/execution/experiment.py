@@ -36,11 +36,10 @@ class LaunchRequest(Value):
         stdout, stderr: the files of its output, which are truncated first.
         report: the file of its ``--report``.
         grace: seconds that its ranks get to end after SIGTERM.
-        enough: tells whether the run has measured what it was started for, after which it is ended if it continues;
-            None: it is never ended for that.
-        hopeless: tells why the run cannot win any more, and is then ended; "" while it may; None: it is never ended for
-            that. Called with the seconds since its start.
-        every: seconds between two calls of ``enough`` and ``hopeless``.
+        is_measured: whether the run has measured what it was started for; it is ended if it continues.
+        prune_reason: why the run cannot win any more, and is ended; "" while it may. Called with the seconds since its
+            start.
+        every: seconds between two calls of ``is_measured`` and ``prune_reason``.
     """
 
     argv: tuple[str, ...]
@@ -50,8 +49,8 @@ class LaunchRequest(Value):
     stderr: str
     report: str
     grace: float = 10.0
-    enough: Callable[[], bool] | None = None
-    hopeless: Callable[[float], str] | None = None
+    is_measured: Callable[[], bool] | None = None
+    prune_reason: Callable[[float], str] | None = None
     every: float = 5.0
 
 
@@ -63,16 +62,16 @@ class End(Value):
         report: what its ``--report`` wrote; None if it was killed before.
         seconds: its wall time.
         stopped: whether the tuner stopped it.
-        enough: whether it was ended because it had measured what it was started for.
-        hopeless: why it was ended as it could not win any more; "" if it was not.
+        is_measured: whether it was ended because it had measured what it was started for.
+        prune_reason: why it was ended as it could not win any more; "" if it was not.
     """
 
     exit_code: int
     report: Mapping[str, object] | None
     seconds: float
     stopped: bool
-    enough: bool = False
-    hopeless: str = ""
+    is_measured: bool = False
+    prune_reason: str = ""
 
 
 class Experiment:
@@ -99,13 +98,13 @@ class Experiment:
         self._keep, self._files_limit = keep, files_limit
         self._begin = time.monotonic()
         self._code = 128 + signal.SIGKILL
-        self._stopped = self._enough = False
-        self._hopeless = ""
+        self._stopped = self._measured = False
+        self._prune_reason = ""
         self._last_resort: Timer | None = None
         drafts.remove(request.report)
         self._handle: guardian.Handle | None = self._start()
         loop.watch(self._handle.events, self._hear)
-        if request.enough is not None or request.hopeless is not None:
+        if request.is_measured is not None or request.prune_reason is not None:
             loop.after(request.every, self._look)
 
     def _start(self) -> guardian.Handle:
@@ -158,14 +157,14 @@ class Experiment:
         if self._handle is None or self._stopped:
             return
         request = self._request
-        enough = request.enough is not None and request.enough()
-        if request.hopeless is not None:
-            self._hopeless = request.hopeless(time.monotonic() - self._begin)
-        if self._hopeless or (enough and seen):
-            self._enough = not self._hopeless
+        is_measured = request.is_measured is not None and request.is_measured()
+        if request.prune_reason is not None:
+            self._prune_reason = request.prune_reason(time.monotonic() - self._begin)
+        if self._prune_reason or (is_measured and seen):
+            self._measured = not self._prune_reason
             self._end_with(signal.SIGTERM)
         else:
-            self._loop.after(request.every, lambda: self._look(enough))
+            self._loop.after(request.every, lambda: self._look(is_measured))
 
     def kill(self) -> None:
         """Kill it at once; its ranks on other nodes end because their channel closes."""
@@ -204,8 +203,8 @@ class Experiment:
             report=read_report(self._request.report),
             seconds=time.monotonic() - self._begin,
             stopped=self._stopped,
-            enough=self._enough and not self._stopped,
-            hopeless="" if self._stopped else self._hopeless,
+            is_measured=self._measured and not self._stopped,
+            prune_reason="" if self._stopped else self._prune_reason,
         )
         self._on_end(end)
 

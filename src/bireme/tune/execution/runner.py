@@ -14,8 +14,7 @@ from typing import Protocol
 from bireme.errors import BiremeError, UnfitError
 from bireme.logs.sink import is_gone
 from bireme.loop import STOP_SIGNALS, Loop
-from bireme.tune.execution.executor import Describer, Executor
-from bireme.tune.execution.retries import BACK_OFF
+from bireme.tune.execution.executor import BACK_OFF, Describer, Executor
 from bireme.tune.execution.slot_scheduler import Scheduler, Task
 from bireme.tune.execution.slots import SlotReservation
 from bireme.tune.store.journal import Journal
@@ -27,7 +26,7 @@ class Adapter(Describer, Protocol):
     """The interface to what is tuned: proposes experiments, describes how to run one, and interprets its result."""
 
     @property
-    def over(self) -> str:
+    def stop_reason(self) -> str:
         """Why nothing is left to try; "" while something is left or pending."""
 
     def starting(self, name: str) -> Mapping[str, object]:
@@ -39,14 +38,14 @@ class Adapter(Describer, Protocol):
     def tell(self, name: str, result: TrialResult) -> Mapping[str, object]:
         """Report the result of a pending experiment; returns facts for its record in the journal."""
 
-    def drop(self, name: str) -> None:
+    def re_enqueue(self, name: str) -> None:
         """A pending experiment was not measured: it may be proposed again."""
 
-    def give_up(self, name: str) -> None:
+    def fail(self, name: str) -> None:
         """The infrastructure has failed a pending experiment too often: it is not proposed again in this run."""
 
 
-class Watcher(Protocol):
+class Callback(Protocol):
     """Shows the progress. ``interval``: seconds between two calls of `tick`; 0.0: only the first call.
 
     An OSError of any method ends the study, because its reader is gone.
@@ -74,10 +73,39 @@ class Watcher(Protocol):
         """Restore the screen. May be called twice; the next call of another method takes the screen again."""
 
 
-class Conclusion(Value):
-    """How a run of a study ended: by itself (``over`` says why), or by a signal (``signum``)."""
+class Progress(Protocol):
+    """What a callback shows of a study, whatever is tuned."""
 
-    over: str
+    @property
+    def left(self) -> int | None:
+        """How many trials may still end at most, running ones included; None if not known yet."""
+
+    @property
+    def outlook(self) -> str:
+        """What is left to do in words where ``left`` is not known; "" if that is not known either."""
+
+    @property
+    def done(self) -> int:
+        """How many trials have ended."""
+
+    @property
+    def best(self) -> str:
+        """The best result so far in a few words; "" if there is none."""
+
+    def title(self, name: str) -> str:
+        """What a trial is called on the screen."""
+
+    def figure(self, name: str) -> str:
+        """The figure of an ended trial with its unit; "" if it has none."""
+
+    def leads(self, name: str) -> bool:
+        """Whether an ended trial is the best so far."""
+
+
+class Conclusion(Value):
+    """How a run of a study ended: by itself (``stop_reason``), or by a signal (``signum``)."""
+
+    stop_reason: str
     signum: int = 0
 
 
@@ -92,7 +120,7 @@ class StudyRun:
     Args:
         adapter: what is tuned; it knows the earlier results already.
         keep: file descriptors that the guardians hold as long as any process of an experiment lives.
-        back_off: seconds, see `retries.BACK_OFF`.
+        back_off: seconds, see `executor.BACK_OFF`.
     """
 
     def __init__(
@@ -100,12 +128,12 @@ class StudyRun:
         adapter: Adapter,
         scheduler: Scheduler,
         journal: Journal,
-        watcher: Watcher,
+        callback: Callback,
         *,
         keep: Sequence[int] = (),
         back_off: float = BACK_OFF,
     ) -> None:
-        self._adapter, self._journal, self._watcher = adapter, journal, watcher
+        self._adapter, self._journal, self._callback = adapter, journal, callback
         self.launch_request, self.judge, self.settling = adapter.launch_request, adapter.judge, adapter.settling
         self._loop = Loop()
         self._executor = Executor(self._loop, scheduler, self, keep=keep, back_off=back_off, on_room=self._fill)
@@ -131,10 +159,10 @@ class StudyRun:
                 self._wind_up()
                 raise
         finally:
-            self._show(lambda watcher: watcher.close())  # while a signal cannot end this process before
+            self._show(lambda callback: callback.close())  # while a signal cannot end this process before
             self._executor.close()
             self._loop.close()
-        return Conclusion(self._adapter.over, self._signum or self._loop.late)
+        return Conclusion(self._adapter.stop_reason, self._signum or self._loop.late)
 
     def _fill(self) -> None:
         """Start experiments while there is room; stop the loop when there is nothing to wait for."""
@@ -160,16 +188,16 @@ class StudyRun:
             self._loop.run()
 
     def _tick(self) -> None:
-        self._show(lambda watcher: watcher.tick())
-        if self._watcher.interval:
-            self._loop.after(self._watcher.interval, self._tick)
+        self._show(lambda callback: callback.tick())
+        if self._callback.interval:
+            self._loop.after(self._callback.interval, self._tick)
 
-    def _show(self, do: Callable[[Watcher], None]) -> None:
-        """Call the watcher. If its reader is gone, stop the study as SIGPIPE would."""
+    def _show(self, do: Callable[[Callback], None]) -> None:
+        """Call the callback. If its reader is gone, stop the study as SIGPIPE would."""
         if self._blind:
             return
         try:
-            do(self._watcher)
+            do(self._callback)
         except OSError as error:
             self._blind = True
             if not is_gone(error):
@@ -179,17 +207,17 @@ class StudyRun:
     def _on_signal(self, signum: int) -> None:
         if signum == signal.SIGTSTP:
             self._executor.signal(signum)
-            self._show(lambda watcher: watcher.close())
+            self._show(lambda callback: callback.close())
             self._loop.halt()
             self._executor.signal(signal.SIGCONT)
-            self._show(lambda watcher: watcher.tick())
+            self._show(lambda callback: callback.tick())
         elif signum == signal.SIGCONT:
             self._executor.signal(signum)
         elif not self._signum:
             self._signum = signum
             seconds = self._executor.stop(signum)
             wait = f" up to {seconds:g} s; Ctrl+C again kills;" if seconds else ""
-            self._show(lambda watcher: watcher.note(f"stopping;{wait} the results of finished experiments are kept"))
+            self._show(lambda callback: callback.note(f"stopping;{wait} the results of finished experiments are kept"))
             self._fill()
         elif signum in (signal.SIGINT, signal.SIGQUIT):
             self._executor.kill()
@@ -200,7 +228,7 @@ class StudyRun:
         """Record and show the start of an experiment."""
         record = {"start": name, "on": reservation.include(), "time": _now(), **self._adapter.starting(name)}
         self._journal.append(record, sync=False)
-        self._show(lambda watcher: watcher.started(name, reservation))
+        self._show(lambda callback: callback.started(name, reservation))
 
     def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
         """Record and show the end of an experiment, and start the next ones.
@@ -214,14 +242,14 @@ class StudyRun:
             facts = self._adapter.tell(name, result)
             self._journal.append({"end": name, "time": _now(), "ending": result.as_dict(), **facts})
             for queued in self._executor.withdraw():
-                self._adapter.drop(queued)  # it was chosen without this result: choose again
+                self._adapter.re_enqueue(queued)  # it was chosen without this result: choose again
         elif not again:
-            (self._adapter.drop if self._executor.stopping else self._adapter.give_up)(name)
+            (self._adapter.re_enqueue if self._executor.stopping else self._adapter.fail)(name)
         wait = self._executor.rest(name) if again else None
-        self._show(lambda watcher: watcher.ended(name, result, again=wait))
-        if self._executor.hopeless and not self._failed:
+        self._show(lambda callback: callback.ended(name, result, again=wait))
+        if self._executor.cannot_run and not self._failed:
             raise UnfitError(
-                f"no experiment can run: {self._executor.hopeless}",
+                f"no experiment can run: {self._executor.cannot_run}",
                 hint="fix that, and run the same command again to continue",
             )
         self._fill()

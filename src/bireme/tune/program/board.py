@@ -1,4 +1,4 @@
-"""What the display shows of a study of a program (`bireme.tune.board.Board`)."""
+"""What the display shows of a study of a program (`bireme.tune.execution.runner.Progress`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from bireme.tune.define.declarations import Declaration
 from bireme.tune.metrics.metric import Measure
 from bireme.tune.metrics.numbers import scaled
 from bireme.tune.program.trials import ProgramTrials
+from bireme.tune.report.tables import short
 from bireme.tune.report.view import PHASES
 from bireme.tune.space.points import Point
 from bireme.tune.study.study import Study
-from bireme.tune.tables import short
 
 
 class ProgramBoard:

@@ -11,9 +11,9 @@ from bireme.tune.metrics.metric import Measure
 from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.program.board import described
 from bireme.tune.program.trials import ProgramTrials
+from bireme.tune.report.tables import few, listed, table, wrapped
 from bireme.tune.space.points import key_of
 from bireme.tune.study.study import Answer
-from bireme.tune.tables import few, listed, table, wrapped
 
 _ROWS = 40
 """Lines of the table; the report has all trials."""

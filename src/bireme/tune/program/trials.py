@@ -111,11 +111,11 @@ class ProgramTrials(TrialRuns[Trial]):
         )
         self._memory.begin(name, [slot for _, slots in reservation.places for slot in slots])
         return self._request(name, words).replace(
-            hopeless=lambda seconds: self._hopeless(name, seconds),
+            prune_reason=lambda seconds: self._prune_reason(name, seconds),
             every=_EVERY_MEMORY if self.measure.memory else _EVERY,
         )
 
-    def _hopeless(self, name: str, seconds: float) -> str:
+    def _prune_reason(self, name: str, seconds: float) -> str:
         self._memory.look()
         reader = self._readers[name]
         reader.update()

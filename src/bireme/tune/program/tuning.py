@@ -10,7 +10,7 @@ from bireme.errors import BadInputError
 from bireme.planning.exports import TUNER
 from bireme.tune.define.declarations import TRIAL, Declaration
 from bireme.tune.execution.adapter import Setting
-from bireme.tune.execution.runner import Conclusion, StudyRun, Watcher
+from bireme.tune.execution.runner import Callback, Conclusion, StudyRun
 from bireme.tune.execution.slot_scheduler import Scheduler
 from bireme.tune.metrics import memory as memory_use
 from bireme.tune.metrics.metric import Measure
@@ -69,7 +69,7 @@ class ProgramResult(Value):
     files: ProgramFiles
 
 
-def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramResult:
+def tune(request: Request, show: Callable[[ProgramBoard], Callback]) -> ProgramResult:
     """Start or resume a study, and run it to its end.
 
     Raises:
@@ -95,13 +95,13 @@ def tune(request: Request, show: Callable[[ProgramBoard], Watcher]) -> ProgramRe
             journal.append({"run": _bounds(request)}, sync=False)
             study = _study(request, known, side_by_side)
             trials = ProgramTrials(study, request.measure, courier, _marked(request), files, known)
-            watcher = show(ProgramBoard(study, request.measure, request.declaration, trials))
+            callback = show(ProgramBoard(study, request.measure, request.declaration, trials))
             for each in (journal.note, note):
-                watcher.note(each)
+                callback.note(each)
             if not lock.taken():
-                watcher.note("waiting for trials of an earlier tuner to end")
+                callback.note("waiting for trials of an earlier tuner to end")
                 lock.wait()
-            conclusion = StudyRun(trials, scheduler, journal, watcher, keep=(lock.fileno(),)).run()
+            conclusion = StudyRun(trials, scheduler, journal, callback, keep=(lock.fileno(),)).run()
             return _conclude(request, courier, study, trials, conclusion, journal, files)
     finally:
         journal.close()
@@ -186,7 +186,7 @@ def _conclude(
 ) -> ProgramResult:
     """Write the summary and the command of the real job, whether the study is over or was interrupted."""
     answer = study.answer
-    why = "it was interrupted" if conclusion.signum else conclusion.over or "some trials could not be run"
+    why = "it was interrupted" if conclusion.signum else conclusion.stop_reason or "some trials could not be run"
     lines = answer_lines(answer, request.confidence, request.declaration)
     text = summary(trials, request.measure, request.declaration, why)
     files.write_summary(f"{text}\n{lines}")
@@ -200,7 +200,7 @@ def _conclude(
         sent = (word for file in also for word in ("--ship_also", files.path("best", file)))
         best = (*real, *sent, script, *delivered.args)
         files.write_best(best, delivered.files)
-    over = {"over": conclusion.over} if conclusion.over and not conclusion.signum else {}
+    over = {"over": conclusion.stop_reason} if conclusion.stop_reason and not conclusion.signum else {}
     journal.append({**over, "answer": answer.as_dict(), "command": list(best)})
     return ProgramResult(
         conclusion=conclusion, answer=answer, summary=text, lines=lines, best=best, exports=exports, files=files

@@ -23,9 +23,9 @@ from bireme.tune.metrics.numbers import shown_ratio
 from bireme.tune.report import charts
 from bireme.tune.report.effects import Effect, effects
 from bireme.tune.report.secrets import Secrets
+from bireme.tune.report.tables import short
 from bireme.tune.report.time_use import StudyClock, TimeUse, time_use
 from bireme.tune.report.view import COMMANDS, MEASURED, PHASES, StudyView, TrialView, log_end, log_of, shown_value
-from bireme.tune.tables import short
 
 _LOG_BYTES, _SERIES_VALUES = 2_000_000, 60_000
 """How much of logs and series a page has at most; what it lacks is in the folders of the trials."""

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from bireme.regular_file import open_regular, read_regular
 from bireme.tune.report.secrets import Secrets
+from bireme.tune.report.tables import short
 from bireme.tune.space.points import Point, key_of
 from bireme.tune.store.records import Record, StudyRecords
 from bireme.tune.study.trial import Answer
-from bireme.tune.tables import short
 from bireme.value import Value
 
 State = Literal["running", "over", "stopped"]
