@@ -56,7 +56,7 @@ def run(
         _check(spec)
         outcome = run_command(spec, environ, on_restart, on_change)
     except BadInputError as error:
-        from bireme.options.field_names import in_python
+        from bireme.options.python_interface import in_python
 
         raise in_python(error) from None
     if outcome.interrupted == SIGINT:
@@ -65,9 +65,9 @@ def run(
 
 
 def _check(spec: object) -> None:
-    from bireme.options import python_values
+    from bireme.options import python_interface
 
-    python_values.check(spec)
+    python_interface.check(spec)
 
 
 def run_command(
@@ -122,7 +122,7 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
         _check(spec)
         return preview(spec, environ)[0].whole()
     except BadInputError as error:
-        from bireme.options.field_names import in_python
+        from bireme.options.python_interface import in_python
 
         raise in_python(error) from None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import bireme
-from bireme.cli.default_python import in_active_environment
+from bireme.cli.defaults import in_active_environment
 from bireme.cli.parser import parse
 from bireme.cli.spec import nodes_spec
 from bireme.errors import BadInputError

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
-from bireme.options.durations import seconds_of
+from bireme.options.quantities import seconds_of
 from bireme.tune.define import study_example
 from bireme.tune.define.declarations import Delivery, declare
 from bireme.tune.define.study_file import read_study

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bireme.cli.default_python import in_active_environment
+from bireme.cli.defaults import in_active_environment
 from bireme.cli.parser import enter, parse
 from bireme.cli.run import report
 from bireme.cli.spec import nodes_spec

@@ -1,9 +1,13 @@
-"""Adds options that were not typed, from torchrun's variables ``PET_*`` and accelerate's configuration file."""
+"""Adds options that were not typed: from variables of torchrun, accelerate's file, and the active environment."""
 
 from __future__ import annotations
 
+import sys
+
 from bireme.cli.parser import parse
 from bireme.errors import BadInputError
+from bireme.job import BY_LABELS, CONTAINERS
+from bireme.logs.console import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +47,7 @@ def parse_run(groups: Groups, argv: Sequence[str], environ: Mapping[str, str]) -
     path = parsed.options["config_file"]
     if path is None:
         return parsed
-    from bireme.cli.accelerate import read_config
+    from bireme.cli.other_launchers import read_config
 
     config = read_config(path)
     config = config.replace(precision=config.precision and parsed.options["mixed_precision"] is None)
@@ -70,3 +74,22 @@ def _checked(groups: Groups, words: list[str], where: str) -> dict[str, Any] | N
     except BadInputError as error:
         raise BadInputError(error.what, hint=error.hint, where=f"{where}: {error.where}") from None
     return options
+
+
+def in_active_environment(parsed: Parsed, environ: Mapping[str, str]) -> Parsed:
+    """Add ``--python`` to a command line for ``PYTHON_EXEC``, or for an active environment without Bireme."""
+    options = parsed.options
+    if options.get("python") or options.get("venv_script"):
+        return parsed
+    if named := environ.get("PYTHON_EXEC"):
+        return parsed.replace(options={**options, "python": named, "python_from": "PYTHON_EXEC"})
+    if options.get("launcher") in CONTAINERS or str(options.get("hosts")).startswith(BY_LABELS):
+        return parsed  # an environment of this machine is in no container
+    from bireme.resources.active_environment import active_prefix, other_python
+
+    python = other_python(environ, sys.argv[0])
+    if not python:
+        return parsed
+    if options.get("log_level") in ("debug", "info") and not options.get("quiet"):
+        complain(f"ranks run in the active environment {active_prefix(environ)}")
+    return parsed.replace(options={**options, "python": python, "python_from": "the active environment"})

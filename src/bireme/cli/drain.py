@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
-from bireme.cli.parser import parse, whole
+from bireme.cli.parser import parse
 from bireme.errors import LOST, OK, BadInputError
 from bireme.logs.console import complain, printable, show
+from bireme.options.quantities import whole
 from bireme.options.table import select
 
 

@@ -1,14 +1,17 @@
-"""The help pages of all commands, made from the table of options."""
+"""The help pages of all commands and the manual page (``bireme help --man``), made from the table of options."""
 
 from __future__ import annotations
 
 import os
 
+import bireme
 from bireme.errors import BadInputError
 from bireme.options.table import COMMANDS, SUBCOMMANDS, select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bireme.options.option import Groups, Option
 
 _LEFT = 30
@@ -111,9 +114,7 @@ def help_on(words: list[str]) -> str:
         BadInputError: there is no such command.
     """
     if words == ["--man"]:
-        from bireme.cli.man_page import man_page
-
-        return man_page(HEADS)
+        return "\n".join(_manual()) + "\n"
     name = " ".join(word for word in words if word != "--all")
     if name not in (*COMMANDS, *SUBCOMMANDS):
         raise BadInputError("expected the name of a command", hint=f"bireme help {', '.join(COMMANDS)}, or --man")
@@ -166,3 +167,55 @@ def _columns() -> int:
         return os.get_terminal_size(1).columns
     except OSError:
         return 80
+
+
+def _manual() -> Iterator[str]:
+    """The lines of the manual page, in roff."""
+    yield f'.TH BIREME 1 "" "bireme {bireme.__version__}" "User Commands"'
+    yield ".SH NAME"
+    yield "bireme \\- launch distributed jobs, and find the configuration in which they run fastest"
+    yield ".SH SYNOPSIS"
+    for command in (*COMMANDS, *SUBCOMMANDS):
+        usage = HEADS[command].partition("\n")[0].removeprefix("usage: ")
+        yield f".B {_roff(usage)}"
+        yield ".br"
+    yield ".SH COMMANDS"
+    for command in (*COMMANDS, *SUBCOMMANDS):
+        yield f".SS bireme {command}"
+        yield from _body(HEADS[command])
+    yield ".SH OPTIONS"
+    yield "Each option names the commands that have it. In names, _ and \\- mean the same."
+    seen: Groups = {}
+    for command in (*COMMANDS, *SUBCOMMANDS):
+        for title, options in select(command).items():
+            seen[title] = (*seen.get(title, ()), *(option for option in options if option not in seen.get(title, ())))
+    for title, options in seen.items():
+        yield f".SS {title}"
+        for option in options:
+            yield from _roff_entry(option)
+    yield ".SH EXIT STATUS"
+    yield "That of the first rank that failed, or 128 + n if signal n ended it; 0 if none failed."
+    yield "2: bad input, and nothing was started; 69: a node is unfit; 74: files were not fetched; 75: a node was lost;"
+    yield "76: too few nodes; 124: time limit; 125: Bireme itself failed."
+
+
+def _body(head: str) -> Iterator[str]:
+    """The text of a help page: paragraphs as they are, examples unfilled."""
+    yield ".nf"
+    yield from map(_roff, head.partition("\n\n")[2].rstrip().splitlines())
+    yield ".fi"
+
+
+def _roff_entry(option: Option) -> Iterator[str]:
+    commands = ", ".join(command for command in option.commands if command != "agent")
+    choices = f" One of {', '.join(option.choices)}." if option.choices else ""
+    yield ".TP"
+    yield ".B " + _roff(", ".join(option.names) + option.usage)
+    yield _roff(f"{option.help[0].upper()}{option.help[1:]}.{choices} ({commands})")
+
+
+def _roff(text: str) -> str:
+    """The text with what roff would interpret escaped."""
+    escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("…", "...")
+    escaped = "".join(sign if sign.isascii() else f"\\[u{ord(sign):04X}]" for sign in escaped)
+    return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError, similar
+from bireme.options.quantities import bytes_of, missing_value, seconds_of, whole
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -100,63 +101,27 @@ def _convert(option: Option, name: str, text: str) -> Any:
         if text.lower() not in option.choices:
             what = f"{text!r} is not one of {', '.join(option.choices)}"
             raise BadInputError(
-                what, hint=_no_value(text, name, option.placeholder) or _instead_of(option, text), where=name
+                what, hint=missing_value(text, name, option.placeholder) or _instead_of(option, text), where=name
             )
         return text.lower()
     if option.kind == "range" and ":" in text:
         first, _, last = text.partition(":")
         return whole(first, name), whole(last, name)
     if option.kind == "seconds":
-        from bireme.options.durations import seconds_of
-
-        if missing := _no_value(text, name, option.placeholder):
+        if missing := missing_value(text, name, option.placeholder):
             raise BadInputError(f"{text!r} is not a length of time", hint=missing, where=name)
         return option.bounded(name, seconds_of(text, name))
     if option.kind == "size":
-        return _size(text, name)
+        return bytes_of(text, name)
     if option.kind in ("count", "range") or (option.kind == "slots" and text not in ("cpu", "xpu")):
         return option.bounded(name, whole(text, name))
     return text
-
-
-def whole(text: str, where: str) -> int:
-    """Read a whole number of fewer than ten digits; ``where`` is the option, for the error.
-
-    Raises:
-        BadInputError: the text is not such a number.
-    """
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdecimal()):
-        raise BadInputError(f"{text[:40]!r} is not a whole number", hint=_no_value(text, where), where=where)
-    if len(digits) >= 10:
-        shown = text if len(text) <= 40 else f"{text[:12]}… ({len(digits)} digits)"
-        raise BadInputError(f"{shown} is too large", hint="expected fewer than 10 digits", where=where)
-    return int(text)
-
-
-def _no_value(text: str, where: str, placeholder: str = "N") -> str:
-    """The hint for a script in the place of a value: the value was left out."""
-    is_script = text.endswith(".py") or (os.sep in text and os.path.isfile(text))
-    return f"the value is missing: {where} {placeholder} {text}" if is_script else ""
 
 
 def _instead_of(option: Option, text: str) -> str:
     from bireme.options.switching import answer
 
     return answer(f"{option.name} {text.lower()}")
-
-
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-def _size(text: str, where: str) -> int:
-    """Read a number of bytes: ``500M``, ``2GiB``, ``1000000``."""
-    digits = text.upper().removesuffix("B").removesuffix("I")
-    factor = _UNITS.get(digits[-1:], 1)
-    digits = digits[:-1] if factor > 1 else digits
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 16 and int(digits)):
-        raise BadInputError(f"{text[:40]!r} is not a size", hint="expected e.g. 500M or 2G", where=where)
-    return int(digits) * factor
 
 
 def _instead(name: str, table: dict[str, Option]) -> str:

@@ -8,8 +8,7 @@ from bireme.cli.parser import enter, parse
 from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import complain, show
-from bireme.options.accelerate import uses_accelerate
-from bireme.options.other_launchers import needless
+from bireme.options.other_launchers import needless, uses_accelerate
 from bireme.options.table import select
 from bireme.resources.starter import find_task
 
@@ -45,7 +44,7 @@ def carry_out(parsed: Parsed) -> int:
         return OK
     parsed = enter(parsed)
     if any(name in os.environ for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON_EXEC")):
-        from bireme.cli.default_python import in_active_environment
+        from bireme.cli.defaults import in_active_environment
 
         parsed = in_active_environment(parsed, os.environ)
     if parsed.options["autotuning"]:
@@ -60,7 +59,7 @@ def carry_out(parsed: Parsed) -> int:
         duplicate_starts.refuse(spec, os.environ)
     notes = list(needless(parsed.options, torchrun=bool(spec.rendezvous)))
     if uses_accelerate(parsed.options):
-        from bireme.cli.accelerate import without_effect
+        from bireme.cli.other_launchers import without_effect
 
         notes += without_effect(parsed.options)
     for line in notes:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bireme.cli.parser import whole
 from bireme.errors import BadInputError
 from bireme.job import DEFAULT_ELASTIC_RESTARTS, JobSpec, Program
 from bireme.options import conflicts
-from bireme.options.accelerate import uses_accelerate
-from bireme.options.other_launchers import TORCHRUN
+from bireme.options.other_launchers import TORCHRUN, uses_accelerate
+from bireme.options.quantities import whole
 from bireme.options.table import GROUPS, fields
 
 TYPE_CHECKING = False
@@ -177,9 +176,9 @@ def _as_other_launchers(options: dict[str, Any]) -> dict[str, Any]:
         "ACCELERATE_DEBUG_MODE": "true" if options.get("debug") else None,
     }
     if uses_accelerate(options):
-        from bireme.cli import accelerate
+        from bireme.cli.other_launchers import variables as of_accelerate
 
-        variables |= accelerate.variables(options)
+        variables |= of_accelerate(options)
     set_here = tuple(f"{name}={value}" for name, value in variables.items() if value is not None)
     if set_here:
         found["exports"] = (*set_here, *options.get("export", ()))
@@ -188,7 +187,7 @@ def _as_other_launchers(options: dict[str, Any]) -> dict[str, Any]:
 
 def _redirected(options: dict[str, Any], only: tuple[int, ...]) -> dict[str, Any]:
     """The fields that ``--redirects`` and ``--tee`` set, given the local ranks that may be shown."""
-    from bireme.cli.streams import shown
+    from bireme.cli.other_launchers import shown
 
     ranks = shown(options.get("redirects") or "", options.get("tee") or "", only)
     return {"output": "none"} if ranks is None else {"local_ranks": ranks}

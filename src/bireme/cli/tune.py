@@ -7,7 +7,7 @@ import sys
 
 from bireme import isolated
 from bireme.cli import duplicate_starts, tune_program
-from bireme.cli.default_python import in_active_environment
+from bireme.cli.defaults import in_active_environment
 from bireme.cli.parser import Parsed, enter, parse
 from bireme.cli.spec import job_spec
 from bireme.cli.tune_words import make_setting, real_words, shown_to_the_end, with_accelerator

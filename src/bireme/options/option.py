@@ -44,9 +44,9 @@ class Option(Value):
     kind: Kind
     spelling: str
     help: str
+    commands: tuple[str, ...] = ("run", "tune")
     default: Any = None
     choices: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ("run", "tune")
     field: str = ""
     sets: Any = True
     bare: str = ""

@@ -1,9 +1,18 @@
-"""Options of torchrun and accelerate that ``bireme run`` understands, and why some of them are not needed here."""
+"""Options of torchrun and accelerate that ``bireme run`` understands, and why some of them are not needed here.
+
+Many of accelerate's become variables of the ranks, each with its type, default and variable. A row of their tables is:
+type, default (``-``: the variable is not set), and options without the section's prefix. After a ``=`` stand the
+variables of an option whose name does not tell them. :mod:`bireme.cli.other_launchers` sets the variables.
+
+Types: ``word``; ``lower``, a word in lower case; ``int``; ``float``; ``bool``, given to scripts as ``True`` or
+``False``; ``bit``, given as ``1`` or ``0``; ``flag``, an option without a value. Defaults are written as scripts get
+them.
+"""
 
 from __future__ import annotations
 
-from bireme.options.accelerate import SETTINGS
 from bireme.options.option import Option
+from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +63,163 @@ TORCHRUN = (
     Option("word", "--duplicate_stderr_filters WORDS", "copy matching lines to a file", needless=_FILTER,
         to_torchrun=True),
 )
+# fmt: on
 
+
+class Setting(Value):
+    """An option (without ``--``) and its variables; ``default`` is None if there is none."""
+
+    name: str
+    kind: str
+    default: str | None
+    variables: tuple[str, ...]
+
+
+class Plugin(Value):
+    """The settings of one section of accelerate's configuration file.
+
+    Attributes:
+        section: the section, for example ``fsdp_config``.
+        prefix: what the names of its options begin with; keys of the file may lack it.
+        variable: what comes before the name in a variable.
+        switch: the option that turns the section on; "": none.
+        distributed_type: the value in the file that turns it on; "": none.
+    """
+
+    section: str
+    rows: str
+    prefix: str = ""
+    variable: str = "ACCELERATE_"
+    switch: str = ""
+    distributed_type: str = ""
+
+    def settings(self) -> Iterator[Setting]:
+        """The options of the table."""
+        for row in self.rows.strip().splitlines():
+            kind, default, *words = row.split()
+            for word in words:
+                name, _, others = word.partition("=")
+                names = others.split(",") if others else [(self.prefix + name).upper()]
+                variables = tuple(self.variable + name for name in names)
+                text = None if default == "-" else default
+                yield Setting(name=self.prefix + name, kind=kind, default=text, variables=variables)
+
+
+DYNAMO = Plugin(
+    section="dynamo_config",
+    prefix="dynamo_",
+    rows="""
+    word   default      mode
+    flag   False        use_fullgraph use_dynamic use_regional_compilation
+    """,
+)
+FP8 = Plugin(
+    section="fp8_config",
+    prefix="fp8_",
+    rows="""
+    word   -            backend
+    word   HYBRID       format
+    word   most_recent  amax_compute_algo
+    word   O2           opt_level
+    int    0            margin
+    int    1            interval
+    int    1024         amax_history_len
+    flag   False        use_autocast_during_eval
+    bit    1            enable_fsdp_float8_all_gather pad_inner_dim
+    bit    False,False,False override_linear_precision=FP8_OVERRIDE_FPROP,FP8_OVERRIDE_DGRAD,FP8_OVERRIDE_WGRAD
+    """,
+)
+# accelerate itself does not pass on the two NVMe paths, although its plug-in reads them.
+DEEPSPEED = Plugin(
+    section="deepspeed_config",
+    switch="use_deepspeed",
+    distributed_type="DEEPSPEED",
+    rows="""
+    int    -            gradient_accumulation_steps zero_stage=DEEPSPEED_ZERO_STAGE
+    float  -            gradient_clipping
+    lower  -            zero3_init_flag=DEEPSPEED_ZERO3_INIT
+    lower  -            zero3_save_16bit_model=DEEPSPEED_ZERO3_SAVE_16BIT_MODEL
+    lower  -            offload_optimizer_device=DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE
+    lower  -            offload_param_device=DEEPSPEED_OFFLOAD_PARAM_DEVICE
+    word   -            offload_optimizer_nvme_path=DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH
+    word   -            offload_param_nvme_path=DEEPSPEED_OFFLOAD_PARAM_NVME_PATH
+    word   -            deepspeed_config_file deepspeed_moe_layer_cls_names
+    """,
+)
+FSDP = Plugin(
+    section="fsdp_config",
+    prefix="fsdp_",
+    variable="",
+    switch="use_fsdp",
+    distributed_type="FSDP",
+    rows="""
+    int    1            version
+    int    100000000    min_num_params
+    word   FULL_SHARD   sharding_strategy
+    word   -            auto_wrap_policy backward_prefetch state_dict_type ignored_modules
+    word   -            transformer_layer_cls_to_wrap=FSDP_TRANSFORMER_CLS_TO_WRAP
+    lower  true         reshard_after_forward use_orig_params cpu_ram_efficient_loading sync_module_states
+    lower  false        offload_params forward_prefetch activation_checkpointing activation_checkpointing_offload
+    """,
+)
+# accelerate reads any value of a bool on the command line as true, also "false".
+MEGATRON = Plugin(
+    section="megatron_lm_config",
+    prefix="megatron_lm_",
+    variable="",
+    switch="use_megatron_lm",
+    distributed_type="MEGATRON_LM",
+    rows="""
+    int    1            tp_degree pp_degree
+    int    -            num_micro_batches decoder_last_pipeline_num_layers recompute_num_layers context_parallel_size
+    int    -            expert_model_parallel_size expert_tensor_parallel_size
+    float  1.0          gradient_clipping
+    float  -            attention_dropout hidden_dropout
+    bool   False        use_custom_fsdp no_load_optim no_save_optim eod_mask_loss optimizer_cpu_offload
+    bool   False        overlap_cpu_optimizer_d2h_h2d use_precision_aware_optimizer
+    word   -            sequence_parallelism recompute_activations recompute_granularity recompute_method
+    word   -            use_distributed_optimizer attention_backend attention_softmax_in_fp32
+    word   -            calculate_per_token_loss use_rotary_position_embeddings
+    """,
+)
+PARALLELISM = Plugin(
+    section="parallelism_config",
+    prefix="parallelism_config_",
+    variable="",
+    switch="use_parallelism_config",
+    rows="""
+    int    1            dp_replicate_size dp_shard_size tp_size cp_size sp_size
+    word   torch        cp_backend
+    word   allgather    cp_comm_strategy
+    word   deepspeed    sp_backend
+    word   None         sp_seq_length
+    bool   True         sp_seq_length_is_variable
+    word   sdpa         sp_attn_implementation
+    """,
+)
+PLUGINS = (DYNAMO, FP8, DEEPSPEED, FSDP, MEGATRON, PARALLELISM)
+ONLY_ABOVE_1 = {
+    "CP_SIZE": "CP_COMM_STRATEGY",
+    "SP_SIZE": "SP_SEQ_LENGTH SP_SEQ_LENGTH_IS_VARIABLE SP_ATTN_IMPLEMENTATION",
+}
+"""Variables (after ``PARALLELISM_CONFIG_``) that are only set if another one is above 1."""
+
+
+def _settings() -> Iterator[Option]:
+    placeholders = {"flag": "", "int": " N", "float": " X", "bool": " BOOL", "bit": " BOOL"}
+    for plugin in PLUGINS:
+        if plugin.switch:
+            yield Option("flag", f"--{plugin.switch}", f"turn on accelerate's {plugin.section}")
+        for row in plugin.settings():
+            value = placeholders.get(row.kind, " VALUE")
+            default = f" (default: {row.default})" if row.default and value else ""
+            yield Option("word" if value else "flag", f"--{row.name}{value}", f"{', '.join(row.variables)}{default}")
+
+
+SETTINGS = tuple(_settings())
+"""The options of all tables."""
+
+# fmt: off
 ACCELERATE = (
     Option("count", "--num_processes N", "ranks on all nodes together", least=1, shared=False),
     Option("word", "--gpu_ids IDS", "devices of this machine, e.g. 0,1", unset=("all",)),
@@ -91,3 +256,9 @@ def needless(options: Mapping[str, Any], *, torchrun: bool) -> Iterator[str]:
             yield f"{option.name} {value} is not needed: {_BOTH}"
         elif option.dest == "redirects" and {word[-1:] for word in value.split(",")} & {"1", "2"}:
             yield f"{option.name} {value}: a rank is shown unless both its streams are redirected"
+
+
+def uses_accelerate(options: Mapping[str, Any]) -> bool:
+    """Whether a setting of accelerate is among the parsed options."""
+    names = ("config_file", "mixed_precision", "dynamo_backend", *(option.dest for option in SETTINGS))
+    return any(options.get(name) for name in names)

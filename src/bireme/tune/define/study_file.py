@@ -12,8 +12,8 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from bireme.errors import BadInputError
-from bireme.options.durations import seconds_of
 from bireme.options.option import Option
+from bireme.options.quantities import seconds_of
 from bireme.options.table import select
 from bireme.tune.define import toml_lines
 from bireme.tune.define.declarations import Declaration, Declared, Delivery, Written, assemble, choice, nearest

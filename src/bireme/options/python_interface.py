@@ -1,8 +1,9 @@
-"""Checks what a Python program passes to ``bireme.run``: a `JobSpec` whose fields have values of their types."""
+"""The Python interface of the options: checks the values of a `JobSpec`, and names its fields in error messages."""
 
 from __future__ import annotations
 
 import os
+import re
 
 from bireme import job
 from bireme.errors import BadInputError
@@ -10,6 +11,9 @@ from bireme.job import JobSpec, Program
 from bireme.options.conflicts import refuse_name
 from bireme.options.table import fields
 from bireme.validate import ShapeError, check_of
+
+_OF_PROGRAM = {"module": 'kind="module"', "no_python": 'kind="exec"'}
+"""Options that set a field of `Program`, not of `JobSpec`."""
 
 
 def check(spec: object) -> None:
@@ -53,3 +57,25 @@ def check(spec: object) -> None:
 def _among(value: object, choices: tuple[str, ...], where: str) -> None:
     if value not in choices:
         raise BadInputError(f"{value!r} is not one of {', '.join(choices)}", where=where)
+
+
+def in_python(error: BadInputError) -> BadInputError:
+    """Replace the options in an error's text by the names of fields; return the error."""
+    error.what, error.hint, error.where = map(_named, (error.what, error.hint, error.where))
+    if error.where and error.where.isidentifier():
+        error.what = f"{error.where}{' ' if error.what.startswith('must ') else ': '}{error.what}"
+        error.where = ""
+    error.args = (error.what,)
+    return error
+
+
+def _named(text: str) -> str:
+    text = re.sub(r"(?<![\w-])--([a-z][a-z_-]*)", lambda option: _field(option[1].replace("-", "_")), text)
+    return re.sub(r"(?<![\w-])-m(?![\w-])", _OF_PROGRAM["module"], text)
+
+
+def _field(name: str) -> str:
+    for option, field in fields():
+        if option.dest == name:
+            return field if option.kind != "flag" or option.sets is True else f"{field}={option.sets!r}"
+    return _OF_PROGRAM.get(name, name)
