@@ -1,42 +1,137 @@
-"""Whether the study in a folder is the one that is asked for."""
+"""Whether the study in a folder is the one that is asked for, and what of it still holds."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bireme.errors import BadInputError
+from bireme.tune.metrics.metric import Measure, parse
 from bireme.tune.program.files import digests
-from bireme.tune.program.resume import resume
+from bireme.tune.program.resume import Successor
+from bireme.tune.space.points import Parameter, Space
 from bireme.tune.store.journal import Journal
+from bireme.tune.store.records import StudyRecords
+from bireme.tune.store.resume import resume
 from bireme.tune.study.trial_result import TrialResult
 
-STUDY = {"program": "train.py", "deliveries": [{"how": "flag"}], "digests": {"train.py": "1", "c.yaml": "2"}}
-END = {"end": "trial-1", "ending": TrialResult("ok").as_dict(), "point": {}, "phase": "noise", "round": 1, "block": ""}
+SPACE = Space([Parameter(name="n", choices=(1, 2))])
+MEASURE = parse([("maximize", "rate: {}")])
+
+
+def identity(measure: Measure = MEASURE, **other: Any) -> dict[str, Any]:
+    return {
+        "program": "train.py",
+        "args": ["{n}"],
+        "parameters": [{"name": "n", "choices": [1, 2]}],
+        "deliveries": [{"parameter": "n", "how": "argument"}],
+        "goals": [goal.as_dict() for goal in measure.goals],
+        "limits": [limit.text for limit in measure.limits],
+        "shape": [1, 1],
+        "digests": {"train.py": "1", "c.yaml": "2"},
+        **other,
+    }
+
+
+def ended(name: str, cause: str = "ok", phase: str = "search", **more: Any) -> dict[str, Any]:
+    result = TrialResult(cause=cause, metrics={"rate": 5.0} if cause in ("ok", "pruned") else {})  # type: ignore[arg-type]
+    return {"end": name, "ending": result.as_dict(), "point": {"n": 1}, "phase": phase, **more}
+
+
+def resumed(
+    folder: Path,
+    now: Mapping[str, Any],
+    *ends: Mapping[str, Any],
+    begun: Mapping[str, Any] | None = None,
+    space: Space = SPACE,
+    measure: Measure = MEASURE,
+) -> tuple[StudyRecords, tuple[str, ...]]:
+    """Resume the study that was begun, when these trials of it have ended; also as the next start reads it."""
+    journal = Journal.open(str(folder / "journal"))
+    for record in ({"study": begun or identity()}, *ends):
+        journal.append(record)
+    journal.close()
+    found: list[tuple[StudyRecords, tuple[str, ...]]] = []
+    for _ in range(2):
+        journal = Journal.open(str(folder / "journal"))
+        made = Successor(now, space, measure)
+        ways = {"difference": made.difference, "changes": made.changes, "held": made.held}
+        try:
+            found.append(resume(journal, now, folder="tuning", **ways))
+        finally:
+            journal.close()
+    assert found[0][0].ends == found[1][0].ends, "the journal says the same"
+    return found[0]
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"digests": {"train.py": "1", "c.yaml": "3"}}, "another content of c.yaml"),
-        ({"digests": {"train.py": "4", "c.yaml": "3"}}, "another content of train.py and another content of c.yaml"),
-        ({"deliveries": [{"how": "environment"}]}, "other parameters"),
+        ({"deliveries": [{"parameter": "n", "how": "environment"}]}, "other parameters"),
         ({"program": "other.py", "digests": {"other.py": "1", "c.yaml": "2"}}, "other program"),
+        ({"args": ["{n}", "more"], "shape": [2, 1]}, "other width and arguments"),
+        ({"goals": [parse([("maximize", "rate={}")]).goals[0].as_dict()]}, "other goals"),
         ({"later": 1}, "another version of Bireme"),
     ],
 )
-def test_the_difference_is_named(tmp_path: Path, change: dict[str, object], said: str) -> None:
-    for records in ([{"study": STUDY}, END], []):
-        journal = Journal.open(str(tmp_path / "journal"))
-        for record in records:
-            journal.append(record)
-        if not records:
-            assert resume(journal, STUDY, "tuning")[1] == "resuming the study: 1 of its trials has ended"
-            with pytest.raises(BadInputError, match=f"^tuning holds a study with {said}: 1 of its trials has ended"):
-                resume(journal, {**STUDY, **change}, "tuning")
-        journal.close()
+def test_the_difference_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    measure = parse([("maximize", "rate={}")]) if "goals" in change else MEASURE
+    refusal = f"^tuning holds a study with {said}: 1 of its trials has ended"
+    with pytest.raises(BadInputError, match=refusal):
+        resumed(tmp_path, identity(**change), ended("a"), measure=measure)
+    again = tmp_path / "nothing worked"
+    again.mkdir()
+    known, notes = resumed(again, identity(**change), ended("a", "failed"), measure=measure)
+    assert notes == ("in place of the study in tuning, in which nothing worked",) and not known.ends
+
+
+def test_what_has_ended_is_taken_over(tmp_path: Path) -> None:
+    known, notes = resumed(tmp_path, identity(), ended("a"), ended("b", "failed"))
+    assert list(known.ends) == ["a", "b"] and notes == ("resuming the study: 2 of its trials have ended",)
+
+
+def test_an_edited_program_runs_again_what_failed_and_what_is_claimed(tmp_path: Path) -> None:
+    now = identity(digests={"train.py": "3", "c.yaml": "2"})
+    ends = (
+        ended("a"),
+        ended("b", "failed"),
+        ended("c", phase="confirm"),
+        ended("d", "pruned"),
+        ended("e", "timed out"),
+    )
+    known, notes = resumed(tmp_path, now, *ends)
+    assert list(known.ends) == ["a", "d"]
+    assert notes == (
+        "resuming the study, now with another content of train.py: 2 of its 5 trials still hold",
+        "not taken over, because train.py has another content: b, c, e",
+    )
+
+
+def test_another_space_keeps_the_points_that_it_has(tmp_path: Path) -> None:
+    space = Space([Parameter(name="n", choices=(1, 4)), Parameter(name="mode", choices=("safe", "fast"))])
+    now = identity(parameters=[{"name": "n"}, {"name": "mode"}], args=["{n}", "--mode", "{mode}"])
+    now["deliveries"] = [*now["deliveries"], {"parameter": "mode", "how": "argument"}]
+    ends = (ended("a"), ended("b", phase="confirm", round=1), ended("c", point={"n": 2}), ended("d", phase="screen"))
+    known, notes = resumed(tmp_path, now, *ends, space=space)
+    assert {name: end["point"] for name, end in known.ends.items()} == {key: {"n": 1, "mode": "safe"} for key in "abd"}
+    assert [end["phase"] for end in known.ends.values()] == ["search", "confirm", "search"]
+    assert notes[1:] == ("not taken over, because the space does not have their points any more: c",)
+
+
+def test_other_goals_and_limits_are_judged_by_what_was_measured(tmp_path: Path) -> None:
+    measure = parse([("minimize", "rate: {}")], ["rate: {} < 4"])
+    known, notes = resumed(tmp_path, identity(measure), ended("a"), ended("b", "pruned"), measure=measure)
+    assert [end["ending"]["cause"] for end in known.ends.values()] == ["over limit"]
+    assert notes[1] == "not taken over, because they were pruned for other goals: b"
+    another = parse([("maximize", "speed: {}")])
+    folder = tmp_path / "another"
+    folder.mkdir()
+    known, notes = resumed(folder, identity(another), ended("a"), ended("b", "out of memory"), measure=another)
+    assert list(known.ends) == ["b"] and "speed was not measured: a" in notes[1]
 
 
 def test_the_digests_of_files(tmp_path: Path) -> None:

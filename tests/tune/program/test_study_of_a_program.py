@@ -222,15 +222,72 @@ def test_a_program_on_the_path_needs_no_option(bench):
 
 
 def test_another_study_is_not_mixed_with(bench):
-    config = bench.folder / "config.json"
-    config.write_text('{"training": {"batch": 8}}')
-    options, args = ("--trials", "1", *RATE, "--in"), ("--config", "config.json")
-    bench.run(*options, "config.json:training.batch=8,16", args=args)
-    done = bench.run(*options, "config.json:training.batch=8,32", args=args, code=2)
-    assert "holds a study with other parameters" in done.stderr and "--results_dir" in done.stderr
-    config.write_text('{"training": {"batch": 9}}')
-    done = bench.run(*options, "config.json:training.batch=8,16", args=args, code=2)
-    assert "holds a study with another content of config.json: 1 of its trials has ended" in done.stderr
+    options = ("--trials", "1", *RATE)
+    bench.run(*options, *BATCHES, args=("--batch", "{batch}"))
+    refused = [
+        ((*options, *BATCHES), ("--batch", "{batch}", "--mode", "fast"), "other arguments"),
+        ((*options, "--param", "--batch=8,16"), (), "other parameters and arguments"),
+        (("--trials", "1", *BATCHES, "--maximize", "rate={}"), ("--batch", "{batch}"), "other goals"),
+    ]
+    for words, args, what in refused:
+        done = bench.run(*words, args=args, code=2)
+        assert (
+            f"holds a study with {what}: 1 of its trials has ended\n" in done.stderr and "--results_dir" in done.stderr
+        )
+    assert len(bench.ran) == 1
+
+
+def test_a_space_is_extended_and_what_was_measured_still_holds(bench):
+    """More values, fewer values and another parameter: the points that are left are not run again."""
+    first = ("--param", "batch=8,16", *RATE, "--trials", "4")
+    bench.run(*first, args=("--batch", "{batch}"))
+    before = list(bench.ran)
+    more = ("--param", "batch=8,32,16", *MODES, *RATE, "--trials", "12")
+    done = bench.run(*more, args=("--batch", "{batch}", "--mode", "{mode}"))
+    said = "resuming the study, now with other arguments and parameters: 4 of its 4 trials still hold"
+    assert said in done.stdout, done.stdout
+    assert "batch=32 mode=fast" in done.stdout and bench.ran[:4] == before
+    status = json.loads(bench.stage.run("tune", "status", "--json", cwd=bench.folder).stdout)
+    assert status["done"] == len(bench.ran) <= 12
+    ends = {record["end"]: record["point"] for record in bench.records() if "end" in record}
+    asked = [json.dumps(point, sort_keys=True) for name, point in ends.items() if name not in before]
+    assert not any('"mode"' not in point for point in asked)
+    fewer = bench.run("--param", "batch=8,32", *RATE, "--trials", "12", args=("--batch", "{batch}"))
+    assert "not taken over, because the space does not have their points any more: " in fewer.stdout, fewer.stdout
+
+
+def test_an_edited_program_keeps_what_its_search_has_measured(bench):
+    """What failed is run again, and so are the rounds: the claim is about the program as it is."""
+    program = bench.folder / "program.py"
+    text = "import os, sys\nn = int(sys.argv[1])\nopen('ran', 'a').write(f'{os.environ[\"BIREME_TRIAL\"]} {n}\\n')\n"
+    program.write_text(text + "assert n != 3, 'three'\nprint('rate:', 10 + n)\n")
+    words = ("tune", "--param", "n=1,2,3,4", *RATE, "--trials", "16", "program.py", "{n}")
+    first = bench.stage.run(*words, cwd=bench.folder)
+    assert first.returncode == 0 and "AssertionError: three" in first.stdout, first.stdout + first.stderr
+    ends = [record for record in bench.records() if "end" in record]
+    searched = {record["end"] for record in ends if record["phase"] != "confirm" and record["point"]["n"] != 3}
+    (bench.folder / "ran").unlink()
+    program.write_text(text + "print('rate:', 10 + n)\n")
+    again = bench.stage.run(*words, cwd=bench.folder)
+    assert again.returncode == 0, again.stderr
+    kept = f"now with another content of program.py: {len(searched)} of its {len(ends)} trials still hold"
+    assert kept in again.stdout and "not taken over, because program.py has another content: " in again.stdout
+    ran = [line.split() for line in (bench.folder / "ran").read_text().splitlines()]
+    assert ["3" for _, n in ran if n == "3"], "what failed was run again"
+    phases = {record["end"]: record["phase"] for record in bench.records() if "end" in record}
+    assert {phases[name] for name, n in ran if n in ("1", "2", "4")} == {"confirm"}
+    assert "What failed" not in again.stdout and again.stdout.count("best: n=4") == 1
+
+
+def test_another_limit_judges_again_what_was_measured(bench):
+    words = (*BATCHES, *RATE, "--trials", "3")
+    bench.run(*words, "--limit", "rate: {} < 1000000", args=("--batch", "{batch}"))
+    before = len(bench.ran)
+    done = bench.run(*words, "--limit", "rate: {} < 1", args=("--batch", "{batch}"), code=1)
+    assert (
+        "now with other limits: 3 of its 3 trials still hold" in done.stdout and "over limit: rate is " in done.stdout
+    )
+    assert len(bench.ran) == before
 
 
 def test_a_study_in_which_nothing_worked_gives_way(bench):
@@ -241,7 +298,8 @@ def test_a_study_in_which_nothing_worked_gives_way(bench):
         tool.chmod(0o755)
         done = bench.stage.run(*words, cwd=bench.folder)
         assert done.returncode == code, done.stdout + done.stderr
-    assert "in which nothing worked" in done.stdout and "; 2 trials." in done.stdout
+    assert "now with another content of ./tool: 0 of its 2 trials still hold" in done.stdout
+    assert "; 2 trials." in done.stdout
     status = bench.stage.run("tune", "status", cwd=bench.folder).stdout
     assert "2 trials done: 2 measured" in status and "(the default)" in status
 

@@ -17,13 +17,14 @@ from bireme.tune.metrics.metric import Measure
 from bireme.tune.program.board import ProgramBoard
 from bireme.tune.program.delivery import Courier
 from bireme.tune.program.files import LOCK, ProgramFiles, digests
-from bireme.tune.program.resume import restore, resume
+from bireme.tune.program.resume import Successor, restore
 from bireme.tune.program.summary import answer_lines, summary
 from bireme.tune.program.trials import ProgramTrials
 from bireme.tune.store.folder import hide
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.lock import ExperimentsLock
 from bireme.tune.store.records import JOURNAL, StudyRecords
+from bireme.tune.store.resume import resume
 from bireme.tune.study.study import Answer, Study
 from bireme.value import Value
 
@@ -91,12 +92,21 @@ def tune(request: Request, show: Callable[[ProgramBoard], Callback]) -> ProgramR
     journal = Journal.open(files.path(JOURNAL))
     try:
         with ExperimentsLock(files.path(LOCK)) as lock:
-            known, note = resume(journal, _identity(request, courier), files.results_dir)
+            identity = _identity(request, courier)
+            successor = Successor(identity, request.declaration.space, request.measure)
+            known, notes = resume(
+                journal,
+                identity,
+                folder=files.results_dir,
+                difference=successor.difference,
+                changes=successor.changes,
+                held=successor.held,
+            )
             journal.append({"run": _bounds(request)}, sync=False)
             study = _study(request, known, side_by_side)
             trials = ProgramTrials(study, request.measure, courier, _marked(request), files, known)
             callback = show(ProgramBoard(study, request.measure, request.declaration, trials))
-            for each in (journal.note, note):
+            for each in (journal.note, *notes):
                 callback.note(each)
             if not lock.taken():
                 callback.note("waiting for trials of an earlier tuner to end")

@@ -2,7 +2,8 @@
 
 A record is one of::
 
-    {"study": {…}}      what identifies the study; a study that begins in place of another one follows in the same file
+    {"study": {…}}      what identifies the study; a study that begins in place of another one follows in the same file.
+                        With "keeps": the trials of that one which still hold, and what is different in their records
     {"run": {…}}        what may differ from one start of the command to the next, such as budgets
     {"start": NAME, …}  a trial has started, on which slots and when
     {"end": NAME, …}    a trial has ended; if it was run again, its last end counts
@@ -46,18 +47,25 @@ class StudyRecords:
         self.begun: Record | None = None
         self.answer: Record | None = None
         self.moved_to = 0
+        self.starts, self.ends = dict[str, Record](), dict[str, Record]()
         self._begin(None)
         for record in records:
-            self._take(record)
+            self.take(record)
 
     def _begin(self, identity: Record | None) -> None:
         self.begun, self.run = identity, dict[str, Any]()
-        self.starts, self.ends = dict[str, Record](), dict[str, Record]()
         self.over, self.answer, self.finished = "", None, False
 
-    def _take(self, record: Record) -> None:
+    def keep(self, keeps: Mapping[str, Record]) -> None:
+        """Leave out all trials but these, and add to the records of their ends."""
+        self.starts = {name: start for name, start in self.starts.items() if name in keeps}
+        self.ends = {name: {**end, **keeps[name]} for name, end in self.ends.items() if name in keeps}
+
+    def take(self, record: Record) -> None:
+        """Take the next record."""
         if "study" in record:
             self._begin(record["study"])
+            self.keep(record.get("keeps", {}))
             self.moved_to = 0
         elif "run" in record:
             self.run = record["run"]
