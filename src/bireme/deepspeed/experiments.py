@@ -53,17 +53,11 @@ def read_experiment(path: str, results_dir: str, pool: Pool, taken: Collection[s
     exp: dict[str, Any] = copy.deepcopy(document.data)
     for key, kind in (("name", str), ("ds_config", dict), ("num_gpus", int), ("num_nodes", int)):
         if not isinstance(exp.get(key), kind):
-            raise BadInputError(
-                f"missing or not of type {kind.__name__}: {key!r}",
-                hint="every experiment needs it",
-                where=document.where(key),
-            )
+            what = f"missing or not of type {kind.__name__}: {key!r}"
+            raise BadInputError(what, hint="every experiment needs it", where=document.where(key))
     if exp["name"] in taken:
-        raise BadInputError(
-            f"duplicate experiment name: {exp['name']}",
-            hint="it becomes the name of a folder: give each experiment its own",
-            where=document.where("name"),
-        )
+        hint = "it becomes the name of a folder: give each experiment its own"
+        raise BadInputError(f"duplicate experiment name: {exp['name']}", hint=hint, where=document.where("name"))
     if reason := why_impossible(pool, Shape(exp["num_nodes"], exp["num_gpus"])):
         raise BadInputError(f"experiment {exp['name']} can never run: {reason}", where=document.where("num_gpus"))
     files = StudyFiles.at(results_dir, "")
@@ -78,7 +72,6 @@ def launch_of(args: Namespace, pool: Pool, hostfile: str | None = None) -> tuple
     """What all experiments have in common, and all options, from the launcher's command line.
 
     Args:
-        args: the launcher's command line.
         pool: the hosts, used if there is no hostfile.
         hostfile: the experiment's own hostfile; None: that of the command line.
     """
@@ -105,8 +98,6 @@ class Experiments:
 
     Args:
         args: the launcher's command line.
-        pool: the hosts.
-        files: the folders.
         mappings: ``arg_mappings``.
         on_end: called with each experiment that has ended and is not retried.
         port: added to the port of the command line, together with the number among the running experiments.
@@ -121,8 +112,8 @@ class Experiments:
         pool: Pool,
         files: StudyFiles,
         mappings: Mapping[str, str],
-        on_end: Callable[[dict[str, Any], TrialResult], object] = lambda exp, result: None,
-        port: int = 0,
+        on_end: Callable[[dict[str, Any], TrialResult], object],
+        port: int,
     ) -> None:
         self._args, self._pool, self._files, self._mappings = args, pool, files, mappings
         self._on_end, self._port = on_end, port
@@ -298,6 +289,15 @@ def get_job_id() -> str:
 def get_user() -> str:
     """The name of the user."""
     return os.environ.get("USER", "unknown-user")
+
+
+def error_of(result: TrialResult) -> str | None:
+    """What DeepSpeed calls an error: why there is no figure; None if there is no error."""
+    if result.cause == "ok":
+        return None
+    if not result.reason or result.reason.startswith(f"{result.cause}:"):
+        return result.reason or result.cause
+    return f"{result.cause}: {result.reason}"
 
 
 def _without_section(ds_config: object) -> object:

@@ -10,6 +10,7 @@ if __name__ == "__main__":
 
     protect_path()
 
+import logging
 import math
 import os
 import select
@@ -20,8 +21,8 @@ from contextlib import suppress
 
 from bireme.cli import agent
 from bireme.cli.main import guarded
-from bireme.deepspeed.arguments import launch_namespace, parse_launch
-from bireme.deepspeed.log import logger
+from bireme.deepspeed.arguments import namespace, parse_as_deepspeed
+from bireme.logs.console import complain
 from bireme.process.kernel import descendants
 from bireme.process.pid_file import DIRECTORY as PID_FILE_BASEPATH
 
@@ -36,13 +37,29 @@ _GRACE = 30.0
 """Seconds between SIGTERM and SIGKILL for a process tree, as in DeepSpeed."""
 
 
+class _OnStderr(logging.Handler):
+    """Writes records to stderr, as messages of Bireme."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(self.format(record))
+
+
+logger = logging.getLogger("bireme.deepspeed")
+"""Programs may replace its handlers or set its level; jobs have ``--log_level``."""
+
+logger.setLevel(logging.INFO)
+logger.propagate = False
+logger.addHandler(_OnStderr())
+
+
 def parse_args(args: Sequence[str] | None = None) -> Namespace:
     """Parse the command line into a namespace, with ``training_script`` and ``training_script_args``.
 
     Raises:
         SystemExit: with code 2 if the command line is invalid; with 0 for ``--help``.
     """
-    return launch_namespace(sys.argv[1:] if args is None else args)
+    words = sys.argv[1:] if args is None else args
+    return namespace("agent", words, "training_script", "training_script_args")
 
 
 def main() -> None:
@@ -58,7 +75,7 @@ def main() -> None:
 
 
 def _carry_out(words: Sequence[str]) -> int:
-    return agent.carry_out(parse_launch(words))
+    return agent.carry_out(parse_as_deepspeed("agent", words))
 
 
 def terminate_process_tree(pid: int) -> None:

@@ -21,7 +21,7 @@ from collections import OrderedDict
 from bireme.cli.main import guarded
 from bireme.cli.run import carry_out
 from bireme.deepspeed.accelerator import get_accelerator
-from bireme.deepspeed.arguments import parse_runner, parsed_again, runner_namespace
+from bireme.deepspeed.arguments import namespace, parse_as_deepspeed, parsed_again
 from bireme.deepspeed.constants import (
     IMPI_LAUNCHER,
     MPICH_LAUNCHER,
@@ -32,7 +32,7 @@ from bireme.deepspeed.constants import (
     SLURM_LAUNCHER,
     SSH_LAUNCHER,
 )
-from bireme.deepspeed.log import logger
+from bireme.deepspeed.launch import logger
 from bireme.deepspeed.multinode_runner import (
     IMPIRunner,
     MPICHRunner,
@@ -117,7 +117,7 @@ def parse_args(args: Sequence[str] | None = None) -> Namespace:
     Raises:
         SystemExit: with code 2 if the command line is invalid; with 0 for ``--help``.
     """
-    return runner_namespace(sys.argv[1:] if args is None else args)
+    return namespace("run", sys.argv[1:] if args is None else args, "user_script", "user_args")
 
 
 def fetch_hostfile(hostfile_path: str) -> OrderedDict[str, int] | None:
@@ -275,7 +275,9 @@ def run_autotuning(args: Namespace, active_resources: Mapping[str, Sequence[int]
     )
     code, best = tune.study(parsed.replace(options={**parsed.options, "include": include, "exclude": ""}))
     if not code and parsed.options["autotuning"] == "run":
-        code = carry_out(parse_runner(best[2:]))  # in this process, because our caller continues afterwards
+        code = carry_out(
+            parse_as_deepspeed("run", best[2:])
+        )  # in this process, because our caller continues afterwards
     if code:
         raise SystemExit(code)
 
@@ -290,14 +292,14 @@ def main(args: Sequence[str] | None = None) -> None:
             filters that ``srun`` itself does not support, although ``bireme run`` does.
         SystemExit: with the job's exit code, if it is not 0.
     """
-    code = carry_out(_as_reference(parse_runner(sys.argv[1:] if args is None else args)))
+    code = carry_out(_as_reference(parse_as_deepspeed("run", sys.argv[1:] if args is None else args)))
     if code:
         raise SystemExit(code)
 
 
 def _carry_out(words: Sequence[str]) -> int:
     """Run a command line; return the exit code."""
-    parsed = parse_runner(words)
+    parsed = parse_as_deepspeed("run", words)
     try:
         parsed = _as_reference(parsed)
     except BiremeError:

@@ -12,18 +12,23 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import ExitStack
 
 from bireme.deepspeed.arguments import parsed_again
-from bireme.deepspeed.claim import Claim
-from bireme.deepspeed.experiments import Experiments, get_job_id, get_user, read_experiment
-from bireme.deepspeed.nodes import Node, Reservation, pool_of, reserve
-from bireme.deepspeed.outcomes import best_of, error_of
+from bireme.deepspeed.experiments import Experiments, error_of, get_job_id, get_user, read_experiment
 from bireme.errors import BadInputError, UnfitError
-from bireme.loop import STOP_SIGNALS
+from bireme.logs.console import complain
+from bireme.loop import STOP_SIGNALS, Loop
+from bireme.tune.deepspeed.autotune import LOCK
 from bireme.tune.deepspeed.files import StudyFiles
+from bireme.tune.deepspeed.results import METRICS, Metric
+from bireme.tune.deepspeed.stale_files import sweep
 from bireme.tune.execution.executor import Executor
 from bireme.tune.execution.slot_scheduler import Scheduler, Task
 from bireme.tune.execution.slots import Shape, why_impossible
+from bireme.tune.store.journal import Journal
+from bireme.tune.store.lock import ExperimentsLock
+from bireme.tune.store.records import JOURNAL
 from bireme.tune.study.trial_result import TrialResult
 
 TYPE_CHECKING = False
@@ -33,6 +38,47 @@ if TYPE_CHECKING:
     from typing import Any, TypeGuard
 
 __all__ = ["Node", "Reservation", "ResourceManager", "clean_up", "get_job_id", "get_user", "run_experiment"]
+
+
+class Node:
+    """A host and its slots.
+
+    Args:
+        host: its name.
+        max_slots: the number of its slots, counted from 0, or the list of them.
+    """
+
+    def __init__(self, host: str, max_slots: int | Sequence[int]) -> None:
+        self.host = host
+        self.slots = tuple(range(max_slots) if isinstance(max_slots, int) else max_slots)
+        self.idle_slots = list(self.slots)
+        self.max_slots = len(self.slots)
+
+    def reserve_slots(self, slot_request: int) -> list[int] | None:
+        """Reserve this many idle slots; None if there are fewer."""
+        if len(self.idle_slots) < slot_request:
+            return None
+        taken, self.idle_slots = self.idle_slots[:slot_request], self.idle_slots[slot_request:]
+        return taken
+
+    def restore_slots(self, slots: Iterable[int]) -> None:
+        """Make slots idle again; those already idle stay so."""
+        self.idle_slots = sorted({*self.idle_slots, *slots})
+
+
+class Reservation:
+    """Reserved slots of a node."""
+
+    def __init__(self, node: Node, slots: list[int]) -> None:
+        self.node, self.slots = node, slots
+
+    def restore_slots(self) -> None:
+        """Make the slots idle again."""
+        self.node.restore_slots(self.slots)
+
+    def desc(self) -> str:
+        """The slots as DeepSpeed writes them: ``host:0,1@``."""
+        return f"{self.node.host}:{','.join(map(str, self.slots))}@"
 
 
 class ResourceManager:
@@ -67,7 +113,7 @@ class ResourceManager:
         self.arg_mappings: dict[str, str] = {}
         for key, flag in (arg_mappings or {}).items():
             self.arg_mappings.setdefault(key.strip(), flag.strip())
-        self._claim: Claim | None = None
+        self._claim: _Claim | None = None
 
     # -- the queue -----------------------------------------------------------------------------------
 
@@ -94,8 +140,13 @@ class ResourceManager:
         return {exp["name"] for exp in (*known, *(exp for _, exp, _, _ in self.running_experiments.values()))}
 
     def resource_request(self, exp: Mapping[str, Any]) -> list[Reservation] | None:
-        """Reserve slots for an experiment on the first nodes that have enough; None if there are too few now."""
-        return reserve(self.nodes, exp["num_nodes"], exp["num_gpus"])
+        """Reserve slots for an experiment on the first nodes that have enough; None if there are too few now.
+
+        All nodes are reserved in one step, so that two experiments cannot wait for each other's slots.
+        """
+        fit = [node for node in self.nodes if len(node.idle_slots) >= exp["num_gpus"]][: exp["num_nodes"]]
+        taken = [(node, node.reserve_slots(exp["num_gpus"])) for node in fit if len(fit) == exp["num_nodes"]]
+        return [Reservation(node, slots) for node, slots in taken if slots] or None
 
     def status(self) -> str:
         """A line with the number of idle slots of every node."""
@@ -116,7 +167,7 @@ class ResourceManager:
         """
         while self.running_experiments:  # started by `run_job`, on slots that are needed here
             self.experiment_check()
-        pool = pool_of((node.host, node.idle_slots) for node in self.nodes)
+        pool = _pool_of((node.host, node.idle_slots) for node in self.nodes)
         for exp in self.experiment_queue:
             if reason := why_impossible(pool, _shape(exp)):
                 raise BadInputError(f"experiment {exp['name']} cannot run while slots are reserved: {reason}")
@@ -131,14 +182,11 @@ class ResourceManager:
             raise KeyboardInterrupt  # the caller handled the signal, but the queue is not done
 
     def _scheduler(self, pool: Mapping[str, tuple[str, ...]]) -> Scheduler:
-        """In order, as DeepSpeed; with ``--order longest`` the widest first, with backfill.
-
-        Durations are unknown, since no experiment has run yet.
-        """
+        """In order, as DeepSpeed; with ``--order longest`` the widest first, with backfill: durations are unknown."""
         order = parsed_again(self.args).options["order"]
         return Scheduler(pool, order=order, backfill=order != "fifo")
 
-    def _run(self, claim: Claim, scheduler: Scheduler) -> int:
+    def _run(self, claim: _Claim, scheduler: Scheduler) -> int:
         """Run the queue; return the signal that stopped it, or 0."""
         loop, client = claim.loop, self._experiments(self._ended)
         executor = Executor(loop, scheduler, client, keep=(claim.fileno(),))
@@ -193,7 +241,7 @@ class ResourceManager:
 
         client = self._experiments(ended, port=exp["exp_id"])  # as in DeepSpeed
         client.add(exp)
-        pool = pool_of((each.node.host, each.slots) for each in reservations)
+        pool = _pool_of((each.node.host, each.slots) for each in reservations)
         executor = Executor(claim.loop, Scheduler(pool), client, keep=(claim.fileno(),))
         shape = Shape(len(reservations), len(reservations[0].slots))
         executor.submit(Task(key=exp["name"], shape=shape))
@@ -265,14 +313,20 @@ class ResourceManager:
     def parse_results(self, metric: str) -> tuple[dict[str, Any] | None, float | None]:
         """(the best experiment, its figure); (any experiment or None, None) if none has a figure.
 
-        Adds the figures of each experiment to it as ``results``.
+        Adds the figures of each experiment to it as ``results``. For an unknown metric, more is better.
         """
         finished = self.finished_experiments.values()
         for exp, error in finished:
             if not error and (figures := self._experiments().figures(exp)):
                 exp["results"] = figures
-        best, value = best_of((exp for exp, error in finished if not error and "results" in exp), metric)
-        return (best, value) if best else (next((exp for exp, _ in reversed(finished)), None), None)
+        known = METRICS.get(metric, Metric(metric, "maximize", ""))
+        results = [(exp["results"].get(known.key), exp) for exp, error in finished if not error and "results" in exp]
+        # Zero means not measured. It would win where less is better.
+        measured = [(value, exp) for value, exp in results if value is not None and value > 0]
+        if not measured:
+            return next((exp for exp, _ in reversed(finished)), None), None
+        value, best = (max if known.direction == "maximize" else min)(measured, key=lambda each: each[0])
+        return best, value
 
     def clear(self) -> None:
         """Stop running experiments and forget all; the numbering of experiments continues."""
@@ -289,11 +343,11 @@ class ResourceManager:
         return Experiments(self.args, self._pool(), files, self.arg_mappings, on_end, port)
 
     def _pool(self) -> dict[str, tuple[str, ...]]:
-        return pool_of((node.host, node.slots) for node in self.nodes)
+        return _pool_of((node.host, node.slots) for node in self.nodes)
 
-    def _open(self) -> Claim:
+    def _open(self) -> _Claim:
         """Lock the folder and direct signals to the loop, as long as something is running."""
-        self._claim = self._claim or Claim(StudyFiles.at(self.results_dir, self.exps_dir))
+        self._claim = self._claim or _Claim(StudyFiles.at(self.results_dir, self.exps_dir))
         return self._claim
 
     def _close_if_idle(self) -> None:
@@ -343,6 +397,50 @@ def clean_up(exp: Mapping[str, Any], reservations: Iterable[Reservation]) -> Non
     """
     if manager := _RUNNING.get(_folder(exp)):
         manager._stop([exp["exp_id"]])
+
+
+class _Claim:
+    """The locks that ``bireme tune`` holds on its folder too, so that the two exclude each other.
+
+    The running tuner holds the lock of the journal. (Nothing is written to the journal here: each experiment's own
+    files say how it ended.) The experiments lock is held until no process of the experiments is left, even if their
+    tuner was killed.
+
+    Attributes:
+        loop: the event loop, which receives the signals.
+
+    Args:
+        files: the folders, which are created.
+
+    Raises:
+        BadInputError: another tuner is using the folder, or it is not writable.
+    """
+
+    def __init__(self, files: StudyFiles) -> None:
+        files.prepare()
+        with ExitStack() as opened:
+            opened.callback(Journal.open(os.path.join(files.results_dir, JOURNAL)).close)
+            self._lock = opened.enter_context(ExperimentsLock(os.path.join(files.results_dir, LOCK)))
+            if not self._lock.taken():
+                complain("waiting for experiments of an earlier tuner to end")
+                self._lock.wait()
+            sweep(files)
+            self.loop = Loop()
+            opened.callback(self.loop.close)
+            self._held = opened.pop_all()
+
+    def fileno(self) -> int:
+        """The file descriptor that the guardians hold as long as any process of an experiment lives."""
+        return self._lock.fileno()
+
+    def close(self) -> None:
+        """Restore the signal handlers and release the locks."""
+        self._held.close()
+
+
+def _pool_of(places: Iterable[tuple[str, Sequence[int]]]) -> dict[str, tuple[str, ...]]:
+    """The hosts and slots as a resource pool: host → slot ids."""
+    return {host: tuple(map(str, slots)) for host, slots in places}
 
 
 def _shape(exp: Mapping[str, Any]) -> Shape:
