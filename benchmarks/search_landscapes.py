@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bireme.tune.space.points import Parameter, Point, Space, key_of
-from bireme.tune.study.study import Measurement, Objective
+from bireme.tune.study.study import Objective, TrialResult
 
 Truth = tuple[str, float, float]
 """(cause, figure without noise, seconds)."""
@@ -38,19 +38,19 @@ class Landscape:
         self.best = max(figures) if goal.direction == "maximize" else min(figures)
         self.cost = sum(seconds for _, _, seconds in truth.values())
 
-    def run(self, point: Point, draw: random.Random) -> Measurement:
+    def run(self, point: Point, draw: random.Random) -> TrialResult:
         """One trial."""
         key = key_of(point)
         cause, figure, seconds = self.truth[key]
         if cause != "ok":
-            return Measurement(cause=cause, seconds=seconds, reason=cause)  # type: ignore[arg-type]  # one of them
+            return TrialResult(cause=cause, seconds=seconds, reason=cause)  # type: ignore[arg-type]  # one of them
         if key in self.repeats:
             figure, seconds = draw.choice(self.repeats[key])
         else:
             slower = math.exp(draw.gauss(0, self.noise))
             figure = figure / slower if self.goal.direction == "maximize" else figure * slower
             seconds *= slower
-        return Measurement(figures={self.goal.name: figure}, seconds=seconds)
+        return TrialResult(metrics={self.goal.name: figure}, seconds=seconds)
 
     def regret(self, point: Point | None) -> float:
         """How much worse than the best a point is, as a fraction; 1.0 if it does not work."""

@@ -8,7 +8,7 @@ from bireme.tune.space.points import Point, key_of
 from bireme.tune.study.answer import answer
 from bireme.tune.study.confirmation import Confirmation
 from bireme.tune.study.observations import Measurements
-from bireme.tune.study.trial import Measurement, Objective, Trial
+from bireme.tune.study.trial import Objective, Trial, TrialResult
 
 DEFAULT, SURE, NEW = {"x": 0}, {"x": 1}, {"x": 2}
 FAST, CHEAP = {"x": 3}, {"x": 4}
@@ -18,7 +18,7 @@ def test_what_is_confirmed_is_the_answer_though_another_looks_better():
     """A point that joined the rounds later has a better mean, of which little is certain yet."""
     measured = Measurements([Objective("speed")])
     for number, point in enumerate((DEFAULT, DEFAULT, SURE, NEW)):
-        measured.add(Trial(name=f"trial-{number}", point=point), Measurement(figures={"speed": 100.0 + number}))
+        measured.add(Trial(name=f"trial-{number}", point=point), TrialResult(metrics={"speed": 100.0 + number}))
     rounds = Confirmation(DEFAULT, [SURE, NEW], 1, measured.score)
     for number in range(1, 9):
         rounds.tell(number, DEFAULT, (100 + number % 2,))
@@ -36,7 +36,7 @@ def test_the_cheaper_of_two_is_the_answer_only_where_it_seems_as_good(less: floa
     """Its trials take half of the time. By few noisy rounds it cannot be distinguished from the fastest."""
     measured = Measurements([Objective("speed")])
     for number, (point, seconds) in enumerate(((DEFAULT, 10.0), (FAST, 10.0), (CHEAP, 5.0))):
-        measured.add(Trial(name=f"trial-{number}", point=point), Measurement(figures={"speed": 100.0}, seconds=seconds))
+        measured.add(Trial(name=f"trial-{number}", point=point), TrialResult(metrics={"speed": 100.0}, seconds=seconds))
     rounds = Confirmation(DEFAULT, [FAST, CHEAP], 1, measured.score)
     for number, noise in enumerate((-10, 10, 0, 10, -10), start=1):
         rounds.tell(number, DEFAULT, (100,))

@@ -25,7 +25,7 @@ from bireme.tune.report.records import trials_csv
 from bireme.tune.report.tables import figure, short
 from bireme.tune.report.view import Configuration, StudyView, TrialView
 from bireme.tune.store.journal import Journal
-from bireme.tune.study.study import Measurement, Study, Trial
+from bireme.tune.study.study import Study, Trial, TrialResult
 from tests.conftest import clean_environ
 
 OTHER = 4242
@@ -169,7 +169,7 @@ def test_a_figure_that_cannot_be_compared_is_none(value: float) -> None:
     """When it is told, and when it is found in the journal of an earlier version."""
     study = Study({"n": [1, 2, 3]}, maximize="rate", trials=40)
     restored = Trial(name="trial-0", point={"n": 2}, phase="search")
-    study.restore(restored, Measurement(figures={"rate": value}, seconds=1.0))
+    study.restore(restored, TrialResult(metrics={"rate": value}, seconds=1.0))
     while trial := study.ask():
         study.tell(trial.name, rate=value if trial.point["n"] == 3 else float(str(trial.point["n"])))
     assert study.answer.best in ({"n": 1}, {"n": 2})

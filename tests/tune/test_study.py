@@ -11,7 +11,7 @@ import pytest
 import bireme.tune
 from bireme.errors import BadInputError
 from bireme.tune.space.points import Parameter, Space, key_of
-from bireme.tune.study.study import Measurement, Objective, Study, Trial
+from bireme.tune.study.study import Objective, Study, Trial, TrialResult
 
 GOALS = [Objective("speed")]
 CHOICES = {"batch": [8, 16, 32], "threads": [1, 2, 4], "compile": ["off", "on"]}
@@ -22,11 +22,11 @@ def speed(point, noise: float, trial: str) -> float:
     return best * point["batch"] ** 0.3 * (1 + random.Random(f"{point} {trial}").gauss(0, noise))
 
 
-def run(study: Study, noise: float = 0.01, count: int = 10**6) -> list[tuple[Trial, Measurement]]:
+def run(study: Study, noise: float = 0.01, count: int = 10**6) -> list[tuple[Trial, TrialResult]]:
     """Runs trials, at most ``count``, and returns them in order."""
     trials = []
     while len(trials) < count and (trial := study.ask()):
-        measurement = Measurement(figures={"speed": speed(trial.point, noise, trial.name)}, seconds=1.0)
+        measurement = TrialResult(metrics={"speed": speed(trial.point, noise, trial.name)}, seconds=1.0)
         study.tell(trial.name, measurement)
         trials.append((trial, measurement))
     return trials
@@ -47,14 +47,14 @@ def test_finds_the_best_and_is_sure_of_it():
     assert 0.001 < answer.noise < 0.1
 
 
-def restored(done: list[tuple[Trial, Measurement]], **options) -> Study:
+def restored(done: list[tuple[Trial, TrialResult]], **options) -> Study:
     study = make(**options)
     for trial, measurement in done:
         study.restore(trial, measurement)
     return study
 
 
-def begin_of_round(trials: list[tuple[Trial, Measurement]], number: int) -> int:
+def begin_of_round(trials: list[tuple[Trial, TrialResult]], number: int) -> int:
     return next(index for index, (trial, _) in enumerate(trials) if trial.block == f"round-{number}")
 
 
@@ -83,7 +83,7 @@ def test_a_study_that_is_over_stays_over(goals, sides, noise, seed):
     while trial := first.ask():
         level = speeds["a"][trial.point["a"]] * speeds["b"][trial.point["b"]]
         figures = {"speed": level * draw.gauss(1, noise), "bytes": (1 + level) * draw.gauss(1, noise)}
-        done.append((trial, Measurement(figures=figures, seconds=1.0)))
+        done.append((trial, TrialResult(metrics=figures, seconds=1.0)))
         first.tell(trial.name, done[-1][1])
     again = study()
     for trial, measurement in done:
@@ -95,18 +95,18 @@ def test_a_larger_budget_has_room_for_more_finalists():
     """Though nothing is left to search: a front is not that of the few that a small budget had room for."""
     space = {"stage": [0, 1, 2, 3], "batch": [1, 2, 4]}
 
-    def go_on(done: list[tuple[Trial, Measurement]], trials: int | None) -> Study:
+    def go_on(done: list[tuple[Trial, TrialResult]], trials: int | None) -> Study:
         study = Study(space, maximize="rate", minimize="mem", trials=trials, clock=lambda: 0.0)
         for trial, measurement in done:
             study.restore(trial, measurement)
         while trial := study.ask():
             point = trial.point
             figures = {"rate": (1.0 + point["stage"]) * point["batch"], "mem": point["batch"] + 0.1 * point["stage"]}
-            done.append((trial, Measurement(figures=figures, seconds=1.0)))
+            done.append((trial, TrialResult(metrics=figures, seconds=1.0)))
             study.tell(trial.name, done[-1][1])
         return study
 
-    done: list[tuple[Trial, Measurement]] = []
+    done: list[tuple[Trial, TrialResult]] = []
     assert len(go_on(done, 20).answer.front) < 4
     known = {key_of(point) for point in go_on(done, 200).answer.front}
     assert known == {key_of(point) for point in go_on([], None).answer.front}
@@ -115,7 +115,7 @@ def test_a_larger_budget_has_room_for_more_finalists():
 def test_a_few_finalists_of_a_front_are_from_all_of_it():
     study = Study({"x": list(range(12))}, maximize="rate", minimize="mem", trials=40, clock=lambda: 0.0)
     while trial := study.ask():
-        study.tell(trial.name, Measurement(figures={"rate": 1.0 + trial.point["x"], "mem": 1.0 + trial.point["x"]}))
+        study.tell(trial.name, TrialResult(metrics={"rate": 1.0 + trial.point["x"], "mem": 1.0 + trial.point["x"]}))
     assert sorted({each.point["x"] for each in study.answer.compared}) == [1, 5, 8, 11]
 
 
@@ -138,7 +138,7 @@ def test_a_round_is_planned_when_it_begins():
         if not running:
             break
         begun.append(running.pop(0))
-        study.tell(begun[-1].name, Measurement(figures={"speed": speed(begun[-1].point, 0.01, begun[-1].name)}))
+        study.tell(begun[-1].name, TrialResult(metrics={"speed": speed(begun[-1].point, 0.01, begun[-1].name)}))
     assert begun == [trial for trial, _ in run(make(seed=4))]
 
 
@@ -184,7 +184,7 @@ def run_all(study: Study, now: list[float] | None = None) -> int:
         assert count < 100
         if now is not None:
             now[0] += 1.1
-        study.tell(trial.name, Measurement(figures={"speed": 1 + count % 2 / 100}, seconds=1.1))
+        study.tell(trial.name, TrialResult(metrics={"speed": 1 + count % 2 / 100}, seconds=1.1))
     return count
 
 
@@ -231,7 +231,7 @@ def test_a_default_that_fails_is_replaced_and_that_is_said():
     study = make()
     while trial := study.ask():
         if trial.point["batch"] == 8:
-            study.tell(trial.name, Measurement(cause="failed", reason="segmentation fault"))
+            study.tell(trial.name, TrialResult(cause="failed", reason="segmentation fault"))
         else:
             study.tell(trial.name, speed=speed(trial.point, 0.01, trial.name))
     answer = study.answer
@@ -347,18 +347,18 @@ def test_a_running_trial_that_cannot_win_is_stopped():
     study = Study({"x": [1, 2, 3, 4]}, minimize="time", clock=lambda: 0.0)
     draw = random.Random(1)
     while (trial := study.ask()) and trial.phase == "noise":
-        study.tell(trial.name, Measurement(seconds=10 * draw.gauss(1, 0.01)))
-    assert not study.hopeless(trial.name, 9.0)
-    assert study.hopeless(trial.name, 20.0) == "slower than the best already"
+        study.tell(trial.name, TrialResult(seconds=10 * draw.gauss(1, 0.01)))
+    assert not study.reason_to_prune(trial.name, 9.0)
+    assert study.reason_to_prune(trial.name, 20.0) == "slower than the best already"
 
 
 def test_a_series_that_stays_below_the_best_is_stopped():
     study, draw = make(), random.Random(2)
     while (trial := study.ask()) and trial.phase == "noise":
         study.tell(trial.name, speed=100 * draw.gauss(1, 0.01))
-    assert not study.hopeless(trial.name, 1.0, [50.0] * 4)  # too few to say so
-    assert study.hopeless(trial.name, 1.0, [50 * draw.gauss(1, 0.02) for _ in range(20)])
-    assert not study.hopeless(trial.name, 1.0, [98 * draw.gauss(1, 0.02) for _ in range(20)])
+    assert not study.reason_to_prune(trial.name, 1.0, [50.0] * 4)  # too few to say so
+    assert study.reason_to_prune(trial.name, 1.0, [50 * draw.gauss(1, 0.02) for _ in range(20)])
+    assert not study.reason_to_prune(trial.name, 1.0, [98 * draw.gauss(1, 0.02) for _ in range(20)])
 
 
 def test_what_was_stopped_early_is_never_the_best():
@@ -366,10 +366,10 @@ def test_what_was_stopped_early_is_never_the_best():
     study = Study({"x": list(range(30))}, minimize="time", clock=lambda: 0.0)
     for _ in range(3):
         trial = study.ask()
-        study.tell(trial.name, Measurement(seconds=10.0))
-    study.tell(study.ask().name, Measurement(cause="pruned", seconds=5.0))
+        study.tell(trial.name, TrialResult(seconds=10.0))
+    study.tell(study.ask().name, TrialResult(cause="pruned", seconds=5.0))
     trial = study.ask()
-    assert not study.hopeless(trial.name, 9.0)
+    assert not study.reason_to_prune(trial.name, 9.0)
 
 
 def test_a_point_that_worked_once_and_then_fails_is_left_alone():
@@ -524,7 +524,7 @@ def test_reading_changes_nothing():
     while trial := study.ask():
         assert trial == first.ask()
         for each in (study, first):
-            each.tell(trial.name, Measurement(figures={"speed": speed(trial.point, 0.01, trial.name)}, seconds=1.0))
+            each.tell(trial.name, TrialResult(metrics={"speed": speed(trial.point, 0.01, trial.name)}, seconds=1.0))
         assert [study.over, study.answer, study.left, study.more_rounds] and study.answer == study.answer
     assert first.ask() is None and study.answer == first.answer
 

@@ -75,7 +75,7 @@ def _reply(study: Study, request: Mapping[str, Any], asked: dict[str, float]) ->
 
 
 def _tell(study: Study, request: Mapping[str, Any], asked: Mapping[str, float]) -> dict[str, object]:
-    from bireme.tune.study.study import Measurement
+    from bireme.tune.study.study import TrialResult
 
     name, figures, failed = str(request["tell"]), request.get("figures", {}), str(request.get("failed", ""))
     numbers = isinstance(figures, dict) and all(
@@ -86,5 +86,5 @@ def _tell(study: Study, request: Mapping[str, Any], asked: Mapping[str, float]) 
     if not numbers or isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise BadInputError(f"trial {name!r}: figures and seconds are numbers")
     cause = "ok" if not failed else "out of memory" if failed == "out of memory" else "failed"
-    study.tell(name, Measurement(cause=cause, figures=figures, seconds=float(seconds), reason=failed))  # type: ignore[arg-type]
+    study.tell(name, TrialResult(cause=cause, metrics=figures, seconds=float(seconds), reason=failed))  # type: ignore[arg-type]
     return {"told": name}

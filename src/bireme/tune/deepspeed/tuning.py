@@ -30,7 +30,6 @@ from bireme.tune.deepspeed.memory_limits import MemoryLimits
 from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, model_info, value_of
 from bireme.tune.deepspeed.rounds import CompletedTrial, RecordedTrial, Round, Trial, given_keys
 from bireme.tune.space.points import Point, Points, Union, key_of
-from bireme.tune.study.any_study import AnyStudy
 from bireme.tune.study.confirmation import Figures
 from bireme.tune.study.paired_rounds import PairedRounds
 from bireme.tune.study.trial import Answer, Compared, Phase
@@ -48,7 +47,7 @@ _MOST_STEPS = 100
 __all__ = ["PROFILE", "CompletedTrial", "RecordedTrial", "Trial", "Tuning"]
 
 
-class Tuning(AnyStudy[Trial, CompletedTrial]):
+class Tuning:
     """The decisions of a study.
 
     Args:
@@ -67,7 +66,9 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         earlier: Iterable[RecordedTrial] = (),
         care: Care | None = None,
     ) -> None:
-        super().__init__()
+        self._pending: dict[str, Trial] = {}
+        self._given_up: dict[str, Trial] = {}
+        self._rounds: PairedRounds | None = None
         self.space, self.section = space, space.config.autotuning
         self.metric = METRICS[self.section.metric]
         self._completed: dict[str, CompletedTrial] = {}
@@ -84,6 +85,36 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
             self._take(each.trial, each.result, each.info)
 
     # -- what to run ---------------------------------------------------------------------------------
+
+    def ask(self) -> Trial | None:
+        """The next trial, which is then pending; None if there is nothing to start now, or ever (see ``over``)."""
+        trial = self._next_search() if self._rounds is None else None
+        if trial is None and all(each.paired for each in self._pending.values()):
+            self._rounds = self._rounds or self._first_rounds()
+            run = None if self._rounds is None else self._rounds.next()
+            trial = None if run is None else self._paired(*run)
+        if trial is None:
+            return None
+        if trial.paired and self._rounds is not None:
+            self._rounds.begin(trial.round, trial.point)
+        self._pending[trial.name] = trial
+        return trial
+
+    def drop(self, name: str) -> None:
+        """A pending trial was not measured: it may be proposed again."""
+        trial = self._pending.pop(name)
+        if trial.paired and self._rounds is not None:
+            self._rounds.drop(trial.round, trial.point)
+        else:
+            self._forget(trial)
+
+    def give_up(self, name: str) -> None:
+        """A pending trial cannot be measured, for no reason of its own: it is not proposed again."""
+        trial = self._given_up[name] = self._pending.pop(name)
+        if trial.paired and self._rounds is not None:
+            self._rounds.tell(trial.round, trial.point, ())
+        else:
+            self._rule_out(trial)
 
     def _next_search(self) -> Trial | None:
         if self._profile:
@@ -214,7 +245,11 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
         done = (self._repeated if trial.paired else self._completed)[trial.name] = self._complete(trial, result)
         if trial.profile:
             self._note_profile(result, info)
-        self._end(trial, done)
+        self._pending.pop(trial.name, None)
+        if not trial.paired:
+            self._note(done)
+        elif self._rounds is not None:
+            self._rounds.tell(trial.round, trial.point, self._figures(done))
         return done
 
     def _note(self, done: CompletedTrial) -> None:
@@ -260,7 +295,14 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
     @property
     def over(self) -> str:
         """Why the study is over; "" if a trial is pending, left to try, or could not be run."""
-        return "" if self._given_up else super().over
+        return "" if self._given_up else self._over
+
+    @property
+    def _over(self) -> str:
+        if self._pending or (self._rounds is None and self._searching):
+            return ""
+        rounds = self._rounds or self._first_rounds()
+        return self._reason(rounds) if rounds is None or rounds.next() is None else ""
 
     @property
     def warning(self) -> str:
@@ -382,7 +424,7 @@ class Tuning(AnyStudy[Trial, CompletedTrial]):
             return None
         if not self.section.fast and (self._round is None or self._round.phase == "search"):
             return None  # results decide what else is tried
-        if super().over:
+        if self._over:
             return 0
         if self.finals is not None:
             return self.finals.left

@@ -6,14 +6,13 @@ import glob
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from bireme import isolated
 from bireme.tune.execution.experiment import End, LaunchRequest
 from bireme.tune.execution.launch import Launch
 from bireme.tune.execution.slot_scheduler import Order, Task
 from bireme.tune.execution.slots import Shape, SlotReservation
-from bireme.tune.study.any_study import AnyStudy
 from bireme.tune.study.trial import Trial
 from bireme.value import Value
 
@@ -83,10 +82,30 @@ class Blocks(Generic[T]):
         self._busy.pop(name, None)
 
 
+A_co = TypeVar("A_co", bound=Trial, covariant=True)
+
+
+class Asked(Protocol[A_co]):
+    """What proposes the trials: a study."""
+
+    def ask(self) -> A_co | None:
+        """The next trial, which is then pending; None if there is nothing to start now, or ever (see ``over``)."""
+
+    @property
+    def over(self) -> str:
+        """Why nothing is left to start; "" while something is left or pending."""
+
+    def drop(self, name: str) -> None:
+        """A pending trial was not measured: it may be proposed again."""
+
+    def give_up(self, name: str) -> None:
+        """A pending trial cannot be measured, for no reason of its own: it is not proposed again."""
+
+
 class TrialRuns(ABC, Generic[T]):
     """What the adapters of all studies (`bireme.tune.execution.runner.Adapter`) share."""
 
-    def __init__(self, study: AnyStudy[T, Any], setting: Setting) -> None:
+    def __init__(self, study: Asked[T], setting: Setting) -> None:
         self._study, self._setting = study, setting
         self._pending: dict[str, T] = {}
         self._blocks: Blocks[T] = Blocks(study.ask)

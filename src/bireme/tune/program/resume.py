@@ -11,9 +11,8 @@ from bireme.tune.metrics.metric import Measure, parse
 from bireme.tune.space import expressions
 from bireme.tune.space.points import Condition, Parameter, Points, Space
 from bireme.tune.store.records import Record, StudyRecords, result_of, trial_of
-from bireme.tune.study.study import Answer, Measurement, Study
+from bireme.tune.study.study import Answer, Study
 from bireme.tune.study.trial import Goal, Objective
-from bireme.tune.study.trial_result import TrialResult
 
 _AGAIN = ("failed", "no metric", "timed out", "out of memory")
 """Causes that may be others in a program that has changed."""
@@ -124,7 +123,7 @@ def _measure(identity: Record) -> Measure:
 def restore(study: Study, known: StudyRecords) -> None:
     """Tell a new study what has ended of it."""
     for end in known.ends.values():
-        study.restore(trial_of(end), measurement_of(result_of(end)), float(end.get("elapsed", 0.0)))
+        study.restore(trial_of(end), result_of(end), float(end.get("elapsed", 0.0)))
 
 
 def answer_of(known: StudyRecords) -> Answer:
@@ -165,8 +164,3 @@ def _space(known: StudyRecords) -> Points:
     conditions = [Condition(name, expressions.parse(text, choices_of)) for name, text in record.get("conditions", ())]
     constraints = [expressions.parse(text, choices_of) for text in record.get("constraints", ())]
     return Space(parameters, conditions, constraints)
-
-
-def measurement_of(result: TrialResult) -> Measurement:
-    """What a result tells the study."""
-    return Measurement(cause=result.cause, figures=dict(result.metrics), seconds=result.seconds, reason=result.reason)

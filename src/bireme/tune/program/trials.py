@@ -19,7 +19,6 @@ from bireme.tune.metrics.reader import Reader
 from bireme.tune.metrics.warm_up import steady_part
 from bireme.tune.program.delivery import Courier
 from bireme.tune.program.files import FETCHED, ProgramFiles
-from bireme.tune.program.resume import measurement_of
 from bireme.tune.store.records import StudyRecords, result_of, trial_of
 from bireme.tune.study.study import Study, Trial
 from bireme.tune.study.trial_result import TrialResult
@@ -122,7 +121,7 @@ class ProgramTrials(TrialRuns[Trial]):
         values = reader.values(self.measure.goals[0].name)
         warm_up = max(self._warm_up, steady_part(values).left_out) if values else 0
         running = 0.0 if self._launching is None else seconds - self._launching
-        return self.study.hopeless(name, running, values[warm_up:])
+        return self.study.reason_to_prune(name, running, values[warm_up:])
 
     # -- after ---------------------------------------------------------------------------------------
 
@@ -154,7 +153,7 @@ class ProgramTrials(TrialRuns[Trial]):
         parts = _parts(readings, result.seconds, ranks)
         self._launching = max(self._launching or 0.0, parts["launch"])
         self._warm_up = max(self._warm_up, readings.warm_up.get(self.measure.goals[0].name, 0))
-        self.study.tell(name, measurement_of(result))
+        self.study.tell(name, result)
         return {
             **recorded(trial),
             "elapsed": round(self.took, 3),

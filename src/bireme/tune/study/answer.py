@@ -34,7 +34,7 @@ def answer(
         rounds: the paired rounds, if there were any.
         effect: the smallest relative difference that matters.
     """
-    failed = next((run.measurement for run in measurements.of(default) if run.figures is None), None)
+    failed = next((run.result for run in measurements.of(default) if run.values is None), None)
     why = (failed.reason or failed.cause) if failed and baseline != default else ""
     if baseline is None or promising is None:
         return Answer(best=None, baseline=default, default_failed=why, text="nothing works")

@@ -24,21 +24,18 @@ _EIGHTHS = (0, 7, 3, 5, 1, 6, 2, 4)
 _LIKELY = 1.65
 """A point may be the best if the difference is less than this many standard deviations: one in twenty is."""
 
-Estimate = tuple[float, float, Point]
-"""(expected score, its standard deviation, point)."""
+
+class Estimator(Protocol):
+    """What has estimates of points, as a sampler with a model has."""
+
+    def estimates(self, measured: Measurements, /) -> list[tuple[float, float, Point]] | None:
+        """(expected score, its standard deviation, point) of the measured points; None: unknown."""
 
 
-class Expecting(Protocol):
-    """What has estimates of points, as a search has."""
-
-    def estimates(self) -> list[Estimate] | None:
-        """Of the measured points; None: unknown."""
-
-
-def estimates(search: Expecting, measured: Measurements) -> list[Estimate]:
-    """What the search expects of the points that work."""
+def estimates(sampler: Estimator, measured: Measurements) -> list[tuple[float, float, Point]]:
+    """What the sampler expects of the points that work."""
     working = measured.working()
-    modelled = search.estimates()
+    modelled = sampler.estimates(measured)
     if modelled is None:
         noise = measured.noise()[0] or 0.02
         scores = [measured.scores(point) for point in working]
@@ -51,7 +48,7 @@ def estimates(search: Expecting, measured: Measurements) -> list[Estimate]:
 
 
 def choose(
-    search: Expecting,
+    sampler: Estimator,
     measured: Measurements,
     baseline: Point,
     *,
@@ -61,13 +58,13 @@ def choose(
     """The finalists.
 
     Args:
-        search: what the search expects.
+        sampler: what is expected.
         measured: the runs of the study.
         baseline: what they are compared with, itself no finalist.
         effect: the smallest relative difference that matters.
         room: how many of some points, from the first on, can be finalists; at least one.
     """
-    known = estimates(search, measured)
+    known = estimates(sampler, measured)
     if len(measured.goals) > 1:
         front = sorted(_nondominated(measured, baseline), key=lambda point: statistics.fmean(measured.scores(point)))
         likely = [front[eighth * (len(front) - 1) // max(_EIGHTHS)] for eighth in _EIGHTHS] if front else []

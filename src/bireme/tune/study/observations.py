@@ -10,27 +10,14 @@ from typing import SupportsFloat
 from bireme.errors import BadInputError
 from bireme.tune.metrics.numbers import LEAST, MOST, Number
 from bireme.tune.space.points import Point, key_of
-from bireme.tune.study.trial import Goal, Measurement, Trial
-from bireme.value import Value
+from bireme.tune.study.trial import FinishedTrial, Goal, Phase, Trial
+from bireme.tune.study.trial_result import TrialResult
 
 CLOCK = "time"
 """The figure that is the wall time of a trial if none of this name is reported."""
 
 _MOST_EXP = 700.0
 """The exponential of more than this overflows."""
-
-
-class Run(Value):
-    """A trial that has ended. ``figures``: one for each goal; None if it has none."""
-
-    trial: Trial
-    measurement: Measurement
-    figures: tuple[float, ...] | None
-
-    @property
-    def bounded(self) -> bool:
-        """Whether it was stopped early, so its figures are only bounds."""
-        return self.measurement.cause == "pruned"
 
 
 class Measurements:
@@ -42,8 +29,8 @@ class Measurements:
 
     def __init__(self, goals: Sequence[Goal]) -> None:
         self.goals = tuple(goals)
-        self.runs: list[Run] = []
-        self._by_point: dict[str, list[Run]] = {}
+        self.runs: list[FinishedTrial] = []
+        self._by_point: dict[str, list[FinishedTrial]] = {}
         self._scales: list[float | None] = [None for _ in goals]
         self._failed: set[str] = set()
 
@@ -52,31 +39,35 @@ class Measurements:
         """What scores are relative to, for each goal; None: scores are logarithms."""
         return tuple(self._scales)
 
-    def add(self, trial: Trial, measurement: Measurement) -> Run:
+    def add(self, trial: Trial, result: TrialResult) -> FinishedTrial:
         """Note that a trial has ended.
 
         Raises:
             BadInputError: it worked, but the figure of a goal is missing.
         """
-        if measurement.cause in ("ok", "pruned") and (why := self._diverged(measurement)):
-            measurement = measurement.replace(cause="no metric", reason=why)
-        figures = tuple(self._figures(trial, measurement)) if measurement.cause in ("ok", "pruned") else None
-        run = Run(trial, measurement, figures)
+        if result.cause in ("ok", "pruned") and (why := self._diverged(result)):
+            result = result.replace(cause="no metric", reason=why)
+        values = tuple(self._values(trial, result)) if result.cause in ("ok", "pruned") else None
+        run = FinishedTrial(trial, result, values)
         self.runs.append(run)
         self._by_point.setdefault(key_of(trial.point), []).append(run)
-        if measurement.cause in ("failed", "no metric"):
+        if result.cause in ("failed", "no metric"):
             self._failed.add(key_of(trial.point))
-        for goal, figure in enumerate(figures or ()):
+        for goal, figure in enumerate(values or ()):
             if figure <= 0 or self._scales[goal] is not None:
                 self._scales[goal] = max(abs(figure), self._scales[goal] or self._greatest(goal))
         return run
 
     @property
-    def searched(self) -> list[Run]:
+    def searched(self) -> list[FinishedTrial]:
         """All runs but those in paired rounds: after these, a study that is resumed must not search on."""
         return [run for run in self.runs if not run.trial.paired]
 
-    def of(self, point: Point) -> list[Run]:
+    def in_phase(self, phase: Phase) -> list[FinishedTrial]:
+        """The runs of a phase."""
+        return [run for run in self.runs if run.trial.phase == phase]
+
+    def of(self, point: Point) -> list[FinishedTrial]:
         """The runs of a point."""
         return self._by_point.get(key_of(point), [])
 
@@ -91,7 +82,7 @@ class Measurements:
 
     def worst_and_best(self, goal: int) -> tuple[float, float]:
         """The least and the greatest score of all runs but those in paired rounds; two zeros if there are none."""
-        scores = [self.score(goal, run.figures[goal]) for run in self.searched if run.figures] or [0.0]
+        scores = [self.score(goal, run.values[goal]) for run in self.searched if run.values] or [0.0]
         return min(scores), max(scores)
 
     def ratio(self, goal: int, difference: float) -> float:
@@ -101,9 +92,9 @@ class Measurements:
     def scores(self, point: Point, goal: int = 0) -> list[float]:
         """The scores of the complete runs of a point, but those in paired rounds."""
         return [
-            self.score(goal, run.figures[goal])
+            self.score(goal, run.values[goal])
             for run in self.of(point)
-            if run.figures and not run.bounded and not run.trial.paired
+            if run.values and not run.bounded and not run.trial.paired
         ]
 
     @property
@@ -113,20 +104,20 @@ class Measurements:
 
     def seconds(self, point: Point) -> float:
         """The mean wall time of the complete runs of a point; of all runs if it has none."""
-        runs = [each.measurement.seconds for each in self.of(point) if each.measurement.cause == "ok"]
+        runs = [each.result.seconds for each in self.of(point) if each.result.cause == "ok"]
         return statistics.fmean(runs) if runs else self.mean_seconds
 
     @property
     def mean_seconds(self) -> float:
         """The mean wall time of all runs; 0.0 before the first."""
-        return statistics.fmean(each.measurement.seconds for each in self.runs) if self.runs else 0.0
+        return statistics.fmean(each.result.seconds for each in self.runs) if self.runs else 0.0
 
     def working(self) -> list[Point]:
         """The points with scores that have not failed in any run but rounds, in the order of their first runs."""
         return [
             runs[0].trial.point
             for runs in self._by_point.values()
-            if self.scores(runs[0].trial.point) and all(run.figures is not None for run in runs if not run.trial.paired)
+            if self.scores(runs[0].trial.point) and all(run.values is not None for run in runs if not run.trial.paired)
         ]
 
     def noise(self, goal: int = 0) -> tuple[float | None, int]:
@@ -139,26 +130,26 @@ class Measurements:
                 freedom += len(scores) - 1
         return (math.sqrt(squares / freedom) if freedom else None), freedom
 
-    def figure(self, goal: Goal, measurement: Measurement) -> float | None:
+    def figure(self, goal: Goal, result: TrialResult) -> float | None:
         """The figure of a goal; None if it is missing or no number."""
-        figure = measurement.figures.get(goal.name, measurement.seconds if goal.name == CLOCK else None)
+        figure = result.metrics.get(goal.name, result.seconds if goal.name == CLOCK else None)
         return float(figure) if isinstance(figure, SupportsFloat) else None
 
-    def _diverged(self, measurement: Measurement) -> str:
+    def _diverged(self, result: TrialResult) -> str:
         """Why a goal's figure is none: it is infinite, not a number, or too large; "" if all can be compared."""
         for goal in self.goals:
-            figure = measurement.figures.get(goal.name)
+            figure = result.metrics.get(goal.name)
             if isinstance(figure, SupportsFloat) and not abs((number := Number.of(figure)).value) <= MOST:
                 return f"{goal.name}: {number.wrong}"
         return ""
 
-    def _figures(self, trial: Trial, measurement: Measurement) -> Iterator[float]:
+    def _values(self, trial: Trial, result: TrialResult) -> Iterator[float]:
         for goal in self.goals:
-            figure = self.figure(goal, measurement)
+            figure = self.figure(goal, result)
             if figure is None:
-                told = ", ".join(f"{name}={value!r}" for name, value in measurement.figures.items()) or "none"
+                told = ", ".join(f"{name}={value!r}" for name, value in result.metrics.items()) or "none"
                 raise BadInputError(f"trial {trial.name!r} has no figure {goal.name!r} (told: {told})")
             yield figure
 
     def _greatest(self, goal: int) -> float:
-        return max((abs(run.figures[goal]) for run in self.runs if run.figures), default=0.0)
+        return max((abs(run.values[goal]) for run in self.runs if run.values), default=0.0)

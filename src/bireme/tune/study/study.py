@@ -1,15 +1,15 @@
 """A study: which trial comes next, and what is certain after those that have ended. Starts no processes.
 
-It measures the noise (the default against itself), searches, runs again what may be the best (screening), and then the
-finalists in paired rounds. The next trial depends on the results alone, so a study that was interrupted goes on as if
-it had not been.
+It tries what its sampler proposes, runs again what may be the best (screening), and then the finalists in rounds.
+The next trial depends on the results alone, so a study that was interrupted goes on as if it had not been.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import Literal, TypeAlias
 
 from bireme.errors import BadInputError
 from bireme.tune.samplers.sampler import Direction
@@ -17,23 +17,18 @@ from bireme.tune.space.points import Parameter, Point, Points, Space, key_of
 from bireme.tune.space.value_lists import read
 from bireme.tune.study import answer as answering
 from bireme.tune.study import screening
-from bireme.tune.study.any_study import AnyStudy
-from bireme.tune.study.budget import LEAST, Budget
+from bireme.tune.study.budget import Budget
 from bireme.tune.study.confirmation import Confirmation
 from bireme.tune.study.finalists import MOST, choose, estimates
-from bireme.tune.study.observations import Measurements, Run
+from bireme.tune.study.observations import Measurements
 from bireme.tune.study.paired_rounds import PairedRounds
 from bireme.tune.study.pruner import reason_to_prune
-from bireme.tune.study.search import StudySearch
-from bireme.tune.study.trial import Answer, Compared, Goal, Measurement, Objective, Phase, Trial
-from bireme.tune.study.trial_result import NOT_THE_CONFIGURATION
+from bireme.tune.study.search import DefaultFirst, Proposal, Sampler
+from bireme.tune.study.trial import Answer, Compared, FinishedTrial, Goal, Objective, Trial
+from bireme.tune.study.trial_result import NOT_THE_CONFIGURATION, TrialResult
+from bireme.value import Value
 
-__all__ = ["Answer", "Compared", "Goal", "Measurement", "Objective", "Study", "Trial"]
-
-_NOISE_RUNS = 2
-
-_SMALL = 24
-"""In a space with at most this many points, all are tried."""
+__all__ = ["Answer", "Compared", "FinishedTrial", "Goal", "Objective", "Study", "Trial", "TrialResult"]
 
 _NEGLIGIBLE = 0.02
 """The search ends when it expects no improvement by this part of the effect."""
@@ -42,7 +37,28 @@ _FAILURES = 20
 """If so many points have failed and none has worked, the reason has nothing to do with the points."""
 
 
-class Study(AnyStudy[Trial, Run]):
+class Stop(Value):
+    """Nothing is left to start. ``reason``: why."""
+
+    reason: str
+
+
+Action: TypeAlias = "Trial | Stop | Literal['wait']"
+"""What is to be done next: a trial, to wait for one that is pending, or to stop."""
+
+Names: TypeAlias = Callable[[Proposal, Collection[str]], str]
+"""(trial that is to be named, names that are taken) -> a name that is not taken."""
+
+
+def numbered(proposal: Proposal, taken: Collection[str]) -> str:
+    """``trial-1``, ``trial-2`` and so on."""
+    serial = len(taken) + 1
+    while f"trial-{serial}" in taken:
+        serial += 1
+    return f"trial-{serial}"
+
+
+class Study:
     """Finds the best point of a space, and says how sure that is.
 
     From Python::
@@ -59,9 +75,9 @@ class Study(AnyStudy[Trial, Run]):
         space: the points; or the choices of each parameter, the default first, or as the command line has them
             (``"1..64"``).
         goals: one or two goals; or use ``maximize`` and ``minimize``.
-        maximize: names of figures.
-        minimize: names of figures; ``time`` is the wall time of a trial.
-        search: see `search.make`.
+        maximize: names of metrics.
+        minimize: names of metrics; ``time`` is the wall time of a trial.
+        search: which sampler, see `by_name.make`; or give a ``sampler``.
         seed: any number; the same seed and results give the same trials.
         confidence: of the claim that the best is better than the baseline.
         effect: the smallest relative difference that matters.
@@ -69,6 +85,8 @@ class Study(AnyStudy[Trial, Run]):
         seconds: the budget in seconds of wall time; None: no limit.
         clock: seconds, from any start.
         side_by_side: how many trials run at the same time.
+        sampler: what is tried before the best is run again.
+        names: of trials.
     """
 
     def __init__(
@@ -86,8 +104,9 @@ class Study(AnyStudy[Trial, Run]):
         seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         side_by_side: int = 1,
+        sampler: Sampler | None = None,
+        names: Names = numbered,
     ) -> None:
-        super().__init__()
         self._space: Points = _space(space) if isinstance(space, Mapping) else space
         self._goals: tuple[Goal, ...] = (*goals, *_named(maximize, "maximize"), *_named(minimize, "minimize"))
         if not 1 <= len(self._goals) <= 2:
@@ -95,20 +114,41 @@ class Study(AnyStudy[Trial, Run]):
         self._confidence, self._effect, self._seed, self._side_by_side = confidence, effect, seed, side_by_side
         self._budget = Budget(trials, seconds, clock, side_by_side)
         self._measured = Measurements(self._goals)
-        self._search = StudySearch(search, self._space, seed, _NEGLIGIBLE * effect, self._measured)
+        options = {"repeats": True, "negligible": _NEGLIGIBLE * effect}
+        self._sampler: Sampler = sampler or DefaultFirst(
+            search, self._space, seed, options, goals=len(self._goals), trials=trials
+        )
+        self._name = names
         self._default: dict[str, object] = dict(self._space.default)
+        self._pending: dict[str, Trial] = {}
         self._asked: dict[str, float] = {}
         self._names: set[str] = set()
         self._clock = clock
-        self._exhausted = False
-        self._screening = False
+        self._rounds: PairedRounds | None = None
         self._earlier: list[tuple[int, Point, Sequence[float] | None]] = []
 
     # -- ask and tell ----------------------------------------------------------------------------------
 
+    @property
+    def next_action(self) -> Action:
+        """What is to be done next. Reading it changes nothing."""
+        return self._decide()[0]
+
     def ask(self) -> Trial | None:
         """The next trial, which is then pending; None if there is nothing to start now, or ever (see ``over``)."""
-        return None if self._budget.spent(self._begun) or self.over else super().ask()
+        action, rounds = self._decide()
+        if not isinstance(action, Trial):
+            return None
+        if action.paired and rounds is not None:
+            self._rounds = rounds
+            rounds.begin(action.round, action.point)
+        return self._begin(action)
+
+    @property
+    def over(self) -> str:
+        """Why nothing is left to start; "" while something is left or pending."""
+        action = self.next_action
+        return action.reason if isinstance(action, Stop) else ""
 
     def propose(self, point: Point) -> Trial:
         """A trial of a point of your own choice, which is then pending, as part of the search.
@@ -120,126 +160,124 @@ class Study(AnyStudy[Trial, Run]):
             raise BadInputError(f"no point of the space: {dict(point)}")
         if self._rounds is not None or self._budget.spent(self._begun):
             raise BadInputError("the search is over", hint="ask for the trials of the finalists")
-        return self._begin(self._make(point, "search"))
+        return self._begin(self._make(Proposal(point=point)))
 
     def _begin(self, trial: Trial) -> Trial:
         self._names.add(trial.name)
         self._asked[trial.name] = self._clock()
-        return super()._begin(trial)
+        self._pending[trial.name] = trial
+        return trial
 
-    def tell(self, name: str, measurement: Measurement | None = None, *, failed: str = "", **figures: float) -> None:
+    def tell(self, name: str, result: TrialResult | None = None, *, failed: str = "", **metrics: float) -> None:
         """Report the result of a pending trial.
 
         Args:
             name: the trial's.
-            measurement: the result; or
-            failed: why it has none: ``out of memory`` or any other words; or
-            figures: the figures by name.
+            result: how it ended; or
+            failed: why it measured nothing: ``out of memory`` or any other words; or
+            metrics: what it measured, by name.
 
         Raises:
-            BadInputError: no such trial is pending, or the figure of a goal is missing.
+            BadInputError: no such trial is pending, or the metric of a goal is missing.
         """
         if name not in self._pending:
             raise BadInputError(f"no trial {name!r} is pending")
-        took = self._clock() - self._asked[name]
-        if measurement is None:
+        if result is None:
             cause = "ok" if not failed else "out of memory" if failed == "out of memory" else "failed"
-            measurement = Measurement(cause, figures, took, failed)  # type: ignore[arg-type]  # one of them
-        if measurement.cause in NOT_THE_CONFIGURATION:
+            took = self._clock() - self._asked[name]
+            result = TrialResult(cause=cause, reason=failed, seconds=took, metrics=metrics)  # type: ignore[arg-type]  # one of them
+        if not result.counts:
             self.drop(name)
             return
-        self._end(self._pending[name], self._measured.add(self._pending[name], measurement))
-        del self._asked[name]
+        trial = self._pending[name]
+        values = self._measured.add(trial, result).values
+        del self._pending[name], self._asked[name]
+        if trial.paired and self._rounds is not None:
+            self._rounds.tell(trial.round, trial.point, values)
 
-    def restore(self, trial: Trial, measurement: Measurement, elapsed: float = 0.0) -> None:
+    def restore(self, trial: Trial, result: TrialResult, elapsed: float = 0.0) -> None:
         """Take over a trial of an earlier run of this study. To be called in the order of their ends, before asking.
 
         A round that an interruption has cut is not completed: its runs would be hours apart, on other slots.
 
         Args:
             trial: the trial.
-            measurement: its result.
+            result: its result.
             elapsed: seconds that the study had taken at its end; 0.0: unknown.
         """
-        if measurement.cause in NOT_THE_CONFIGURATION:
+        if result.cause in NOT_THE_CONFIGURATION:
             return
         self._names.add(trial.name)
-        self._budget.earlier = elapsed or self._budget.earlier + measurement.seconds / self._side_by_side
-        run = self._measured.add(trial, measurement)
+        self._budget.earlier = elapsed or self._budget.earlier + result.seconds / self._side_by_side
+        values = self._measured.add(trial, result).values
         if trial.paired:
-            self._earlier.append((trial.round, trial.point, run.figures))
-        self._end(trial, run)
+            self._earlier.append((trial.round, trial.point, values))
 
     def drop(self, name: str) -> None:
         """A pending trial was not measured: it may be proposed again."""
-        super().drop(name)
+        trial = self._pending.pop(name)
         self._names.discard(name)
-
-    def _forget(self, trial: Trial) -> None:
-        """Nothing to do: it is not pending any more."""
+        if trial.paired and self._rounds is not None:
+            self._rounds.drop(trial.round, trial.point)
 
     def give_up(self, name: str) -> None:
         """A pending trial cannot be measured, for no reason of its own: it is not proposed again."""
-        self._measured.add(self._pending[name], Measurement("infrastructure"))
-        super().give_up(name)
+        trial = self._pending.pop(name)
+        self._measured.add(trial, TrialResult(cause="infrastructure"))
+        if trial.paired and self._rounds is not None:
+            self._rounds.tell(trial.round, trial.point, ())
 
-    def _rule_out(self, trial: Trial) -> None:
-        """Nothing to do: it is measured, with no result."""
-
-    def hopeless(self, name: str, seconds: float, series: Sequence[float] = ()) -> str:
+    def reason_to_prune(self, name: str, seconds: float, series: Sequence[float] = ()) -> str:
         """Why a running trial cannot win any more; "" as long as it may.
 
         Args:
             name: the trial's.
             seconds: it has run for.
-            series: its figures of the first goal since its warm-up.
+            series: what it has measured for the first goal since its warm-up.
         """
-        best = self._search.best
+        best = self._sampler.best(self._measured)
         if self._pending[name].phase != "search" or len(self._goals) > 1 or best is None:
             return ""
         return reason_to_prune(self._measured, best, seconds, series)
 
-    def _note(self, done: Run) -> None:
-        self._screening = self._screening or done.trial.phase == "screen"
+    # -- what is next ----------------------------------------------------------------------------------
 
-    def _figures(self, done: Run) -> Sequence[float] | None:
-        return done.figures
+    def _decide(self) -> tuple[Action, PairedRounds | None]:
+        """The next action, and the rounds if it is a run of theirs."""
+        if spent := self._budget.spent(self._begun):
+            return ("wait" if self._pending else Stop(spent)), None
+        if not self._pending and self._measured.failures >= _FAILURES and not self._measured.working():
+            return Stop(f"nothing works: each of the first {self._measured.failures} points has failed"), None
+        if self._rounds is None:
+            if (proposal := self._next_search() or self._next_screen()) is not None:
+                return self._make(proposal), None
+            if any(not each.paired for each in self._pending.values()):
+                return "wait", None
+        rounds = self._rounds or self._first_rounds()
+        run = None if rounds is None else rounds.next()
+        if run is not None:
+            number, point = run
+            return self._make(Proposal(point=point, phase="confirm", round=number, block=f"round-{number}")), rounds
+        return ("wait" if self._pending else Stop(self._reason(rounds))), None
 
-    # -- phases ----------------------------------------------------------------------------------------
+    def _make(self, proposal: Proposal) -> Trial:
+        return Trial(name=self._name(proposal, self._names), **{**proposal.as_dict(), "point": dict(proposal.point)})
 
-    def _next_search(self) -> Trial | None:
-        return self._next_noise() or self._next_point() or self._next_screen()
-
-    @property
-    def _searching(self) -> bool:
-        return bool(self._next_noise() or not self._search_over or self._next_screen())
-
-    def _next_noise(self) -> Trial | None:
-        if self._waits("noise"):
+    def _next_search(self) -> Proposal | None:
+        """What the sampler proposes, unless the budget is for the rounds, or points are run again already."""
+        if (self._side_by_side == 1 and self._pending) or self._share_spent or self._measured.in_phase("screen"):
             return None
-        runs = [run for run in self._measured.runs if run.trial.phase == "noise"]
-        wanted = 1 if self._budget.trials is not None and self._budget.trials < LEAST else _NOISE_RUNS
-        if len(runs) >= wanted or any(run.figures is None for run in runs):
-            return None
-        return self._make(self._default, "noise", len(runs) + 1, "noise")
+        return self._sampler.propose(self._measured, list(self._pending.values()))
 
-    def _next_point(self) -> Trial | None:
-        if (self._side_by_side == 1 and self._pending) or self._search_over:
-            return None
-        point = self._search.propose(self._trying)
-        self._exhausted = point is None and not self._pending
-        return None if point is None else self._make(point, "search")
-
-    def _next_screen(self) -> Trial | None:
+    def _next_screen(self) -> Proposal | None:
         baseline = self._baseline
         unsure = len(self._goals) == 1 and not self._share_spent
-        if baseline is None or not unsure or self._waits("noise") or self._waits("search"):
+        searching = any(each.phase != "screen" for each in self._pending.values())
+        if baseline is None or not unsure or searching or len(self._pending) >= self._side_by_side:
             return None
         running = [key_of(each.point) for each in self._pending.values()]
-        if len(running) >= self._side_by_side:
-            return None
         point = screening.next_point(self._measured, baseline, self._effect, self._room, running)
-        return None if point is None else self._make(point, "screen")
+        return None if point is None else Proposal(point=point, phase="screen")
 
     def _room(self, points: Sequence[Point]) -> int:
         """How many of these points, from the first on, can be finalists; at least one."""
@@ -248,12 +286,13 @@ class Study(AnyStudy[Trial, Run]):
         return MOST if room is None else min(MOST, room)
 
     def _first_rounds(self) -> PairedRounds | None:
+        """The rounds before the first of them begins; None: there is nothing to compare."""
         baseline = self._baseline
         if baseline is None:
             return None
         finalists = {key_of(point): point for _, point, _ in self._earlier if point != baseline}
         # With the same budget, which has less room now, no others are chosen; with a larger one some join.
-        chosen = choose(self._search, self._measured, baseline, effect=self._effect, room=self._room)
+        chosen = choose(self._sampler, self._measured, baseline, effect=self._effect, room=self._room)
         finalists.update((key_of(point), point) for point in chosen)
         if not finalists:
             return None
@@ -283,42 +322,18 @@ class Study(AnyStudy[Trial, Run]):
         """Why a round does not fit into what is left of the budget; "" if it does."""
         return self._budget.too_little(self._begun, len(plan), sum(map(self._measured.seconds, plan)))
 
-    def _paired(self, number: int, point: Point) -> Trial:
-        return self._make(point, "confirm", number, f"round-{number}")
-
-    def _make(self, point: Point, phase: Phase, number: int = 0, block: str = "") -> Trial:
-        serial = len(self._names) + 1
-        while f"trial-{serial}" in self._names:
-            serial += 1
-        return Trial(name=f"trial-{serial}", point=dict(point), phase=phase, round=number, block=block)
-
-    def _waits(self, phase: Phase) -> bool:
-        return any(each.phase == phase for each in self._pending.values())
+    def _reason(self, rounds: PairedRounds | None) -> str:
+        """Why nothing more is run, if the budget has room for another trial."""
+        if rounds is not None:
+            plan = rounds.confirmation.plan(rounds.last + 1)
+            return (plan and self._too_little(plan)) or "no difference that matters is undecided"
+        if self._baseline is None:
+            return "nothing works"
+        if self._share_spent and self._space.size > 1 and self._sampler.propose(self._measured, ()) is not None:
+            return "what is left of the budget is too little to try another point"
+        return self._sampler.reason(self._measured)
 
     # -- budget ----------------------------------------------------------------------------------------
-
-    @property
-    def over(self) -> str:
-        """Why nothing is left to start; "" while something is left or pending."""
-        if self._pending:
-            return ""
-        if spent := self._budget.spent(self._begun):
-            return spent
-        if self._measured.failures >= _FAILURES and not self._measured.working():
-            return f"nothing works: each of the first {self._measured.failures} points has failed"
-        return super().over
-
-    def _reason(self, rounds: PairedRounds | None) -> str:
-        if rounds is None:
-            if self._baseline is None:
-                return "nothing works"
-            if self._space.size == 1:
-                return "nothing varies: there is only one point"
-            if self._share_spent and not self._exhausted:
-                return "what is left of the budget is too little to try another point"
-            return "no other point is expected to be better"
-        plan = rounds.confirmation.plan(rounds.last + 1)
-        return (plan and self._too_little(plan)) or "no difference that matters is undecided"
 
     @property
     def _begun(self) -> int:
@@ -335,24 +350,9 @@ class Study(AnyStudy[Trial, Run]):
         return None if self._rounds is None else self._rounds.confirmation.more
 
     @property
-    def _search_over(self) -> bool:
-        """Whether the search has had its share of the budget, or expects nothing better."""
-        if self._exhausted or self._screening or self._share_spent:
-            return True
-        pending = self._trying
-        if self._space.size <= _SMALL and any(self._search.open(point, pending) for point in self._space.points()):
-            return False
-        return not self._search.promising(pending)
-
-    @property
-    def _trying(self) -> Mapping[str, Point]:
-        """The points that the search tries now, by their keys."""
-        return {key_of(each.point): each.point for each in self._pending.values() if each.phase == "search"}
-
-    @property
     def _share_spent(self) -> bool:
         """Whether what is left of the budget is for the rounds."""
-        best = self._search.best
+        best = self._sampler.best(self._measured)
         base, leading = (self._measured.seconds(point) for point in (self._default, best.point if best else {}))
         return self._budget.is_for_rounds(self._begun, base + leading, max(leading, self._measured.mean_seconds))
 
@@ -367,7 +367,7 @@ class Study(AnyStudy[Trial, Run]):
     @property
     def answer(self) -> Answer:
         """What is known now."""
-        promising = max(estimates(self._search, self._measured), key=lambda each: each[0], default=None)
+        promising = max(estimates(self._sampler, self._measured), key=lambda each: each[0], default=None)
         rounds = self._rounds or (self._first_rounds() if self._earlier else None)
         return answering.answer(
             self._measured,

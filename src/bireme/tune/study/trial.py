@@ -1,4 +1,4 @@
-"""The values that go in and out of a study: trials, measurements, and the answer."""
+"""The values that go in and out of a study: trials, what became of them, and the answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from bireme.tune.samplers.sampler import Direction
 from bireme.tune.space.points import Point
-from bireme.tune.study.trial_result import Cause
+from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
 Phase = Literal["noise", "search", "screen", "confirm", "profile", "limits", "rest"]
@@ -57,20 +57,22 @@ class Trial(Value):
         return self.phase == "confirm"
 
 
-class Measurement(Value):
-    """The result of a trial.
+class FinishedTrial(Value):
+    """A trial that has ended.
 
     Attributes:
-        cause: why it ended.
-        figures: by name. A pruned trial has the bound that it could not have been better than.
-        seconds: wall time of the run.
-        reason: the cause in one line.
+        result: how it ended, and what it measured. A pruned trial has a bound: it could not have been better.
+        values: of the metrics that are the goals, one for each goal; None if it has none.
     """
 
-    cause: Cause = "ok"
-    figures: Mapping[str, float] = {}
-    seconds: float = 0.0
-    reason: str = ""
+    trial: Trial
+    result: TrialResult
+    values: tuple[float, ...] | None = None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it was stopped early, so its values are only bounds."""
+        return self.result.cause == "pruned"
 
 
 class Compared(Value):

@@ -29,7 +29,7 @@ class TrialResult(Value):
         hosts: the hosts at fault if the cause is ``infrastructure``.
     """
 
-    cause: Cause
+    cause: Cause = "ok"
     reason: str = ""
     detail: str = ""
     seconds: float = 0.0
