@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
 from bireme.tune.define.declarations import Declaration, Delivery, declare, fill
+from bireme.tune.space.parameter import Parameter
 from bireme.tune.space.value_lists import read
 
 
@@ -45,9 +47,9 @@ def texts(text):
         ("3..30:log2", [3, 6, 12, 24]),
         ("0.5..4:log2", [0.5, 1, 2, 4]),
         ("1e-5..1e-2:log10", [1e-05, 0.0001, 0.001, 0.01]),
-        ("1e-3..1e-1:log", [0.001, 0.00215, 0.00464, 0.01, 0.0215, 0.0464, 0.1]),
+        ("1e-3..1e-1:log:7", [0.001, 0.00215, 0.00464, 0.01, 0.0215, 0.0464, 0.1]),
         ("1e-4..1e-1:log:4", [0.0001, 0.001, 0.01, 0.1]),
-        ("1..100:log", [1, 2, 5, 10, 22, 46, 100]),
+        ("1..100:log:7", [1, 2, 5, 10, 22, 46, 100]),
         ("5..5", [5]),
     ],
 )
@@ -62,6 +64,47 @@ def test_twenty_points():
     steps = [math.log(two / one) for one, two in pairwise(found)]
     assert max(steps) < 1.1 * min(steps)
     assert len(set(values("1..1.001:log:500"))) == 500
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "within", "without"),
+    [
+        ("0.0..0.9", [0.0, 0.0009, 0.0018], [0.123456, 1e-9, 0, 0.9], [-1e-9, 0.91, True, "0.1", float("nan")]),
+        ("0..1.0", [0.0, 0.001, 0.002], [0.5], [2]),
+        ("-0.5..0.5", [-0.5, -0.499, -0.498], [0, 0.123456], [0.6]),
+        ("1e-5..1e-1:log", [1e-05, 1.002e-05, 1.005e-05], [3.14159e-5, 0.1], [0.0, 0.11]),
+        ("1.0..100:log", [1.0, 1.002, 1.005], [99.999], [0.5]),
+        ("1..1000000:log", [1, 1, 1], [2, 3.0, 999_999], [1.5, 0, True]),
+        ("8..512:log", [8, 8, 8], [9, 511], [8.5, 513]),
+    ],
+)
+def test_intervals(text, first, within, without):
+    """Any number between the ends may be a value; those that are proposed are short, in order and close together."""
+    parameter = read("x", text, where="")
+    numbers = list(parameter.choices)
+    assert numbers[:3] == first and numbers == sorted(numbers) and parameter.ordered and parameter.default == first[0]
+    assert all(map(parameter.choices.__contains__, [*within, *numbers])) and not any(
+        map(parameter.choices.__contains__, without)
+    )
+    assert max(len(f"{number:g}") for number in numbers) <= 9
+    assert {type(number) for number in numbers} == {int if text in ("1..1000000:log", "8..512:log") else float}
+    assert all(numbers[parameter.index(number)] == number for number in numbers if isinstance(number, float))
+    middle = parameter.index(within[0])
+    assert min(numbers[middle - 1 : middle + 2], key=lambda each: abs(each - within[0])) == pytest.approx(
+        within[0], abs=0.01 * numbers[-1]
+    )
+    assert Parameter.choices_of(json.loads(json.dumps(parameter.as_dict()))["choices"]) == parameter.choices
+
+
+def test_a_logarithmic_interval_has_as_much_of_each_decade():
+    for text in ("1e-5..1e-1:log", "1..10000:log"):
+        numbers = read("x", text, where="").choices
+        decades = Counter(math.floor(math.log10(each) + 1e-9) for each in numbers[:-1])
+        assert max(decades.values()) <= 1.2 * min(decades.values())
+
+
+def test_few_whole_numbers_are_no_interval():
+    assert values("1..20:log") == list(range(1, 21)) and values("0.5..0.5") == [0.5]
 
 
 def test_marks():
@@ -97,7 +140,6 @@ def test_a_range_of_a_billion_costs_nothing():
         ("8,16,8", "8 is listed twice"),
         ("3.1,3.10", "3.1 and 3.10 are the same number\n  quote them if they are words: '3.1','3.10'"),
         ("8..4", "from the greater number to the less: '8..4'\n  write 4..8"),
-        ("0.1..0.9", "without a step: '0.1..0.9'\n  add its step (0.1..0.9:0.1)"),
         ("1..9:0", "a step of 0"),
         ("1..9:-1", "a step of -1"),
         ("0..9:log2", "in proportions from 0: '0..9:log2'\n  begin above 0"),

@@ -14,6 +14,8 @@ from bireme.errors import BadInputError
 from bireme.tune.samplers.by_name import KINDS, check, make
 from bireme.tune.samplers.sampler import SearchBudget
 from bireme.tune.space.points import Parameter, Space, Union, key_of, shuffled
+from bireme.tune.space.value_lists import read
+from bireme.tune.study.study import Study
 from tests import needs
 from tests.tune.searching import Search
 
@@ -378,6 +380,57 @@ def test_a_model_finds_a_smooth_peak_of_a_million():
         for _ in range(40):
             point = search.ask()
             search.tell(point, 1 / (1 + ((point["x"] / 10**6 - 0.37) / 0.09) ** 2))
+        behind.append(1 - search.best.value)
+    assert max(behind) <= 0.005
+
+
+# -- intervals ---------------------------------------------------------------------------------------
+
+RATES = Space(
+    (read("lr", "1e-5..1e-1:log", where=""), read("drop", "0.0..0.5", where=""), read("n", "1..9999:log", where=""))
+)
+
+
+def smooth(point) -> float:
+    off = math.log10(point["lr"] / 3e-4), 4 * (point["drop"] - 0.1), math.log10(point["n"] / 50)
+    return math.exp(-0.1 * sum(each**2 for each in off))
+
+
+@pytest.mark.parametrize("kind", ["random", "model_based", "optuna:TPE"])
+def test_intervals_are_searched(kind):
+    if kind.startswith("optuna"):
+        needs.module("optuna")
+    search = Search(kind, RATES, seed=2)
+    search.tell({"lr": 0.000123456, "drop": 0.1234567, "n": 77}, 0.5)  # as a user has measured it
+    points = []
+    for _ in range(20):
+        points.append(search.ask())
+        assert RATES.allows(points[-1]) and type(points[-1]["n"]) is int
+        search.tell(points[-1], smooth(points[-1]))
+    assert len({key_of(point) for point in points}) == 20
+    assert min(point["lr"] for point in points) < 1e-3 < max(point["lr"] for point in points)
+    assert min(point["n"] for point in points) < 100 < max(point["n"] for point in points)
+
+
+def test_a_grid_of_an_interval_is_refused():
+    said = (
+        "a grid has no end where 'lr' may be any number from 1e-05 to 0.1\n  say which numbers \\(lr=1e-05..0.1:log:10"
+    )
+    with pytest.raises(BadInputError, match=said):
+        Study({"lr": "1e-5..1e-1:log"}, maximize="x", search="gridsearch")
+    with pytest.raises(BadInputError, match=r"x=0\.0\.\.0\.8:0\.1"):
+        Study({"x": "0.0..0.8"}, maximize="x", search="gridsearch")
+    Study({"x": "0.0..0.8:0.1", "lr": "1e-5..1e-1:log:10"}, maximize="x", search="gridsearch")
+
+
+@pytest.mark.slow
+def test_a_model_finds_a_smooth_peak_of_intervals():
+    behind = []
+    for seed in range(3):
+        search = Search("model_based", RATES, seed)
+        for _ in range(40):
+            point = search.ask()
+            search.tell(point, smooth(point))
         behind.append(1 - search.best.value)
     assert max(behind) <= 0.005
 

@@ -291,10 +291,9 @@ def choice(parameter: Parameter, text: str, where: str) -> object:
     unquoted = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
     for value in (value_lists.value_of(text), value_lists.value_of(text, in_file=True), unquoted):
         if among(value, parameter.choices):
-            return parameter.choices[parameter.index(value)]
-    few = [parameter.text(each) for each in parameter.choices[:8]]
-    shown = ", ".join(few) + (", …" if len(parameter.choices) > 8 else "")
-    raise BadInputError(f"{text!r} is no choice of {parameter.name!r}", hint=f"choose: {shown}", where=where)
+            return parameter.choice(value)
+    hint = f"choose: {parameter.shown}"
+    raise BadInputError(f"{text!r} is no choice of {parameter.name!r}", hint=hint, where=where)
 
 
 def _conditions(written: Written, choices: Mapping[str, Sequence[object]]) -> list[Condition]:

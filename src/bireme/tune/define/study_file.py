@@ -292,7 +292,7 @@ class _Reader:
 
     def _default(self, parameter: Parameter, value: object) -> object:
         if among(value, parameter.choices):
-            return parameter.choices[parameter.index(value)]
+            return parameter.choice(value)
         text = value if isinstance(value, str) else _shown(value)
         return choice(parameter, text, self._where("parameters", parameter.name, "default"))
 

@@ -153,8 +153,9 @@ def _space(known: StudyRecords) -> Points:
             tried.setdefault(name, {})[value] = None
     record, parameters = known.identity, []
     for each in record.get("parameters") or ({"name": name} for name in tried):
-        listed = each.get("choices")
-        choices = listed if isinstance(listed, list) else list(tried.get(each["name"], {}))
+        choices = Parameter.choices_of(each.get("choices"))
+        if choices is None:
+            choices = list(tried.get(each["name"], {}))
         default = each.get("default", choices[0] if choices else None)
         if default not in choices:
             choices = [default, *choices]

@@ -16,6 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from bireme.tune.samplers.sampler import Finished, Known, Observation, Pending, Sampler, best_of
+from bireme.tune.space.parameter import Interval
 from bireme.tune.space.points import Parameter, Point, Points, key_of, shuffled
 
 if TYPE_CHECKING:
@@ -365,7 +366,7 @@ class _Axis:
         self.choices: Sequence[object] = parameter.choices
         self.step = 1 / (len(self.choices) - 1) if parameter.ordered else 10.0
         self._index: dict[object, int] | None = None
-        if len(self.choices) <= _LONG:
+        if len(self.choices) <= _LONG and not isinstance(self.choices, Interval):
             if all(isinstance(choice, (int, float)) for choice in self.choices) and parameter.ordered:
                 self.choices = sorted(self.choices, key=lambda number: float(str(number)))
             self._index = {_token(choice): index for index, choice in enumerate(self.choices)}

@@ -77,6 +77,9 @@ class Optuna(Sampler):
         if scales:
             seed = random.Random(f"{self.seed} {len(finished)} {len(pending)}").getrandbits(32)
             asked = self._ask(space, scales, finished, seed)
+            point = {each.name: each.choices[asked.get(each.name, 0)] for each in space.parameters}
+            if point in space and known.open(point):
+                return point
             near = [point for point in space.sample(_SCANNED, seed) if known.open(point)]
             if near:
                 return min(near, key=lambda point: _apart(space, asked, _place(space, point)))

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from bireme.errors import BadInputError
+from bireme.tune.space.parameter import Interval
 from bireme.tune.space.points import Parameter, Point, Points, key_of, shuffled
 from bireme.value import Value
 
@@ -108,10 +110,30 @@ class Sampler(ABC):
     Args:
         seed: any number; a grid ignores it.
         excluded: whether a point must not be tried; None: all may.
+
+    Attributes:
+        tries_all: whether it comes to every point of a space.
     """
+
+    tries_all = False
 
     def __init__(self, seed: int = 0, excluded: Callable[[Point], bool] | None = None) -> None:
         self.seed, self._excluded = seed, excluded
+
+    def check(self, space: Points) -> None:
+        """Check that the sampler can search the space.
+
+        Raises:
+            BadInputError: it cannot: nobody can try all numbers of an interval.
+        """
+        for each in space.parameters:
+            if self.tries_all and isinstance(interval := each.choices, Interval):
+                ends, width = f"{interval.low}..{interval.high}", interval.high - interval.low
+                how = f"{ends}:log:10" if interval.logarithmic else f"{ends}:{width / 8:g}"
+                raise BadInputError(
+                    f"a grid has no end where {each.name!r} may be any number from {interval.low} to {interval.high}",
+                    hint=f"say which numbers ({each.name}={how}), or search in another way",
+                )
 
     @abstractmethod
     def propose(self, space: Points, finished: Finished, pending: Pending) -> Point | None:
@@ -188,6 +210,8 @@ class _Listed(Sampler):
 
 class Grid(_Listed):
     """All points, in the order of the space."""
+
+    tries_all = True
 
     def _order(self, space: Points) -> Iterator[dict[str, object]]:
         return space.points()

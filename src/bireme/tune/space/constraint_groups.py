@@ -17,7 +17,7 @@ from math import prod
 from bireme.errors import BadInputError
 from bireme.tune.space.expressions import Expression
 from bireme.tune.space.intervals import Range
-from bireme.tune.space.parameter import Decimals, Parameter, Point
+from bireme.tune.space.parameter import Interval, Lazy, Parameter, Point
 from bireme.value import Value
 
 LISTED = 20_000
@@ -117,7 +117,9 @@ class Group:
 
     @property
     def is_exact(self) -> bool:
-        """Whether `size` is the number of its points."""
+        """Whether `size` is the number of its points. Numbers of an interval lie closer than those that count."""
+        if any(isinstance(each.choices, Interval) for each in self.parameters):
+            return False
         return self._is_free or self._points is not None
 
     def at(self, index: int) -> Point:
@@ -260,6 +262,7 @@ class Group:
     ) -> Iterator[None]:
         """Put each choice of a parameter that no constraint excludes into the point, one after the other."""
         name, choices = self.parameters[depth].name, self.parameters[depth].choices
+        repeated = isinstance(choices, Interval)
         parts = [(0, len(choices))]
         while parts:
             low, high = parts.pop()
@@ -274,7 +277,8 @@ class Group:
                 ):
                     continue
             if high - low == 1:
-                yield
+                if not (repeated and low and choices[low] == choices[low - 1]):
+                    yield
                 continue
             middle = (low + high) // 2
             halves = [(middle, high), (low, middle)]
@@ -296,7 +300,7 @@ def _holds(constraint: Expression, point: Mapping[str, object]) -> bool:
 
 def _ends(parameter: Parameter) -> Range:
     choices = parameter.choices
-    if isinstance(choices, (range, Decimals)):
+    if isinstance(choices, Lazy):
         return min(choices[0], choices[-1]), max(choices[0], choices[-1])
     numbers = [each for each in choices if isinstance(each, (int, float)) and not isinstance(each, bool)]
     return (min(numbers), max(numbers)) if numbers and len(numbers) == len(choices) else None
@@ -304,7 +308,7 @@ def _ends(parameter: Parameter) -> Range:
 
 def _is_ascending(parameter: Parameter) -> bool:
     choices = parameter.choices
-    if isinstance(choices, (range, Decimals)):
+    if isinstance(choices, Lazy):
         return len(choices) > 1 and choices[1] > choices[0]
     if _ends(parameter) is None:
         return False

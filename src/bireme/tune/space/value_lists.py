@@ -5,8 +5,10 @@
 ``'a,b',"3",c\\,d``     a quoted choice is a word, and may have commas; so may ``\\,``
 ``1..8``               whole numbers
 ``0..100:10``          with a step; ``0.1..0.9:0.1`` the same with decimals
+``0.0..0.9``           all numbers between the two; with a decimal point, since ``0..9`` are whole numbers
+``1e-5..1e-1:log``     the same on a logarithmic scale; ``1..1000:log`` whole numbers
+``1e-4..1e-1:log:20``  twenty of them, in equal proportions
 ``8..512:log2``        each twice the one before; ``:log10`` ten times
-``1e-4..1e-1:log``     in equal proportions, three to a decade; ``:log:20`` twenty in all
 ``…:ordered``          the order of these words means something
 ``…:memory``           a later value needs more memory
 =====================  =================================================================
@@ -20,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
 from bireme.errors import BadInputError, similar
-from bireme.tune.space.parameter import Decimals, Parameter
+from bireme.tune.space.parameter import Decimals, Interval, Parameter
 
 _NUMBER = r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?::(.*))?")
@@ -30,6 +32,9 @@ _KINDS = ("log", "log2", "log10", *_MARKS)
 _SMALLEST, _LARGEST = Decimal("1e-30"), Decimal("1e30")
 _MOST = 10_000
 """Points of a geometric grid."""
+
+_FEW = 24
+"""Whole numbers that are listed, and not searched on a logarithmic scale."""
 
 JSON_WORDS = {"true": True, "false": False, "null": None}
 
@@ -158,19 +163,22 @@ def _range(text: str, first: str, last: str, how: str | None) -> Sequence[float]
             raise BadInputError(f"a number that is too large or too small: {text!r}")
     if low > high:
         raise BadInputError(f"a range from the greater number to the less: {text!r}", hint=f"write {last}..{first}")
-    if how is None:
-        if low % 1 or high % 1:
-            hint = f"add its step ({first}..{last}:0.1) or the kind of its scale ({first}..{last}:log)"
-            raise BadInputError(f"a range of decimals without a step: {text!r}", hint=hint)
+    whole = "." not in first + last and not low % 1 and not high % 1
+    if how is None and whole:
         return range(int(low), int(high) + 1)
+    if how is None:
+        return _interval(low, high)
     if re.fullmatch(_NUMBER, how):
         return _steps(text, low, high, Decimal(how))
     if low <= 0 and how.startswith("log"):
         raise BadInputError(f"a scale in proportions from {first}: {text!r}", hint="begin above 0")
     if how in ("log2", "log10"):
         return tuple(_multiples(low, high, int(how[3:])))
-    if count := re.fullmatch(r"log(?::(\d{1,6}))?", how):
-        return _proportions(text, low, high, int(count[1]) if count[1] else None)
+    if how == "log":
+        few = whole and high - low < _FEW
+        return range(int(low), int(high) + 1) if few else _interval(low, high, logarithmic=True, whole=whole)
+    if count := re.fullmatch(r"log:(\d{1,6})", how):
+        return _proportions(text, low, high, int(count[1]))
     near = similar(how, _KINDS)
     hint = f"did you mean {near!r}?" if near else f"write a step, or one of {', '.join(_KINDS)}"
     raise BadInputError(f"unknown kind of range: {how!r} in {text!r}", hint=hint)
@@ -191,9 +199,13 @@ def _multiples(low: Decimal, high: Decimal, factor: int) -> Iterator[float]:
         low *= factor
 
 
-def _proportions(text: str, low: Decimal, high: Decimal, count: int | None) -> tuple[float, ...]:
+def _interval(low: Decimal, high: Decimal, *, logarithmic: bool = False, whole: bool = False) -> Sequence[float]:
+    ends = (int(low), int(high)) if whole else (float(low), float(high))
+    return Interval(low=ends[0], high=ends[1], logarithmic=logarithmic, whole=whole) if low < high else ends[:1]
+
+
+def _proportions(text: str, low: Decimal, high: Decimal, count: int) -> tuple[float, ...]:
     decades = math.log10(high / low)
-    count = count or max(2, round(3 * decades) + 1)
     if not 2 <= count <= _MOST:
         raise BadInputError(f"{count} values of a scale: {text!r}", hint=f"ask for 2 to {_MOST}")
     inner = [float(low) * 10 ** (decades * index / (count - 1)) for index in range(1, count - 1)]

@@ -74,6 +74,7 @@ class PointSearch:
     def __init__(self, kind: str, space: Points, seed: int, options: Mapping[str, Any], *, goals: int = 1) -> None:
         self._space, self._seed = space, seed
         self._sampler = make(kind, seed, **(options if kind == "model_based" else {}))
+        self._sampler.check(space)
         self._weights = _WEIGHTS if kind == "model_based" and goals > 1 else (None,)
         self._kept: tuple[object, dict[str, Observation]] = None, {}
         self._told = 0
