@@ -18,15 +18,19 @@ import argparse
 import math
 import random
 import statistics
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
-from search_landscapes import Landscape, all_recorded, better, equal, synthetic
+from search_landscapes import Landscape, all_recorded, better, dense, equal, public, synthetic
 
 from bireme.tune.samplers.by_name import make
 from bireme.tune.samplers.sampler import Observation, best_of, observe
+from bireme.tune.space.points import Point
 from bireme.tune.study.study import Answer, Study
 
 CLOSE = 0.02
+RUNS = 40
 
 
 class Result:
@@ -38,38 +42,46 @@ class Result:
         study = Study(landscape.space, goals, seed=seed, seconds=seconds, clock=lambda: now[0])
         self.runs = dict.fromkeys(("noise", "search", "screen", "confirm"), 0)
         while trial := study.ask():
-            measurement = landscape.run(trial.point, draw)
-            now[0] += measurement.seconds
+            result = landscape.run(trial.point, draw)
+            now[0] += result.seconds
             self.runs[trial.phase] += 1
-            study.tell(trial.name, measurement)
+            study.tell(trial.name, result)
         self.answer: Answer = study.answer
         self.cost = now[0] / landscape.cost
         self.regret = landscape.regret(self.answer.best)
         self.guess = self.regret if self.answer.confirmed else landscape.regret(self.answer.promising)
 
 
-def runs_needed(landscape: Landscape, kind: str, seed: int) -> int:
-    """Runs until the search would answer with a point within 2 % of the true best; the first is the default.
+def regrets(landscape: Landscape, kind: str, seed: int) -> Iterator[float]:
+    """How far behind the true best the answer of a search is after each run; the first run is of the default.
 
     The answer of a search with a model is the point of which it expects the most, of others the best figure.
     """
     draw = random.Random(f"{landscape.name} {seed}")
     options = {"repeats": True} if kind == "model_based" else {}
     sampler, finished = make(kind, seed, **options), dict[str, Observation]()
-    for count in range(1, landscape.space.size + 1):
-        point = landscape.space.default if count == 1 else sampler.propose(landscape.space, finished, {})
-        if point is None:
-            break
-        measurement = landscape.run(point, draw)
-        value = measurement.figures.get(landscape.goal.name)
+    point: Point | None = landscape.space.default
+    while point is not None:
+        result = landscape.run(point, draw)
+        value = result.metrics.get(landscape.goal.name)
         if value is not None and landscape.goal.direction == "minimize":
             value = 1 / value
-        observe(finished, point, value, measurement.cause, measurement.seconds)
+        observe(finished, point, value, result.cause, result.seconds)
         expected, first = sampler.estimates(landscape.space, finished), best_of(finished)
-        best = max(expected, key=lambda each: each[0])[2] if expected else first and first.point
-        if best and landscape.regret(best) <= CLOSE:
-            return count
-    return landscape.space.size
+        yield landscape.regret(max(expected, key=lambda each: each[0])[2] if expected else first and first.point)
+        point = sampler.propose(landscape.space, finished, {})
+
+
+def runs_needed(landscape: Landscape, kind: str, seed: int) -> int:
+    """Runs until the search would answer with a point within 2 % of the true best; at most as many as points."""
+    size = landscape.space.size
+    answers = islice(enumerate(regrets(landscape, kind, seed), 1), size)
+    return next((count for count, regret in answers if regret <= CLOSE), size)
+
+
+def behind(landscape: Landscape, kind: str, seed: int) -> float:
+    """How far behind the true best the search is after `RUNS` runs."""
+    return list(islice(regrets(landscape, kind, seed), RUNS))[-1]
 
 
 def spread(values: Sequence[float], unit: str = "") -> str:
@@ -105,6 +117,17 @@ def compare_runs(landscapes: Sequence[Landscape], seeds: range) -> None:
         rows.append([landscape.name, str(landscape.space.size), f"{landscape.noise:.1%}", *cells])
     rows.append(["sum of medians", "", "", *(f"{totals[kind]:g}" for kind in kinds)])
     print(f"### Runs until the answer is within {CLOSE:.0%} of the true best (median / nine in ten)\n")
+    table(*rows)
+
+
+def compare_behind(landscapes: Sequence[Landscape], seeds: range, kinds: Sequence[str]) -> None:
+    print(f"### Behind the true best after {RUNS} runs, %, {len(seeds)} seeds (median / nine in ten)\n")
+    rows = [["landscape", "points", "noise", *kinds]]
+    for landscape in landscapes:
+        points = f"{landscape.space.size:,}"
+        cells = [spread([behind(landscape, kind, seed) for seed in seeds], "%") for kind in kinds]
+        rows.append([landscape.name, points, f"{landscape.noise:.1%}", *cells])
+        print("|", " | ".join(rows[-1]), "|", file=sys.stderr, flush=True)
     table(*rows)
 
 
@@ -166,14 +189,20 @@ def main() -> None:
     parser.add_argument("--sizes", default="8,24,60", help="points of the spaces in which most are the same")
     parser.add_argument("--only", default="runs,budget,whole,equal")
     parser.add_argument("--landscapes", default="", help="only those with these names")
+    parser.add_argument("--kinds", default="model_based,optuna:TPE,random", help="searches for the table of `behind`")
+    parser.add_argument("--public", default="", help="a folder with clones of public recordings, see `public`")
     options = parser.parse_args()
     noises = [float(each) for each in options.noise.split(",")]
     landscapes = [*all_recorded(), *(each for noise in noises for each in synthetic(noise))]
+    many = [*landscapes, *dense(0.0), *(public(options.public) if options.public else ())]
     if options.landscapes:
         landscapes = [each for each in landscapes if each.name in options.landscapes.split(",")]
+        many = [each for each in many if each.name in options.landscapes.split(",")]
     only, seeds = options.only.split(","), range(options.first, options.first + options.seeds)
     if "runs" in only:
         compare_runs(landscapes, seeds)
+    if "behind" in only:
+        compare_behind(many, seeds, options.kinds.split(","))
     if "budget" in only:
         compare_studies(landscapes, seeds, 0.2)
     if "whole" in only:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import itertools
 import json
 import math
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bireme.tune.space.points import Parameter, Point, Space, key_of
@@ -20,7 +23,8 @@ Truth = tuple[str, float, float]
 class Landscape:
     """A space, a goal, and what each point would give.
 
-    ``repeats``: recorded runs of each point, of which one is drawn for each trial; without them, the noise is normal.
+    ``truth``: of the point with a key. ``repeats``: recorded runs of each point, of which one is drawn for each trial;
+    without them, the noise is normal.
     """
 
     def __init__(
@@ -38,14 +42,17 @@ class Landscape:
         self.best = max(figures) if goal.direction == "maximize" else min(figures)
         self.cost = sum(seconds for _, _, seconds in truth.values())
 
+    def at(self, point: Point) -> Truth:
+        """What a point gives."""
+        return self.truth[key_of(point)]
+
     def run(self, point: Point, draw: random.Random) -> TrialResult:
         """One trial."""
-        key = key_of(point)
-        cause, figure, seconds = self.truth[key]
+        cause, figure, seconds = self.at(point)
         if cause != "ok":
             return TrialResult(cause=cause, seconds=seconds, reason=cause)  # type: ignore[arg-type]  # one of them
-        if key in self.repeats:
-            figure, seconds = draw.choice(self.repeats[key])
+        if runs := self.repeats.get(key_of(point)):
+            figure, seconds = draw.choice(runs)
         else:
             slower = math.exp(draw.gauss(0, self.noise))
             figure = figure / slower if self.goal.direction == "maximize" else figure * slower
@@ -54,10 +61,21 @@ class Landscape:
 
     def regret(self, point: Point | None) -> float:
         """How much worse than the best a point is, as a fraction; 1.0 if it does not work."""
-        if point is None or self.truth[key_of(point)][0] != "ok":
+        cause, figure, _ = self.at(point) if point is not None else ("failed", 0.0, 0.0)
+        if cause != "ok":
             return 1.0
-        figure = self.truth[key_of(point)][1]
         return 1 - (figure / self.best if self.goal.direction == "maximize" else self.best / figure)
+
+
+class Formula(Landscape):
+    """A landscape of too many points to be listed, whose best figure is 1."""
+
+    def __init__(self, name: str, space: Space, noise: float, formula: Callable[[Point], float]) -> None:
+        super().__init__(name, space, Objective("figure", "maximize"), {"": ("ok", 1.0, 1.0)}, noise)
+        self._formula = formula
+
+    def at(self, point: Point) -> Truth:
+        return "ok", self._formula(point), 1.0
 
 
 class Listed(Space):
@@ -113,6 +131,94 @@ def all_recorded() -> list[Landscape]:
     """The recorded landscapes."""
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "landscapes")
     return [recorded(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if name.endswith(".json")]
+
+
+def public(folder: str) -> list[Landscape]:
+    """Landscapes that others have recorded, in clones of their repositories.
+
+    They are not part of this repository. ``FOLDER/DeepPerf``: github.com/DeepPerf/DeepPerf, programs that were measured
+    by the SPLConqueror project, one figure for each point: requests/s of Apache, seconds of the others.
+    ``FOLDER/benchmark_hub``: github.com/AutoTuningAssociation/benchmark_hub, an OpenCL and CUDA kernel.
+    """
+    data, hub = Path(folder, "DeepPerf", "Data"), Path(folder, "benchmark_hub", "cachefiles")
+    tables = [_table(data / f"{name}_AllNumeric.csv") for name in ("Apache", "LLVM", "SQL", "x264")]
+    return [*tables, _kernel(hub / "convolution_milo" / "A100.json.gz")]
+
+
+def _table(path: Path) -> Landscape:
+    """A table of zeros and ones, with the figure in the last column. Columns of which one is 1 are one parameter."""
+    with open(path, encoding="utf-8") as file:
+        names, *lines = csv.reader(file)
+    rows = [tuple(map(int, map(float, line[:-1]))) for line in lines]
+    figures = [float(line[-1]) for line in lines]
+    groups, at = list[range](), 0
+    while at < len(names) - 1:
+        ends = range(at + 2, len(names))
+        end = next((end for end in ends if all(sum(row[at:end]) == 1 for row in rows)), at + 1)
+        groups.append(range(at, end))
+        at = end
+    parameters, takes = [], list[Callable[[tuple[int, ...]], int]]()
+    for columns in groups:
+        take = (
+            (lambda row, c=columns: row[c[0]])
+            if len(columns) == 1
+            else (lambda row, c=columns: row[c[0] : c[-1] + 1].index(1))
+        )
+        if len(values := sorted(set(map(take, rows)))) > 1:
+            parameters.append(
+                Parameter(name=names[columns[0]], choices=tuple(values), default=take(rows[0]), ordered=len(values) > 2)
+            )
+            takes.append(take)
+    direction = "maximize" if path.name.startswith("Apache") else "minimize"
+    points = [{each.name: take(row) for each, take in zip(parameters, takes, strict=True)} for row in rows]
+    truth = {
+        key_of(point): ("ok", figure, 1.0 if direction == "maximize" else figure)
+        for point, figure in zip(points, figures, strict=True)
+    }
+    goal = Objective("figure", direction)  # type: ignore[arg-type]  # one of the two
+    return Landscape(f"public {path.name.partition('_')[0]}", Listed(parameters, points), goal, truth, 0.0)
+
+
+def _kernel(path: Path) -> Landscape:
+    """A recording of Kernel Tuner: milliseconds of a kernel, or why it did not run."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        data: dict[str, Any] = json.load(file)
+    parameters = [
+        Parameter(name=name, choices=tuple(values)) for name, values in data["tune_params"].items() if len(values) > 1
+    ]
+    truth: dict[str, Truth] = {}
+    repeats: dict[str, list[tuple[float, float]]] = {}
+    points = []
+    for each in data["cache"].values():
+        point = {parameter.name: each[parameter.name] for parameter in parameters}
+        points.append(point)
+        # Compiling takes most of the time of a run.
+        seconds = (each["compile_time"] + each.get("benchmark_time", 0.0)) / 1000
+        works = isinstance(each["time"], float)
+        truth[key_of(point)] = ("ok", each["time"], seconds) if works else ("failed", 0.0, seconds)
+        if works:
+            repeats[key_of(point)] = [(time, seconds) for time in each["times"]]
+    goal = Objective("ms", "minimize")
+    return Landscape("public convolution", Listed(parameters, points), goal, truth, 0.0, repeats)
+
+
+def dense(noise: float) -> list[Landscape]:
+    """Landscapes of ranges with very many numbers."""
+    million = (Parameter(name="x", choices=range(1, 10**6 + 1)),)
+    peaks = [(0.37, 0.09), (0.7, 0.2), (0.12, 0.05)]
+    return [
+        Formula(
+            f"integer {centre:g}",
+            Space(million),
+            noise,
+            lambda point, c=centre, w=width: 1 / (1 + ((_number(point, "x") / 10**6 - c) / w) ** 2),
+        )
+        for centre, width in peaks
+    ]
+
+
+def _number(point: Point, name: str) -> float:
+    return float(str(point[name]))
 
 
 def synthetic(noise: float) -> list[Landscape]:
