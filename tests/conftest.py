@@ -81,7 +81,7 @@ def bireme(*args: str | Path) -> list[str]:
 
 BEGIN = """
 import sys
-from bireme.startup_interrupt import exit_quietly_on_interrupt
+from bireme.isolated import exit_quietly_on_interrupt
 exit_quietly_on_interrupt()
 begun = open(sys.argv.pop(1), "x")
 from bireme.__main__ import command

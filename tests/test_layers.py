@@ -46,7 +46,6 @@ LAYERS = (
     {"bireme.figure_report", "bireme.validate"},
     {
         "bireme.drafts",
-        "bireme.startup_interrupt",
         "bireme.isolated",
         "bireme.jsontext",
         "bireme.regular_file",

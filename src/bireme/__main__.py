@@ -8,11 +8,9 @@ if TYPE_CHECKING:
 
 def command() -> "NoReturn":
     """Run the command line of this process and exit with its code."""
-    from bireme.startup_interrupt import exit_quietly_on_interrupt
+    from bireme.isolated import exit_quietly_on_interrupt, protect_path
 
     exit_quietly_on_interrupt()
-    from bireme.isolated import protect_path
-
     protect_path()
     import gc
 

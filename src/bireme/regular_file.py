@@ -1,4 +1,4 @@
-"""Reads files that other programs or users have written: neither a pipe in their place nor their size holds us up."""
+"""Reads files of others: neither a pipe in their place nor their size holds us up; what is missing may be empty."""
 
 from __future__ import annotations
 
@@ -37,3 +37,20 @@ def read_regular(path: str, flags: int = 0, most: int = _MOST) -> bytes:
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most >> 20} MiB", path)
     return data
+
+
+def text_of(path: str) -> str:
+    """The text of a file of /proc or /sys without white space around it; "" if it cannot be read."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def listing(path: str) -> list[str]:
+    """The entries of a directory, in no particular order; none if it cannot be read."""
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []

@@ -7,7 +7,7 @@ The only file of the golden records that names anything of Bireme. It uses:
   line and the files of its output, and answers with the events of a guardian (``down``, ``empty``);
 - ``bireme.result.outcome`` and ``report_record.of_outcome``: what a run writes to its ``--report``;
 - ``bireme.errors.INTERNAL``: the exit code of a bug of ours;
-- ``bireme.resources.devices.discover`` and ``device_memory.smallest``, replaced: which GPUs this machine has;
+- ``bireme.resources.devices.discover`` and ``nvidia.smallest_memory``, replaced: which GPUs this machine has;
 - of the standard library, replaced before anything of Bireme is imported: ``time.monotonic``, ``time.time``,
   ``select.epoll`` (nothing waits, the clock jumps), ``os.waitpid`` for simulated processes, ``os.fsync``, ``sum``.
 
@@ -337,16 +337,16 @@ def converse(*words: str, lines: Iterator[dict[str, Any]], replies: list[dict[st
 @contextlib.contextmanager
 def gpus(capacity: int | None) -> Iterator[None]:
     """While this machine has eight GPUs with so much memory; None: it has none."""
-    from bireme.resources import device_memory, devices
+    from bireme.resources import devices, nvidia
 
-    was = devices.discover, device_memory.smallest
+    was = devices.discover, nvidia.smallest_memory
     there = devices.Devices("cpu", ("0",)) if capacity is None else devices.Devices("cuda", tuple("01234567"))
     devices.discover = lambda *_, **__: there  # type: ignore[assignment]
-    device_memory.smallest = lambda ids: capacity  # type: ignore[assignment]
+    nvidia.smallest_memory = lambda ids: capacity  # type: ignore[assignment]
     try:
         yield
     finally:
-        devices.discover, device_memory.smallest = was
+        devices.discover, nvidia.smallest_memory = was
 
 
 def _none(launched: Launched) -> Happening:

@@ -150,7 +150,7 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_smallest_of_some_devices_tells_how_much_memory_there_is(
     nvml: Path, gpus: str, ids: str, gib: int | None
 ) -> None:
-    script = f"from bireme.resources.device_memory import smallest; print(smallest({ids.split(',')}))"
+    script = f"from bireme.resources.nvidia import smallest_memory; print(smallest_memory({ids.split(',')}))"
     home = os.path.dirname(os.path.dirname(os.path.abspath(bireme.__file__)))
     environment = {**os.environ, "LD_LIBRARY_PATH": str(nvml), "FAKE_NVML": gpus, "PYTHONPATH": home}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)

@@ -50,7 +50,7 @@ def test_nothing_is_imported_before_ctrl_c_is_ours(module):
     early = {line.split()[1] for line in done.stderr.splitlines() if line.startswith("early: ")}
     is_package = module in ("bireme", "bireme.agent")
     main = {f"{module}.__main__"} if is_package else {"bireme.deepspeed", "__future__"}
-    assert early == {"bireme", module, *main, "bireme.startup_interrupt"}
+    assert early == {"bireme", module, *main, "bireme.isolated"}
 
 
 def start_time(stage, program, env) -> float:

@@ -13,7 +13,7 @@ from bireme.cli.tune import make_request
 from bireme.cli.tune_words import NOT_SHARED, words_of
 from bireme.options.option import Option
 from bireme.options.table import select
-from bireme.resources import device_memory, devices
+from bireme.resources import devices, nvidia
 from bireme.tune.execution.launch import Launch, ResourcePool
 from bireme.tune.execution.slots import SlotReservation
 from tests.conftest import clean_environ
@@ -74,7 +74,7 @@ def request_of(tmp_path, monkeypatch):
         return devices.Devices("cuda", tuple(sizes), None if visible is None else tuple(visible.split(",")))
 
     monkeypatch.setattr(devices, "discover", discover)
-    monkeypatch.setattr(device_memory, "smallest", lambda ids: min(map(sizes.__getitem__, ids)))
+    monkeypatch.setattr(nvidia, "smallest_memory", lambda ids: min(map(sizes.__getitem__, ids)))
 
     def make(words, **environ):
         parsed = parse(RUN, [*shlex.split(words), "train.py", "--deepspeed_config", "ds.json"])

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 
 from bireme.cli.parser import enter, parse
-from bireme.cli.spec import job_spec
+from bireme.cli.spec import job_spec, refuse_duplicate_starts
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import complain, show
 from bireme.options.other_launchers import needless, uses_accelerate
 from bireme.options.table import select
-from bireme.resources.starter import find_task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from bireme.cli.parser import Parsed
     from bireme.job import JobSpec
@@ -53,10 +53,7 @@ def carry_out(parsed: Parsed) -> int:
         return tune.carry_out(parsed)
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
     spec = job_spec(parsed)
-    if find_task(os.environ).tasks > 1:
-        from bireme.cli import duplicate_starts
-
-        duplicate_starts.refuse(spec, os.environ)
+    refuse_duplicate_starts(spec, os.environ)
     notes = list(needless(parsed.options, torchrun=bool(spec.rendezvous)))
     if uses_accelerate(parsed.options):
         from bireme.cli.other_launchers import without_effect
@@ -101,9 +98,9 @@ def _report_place(path: str | None) -> str:
     """The path of the report, "" if none is wanted. A report of an earlier job is removed."""
     if path is None:
         return ""
-    from bireme.cli import report_file
+    from bireme.result import report_record
 
-    return report_file.prepare(path)
+    return report_record.prepare(path)
 
 
 def _run(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None) -> int:
@@ -123,16 +120,21 @@ def _run_and_record(spec: JobSpec, place: str) -> int:
     """Run a job and write its result to the file of ``--report``, also after an error; not after bad input."""
     import time
 
-    from bireme.cli import report_file
     from bireme.result import report_record
+
+    def write(record: dict[str, Any]) -> None:
+        try:
+            report_record.write(place, record)
+        except OSError as error:  # the exit code of the job stays
+            complain(f"cannot write the report {place}: {error.strerror}")
 
     begin = time.monotonic()
     try:
-        return _run(spec, lambda outcome: report_file.write(place, report_record.of_outcome(outcome)))
+        return _run(spec, lambda outcome: write(report_record.of_outcome(outcome)))
     except BadInputError:
         raise
     except Exception as error:
-        report_file.write(place, report_record.of_error(error, time.monotonic() - begin, spec.job_name))
+        write(report_record.of_error(error, time.monotonic() - begin, spec.job_name))
         raise
 
 

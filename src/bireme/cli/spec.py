@@ -1,17 +1,20 @@
-"""Makes the job from the parsed options."""
+"""Makes the job from the parsed options, and refuses to make it once for each task of ``srun`` or ``mpirun``."""
 
 from __future__ import annotations
 
-from bireme.errors import BadInputError
+import os
+
+from bireme.errors import BAD_INPUT, BadInputError
 from bireme.job import DEFAULT_ELASTIC_RESTARTS, JobSpec, Program
 from bireme.options import conflicts
 from bireme.options.other_launchers import TORCHRUN, uses_accelerate
 from bireme.options.quantities import whole
 from bireme.options.table import GROUPS, fields
+from bireme.resources.starter import find_task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
     from bireme.cli.parser import Parsed
@@ -131,8 +134,6 @@ def _slots(options: dict[str, Any]) -> dict[str, Any]:
     if number == "xpu":
         return {"accelerator": "xpu", "num_gpus": None}
     if number == "cpu":
-        import os
-
         return {"num_gpus": os.cpu_count() or 1, "accelerator": "cpu"}
     if options.get("num_processes"):
         number = _for_each(options["num_processes"], options.get("num_nodes") or 1)
@@ -246,3 +247,43 @@ def _ranks(text: str, where: str) -> tuple[int, ...]:
             raise BadInputError(f"not a list of ranks: {word!r} (expected e.g. 0,3-5)", where=where)
         ranks += range(low, high + 1)
     return tuple(ranks)
+
+
+def refuse_duplicate_starts(spec: JobSpec, environ: Mapping[str, str]) -> None:
+    """Refuse a job that ``srun`` or ``mpirun`` has started once for each task: each task would run it as a whole.
+
+    Not refused are a job of which each task starts its own part (``--no_ssh``, or as for torchrun), and jobs on this
+    machine alone (``--hosts localhost``), which several tasks may start side by side.
+
+    Raises:
+        BadInputError: this is the first of several tasks.
+        SystemExit: with code 2 in the other tasks, which leave the message to the first.
+    """
+    task = find_task(environ)
+    if task.tasks < 2 or spec.by_hand or spec.rendezvous or _only_here(spec):
+        return
+    if task.number:
+        raise SystemExit(BAD_INPUT)
+    what = f"{task.program} has started this command {task.tasks} times, and each would run the whole job"
+    raise BadInputError(what, hint=f"type it without {task.program}: {_typed()}")
+
+
+def _only_here(spec: JobSpec) -> bool:
+    if not spec.hosts or spec.has_own_names:
+        return False
+    from bireme.resources.hostfile import parse_hosts
+    from bireme.resources.locality import is_this_machine
+
+    entries = parse_hosts(spec.hosts)
+    return len(entries) == 1 and is_this_machine(entries[0].name)
+
+
+def _typed() -> str:
+    """The command line of this process, without secrets, and shortened."""
+    import sys
+
+    from bireme.planning.masking import shortened
+
+    name = os.path.basename(sys.argv[0])
+    words = {"runner.py": ["python", "-m", "bireme.deepspeed.runner"]}.get(name, ["bireme"])
+    return shortened([*words, *sys.argv[1:]])

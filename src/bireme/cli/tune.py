@@ -6,10 +6,10 @@ import os
 import sys
 
 from bireme import isolated
-from bireme.cli import duplicate_starts, tune_program
+from bireme.cli import tune_program
 from bireme.cli.defaults import in_active_environment
 from bireme.cli.parser import Parsed, enter, parse
-from bireme.cli.spec import job_spec
+from bireme.cli.spec import job_spec, refuse_duplicate_starts
 from bireme.cli.tune_words import make_setting, real_words, shown_to_the_end, with_accelerator
 from bireme.errors import OK, BadInputError, similar
 from bireme.logs.console import printable, show
@@ -134,7 +134,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     options = with_accelerator(parsed.options)
     parsed = parsed.replace(options=options)
     spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
-    duplicate_starts.refuse(spec, environ)
+    refuse_duplicate_starts(spec, environ)
     find_config(spec.program.args)  # first, as it needs no look at the nodes
     program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
     setting = make_setting(parsed, spec, environ)

@@ -6,10 +6,9 @@ import os
 import shutil
 import sys
 
-from bireme.cli import duplicate_starts
 from bireme.cli.defaults import in_active_environment
 from bireme.cli.parser import Parsed, enter, parse
-from bireme.cli.spec import job_spec
+from bireme.cli.spec import job_spec, refuse_duplicate_starts
 from bireme.cli.tune_words import make_setting, real_words, shown_to_the_end, with_accelerator
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import printable, show
@@ -218,7 +217,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declar
     parsed = _direct(parsed.replace(options=with_accelerator(parsed.options)))
     options = parsed.options
     spec = program.recognized(job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None})))
-    duplicate_starts.refuse(spec, environ)
+    refuse_duplicate_starts(spec, environ)
     declaration = declaration or _declared(parsed, spec.program.args)
     measure = _measured(parsed)
     program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bireme.cluster.agent_protocol import AgentProtocol
 from bireme.cluster.peer_clock import PeerClock
 from bireme.control.silence import Silence
-from bireme.resources.name_lookup import look_up
+from bireme.resources.reach import look_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

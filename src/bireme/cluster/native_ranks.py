@@ -17,8 +17,7 @@ from bireme.cluster import agent_code, agent_launch, python_there
 from bireme.cluster.launcher_process import cancel
 from bireme.errors import BadInputError
 from bireme.job import DEFAULT_PORT
-from bireme.planning.rank_command import worker_argv
-from bireme.planning.start import NodePlan, StartPlan, WorkerPlan
+from bireme.planning.start import NodePlan, StartPlan, WorkerPlan, worker_argv
 from bireme.process import activation
 from bireme.resources import devices, program
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from bireme.startup_interrupt import exit_quietly_on_interrupt
+    from bireme.isolated import exit_quietly_on_interrupt, protect_path
 
     exit_quietly_on_interrupt()  # before anything else is imported
-    from bireme.isolated import protect_path
-
     protect_path()
 
 import logging

@@ -7,11 +7,9 @@
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from bireme.startup_interrupt import exit_quietly_on_interrupt
+    from bireme.isolated import exit_quietly_on_interrupt, protect_path
 
     exit_quietly_on_interrupt()  # before anything else is imported
-    from bireme.isolated import protect_path
-
     protect_path()
 
 import os
@@ -24,7 +22,7 @@ from bireme.errors import CANNOT_RUN, NOT_FOUND, BadInputError
 from bireme.job import Program
 from bireme.logs.console import complain
 from bireme.options.option import Option
-from bireme.planning.rank_command import worker_argv
+from bireme.planning.start import worker_argv
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

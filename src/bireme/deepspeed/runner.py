@@ -6,11 +6,9 @@ A filter that names an unknown host or slot raises ``ValueError`` with DeepSpeed
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from bireme.startup_interrupt import exit_quietly_on_interrupt
+    from bireme.isolated import exit_quietly_on_interrupt, protect_path
 
     exit_quietly_on_interrupt()  # before anything else is imported
-    from bireme.isolated import protect_path
-
     protect_path()
 
 import os

@@ -73,7 +73,7 @@ def main() -> None:
 def command() -> NoReturn:
     """Answer one request, and exit."""
     from bireme.errors import BiremeError
-    from bireme.startup_interrupt import exit_quietly_on_interrupt
+    from bireme.isolated import exit_quietly_on_interrupt
 
     exit_quietly_on_interrupt()
     try:

@@ -197,7 +197,7 @@ def check_address(addr: str | None, notes: list[tuple[str, str]], *, first: bool
     if addr is None:
         return
     from bireme.resources.locality import is_this_machine
-    from bireme.resources.name_lookup import look_up
+    from bireme.resources.reach import look_up
 
     if is_this_machine(addr):
         return

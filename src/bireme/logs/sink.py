@@ -1,12 +1,13 @@
-"""Writes output without blocking, even to a terminal after Ctrl+S or a slow pipe; keeps what cannot be written yet."""
+"""Writes output without blocking, even to a terminal after Ctrl+S or a slow pipe; keeps what cannot be written yet.
+
+While a sink is *full*, the ranks' pipes are not read, so that the ranks wait instead of our memory growing.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-
-from bireme.logs.backpressure import Backpressure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +17,43 @@ if TYPE_CHECKING:
 
 _SAFE_WRITE = 4096
 """PIPE_BUF: after a successful poll, a write of this size does not block, even on a blocking pipe."""
+
+
+_HIGH_WATER = 256 * 1024
+"""Waiting bytes above which a sink is full."""
+_LOW_WATER = _HIGH_WATER // 2
+"""Waiting bytes below which a full sink has room again."""
+
+
+class Backpressure:
+    """Counts the bytes that wait at one sink, and decides when the ranks' output is held back.
+
+    Args:
+        on_room: called when a full sink has room again.
+
+    Attributes:
+        size: waiting bytes.
+    """
+
+    def __init__(self, on_room: Callable[[], None]) -> None:
+        self._on_room = on_room
+        self.size = 0
+        self.full = False
+
+    def keep(self, size: int) -> None:
+        """Note that ``size`` more bytes wait."""
+        self.size += size
+        self.full = self.full or self.size > _HIGH_WATER
+
+    def written(self, size: int) -> None:
+        """Note that ``size`` bytes were written or discarded."""
+        self.size -= size
+
+    def relieve(self) -> None:
+        """Let the ranks go on if there is room again."""
+        if self.full and self.size < _LOW_WATER:
+            self.full = False
+            self._on_room()
 
 
 class Sink:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from bireme.errors import BadInputError
 from bireme.planning.environment import is_mig, node_environment, rank_environment, visible_devices
-from bireme.planning.rank_command import worker_argv
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from bireme.job import JobSpec
+    from bireme.job import JobSpec, Program
     from bireme.planning.start_facts import JobFacts, NodeFacts
     from bireme.resources.pool import Pool
 
@@ -227,3 +226,28 @@ def _fill(words: tuple[str, ...], rank: int, local_rank: int, host: str) -> tupl
             word = word.replace(name, text)
         filled.append(word)
     return tuple(filled)
+
+
+def worker_argv(
+    program: Program, interpreter: str, *, local_rank: str = "", wrap: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """The command line of one rank, as a list of words; no shell reads it.
+
+    Python runs unbuffered (``-u``), as under DeepSpeed, so that the output of a rank appears at once although its
+    stdout is a pipe.
+
+    Args:
+        local_rank: ``--local_rank=K``, put before the script's own arguments; "": leave it out.
+        wrap: words to put in front (a profiler, a container, a debugger).
+    """
+    start: tuple[str, ...]
+    if program.kind == "exec":
+        start = (program.target,)
+    elif program.kind == "module":
+        start = (interpreter, "-u", "-m", program.target)
+    else:
+        # Python would take a name with a leading dash for an option
+        target = f"./{program.target}" if program.target.startswith("-") else program.target
+        start = (interpreter, "-u", target)
+    rank_words = (local_rank,) if local_rank else ()
+    return (*wrap, *start, *rank_words, *program.args)

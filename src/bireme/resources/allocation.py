@@ -36,7 +36,7 @@ import os
 
 from bireme.errors import BadInputError
 from bireme.job import ACCELERATORS
-from bireme.resources import _files
+from bireme.regular_file import text_of
 from bireme.resources.devices import visible_variables
 from bireme.resources.hostfile import (
     MOST_HOSTS,
@@ -142,7 +142,7 @@ def _pbs(environ: Mapping[str, str]) -> Allocation | None:
     if not path:
         return None
     counts = _counted(path, "PBS_NODEFILE")
-    gpus = _files.read(environ.get("PBS_GPUFILE") or os.devnull)  # Torque: one line per GPU, if any
+    gpus = text_of(environ.get("PBS_GPUFILE") or os.devnull)  # Torque: one line per GPU, if any
     return _by_counts("pbs", counts, use_counts=not gpus and not shows_devices(environ))
 
 

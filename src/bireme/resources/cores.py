@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
-from bireme.resources._files import listing, read
+from bireme.regular_file import listing, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def physical_cores(allowed: Collection[int], root: str = "/") -> tuple[int, ...]
     nodes = os.path.join(root, "sys/devices/system/node")
     for name in listing(nodes):
         if name.startswith("node") and name[4:].isdecimal():
-            for core in _members(read(os.path.join(nodes, name, "cpulist"))):
+            for core in _members(text_of(os.path.join(nodes, name, "cpulist"))):
                 node_of[core] = int(name[4:])
 
     found: list[tuple[int, int, int, int]] = []
@@ -103,9 +103,9 @@ def physical_cores(allowed: Collection[int], root: str = "/") -> tuple[int, ...]
         if core in seen:
             continue
         topology = os.path.join(root, f"sys/devices/system/cpu/cpu{core}/topology")
-        seen.update(_members(read(os.path.join(topology, "thread_siblings_list"))))
-        package = _number(read(os.path.join(topology, "physical_package_id"))) or 0
-        number = _number(read(os.path.join(topology, "core_id")))
+        seen.update(_members(text_of(os.path.join(topology, "thread_siblings_list"))))
+        package = _number(text_of(os.path.join(topology, "physical_package_id"))) or 0
+        number = _number(text_of(os.path.join(topology, "core_id")))
         found.append((package, node_of.get(core, 0), core if number is None else number, core))
     return tuple(core for *_, core in sorted(found))
 

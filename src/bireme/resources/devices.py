@@ -29,7 +29,7 @@ import os
 
 from bireme.errors import BadInputError
 from bireme.job import ACCELERATORS
-from bireme.resources._files import listing, read
+from bireme.regular_file import listing, text_of
 from bireme.resources.cores import usable
 from bireme.value import Value
 
@@ -297,7 +297,7 @@ def _find_rocm(root: str) -> _Found:
     names: list[str] = []
     for node in sorted((node for node in listing(nodes) if node.isdecimal()), key=int):
         # The properties of a device that a cgroup denies are not readable, for the runtime and for us.
-        lines = read(os.path.join(nodes, node, "properties")).splitlines()
+        lines = text_of(os.path.join(nodes, node, "properties")).splitlines()
         properties = dict(line.split(" ", 1) for line in lines if " " in line)
         if properties.get("simd_count", "0") != "0":
             names.append(_gfx(properties.get("gfx_target_version", "")))
@@ -318,7 +318,7 @@ def _find_xpu(root: str, asked: bool, composite: bool) -> _Found:
     for number in _indexed(drm, "renderD"):
         device = os.path.join(drm, f"renderD{number}", "device")
         # A container sees the whole of /sys, but only its own device nodes.
-        if read(os.path.join(device, "vendor")) != "0x8086" or not os.path.exists(
+        if text_of(os.path.join(device, "vendor")) != "0x8086" or not os.path.exists(
             os.path.join(root, f"dev/dri/renderD{number}")
         ):
             continue

@@ -11,8 +11,8 @@ import _socket
 import os
 import sys
 
-from bireme.resources.name_lookup import look_up
 from bireme.resources.own_addresses import all_addresses, is_loopback, packed
+from bireme.resources.reach import look_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import _socket
 import os
 
-from bireme.resources.name_lookup import look_up
 from bireme.resources.own_addresses import all_addresses, is_loopback, own_addresses, packed, source_towards
+from bireme.resources.reach import look_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

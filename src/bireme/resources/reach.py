@@ -1,4 +1,4 @@
-"""Finds which addresses can be reached from this node, by connecting to them."""
+"""Looks up the addresses of a name, and finds those that can be reached, by connecting to them. Also sent to nodes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,30 @@ import errno
 import select
 import time
 
-from bireme.resources.name_lookup import look_up
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Any, TypeAlias
+
+    Found: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]
+    """As ``socket.getaddrinfo`` has it: family, type, protocol, canonical name, address."""
+
+
+def look_up(name: str, port: int | None = None) -> list[Found]:
+    """The addresses of a name, or of an address as text, for TCP.
+
+    Raises:
+        OSError: it cannot be resolved, or is not a name.
+    """
+    if "\0" in name:
+        raise OSError("a name cannot contain NUL")
+    try:
+        # As bytes: for text, Python would load its Unicode tables, which takes longer than all imports of an agent.
+        host = name.encode("ascii" if name.isascii() else "idna")
+    except UnicodeError as error:
+        raise OSError(str(error)) from None
+    found: list[Found] = _socket.getaddrinfo(host, port, 0, _socket.SOCK_STREAM)
+    return found
 
 
 def reachable(addresses: Sequence[str], port: int, *, seconds: float) -> list[str]:

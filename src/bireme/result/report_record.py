@@ -1,8 +1,13 @@
-"""The report as data, for ``--report``: converts an outcome or an error to a JSON object, and validates one. Pure."""
+"""The file of ``--report``: an outcome or an error as a JSON object, written completely or not at all; its check."""
 
 from __future__ import annotations
 
-from bireme.errors import UNFIT, BiremeError
+import json
+import os
+import stat
+
+from bireme import drafts
+from bireme.errors import UNFIT, BadInputError, BiremeError
 from bireme.result.outcome import Outcome, RankEnd
 
 TYPE_CHECKING = False
@@ -11,6 +16,39 @@ if TYPE_CHECKING:
 
     from bireme.result.outcome import Cause
     from bireme.value import Value
+
+
+def prepare(path: str) -> str:
+    """Check that the file can be written, and remove that of an earlier job; return its absolute path.
+
+    Raises:
+        BadInputError: the file cannot be written, or the path is something other than a regular file.
+    """
+    place = os.path.abspath(os.path.expanduser(path))
+    try:
+        if not stat.S_ISREG(os.lstat(place).st_mode):  # we would replace it: never a device or a link
+            hint = "name a file that does not exist yet, or a regular one"
+            raise BadInputError(f"{path} is not a regular file", hint=hint, where="--report")
+    except OSError:
+        pass  # nothing is there yet; a problem with the folder shows below
+    try:
+        fd, draft = drafts.create(place)
+        os.close(fd)
+        os.unlink(draft)
+        if os.path.exists(place):
+            os.unlink(place)
+    except OSError as error:
+        raise BadInputError(f"cannot write {path}: {error.strerror}", where="--report") from None
+    return place
+
+
+def write(place: str, record: dict[str, Any]) -> None:
+    """Write the file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    drafts.write(place, f"{json.dumps(record, indent=1)}\n".encode("ascii"))
 
 
 def of_outcome(outcome: Outcome) -> dict[str, Any]:
@@ -32,15 +70,7 @@ def of_error(error: Exception, seconds: float, job_name: str = "") -> dict[str, 
         seconds: from the job's start to its end.
     """
     if not isinstance(error, BiremeError):
-        return of_outcome(
-            Outcome(
-                exit_code=BiremeError.code,
-                cause="internal error",
-                seconds=seconds,
-                note=f"{type(error).__name__}: {error}",
-                job_name=job_name,
-            )
-        )
+        error = BiremeError(f"{type(error).__name__}: {error}")
     cause: Cause = "unfit" if error.code == UNFIT else "internal error"
     outcome = Outcome(exit_code=error.code, cause=cause, seconds=seconds, note=str(error), hosts=error.hosts)
     return of_outcome(outcome.replace(job_name=job_name))

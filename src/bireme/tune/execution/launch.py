@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from bireme.cluster.preflight import preflight
 from bireme.errors import OK, BadInputError, UnfitError
 from bireme.launch import one_machine, placement
-from bireme.resources import device_memory, devices
+from bireme.resources import devices, nvidia
 from bireme.resources.locality import is_this_machine
 from bireme.tune.execution.slots import SlotReservation
 from bireme.value import Value
@@ -135,7 +135,7 @@ def gpu_memory(spec: JobSpec, environ: Mapping[str, str]) -> int | None:
     # The plan maps slots to devices. It covers all slots, so cores and port that suit one experiment are left out.
     free = spec.replace(master_port=None, bind_cores=False, bind_core_list=None)
     plan = one_machine.plan(free, environ, place.declared)
-    return device_memory.smallest([worker.slot for worker in plan.nodes[0].workers])
+    return nvidia.smallest_memory([worker.slot for worker in plan.nodes[0].workers])
 
 
 class Launch(Value):

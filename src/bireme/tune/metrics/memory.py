@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from bireme.errors import BadInputError
 from bireme.planning.exports import TRIAL, TUNER
-from bireme.resources.device_memory import GpuMemory
+from bireme.resources.nvidia import open_driver
 from bireme.tune.metrics.metric import Measure
 
 _PAUSE = 0.05
@@ -46,7 +46,7 @@ def check(measure: Measure, *, local: bool) -> None:
                 f"{kind} is measured only where all slots are on this machine",
                 hint="let the program report its memory, as in 'max memory: {}'",
             )
-        if kind == "peak_gpu_memory" and GpuMemory.open() is None:
+        if kind == "peak_gpu_memory" and open_driver() is None:
             raise BadInputError(f"{kind} cannot be measured: no NVIDIA driver answers on this machine")
         if kind == "peak_memory" and not os.path.exists("/proc/self/status"):
             raise BadInputError(f"{kind} cannot be measured: this machine has no /proc")
@@ -69,7 +69,7 @@ class MemoryUse:
     def __init__(self, kinds: Collection[str], tuner: str = "") -> None:
         self._kinds, self._tuner = kinds, tuner or mark()
         self._others: set[str] = set()  # the pids of older processes than all trials
-        self._gpus = GpuMemory.open() if "peak_gpu_memory" in kinds else None
+        self._gpus = open_driver() if "peak_gpu_memory" in kinds else None
         self._trials: dict[str, _Trial] = {}
         self._due = 0.0
 
