@@ -44,10 +44,10 @@ DEB_SERVICES := $(strip \
 
 # Two runs of pip in one environment would disturb each other under `make -j`.
 .NOTPARALLEL:
-.PHONY: engines help demo test pythons mutants test-fast lint format bench clean deb-packages
+.PHONY: engines help demo test pythons mutants test-fast test-changed lint format bench clean deb-packages
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 ifneq ($(TOOL),)
 demo: $(VENV)/.torch $(VENV)-tool/.done ## train on two CPU processes: a first job
@@ -73,6 +73,9 @@ mutants: $(VENV)/.dev ## change the program in many small ways, and list the cha
 
 test-fast: deb-packages $(VENV)/.dev ## run the tests that take no longer than a second or two
 	$(PYTEST) -m "not slow" $(ARGS)
+
+test-changed: $(VENV)/.dev ## run the quick tests of what was changed since main (tests/changed.py)
+	$(PYTEST) -m "not slow" $(ARGS) $$($(BIN)/python -m tests.changed)
 
 lint: $(VENV)/.dev ## check style and types
 	$(BIN)/ruff check .

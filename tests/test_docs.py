@@ -35,7 +35,10 @@ from tests.test_layers import LAYERS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "tests/README.md")),
+    *sorted(DOCS.glob("*.md")),
+]
 
 
 def page(name: str) -> str:
@@ -323,3 +326,17 @@ def test_commands_can_be_read():
                 assert parsed.command or command == "check", f"{name}: {shlex.join(words)}"
                 read += 1
     assert read > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(5))
+def test_templates_of_tests(place, tmp_path):
+    """What tests/README.md gives a newcomer to begin with."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "tests/README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(blocks) == 5
+    if "ssh_cluster" in blocks[place]:
+        blocks[place] += "\nfrom tests.cluster.conftest import _ssh_cluster, shared_dir, ssh_cluster\n"
+    (tmp_path / "test_first.py").write_text(blocks[place])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=clean_environ(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

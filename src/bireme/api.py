@@ -8,7 +8,6 @@ from bireme.agent import session
 from bireme.errors import BadInputError
 from bireme.launch import placement
 from bireme.logs.console import open_closed_streams
-from bireme.options import conflicts
 from bireme.resources import program
 from bireme.signal_numbers import SIGINT
 
@@ -52,22 +51,16 @@ def run(
             "bireme.run() works only in the main thread, where signals arrive; in another thread, start the command "
             "bireme run as a process"
         )
+    from bireme.options import python_interface
+
     try:
-        _check(spec)
+        python_interface.check(spec)
         outcome = run_command(spec, environ, on_restart, on_change)
     except BadInputError as error:
-        from bireme.options.python_interface import in_python
-
-        raise in_python(error) from None
+        raise python_interface.in_python(error) from None
     if outcome.interrupted == SIGINT:
         raise KeyboardInterrupt
     return outcome
-
-
-def _check(spec: object) -> None:
-    from bireme.options import python_interface
-
-    python_interface.check(spec)
 
 
 def run_command(
@@ -97,7 +90,7 @@ def _run(
     on_restart: Callable[[Outcome, JobSpec], object],
     on_change: Callable[[Outcome, str], object],
 ) -> Outcome:
-    spec, environ = _checked(spec, environ)
+    spec, environ = program.recognized(spec), _inherited() if environ is None else environ
     place = placement.resolve(spec, environ)
     if isinstance(place, placement.Epochs):
         from bireme.elastic import elastic_job
@@ -118,13 +111,13 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
         BadInputError: the job cannot be run as described.
         TypeError: a field of the job has a value of another type.
     """
+    from bireme.options import python_interface
+
     try:
-        _check(spec)
+        python_interface.check(spec)
         return preview(spec, environ)[0].whole()
     except BadInputError as error:
-        from bireme.options.python_interface import in_python
-
-        raise in_python(error) from None
+        raise python_interface.in_python(error) from None
 
 
 def preview(spec: JobSpec, environ: Mapping[str, str] | None = None) -> tuple[Sketch, LauncherCommands | None]:
@@ -133,13 +126,7 @@ def preview(spec: JobSpec, environ: Mapping[str, str] | None = None) -> tuple[Sk
     Raises:
         BadInputError: the job cannot be run as described.
     """
-    return placement.preview(*_checked(spec, environ))
-
-
-def _checked(spec: JobSpec, environ: Mapping[str, str] | None) -> tuple[JobSpec, Mapping[str, str]]:
-    """The job without conflicts, its program recognized, and what its ranks inherit."""
-    conflicts.refuse(conflicts.of_job(spec))
-    return program.recognized(spec), _inherited() if environ is None else environ
+    return placement.preview(program.recognized(spec), _inherited() if environ is None else environ)
 
 
 def _inherited() -> Mapping[str, str]:

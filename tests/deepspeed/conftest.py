@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,14 +47,6 @@ class Made:
     def output(self, name) -> str:
         """What its ranks wrote."""
         return self.result(name, "stdout.log").read_text()
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    """What other processes do sends us no event."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from bireme.deepspeed.scheduler import Node, Reservation, ResourceManager, clean
 from bireme.errors import BiremeError, UnfitError
 from bireme.tune.execution.executor import Executor
 from bireme.tune.store.journal import Journal
-from tests.deepspeed.conftest import Made, wait_for
+from tests.conftest import wait_for
+from tests.deepspeed.conftest import Made
 
 PATIENT = """
 import base64, json, os, sys, time

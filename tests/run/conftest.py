@@ -43,17 +43,6 @@ def look(stage, tmp_path):
     return run
 
 
-def wait_for(condition, what: str, seconds: float = 30.0):
-    """Poll where there is no event to wait for; return what the condition gives once it is true."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.002)
-
-
 def state_of(pid: int) -> str:
     """The state of a process as one letter, empty when it is gone."""
     try:

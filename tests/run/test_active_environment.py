@@ -45,7 +45,7 @@ def tool(tmp_path_factory):
 
 @pytest.fixture
 def project(tmp_path):
-    place = environment(tmp_path / "project")
+    place = environment(tmp_path / "environment_of_this_test")  # no command has this name
     (packages,) = (place / "lib").glob("python*/site-packages")
     (packages / "only_here.py").write_text("")
     return place

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import guards_of, read_lines
-from tests.run.conftest import state_of, wait_for
+from tests.conftest import guards_of, read_lines, wait_for
+from tests.run.conftest import state_of
 
 # A grandchild that has left everything by which it could be found but the control group.
 HIDES = """

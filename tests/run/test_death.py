@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from tests import needs
-from tests.conftest import PROGRAMS, TIMES, Stage, as_nobody, clean_environ, guards_of, read_lines
-from tests.run.conftest import state_of, wait_for
+from tests.conftest import PROGRAMS, TIMES, Stage, as_nobody, clean_environ, guards_of, read_lines, wait_for
+from tests.run.conftest import state_of
 
 GRACE = 0.3
 SCENE = PROGRAMS / "scene.py"

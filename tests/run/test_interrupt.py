@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TIMES, bireme_begun, clean_environ
-from tests.run.conftest import wait_for
+from tests.conftest import TIMES, bireme_begun, clean_environ, wait_for
 
 SILENT = "import time\ntime.sleep(1000)\n"
 CODES = {

@@ -10,8 +10,7 @@ import pytest
 
 from bireme.errors import BadInputError
 from bireme.resources.rendezvous_port import lease_named_port
-from tests.conftest import TIMES, free_ports, guards_of, read_lines
-from tests.run.conftest import wait_for
+from tests.conftest import TIMES, free_ports, guards_of, read_lines, wait_for
 
 SAYS = "import os, sys, time\nprint('port', os.environ['MASTER_PORT'], flush=True)\nsys.stdin.read()\n"
 WAITS = "import os, time\nprint('port', os.environ['MASTER_PORT'], flush=True)\ntime.sleep(1000)\n"

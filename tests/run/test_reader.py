@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from tests.conftest import PROGRAMS, bireme, clean_environ, guards_of
-from tests.run.conftest import state_of, wait_for
+from tests.conftest import PROGRAMS, bireme, clean_environ, guards_of, wait_for
+from tests.run.conftest import state_of
 
 WRITER = PROGRAMS / "writer.py"
 SPEAKS = "import os, sys\nprint('out')\nprint('err', file=sys.stderr)\nopen(sys.argv[1], 'a').write('ran\\n')\n"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests import needs
-from tests.conftest import PROGRAMS, Stage, bireme, clean_environ, guards_of, read_lines
-from tests.run.conftest import state_of, wait_for
+from tests.conftest import PROGRAMS, Stage, bireme, clean_environ, guards_of, read_lines, wait_for
+from tests.run.conftest import state_of
 from tests.run.test_out_of_memory import EATS, small_memory  # noqa: F401  (a fixture)
 
 WAITS = "import os, sys, time\nif os.environ['RANK'] != '1': time.sleep(1000)\n"

@@ -19,8 +19,8 @@ from bireme.control.frames import MAX_FROM_AGENT, Decoder, encode_code
 from bireme.control.greeting import greeting, python_tag
 from bireme.control.messages import FROM_AGENT
 from bireme.errors import ProtocolError
-from tests.conftest import PROGRAMS, clean_environ
-from tests.run.conftest import state_of, wait_for
+from tests.conftest import PROGRAMS, clean_environ, wait_for
+from tests.run.conftest import state_of
 
 END = {
     "rank": 1,

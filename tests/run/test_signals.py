@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from tests.conftest import bireme, clean_environ, read_lines
-from tests.run.conftest import state_of, wait_for
+from tests.conftest import bireme, clean_environ, read_lines, wait_for
+from tests.run.conftest import state_of
 
 COUNTS = """
 import os, signal, sys, time

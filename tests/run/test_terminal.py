@@ -10,8 +10,8 @@ import termios
 
 import pytest
 
-from tests.conftest import bireme, clean_environ
-from tests.run.conftest import state_of, wait_for
+from tests.conftest import bireme, clean_environ, wait_for
+from tests.run.conftest import state_of
 
 HOST = os.uname().nodename.partition(".")[0].encode()
 

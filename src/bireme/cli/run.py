@@ -66,7 +66,7 @@ def carry_out(parsed: Parsed) -> int:
         _say_misplaced(spec)
     if parsed.options["dry_run"]:
         return _dry_run(spec, as_json=parsed.options["json"])
-    return _run_and_record(spec, place) if place else _run(spec)
+    return _run_and_record(spec, place) if place else _run_job(spec)
 
 
 def _say_misplaced(spec: JobSpec) -> None:
@@ -103,7 +103,7 @@ def _report_place(path: str | None) -> str:
     return report_record.prepare(path)
 
 
-def _run(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None) -> int:
+def _run_job(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None) -> int:
     from bireme.api import run_command
 
     outcome = run_command(spec, on_restart=_say_restart, on_change=_say_change)
@@ -130,7 +130,7 @@ def _run_and_record(spec: JobSpec, place: str) -> int:
 
     begin = time.monotonic()
     try:
-        return _run(spec, lambda outcome: write(report_record.of_outcome(outcome)))
+        return _run_job(spec, lambda outcome: write(report_record.of_outcome(outcome)))
     except BadInputError:
         raise
     except Exception as error:

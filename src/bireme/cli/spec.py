@@ -191,7 +191,10 @@ def _redirected(options: dict[str, Any], only: tuple[int, ...]) -> dict[str, Any
     from bireme.cli.other_launchers import shown
 
     ranks = shown(options.get("redirects") or "", options.get("tee") or "", only)
-    return {"output": "none"} if ranks is None else {"local_ranks": ranks}
+    if ranks is None:
+        conflicts.refuse({"--fold": True, "--output": "none"} if options.get("fold") else {})
+        return {"output": "none"}
+    return {"local_ranks": ranks}
 
 
 def _to_torchrun(options: dict[str, Any]) -> Iterator[str]:

@@ -64,7 +64,7 @@ class Needs(Value):
 # fmt: off
 EXCLUDES = (
     Excludes(("--include",), ("--exclude",)),
-    Excludes(("--num_gpus", "--num_nodes"), ("--include", "--exclude"), unless="--autotuning"),
+    Excludes(("--num_gpus", "--num_nodes", "--num_processes"), ("--include", "--exclude"), unless="--autotuning"),
     Excludes(("--module",), ("--no_python",)),
     Excludes(("--no_local_rank",), ("--local_rank_arg",)),
     Excludes(("--rdzv_endpoint",), ("--master_addr", "--master_port")),
@@ -84,7 +84,7 @@ EXCLUDES = (
     Excludes(("--elastic_training", "--restarts"), ("--native_ranks",),
         hint="leave out --native_ranks: the launcher cannot restart its ranks"),
     Excludes(("--fold", "--log_dir", "--enable_each_rank_log", "--bind_cores_to_rank", "--bind_core_list",
-        "--wrap_ranks", "--save_pid", "--timestamps", OneOf("--output", ("prefix", "rank0", "none"))),
+        "--numa_binding", "--wrap_ranks", "--save_pid", "--timestamps", OneOf("--output", ("prefix", "rank0", "none"))),
         ("--native_ranks",), why="the launcher owns the ranks and their output"),
     Excludes(("--wrap", "--bind_cores_to_rank", "--bind_core_list", "--local_rank_arg", "--enable_each_rank_log",
         "--log_dir", OneOf("--output", ("rank0",)), MIG), ("--no_ssh",), when="--elastic_training",

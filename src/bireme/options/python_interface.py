@@ -8,7 +8,7 @@ import re
 from bireme import job
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
-from bireme.options.conflicts import refuse_name
+from bireme.options import conflicts
 from bireme.options.table import fields
 from bireme.validate import ShapeError, check_of
 
@@ -17,11 +17,11 @@ _OF_PROGRAM = {"module": 'kind="module"', "no_python": 'kind="exec"'}
 
 
 def check(spec: object) -> None:
-    """Refuse an object that is not a job, or a job with a value of the wrong type or not among the choices.
+    """Refuse what is not a job, a value of the wrong type or not among the choices, and options that conflict.
 
     Raises:
         TypeError: a value has the wrong type.
-        BadInputError: a value is not among the choices, out of bounds or empty.
+        BadInputError: a value is not among the choices, out of bounds or empty, or excludes another.
     """
     if not isinstance(spec, JobSpec):
         raise TypeError(f"expected bireme.JobSpec(bireme.Program(…), …), not {spec!r}")
@@ -49,9 +49,10 @@ def check(spec: object) -> None:
             option.bounded(field, value)
         elif value == "" != getattr(JobSpec, field):
             raise BadInputError("must not be empty", where=field)
-    refuse_name(spec.job_name)
+    conflicts.refuse_name(spec.job_name)
     if spec.hostfile is not None and not os.path.exists(spec.hostfile):
         raise BadInputError(f"no such file: {spec.hostfile}", where="hostfile")
+    conflicts.refuse(conflicts.of_job(spec))
 
 
 def _among(value: object, choices: tuple[str, ...], where: str) -> None:

@@ -1,0 +1,86 @@
+"""Chooses the tests for what was changed: `python -m tests.changed [BASE]` prints their files, the nearest first.
+
+Changed is what differs from the commit BASE (by default where this branch has left ``origin/main``), committed or not.
+A module's tests are those of its own name, those that import it, and those of its package; where there are none, those
+of the modules that import it. Of more than `MOST` files, those are chosen that import the fewest other modules: they
+are about it. `make test-changed` runs the quick tests among them.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.test_layers import all_modules, imports, module_name
+
+ROOT = Path(__file__).parent.parent
+MOST = 10
+ALWAYS = ("tests/test_layers.py", "tests/test_keywords.py", "tests/test_docs.py")
+"""The structure and the documentation: what holds for every module."""
+FOLDERS = {"planning": "plan", "options": "cli", "agent": "process", "launch": "run", "api": "run"}
+"""Packages whose tests are in a folder of another name."""
+
+
+def changed(base: str) -> set[str]:
+    """The files that differ from a commit, also those that git does not know yet."""
+
+    def lines(*words: str) -> set[str]:
+        done = subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True)
+        return set(done.stdout.splitlines())
+
+    return lines("diff", "--name-only", base) | lines("ls-files", "--others", "--exclude-standard")
+
+
+def imported_by(path: Path, module: str, known: Iterable[str]) -> set[str]:
+    """The modules of ours that a file imports, at any place."""
+    found = {name for _, name in imports(ast.parse(path.read_text(encoding="utf-8")), module, False)}
+    return {part for name in found for part in (name, name.rpartition(".")[0]) if part in known}
+
+
+def tests_of(module: str, tests: dict[str, set[str]], sources: dict[str, set[str]]) -> list[str]:
+    """The files with a module's tests, the nearest first.
+
+    Args:
+        tests: file → the modules that it imports.
+        sources: module → the modules that it imports.
+    """
+    package, _, name = module.removeprefix("bireme.").rpartition(".")
+    folder = f"tests/{FOLDERS.get(package, package).replace('.', '/')}/" if package else "tests/"
+
+    def distance(file: str) -> tuple[bool, bool, int]:
+        return f"test_{name.strip('_')}" not in file, not file.startswith(folder), len(tests[file])
+
+    near = {module}
+    while near:
+        found = [file for file, known in tests.items() if near & known or f"{folder}test_{name}" in file]
+        if found:
+            return sorted(found, key=distance)[:MOST]
+        further = {each for each, known in sources.items() if near & known}
+        near = further - near
+    return []
+
+
+def main(base: str = "") -> None:
+    """Print the files, separated by spaces."""
+    if not base:
+        words = ["git", "merge-base", "HEAD", "origin/main"]
+        base = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or "HEAD"
+    modules = all_modules()
+    sources = {module: imported_by(path, module, modules) for module, path in modules.items()}
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    tests = {str(path.relative_to(ROOT)): imported_by(path, path.stem, modules) for path in files}
+    chosen: list[str] = []
+    for file in sorted(changed(base)):
+        path = ROOT / file
+        if file in tests:
+            chosen.insert(0, file)
+        elif file.startswith("src/bireme/") and file.endswith(".py") and path.is_file():
+            chosen += tests_of(module_name(path), tests, sources)
+    print(*dict.fromkeys([*chosen, *ALWAYS]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
