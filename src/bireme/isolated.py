@@ -29,7 +29,6 @@ def command(module: str, *words: str) -> tuple[str, ...]:
 
     Args:
         module: the module whose ``command()`` is called; for a package, that of its ``__main__``.
-        words: the arguments of the process.
     """
     return (sys.executable, "-I", "-c", _BEGIN, root(), module, *words)
 

@@ -91,7 +91,6 @@ def loads(text: str | bytes, *, finite: bool = False) -> Any:
     """Parse a JSON text.
 
     Args:
-        text: JSON; bytes are UTF-8.
         finite: refuse NaN and infinite numbers, which are not JSON.
 
     Raises:

@@ -13,7 +13,6 @@ def open_regular(path: str, flags: int = 0) -> int:
     """Open a file for reading; return its descriptor.
 
     Args:
-        path: the file.
         flags: more flags of ``open(2)``.
 
     Raises:

@@ -106,11 +106,7 @@ class Backend:
         return (*self.SETS, self.TOKEN_VARIABLE) if self.TOKEN_VARIABLE else self.SETS
 
     def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-        """Make the command lines: one per host, in order (``stdio``), or a single one (``dial``).
-
-        Raises:
-            BadInputError: the launcher cannot reach a host.
-        """
+        """Make the command lines: one per host, in order (``stdio``), or a single one (``dial``)."""
         raise NotImplementedError
 
     def native(self, plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
@@ -120,9 +116,6 @@ class Backend:
             plan: the launch plan; its agent is the command of a rank.
             ranks: the number of ranks of each host.
             names: the names of the exported variables.
-
-        Raises:
-            BadInputError: the launcher cannot reach a host.
         """
         raise NotImplementedError
 
@@ -132,11 +125,7 @@ class Backend:
         return type(self).native is not Backend.native
 
     def one_by_one(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-        """Make one command line per agent, so that nodes can join and leave (elastic training).
-
-        Raises:
-            BadInputError: the launcher cannot add or lose single nodes.
-        """
+        """Make one command line per agent, so that nodes can join and leave (elastic training)."""
         what = f"{self.NAME} cannot add or lose single nodes"
         raise BadInputError(what, hint="use --launcher ssh or slurm for elastic training", where="--launcher")
 
@@ -145,7 +134,6 @@ class Backend:
 
         Args:
             labels: the selector, in the launcher's own language.
-            extra: the words of ``--launcher_args``.
         """
         raise NotImplementedError
 
@@ -163,9 +151,6 @@ class Backend:
         Args:
             users: also refuse hosts with a user of their own.
             ipv6: also refuse IPv6 addresses.
-
-        Raises:
-            BadInputError: the launcher cannot reach a host.
         """
         for host in hosts:
             if host.port is not None or (ipv6 and ":" in host.name) or (users and host.user):
@@ -176,14 +161,7 @@ class Backend:
                 raise BadInputError(reason, hint=hint, where="--launcher")
 
     def find_program(self, environ: Mapping[str, str], extra: tuple[str, ...] = ()) -> str:
-        """Find the path of the launcher's executable.
-
-        Args:
-            extra: the words of ``--launcher_args``.
-
-        Raises:
-            BadInputError: the executable is not on PATH.
-        """
+        """Find the path of the launcher's executable."""
         if path := find_any_executable(self.PROGRAMS, environ):
             return path
         names = " or ".join(self.PROGRAMS)
@@ -197,11 +175,7 @@ class SessionBackend(Backend):
     TOKEN_VARIABLE = ""
 
     def command(self, plan: LaunchPlan, host: HostLaunch) -> tuple[str, ...]:
-        """Make the command line that starts the agent of one host.
-
-        Raises:
-            BadInputError: the launcher cannot reach the host.
-        """
+        """Make the command line that starts the agent of one host."""
         raise NotImplementedError
 
     def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
@@ -228,11 +202,7 @@ def ssh_options(plan: LaunchPlan) -> tuple[str, ...]:
 
 
 def load(name: str) -> Backend:
-    """Import the backend of a name.
-
-    Raises:
-        BadInputError: there is no such backend.
-    """
+    """Import the backend of a name."""
     if name not in LAUNCHERS:
         known = ", ".join(LAUNCHERS)
         raise BadInputError(f"unknown launcher: {name!r}", hint=f"expected auto or one of {known}", where="--launcher")
@@ -249,14 +219,7 @@ _POINTER = 8
 
 
 def check_length(name: str, commands: Iterable[tuple[str, ...]], environ: Mapping[str, str]) -> None:
-    """Check before the start that the kernel will accept the command lines.
-
-    Args:
-        environ: the environment of the launcher process.
-
-    Raises:
-        BadInputError: a command line is too long.
-    """
+    """Check before the start that the kernel will accept the command lines."""
     limit = os.sysconf("SC_ARG_MAX")
     most = (min(limit, _ALL_ARGUMENTS) if limit > 0 else _ALL_ARGUMENTS) - _SPARE
     around = sum(_size(variable) + _size(value) + _POINTER for variable, value in environ.items())

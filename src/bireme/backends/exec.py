@@ -37,11 +37,7 @@ class Exec(SessionBackend):
     )
 
     def command(self, plan: LaunchPlan, host: HostLaunch) -> tuple[str, ...]:
-        """The user's command, with the host and the agent in the places of the placeholders.
-
-        Raises:
-            BadInputError: a placeholder is missing, unknown, or not in its place; or the host has a port.
-        """
+        """The user's command, with the host and the agent in the places of the placeholders."""
         first, *words = template(plan.extra)
         self.refuse((host,), ipv6=False)
         line = [plan.program or first]
@@ -53,11 +49,7 @@ class Exec(SessionBackend):
         return tuple(line)
 
     def find_program(self, environ: Mapping[str, str], extra: tuple[str, ...] = ()) -> str:
-        """Find the path of the command's executable.
-
-        Raises:
-            BadInputError: as :meth:`command`, or it is not there.
-        """
+        """Find the path of the command's executable."""
         program = template(extra)[0]
         path = program if os.sep in program and os.access(program, os.X_OK) else find_executable(program, environ)
         if not path:
@@ -69,11 +61,7 @@ BACKEND = Exec()
 
 
 def template(extra: tuple[str, ...]) -> tuple[str, ...]:
-    """The words of the user's command, which ends with the agent's if it does not say where these go.
-
-    Raises:
-        BadInputError: a placeholder is missing, unknown, or not in its place.
-    """
+    """The words of the user's command, which ends with the agent's if it does not say where these go."""
     if not extra:
         raise BadInputError("exec needs a command that reaches a host", hint=_HINT, where="--launcher")
     for word in extra:

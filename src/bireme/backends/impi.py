@@ -39,11 +39,7 @@ class IntelMpi(Backend):
     )
 
     def native(self, plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-        """Start every rank by hydra, host by host, bound as Intel MPI decides. Hydra exports its whole environment.
-
-        Raises:
-            BadInputError: a host has its own port, or is an IPv6 address.
-        """
+        """Start every rank by hydra, host by host, bound as Intel MPI decides. Hydra exports its whole environment."""
         self.refuse(plan.hosts)
         # Each host once per rank: Intel's hydra ignores the number in node1:2.
         hosts = ",".join(host.target for host, count in zip(plan.hosts, ranks, strict=True) for _ in range(count))

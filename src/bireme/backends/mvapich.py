@@ -60,11 +60,7 @@ class Mvapich(Backend):
         return (*_head(plan, len(hosts)), *hosts, *plan.agent)
 
     def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-        """Start the agents by a single ``mpirun_rsh``, in an environment that may be exported.
-
-        Raises:
-            BadInputError: a port of sshd is given, which ``mpirun_rsh`` has no option for, or an IPv6 address.
-        """
+        """Start the agents by a single ``mpirun_rsh``, in an environment that may be exported."""
         withheld = sorted(name for name in environ if name not in _KEPT and not name.startswith(_KEPT_PREFIXES))
         unset = tuple(word for name in withheld for word in ("-u", name))
         hosts = self._hosts(plan)

@@ -24,11 +24,7 @@ class Pdsh(Backend):
     """By default, sshd accepts variables named ``LC_*`` from its clients."""
 
     def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-        """Start the agents by a single ``pdsh``, with ssh's options in its environment.
-
-        Raises:
-            BadInputError: a host has its own port, or is an IPv6 address: pdsh supports neither.
-        """
+        """Start the agents by a single ``pdsh``, with ssh's options in its environment."""
         self.refuse(plan.hosts)
         port = ("-p", str(plan.ssh_port)) if plan.ssh_port else ()
         ssh_words = (*ssh.options(plan), *port, "-o", f"SendEnv={self.TOKEN_VARIABLE}")

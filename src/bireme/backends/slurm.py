@@ -80,11 +80,7 @@ class Slurm(Backend):
         return ((*salloc, *plan.extra, *step, *plan.agent),)
 
     def one_by_one(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-        """Start each agent in a step of its own, in an allocation that survives lost nodes (``salloc --no-kill``).
-
-        Raises:
-            BadInputError: this process does not run in an allocation.
-        """
+        """Start each agent in a step of its own, in an allocation that survives lost nodes (``salloc --no-kill``)."""
         self.refuse(plan.hosts, users=True)
         if "SLURM_JOB_ID" not in environ:
             hint = "use salloc --no-kill --nodes=N bireme run …, or the same with sbatch"

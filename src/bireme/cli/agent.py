@@ -31,11 +31,7 @@ def main(argv: list[str]) -> int:
 
 
 def carry_out(parsed: Parsed) -> int:
-    """Run a parsed command line; return the exit code.
-
-    Raises:
-        BadInputError: the job cannot run as described; nothing was started.
-    """
+    """Run a parsed command line; return the exit code."""
     options = parsed.options
     if options["help"]:
         from bireme.cli.help import help_page

@@ -20,11 +20,7 @@ _LINES = {
 
 
 def main(argv: list[str]) -> int:
-    """Run ``bireme completion ARGV``.
-
-    Raises:
-        BadInputError: the word is not the name of a shell.
-    """
+    """Run ``bireme completion ARGV``."""
     if len(argv) != 1 or argv[0] not in _LINES:
         raise BadInputError("expected the name of a shell", hint="bireme completion bash, zsh or fish")
     show({"bash": _bash, "zsh": _zsh, "fish": _fish}[argv[0]]())

@@ -35,9 +35,6 @@ def parse_run(groups: Groups, argv: Sequence[str], environ: Mapping[str, str]) -
 
     Args:
         argv: what was typed; it takes precedence.
-
-    Raises:
-        BadInputError: something cannot be read.
     """
     variables = [f"--{name[len(_PET) :].lower()}" for name in environ if name.startswith(_PET) and environ[name]]
     words = [

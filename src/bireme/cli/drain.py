@@ -12,11 +12,7 @@ from bireme.options.table import select
 
 
 def main(argv: list[str]) -> int:
-    """Run ``bireme drain ARGV``; return 0 if the job accepts, 75 if it does not answer.
-
-    Raises:
-        BadInputError: the command line is wrong, there is no such job, or the job refuses.
-    """
+    """Run ``bireme drain ARGV``; return 0 if the job accepts, 75 if it does not answer."""
     parsed = parse(select("drain"), argv)
     if parsed.options["help"]:
         from bireme.cli.help import help_page

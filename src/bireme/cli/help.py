@@ -108,11 +108,7 @@ def help_page(command: str, *, everything: bool = True) -> str:
 
 
 def help_on(words: list[str]) -> str:
-    """What ``bireme help WORDS`` shows: a command's page, with ``--all`` all its options, with ``--man`` the manual.
-
-    Raises:
-        BadInputError: there is no such command.
-    """
+    """What ``bireme help WORDS`` shows: a command's page, with ``--all`` all its options, with ``--man`` the manual."""
     if words == ["--man"]:
         return "\n".join(_manual()) + "\n"
     name = " ".join(word for word in words if word != "--all")

@@ -63,11 +63,7 @@ class ConfigFile(Value):
 
 
 def read_config(path: str) -> ConfigFile:
-    """Read a configuration file of accelerate.
-
-    Raises:
-        BadInputError: it cannot be read, or asks for something that Bireme cannot do.
-    """
+    """Read a configuration file of accelerate."""
     pairs = list(_pairs(path))
     found = {key: value for _, key, value in pairs}
     kind, place = found.get("distributed_type", "NO"), found.get("compute_environment", "LOCAL_MACHINE")
@@ -107,9 +103,6 @@ def variables(options: Mapping[str, Any]) -> dict[str, str]:
 
     Args:
         options: the parsed options; ``accelerate`` is the configuration file, if one is given.
-
-    Raises:
-        BadInputError: a value is not of its type.
     """
     config: ConfigFile = options.get("accelerate", ConfigFile())
     plugins = _plugins_in_use(options)
@@ -252,9 +245,6 @@ def shown(redirects: str, tee: str, only: tuple[int, ...]) -> tuple[int, ...] | 
         redirects: the value of ``--redirects``: streams that go only to files; "": none.
         tee: the value of ``--tee``: streams that are shown nevertheless; "": none.
         only: the local ranks that may be shown; empty: all.
-
-    Raises:
-        BadInputError: one of them is not a list of streams.
     """
     to_files, also_shown = _streams(redirects, "--redirects"), _streams(tee, "--tee")
 

@@ -38,9 +38,6 @@ def parse(groups: Groups, argv: Sequence[str], defaults: Mapping[str, Any] | Non
 
     Args:
         defaults: the values of options that are not on it.
-
-    Raises:
-        BadInputError: an option is unknown, or its value is missing or invalid.
     """
     table = {name: option for group in groups.values() for option in group for name in option.names}
     values = {**{option.dest: option.absent for option in table.values()}, **(defaults or {})}
@@ -144,11 +141,7 @@ def _instead(name: str, table: dict[str, Option]) -> str:
 
 
 def enter(parsed: Parsed) -> Parsed:
-    """Change to the directory of ``--cwd``, also in ``PWD``; from then on its path is absolute.
-
-    Raises:
-        BadInputError: it cannot be entered.
-    """
+    """Change to the directory of ``--cwd``, also in ``PWD``; from then on its path is absolute."""
     if not (folder := parsed.options.get("cwd")):
         return parsed
     typed = os.path.normpath(os.path.join(os.environ.get("PWD") or os.getcwd(), os.path.expanduser(folder)))

@@ -24,11 +24,7 @@ _MOST_RANKS = 1_000_000
 
 
 def job_spec(parsed: Parsed) -> JobSpec:
-    """The job that a command line describes.
-
-    Raises:
-        BadInputError: a value is invalid, options cannot be used together, or no script is given.
-    """
+    """The job that a command line describes."""
     options = parsed.options
     program = _program(parsed)
     conflicts.refuse_name(options["job_name"])
@@ -37,11 +33,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
 
 
 def nodes_spec(parsed: Parsed) -> JobSpec:
-    """The job that ``bireme check`` checks: the nodes, and the program if one is given.
-
-    Raises:
-        BadInputError: a value is invalid, or options cannot be used together.
-    """
+    """The job that ``bireme check`` checks: the nodes, and the program if one is given."""
     _number(parsed.options)
     conflicts.refuse(conflicts.of_options(parsed.options))
     target, *args = parsed.command or ("",)
@@ -49,11 +41,7 @@ def nodes_spec(parsed: Parsed) -> JobSpec:
 
 
 def tuning_width(options: dict[str, Any]) -> tuple[int | None, int | None]:
-    """(nodes, slots per node) of an experiment, as given by ``--num_nodes`` and ``--num_gpus``; ``None``: not given.
-
-    Raises:
-        BadInputError: ``--num_nodes`` is a range.
-    """
+    """(nodes, slots per node) of an experiment, as given by ``--num_nodes`` and ``--num_gpus``; ``None``: not given."""
     return _number(options), _slots(options).get("num_gpus")
 
 

@@ -30,11 +30,7 @@ OUT, ERR = 1, 2
 
 
 def open_closed_streams() -> list[int]:
-    """Open /dev/null for each closed standard descriptor, so that no file that we open later gets its number.
-
-    Returns:
-        The descriptors that were opened.
-    """
+    """Open /dev/null for closed standard descriptors, so that no later file gets their numbers; return these."""
     opened = []
     for fd, mode in ((0, os.O_RDONLY), (OUT, os.O_WRONLY), (ERR, os.O_WRONLY)):
         try:
@@ -110,7 +106,6 @@ class Console:
         """Write a block in one piece.
 
         Args:
-            stream: `OUT` or `ERR`.
             source: identifies the rank's stream that the block comes from.
         """
         sink = self._sinks[stream]
@@ -124,12 +119,7 @@ class Console:
         self._write_above(sink, data)
 
     def put_rows(self, stream: int, rank: int, rows: list[bytes]) -> None:
-        """Show what a rank redraws below all lines, in the place of what it has drawn before.
-
-        Args:
-            stream: `OUT` or `ERR`, which is a terminal.
-            rows: its labelled rows.
-        """
+        """Show what a rank redraws below all lines, in the place of what it has drawn before."""
         sink = self._sinks[stream]
         if sink not in self._regions:
             if not rows:

@@ -31,7 +31,6 @@ class Label(Value):
 
         Args:
             rank: a rank, or a set of ranks.
-            timestamps: whether the label includes the local time.
         """
         name = f"{host}:{rank}"
         plain = Label(f"[{name}] ".encode(), f"[{name}+] ".encode())
@@ -65,11 +64,7 @@ class Block:
 
 
 class LineCutter:
-    """Labels one stream of one rank.
-
-    Args:
-        label: returns the label for output that arrives now.
-    """
+    """Labels one stream of one rank."""
 
     def __init__(self, label: Callable[[], Label]) -> None:
         self.label = label

@@ -53,7 +53,6 @@ class _Stream:
     """One stream of one rank.
 
     Args:
-        number: 1 for stdout, 2 for stderr.
         cutter: ``None`` if the stream is not shown, or shown unchanged.
         alone: whether it is shown unchanged, as the only stream on the screen.
         live: follows what the rank redraws, where it is shown on a terminal; otherwise ``None``.
@@ -83,7 +82,6 @@ class JobOutput:
         """Prepare for the output of one stream of a rank.
 
         Args:
-            number: 1 for stdout, 2 for stderr.
             shown: whether ``--local_ranks_filter`` lets the rank's output through.
         """
         style, mode = self._style, self._style.effective
@@ -128,11 +126,7 @@ class JobOutput:
         return min((window.columns for window in windows if window is not None), default=0)
 
     def feed(self, rank: int, number: int, chunk: bytes) -> None:
-        """Take a chunk of a rank's output.
-
-        Args:
-            number: 1 for stdout, 2 for stderr.
-        """
+        """Take a chunk of a rank's output."""
         stream = self._streams[rank, number]
         if number == ERR:
             stream.tail = chunk[-_TAIL:] if len(chunk) >= _TAIL else (stream.tail + chunk)[-_TAIL:]

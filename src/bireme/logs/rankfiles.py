@@ -21,9 +21,6 @@ def prepare(directory: str, where: str = "--enable_each_rank_log") -> str:
 
     Args:
         where: the option that named it, for messages.
-
-    Raises:
-        BadInputError: it is a file, or cannot be created or written to.
     """
     path = os.path.abspath(os.path.expanduser(directory))
     if os.path.exists(path) and not os.path.isdir(path):

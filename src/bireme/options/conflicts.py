@@ -119,9 +119,6 @@ def refuse(used: Mapping[str, object], names: Mapping[str, str] = {}) -> None:
     Args:
         used: the options in use with their values, as :func:`of_options` or :func:`of_job` returns them.
         names: what the user has typed instead of some of them.
-
-    Raises:
-        BadInputError: two of them exclude each other, or one lacks what it needs.
     """
     for row in EXCLUDES:
         if (row.when and row.when not in used) or row.unless in used:
@@ -147,22 +144,14 @@ def _found(use: Use, used: Mapping[str, object]) -> str:
 
 
 def refuse_name(name: str) -> None:
-    """Refuse a name for a job that cannot be one of a file or a process: it becomes a part of such names.
-
-    Raises:
-        BadInputError: it is none.
-    """
+    """Refuse a name for a job that cannot be one of a file or a process: it becomes a part of such names."""
     if name and (not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or len(name) > _LONGEST_NAME):
         hint = f"use up to {_LONGEST_NAME} letters, digits, '.', '_' and '-'"
         raise BadInputError(f"not a name for a job: {name[:80]!r}", hint=hint, where="--job_name")
 
 
 def refuse_without_pool(spec: JobSpec) -> None:
-    """Refuse options that require a list of nodes if there is no list.
-
-    Raises:
-        BadInputError: the job needs other nodes than this machine.
-    """
+    """Refuse options that require a list of nodes if there is no list."""
     listed = "--hostfile or --hosts"
     if spec.num_nodes is not None and spec.num_nodes > 1:
         numbered = spec.node_rank is not None
@@ -175,14 +164,7 @@ def refuse_without_pool(spec: JobSpec) -> None:
 
 
 def refuse_node_rank(spec: JobSpec, nodes: int) -> None:
-    """Refuse ``--node_rank`` if one command starts all nodes: typed on each node, it would start the whole job on each.
-
-    Args:
-        nodes: how many nodes the pool has.
-
-    Raises:
-        BadInputError: the option was given without ``--no_ssh``.
-    """
+    """Refuse ``--node_rank`` if one command starts all nodes: typed on each, it would start the whole job there."""
     if spec.node_rank not in (None, -1) and not spec.by_hand and (nodes > 1 or spec.node_rank != 0):
         hint = "one command starts all nodes; to run it on each node yourself, add --no_ssh"
         raise BadInputError("has an effect only with --no_ssh", hint=hint, where="--node_rank")

@@ -100,11 +100,7 @@ class Option(Value):
         return False if self.kind == "flag" else () if self.kind == "list" else self.default
 
     def bounded(self, name: str, number: Any) -> Any:
-        """The number, if it is within the option's bounds.
-
-        Raises:
-            BadInputError: it is not; the error names ``name``.
-        """
+        """The number, if it is within the option's bounds."""
         if number == 0 and self.zero:
             raise BadInputError(f"0 {self.zero}", hint="give a number of seconds above 0", where=name)
         least, most = 0 if self.kind == "seconds" and self.least is None else self.least, self.most

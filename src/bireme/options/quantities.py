@@ -11,11 +11,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 def whole(text: str, where: str) -> int:
-    """Read a whole number of fewer than ten digits; ``where`` is the option, for the error.
-
-    Raises:
-        BadInputError: the text is not such a number.
-    """
+    """Read a whole number of fewer than ten digits; ``where`` is the option, for the error."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()):
         raise BadInputError(f"{text[:40]!r} is not a whole number", hint=missing_value(text, where), where=where)
@@ -32,11 +28,7 @@ def missing_value(text: str, where: str, placeholder: str = "N") -> str:
 
 
 def bytes_of(text: str, where: str) -> int:
-    """Read a number of bytes: ``500M``, ``2GiB``, ``1000000``.
-
-    Raises:
-        BadInputError: it is not a size.
-    """
+    """Read a number of bytes: ``500M``, ``2GiB``, ``1000000``."""
     digits = text.upper().removesuffix("B").removesuffix("I")
     factor = _BYTES.get(digits[-1:], 1)
     digits = digits[:-1] if factor > 1 else digits
@@ -46,11 +38,7 @@ def bytes_of(text: str, where: str) -> int:
 
 
 def seconds_of(text: str, where: str) -> float:
-    """Seconds from a length of time, which may be 0.
-
-    Raises:
-        BadInputError: it is not a length of time.
-    """
+    """Seconds from a length of time, which may be 0."""
     try:
         seconds = float(text)
     except ValueError:

@@ -41,11 +41,7 @@ def node_environment(
     world_size: int,
     host: str,
 ) -> dict[str, str]:
-    """The variables that all ranks of a node share.
-
-    Args:
-        host: the node's name in the pool.
-    """
+    """The variables that all ranks of a node share."""
     local = str(len(slots))
     env = {
         "WORLD_SIZE": str(world_size),

@@ -162,10 +162,6 @@ def exports(
         requests: the values of ``--export``.
         home: the home directory; "" if there is none.
         same_files: whether the nodes have the files of this machine, so that its search paths mean something there.
-
-    Raises:
-        BadInputError: a request or a line of a file is malformed; a requested variable is not set, or is set by Bireme
-            itself; a file cannot be read.
     """
     here = {**environ, "PYTHONPATH": python_path(environ.get("PYTHONPATH", "") if same_files else "", cwd)}
     kept_here = {name for key, names in SET_BY_SITE.items() if key in environ for name in names}
@@ -209,9 +205,6 @@ def python_path(inherited: str, cwd: str) -> str:
 
 def parse_env_file(text: str, path: str) -> Iterator[tuple[str, str, int]]:
     """Parse an environment file.
-
-    Args:
-        path: its name, for errors.
 
     Yields:
         Name, value and line number; a name may occur several times.

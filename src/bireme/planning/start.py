@@ -113,9 +113,6 @@ def start_plan(spec: JobSpec, active: Pool, job: JobFacts, nodes: Mapping[str, N
     Args:
         active: host → slot ids, after the filters, in the order of the pool.
         nodes: the facts about the hosts in ``active``; a node that plans for itself has only its own.
-
-    Raises:
-        BadInputError: an option names a rank that the job does not have.
     """
     world_size = _world_size(spec, active)
     made = tuple(_node_plans(spec, active, job, lambda _, host: nodes.get(host)))
@@ -135,11 +132,7 @@ def _whole(job: JobFacts, world_size: int, nodes: tuple[NodePlan, ...]) -> Start
 
 
 def sketch(spec: JobSpec, active: Pool, job: JobFacts, facts: Callable[[str], NodeFacts]) -> Sketch:
-    """Make a plan whose nodes are made on demand.
-
-    Raises:
-        BadInputError: an option names a rank that the job does not have.
-    """
+    """Make a plan whose nodes are made on demand."""
 
     def part(first: int, end: int) -> Iterator[NodePlan]:
         return _node_plans(spec, active, job, lambda number, host: facts(host) if first <= number < end else None)

@@ -33,9 +33,6 @@ def by_torchrun(plan: StartPlan, spec: JobSpec, interpreter: str, nodes: int) ->
     Args:
         plan: the plan of this node only.
         nodes: the number of nodes of the world, as given.
-
-    Raises:
-        BadInputError: the job has an option that only works if Bireme starts the ranks.
     """
     (node,) = plan.nodes
     mig = len(node.workers) > 1 and is_mig(node.workers[0].slot)

@@ -21,11 +21,7 @@ def encode_world_info(world_info: Mapping[str, Sequence[int | str]]) -> str:
 
 
 def decode_world_info(text: str) -> Pool:
-    """Decode world info; the slots become words.
-
-    Raises:
-        BadInputError: the text is not base64, not JSON, or not a mapping of hosts to lists of slots.
-    """
+    """Decode world info; the slots become words."""
     where = "--world_info"
     try:
         world = jsontext.loads(base64.b64decode(text, altchars=b"-_", validate=True))

@@ -80,9 +80,6 @@ def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
     """The allocation in which this process runs, or ``None``.
 
     If several schedulers have set their variables (one started through another), the order is Slurm, PBS, LSF.
-
-    Raises:
-        BadInputError: a variable, or the file that it names, is malformed.
     """
     return _slurm(environ) or _pbs(environ) or _lsf(environ)
 
@@ -241,7 +238,6 @@ def slots_by_tasks(tasks: int, accelerator: str, environ: Mapping[str, str]) -> 
         tasks: the number of tasks; 0: unknown.
         accelerator: the kind of devices that the node has. Outside a step of the scheduler (over ssh), having devices
             is the only sign that the job may use them.
-        environ: the environment on the node.
     """
     shown = shows_devices(environ) or (accelerator != "cpu" and "SLURMD_NODENAME" not in environ)
     return None if shown or not tasks else tuple(map(str, range(tasks)))

@@ -29,11 +29,7 @@ def cache_folder(environ: Mapping[str, str], home: str = "") -> str:
 
 
 def keep(path: str, data: bytes) -> None:
-    """Write a file of the cache, and remove old ones from its folder. Errors are ignored: it can be made again.
-
-    Args:
-        path: the file, in a folder of its own kind.
-    """
+    """Write a file of the cache, and remove old ones from its folder. Errors are ignored: it can be made again."""
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, 0o700, exist_ok=True)

@@ -16,11 +16,7 @@ _BIND = "--bind_cores_to_rank"
 
 
 def allowed_cores() -> set[int]:
-    """The cores that this process may use, as limited by a container or a scheduler.
-
-    Raises:
-        BadInputError: the system cannot bind processes to cores (macOS).
-    """
+    """The cores that this process may use, as limited by a container or a scheduler."""
     if not hasattr(os, "sched_getaffinity"):
         raise BadInputError("this system cannot bind processes to cores", hint="leave out this option", where=_BIND)
     return os.sched_getaffinity(0)
@@ -32,32 +28,17 @@ def usable() -> int:
 
 
 def bound(core_list: str | None, *, physical: bool, ranks: int) -> tuple[tuple[int, ...], ...]:
-    """The cores to which each rank is bound.
-
-    Args:
-        core_list: the value of ``--bind_core_list``; ``None`` or empty if not given.
-        physical: divide all physical cores, if no list is given.
-
-    Returns:
-        The cores by local rank; empty if ranks are not bound.
-
-    Raises:
-        BadInputError: the list is malformed, or there are fewer cores than ranks.
-    """
+    """The cores of each local rank, from the list or, if ``physical``, from all physical ones; empty: none is bound."""
     if core_list:
         return split_cores(parse_core_list(core_list), ranks, where=_LIST)
     return split_cores(physical_cores(allowed_cores()), ranks) if physical else ()
 
 
 def parse_core_list(text: str, allowed: Collection[int] | None = None) -> tuple[int, ...]:
-    """Read a list such as ``0,2-5``, keeping its order.
+    """Read a list such as ``0,2-5``, both ends included, keeping its order.
 
     Args:
-        text: numbers and ranges, both ends included, separated by commas.
         allowed: the cores that the list may name; by default those that this process may use.
-
-    Raises:
-        BadInputError: the list is malformed, names a core twice, or names one that is not allowed.
     """
     allowed = allowed_cores() if allowed is None else allowed
     cores: list[int] = []
@@ -86,9 +67,6 @@ def physical_cores(allowed: Collection[int], root: str = "/") -> tuple[int, ...]
 
     They are ordered by package, NUMA node and core, so that neighbours in the list share memory. A core without
     topology in ``/sys`` counts as a physical one.
-
-    Args:
-        root: the directory that contains ``sys``.
     """
     node_of: dict[int, int] = {}
     nodes = os.path.join(root, "sys/devices/system/node")
@@ -115,12 +93,6 @@ def split_cores(cores: tuple[int, ...], ranks: int, *, where: str = _BIND) -> tu
 
     Cores that are left over stay idle, as with DeepSpeed: all ranks wait for the slowest, so a larger share for some
     ranks gains nothing.
-
-    Args:
-        where: the option at fault, for the error.
-
-    Raises:
-        BadInputError: there are fewer cores than ranks.
     """
     if len(cores) < ranks:
         raise BadInputError(f"{ranks} ranks need a core each, {len(cores)} available", where=where)

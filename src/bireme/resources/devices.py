@@ -91,7 +91,6 @@ def visible_variables(accelerator: str, *, declared: bool = False) -> tuple[str,
     """The environment variables that select a worker's devices; all are set to the same list.
 
     Args:
-        accelerator: one of :data:`ACCELERATORS`.
         declared: a hostfile or world info declares the slots. They are then bound even if no accelerator is found,
             as DeepSpeed does.
     """
@@ -102,11 +101,7 @@ def discover(accelerator: str, environ: Mapping[str, str], root: str = "/") -> D
     """Find this node's devices.
 
     Args:
-        accelerator: one of :data:`ACCELERATORS`, or ``auto`` for the first that is found.
         root: the directory that contains ``dev``, ``proc`` and ``sys``.
-
-    Raises:
-        BadInputError: the requested accelerator is unknown or not found.
     """
     asked = accelerator != "auto"
     if asked and accelerator not in ACCELERATORS:
@@ -145,10 +140,6 @@ def local_slots(
     Args:
         num_gpus: the number of slots that the user wants; ``None``: all visible ones.
         filtered: whether the user selects slots (``--include``, ``--exclude``), so that all are returned.
-
-    Raises:
-        BadInputError: ``num_gpus`` is less than 1 or more than there are; or the user's variable hides all devices of
-            the requested accelerator, or names one that does not exist.
     """
     if num_gpus is not None and num_gpus < 1:
         raise BadInputError(f"must be at least 1, not {num_gpus}", where="--num_gpus")
@@ -182,9 +173,6 @@ def remote_slots(
         wanted: the node's slots in the pool; ``None``: all that the node has. If a scheduler has set the node's
             variable, a number is an index into its list.
         num_gpus, filtered: as for :func:`local_slots`, where ``wanted`` is ``None``.
-
-    Raises:
-        BadInputError: the node does not have one of the devices.
     """
     if wanted is None:
         if devices.visible:  # set by the scheduler or on the node: filters choose among these

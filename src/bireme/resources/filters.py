@@ -44,14 +44,7 @@ class NodeFilter(Value):
 
 
 def parse_filter(text: str, *, where: str = "") -> tuple[NodeFilter, ...]:
-    """Read a filter, keeping the order of its nodes, and repetitions.
-
-    Args:
-        where: the option that has it as its value, for the error.
-
-    Raises:
-        BadInputError: the text does not follow the grammar.
-    """
+    """Read a filter, keeping the order of its nodes, and repetitions."""
     nodes = (_node(node.strip(), where) for node in text.split("@"))
     return tuple(one for node in nodes for one in _expanded(node, where))
 
@@ -65,17 +58,11 @@ def apply_filters(
     slot_aliases: Mapping[str, str] | None = None,
     may_be_empty: bool = False,
 ) -> Pool:
-    """Apply the filters to a pool; keeps its order, and drops hosts without slots.
+    """Apply the filters ("": not given) to a pool; keeps its order, and drops hosts without slots.
 
     Args:
-        include: the filter of the slots to use; "" if not given.
-        exclude: the filter of the slots not to use; "" if not given.
         aliases: other names of the pool's hosts, see :func:`local_aliases`.
         slot_aliases: other names of the pool's slots, see :func:`bireme.resources.devices.slot_aliases`.
-        may_be_empty: return an empty pool instead of raising an error.
-
-    Raises:
-        BadInputError: both filters are given, one is malformed or names an unknown node or slot, or nothing is left.
     """
     if include and exclude:
         conflicts.refuse({"--include": include, "--exclude": exclude})
@@ -97,15 +84,7 @@ def apply_filters(
 
 
 def take(pool: Mapping[str, tuple[str, ...]], num_nodes: int | None = None, num_gpus: int | None = None) -> Pool:
-    """Take the first hosts of a pool, and the first slots of each.
-
-    Args:
-        num_nodes: the number of hosts; ``None``: all.
-        num_gpus: the number of slots on each; ``None``: all.
-
-    Raises:
-        BadInputError: a number is less than 1 or more than there are.
-    """
+    """Take the first hosts of a pool, and the first slots of each; ``None``: all."""
     if num_nodes is not None:
         _at_least_one(num_nodes, "--num_nodes")
         if num_nodes > len(pool):

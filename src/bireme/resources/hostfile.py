@@ -67,17 +67,7 @@ class HostEntry(Value):
 
 
 def read_hostfile(path: str | None = None) -> tuple[HostEntry, ...] | None:
-    """Read a hostfile; returns its hosts, in order.
-
-    Args:
-        path: the file that the user named; ``None``: :data:`DEFAULT_HOSTFILE`, if it exists.
-
-    Returns:
-        The hosts; ``None`` if no file was named and the default does not exist.
-
-    Raises:
-        BadInputError: the file cannot be read, or is not a hostfile.
-    """
+    """The hosts of the file that the user named, or of the default one; ``None``: the default does not exist."""
     if path is None:
         if not os.path.exists(DEFAULT_HOSTFILE):
             return None
@@ -88,14 +78,7 @@ def read_hostfile(path: str | None = None) -> tuple[HostEntry, ...] | None:
 
 
 def parse_hostfile(text: str, path: str) -> tuple[HostEntry, ...]:
-    """Parse the text of a hostfile; returns its hosts, in order.
-
-    Args:
-        path: the name of the file, for errors.
-
-    Raises:
-        BadInputError: a line is malformed, a host is listed twice, or there are no hosts.
-    """
+    """Parse the text of a hostfile; returns its hosts, in order."""
     entries: list[HostEntry] = []
     for number, line in numbered_lines(text):
         words = line.partition("#")[0].split()
@@ -110,11 +93,7 @@ def parse_hostfile(text: str, path: str) -> tuple[HostEntry, ...]:
 
 
 def parse_hosts(text: str) -> tuple[HostEntry, ...]:
-    """Parse the value of ``--hosts``, ``HOST[:SLOTS],…``; returns the hosts, in order.
-
-    Raises:
-        BadInputError: the list is malformed, or names a host twice.
-    """
+    """Parse the value of ``--hosts``, ``HOST[:SLOTS],…``; returns the hosts, in order."""
     entries: list[HostEntry] = []
     where = "--hosts"
     for piece in split_outside_brackets(text):
@@ -149,9 +128,6 @@ def read_text(path: str, variable: str = "", fd: int | None = None) -> str:
     Args:
         variable: the environment variable that names the file, for errors; "" if none does.
         fd: a descriptor of the file, if it is open already; it will be closed.
-
-    Raises:
-        BadInputError: the file cannot be read, is too large, or is not UTF-8 text.
     """
     of = f"{path if path.isprintable() else ascii(path)} " if variable else ""
     try:
@@ -244,15 +220,7 @@ def _ipv6(text: str) -> str:
 
 
 def node_set(text: str, where: str, hint: str) -> tuple[str, ...]:
-    """Expand a node set such as ``node[01-16]``, in the order of ClusterShell's ``NodeSet``.
-
-    Args:
-        where: the option, or ``file:line``, for errors.
-        hint: the hint of the error if the text is not a node set.
-
-    Raises:
-        BadInputError: the text is not a node set, or names no hosts or too many.
-    """
+    """Expand a node set such as ``node[01-16]``, in the order of ClusterShell's ``NodeSet``."""
     if not _IN_SETS.issuperset(text):
         raise _malformed(text, hint, where)
     if sum(map(_spread, split_outside_brackets(text))) > MOST_HOSTS:

@@ -16,12 +16,7 @@ _SYNTAX_ONLY = 0x400
 
 
 def wanted(text: bytes, *, python: bool) -> str:
-    """The option by which a program takes its local rank, "" if it takes none.
-
-    Args:
-        text: its source.
-        python: whether that is Python.
-    """
+    """The option by which a program takes its local rank, "" if it takes none."""
     if not python:
         code = b"\n".join(line for line in text.splitlines() if not line.lstrip().startswith(b"#"))
         return next((flag for flag in SPELLINGS if flag.encode() in code), "")

@@ -31,14 +31,10 @@ def is_this_machine(name: str, timeout: float = TIMEOUT) -> bool:
 
 
 def find_this_machine(names: Iterable[str], timeout: float = TIMEOUT) -> str | None:
-    """Find the host that is this machine; of several aliases, the one that is recognised first.
+    """Find the host (IPv6 without brackets) that is this machine; of several aliases, the one that is recognised first.
 
     Names are resolved only if none is recognised without that. They are resolved in threads, since a resolver has no
     time limit; a thread that hangs is left alone, and changes nothing when it ends.
-
-    Args:
-        names: names or addresses, IPv6 without brackets.
-        timeout: seconds for resolving all names together.
     """
     names = list(names)
     node = os.uname().nodename.casefold()

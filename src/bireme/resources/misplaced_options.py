@@ -34,9 +34,7 @@ def misplaced(args: Sequence[str], suspects: Mapping[str, Option], text: bytes, 
     """The words after the script that were meant for us: options, and their values.
 
     Args:
-        args: the words after the script.
         suspects: those that are options of ours, each with the option.
-        text: the source of the script.
         folders: where it imports modules from.
     """
     tree = syntax_tree(text)

@@ -24,10 +24,6 @@ def loopback_name(environ: Mapping[str, str], hosts: str = "/etc/hosts") -> str:
     """The loopback address that Gloo takes for this node's name; "" if it takes another, or the user names interfaces.
 
     No name server is asked: it may take half a minute if it does not answer.
-
-    Args:
-        environ: what the ranks inherit.
-        hosts: the list of names.
     """
     if all(environ.get(variable) for variable in INTERFACE_VARIABLES):
         return ""
@@ -51,7 +47,6 @@ def socket_interfaces(environ: Mapping[str, str], master_addr: str) -> dict[str,
     """The variables that name the interface towards the rendezvous address, without those that the user has set.
 
     Args:
-        environ: what the ranks inherit.
         master_addr: an address, or a name. It may be this machine's own.
     """
     if _is_loopback(master_addr):

@@ -23,7 +23,6 @@ def check_owned(path: str, *, hint: str = "") -> None:
     them there. As each part is checked before the next one, others have no time to exchange one.
 
     Args:
-        path: the folder or file.
         hint: what the user can type, unless a part of the path is theirs and only has the wrong mode.
 
     Raises:
@@ -63,7 +62,6 @@ def make_owned(path: str, *, hint: str = "") -> None:
     """Create a folder for this user alone, and what is missing above it; refuse one that others can change or replace.
 
     Args:
-        path: the folder.
         hint: as for `check_owned`.
 
     Raises:
@@ -89,7 +87,6 @@ def who_else_writes(found: os.stat_result, path: str = "") -> str:
     """Who besides the owner and root can write to a file or folder: "everyone", "its group", or "" for nobody.
 
     Args:
-        found: what was found of it.
         path: its path, to look for an access control list.
     """
     if found.st_mode & stat.S_IWOTH:

@@ -29,11 +29,7 @@ _STARTERS = (
 
 
 def recognized(spec: JobSpec) -> JobSpec:
-    """The job, whose program is executed directly if it is an executable file of another language than Python.
-
-    Raises:
-        BadInputError: it is a notebook, or of another language and not executable.
-    """
+    """The job, whose program is executed directly if it is an executable file of another language than Python."""
     program = spec.program
     path = program.target
     if program.kind != "script" or path.endswith((".py", ".pyc", ".pyz")) or not os.path.isfile(path):
@@ -88,10 +84,6 @@ def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool, s
     Args:
         own_interpreter: this interpreter runs the ranks, so its search path for modules is known.
         shared: other nodes run it too, so it may be missing only on this one.
-
-    Raises:
-        BadInputError: the script or module does not exist, is a directory, or is not readable; what its first line
-            names does not exist; the program or that of ``--wrap`` does not exist or cannot be executed.
     """
     program = spec.program
     if spec.wrap and "{" not in spec.wrap[0] and not (shared and spec.wrap_ranks):  # of ranks of another node

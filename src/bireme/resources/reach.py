@@ -38,7 +38,6 @@ def reachable(addresses: Sequence[str], port: int, *, seconds: float) -> list[st
 
     Args:
         addresses: numeric addresses, or names. A name is reached if one of its addresses is.
-        seconds: time limit for all connections together.
     """
     deadline = time.monotonic() + seconds
     poll = select.poll()

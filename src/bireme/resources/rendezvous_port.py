@@ -77,10 +77,7 @@ class PortListener:
 
 
 def lease_port(default: int = DEFAULT_PORT) -> tuple[PortLease, str]:
-    """Lease the default port, one of those after it, or any.
-
-    Returns:
-        The lease, and a note for the user; "" for the default port.
+    """Lease the default port, one of those after it, or any; return it with a note for the user ("": the default).
 
     Raises:
         UnfitError: no port of this machine can be listened on.

@@ -14,8 +14,6 @@ def missing_module(detail: str, interpreter: str, active: str) -> str:
     """Name the Python of a rank that did not find a module, and the active environment; "" for other errors.
 
     Args:
-        detail: the end of the rank's stderr.
-        interpreter: the Python that ran it.
         active: the folder of the environment that is active where the command was typed; "": none.
     """
     if not interpreter or not any(_misses_module(line) for line in detail.splitlines()):
@@ -36,7 +34,6 @@ def refused_flag(detail: str, argv: Sequence[str], flag: str) -> str:
     """Explain an option that we have added and the script refuses; "" for other errors.
 
     Args:
-        detail: the end of the rank's stderr.
         flag: the option; "": we have added none.
     """
     added = next((word for word in argv if flag and word.startswith(f"{flag}=")), "")
@@ -48,11 +45,7 @@ def refused_flag(detail: str, argv: Sequence[str], flag: str) -> str:
 
 
 def no_input(detail: str, rank: int) -> str:
-    """Explain the end of a rank that wanted to read its stdin, which is empty; "" for other errors.
-
-    Args:
-        detail: the end of the rank's stderr.
-    """
+    """Explain the end of a rank that wanted to read its stdin, which is empty; "" for other errors."""
     if not any(line.startswith(("bdb.BdbQuit", "EOFError: EOF when reading a line")) for line in detail.splitlines()):
         return ""
     hint = f"to read yours there, as for breakpoint(), type --stdin {rank}, or --stdin all if each rank reads"
@@ -60,11 +53,7 @@ def no_input(detail: str, rank: int) -> str:
 
 
 def aborted_shutdown(detail: str) -> str:
-    """Explain a thread of gloo that wants the GIL while Python shuts down; "" for other errors.
-
-    Args:
-        detail: the end of the rank's stderr.
-    """
+    """Explain a thread of gloo that wants the GIL while Python shuts down; "" for other errors."""
     if not detail.endswith("terminate called without an active exception"):
         return ""
     return "gloo does this when some scripts end: call gc.collect(), then torch.distributed.destroy_process_group()"

@@ -93,11 +93,9 @@ def last_lines(stderr: bytes, error_file: str, *, by_signal: bool, lines: int = 
     """What to quote of a failed rank: its traceback if there is one, else the last lines of its stderr.
 
     Args:
-        stderr: the end of its stderr.
         error_file: the content (JSON) of the file that torch's ``record`` decorator writes; "": none. A traceback on
             stderr is preferred: it is the user's own exception, where it happened.
         by_signal: whether it died by a signal, so that an older traceback is not the reason.
-        lines: how many lines to quote without a traceback.
     """
     traceback = "" if by_signal else last_traceback(stderr)
     if traceback:

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def prepare(path: str) -> str:
-    """Check that the file can be written, and remove that of an earlier job; return its absolute path.
-
-    Raises:
-        BadInputError: the file cannot be written, or the path is something other than a regular file.
-    """
+    """Check that the file can be written, and remove that of an earlier job; return its absolute path."""
     place = os.path.abspath(os.path.expanduser(path))
     try:
         if not stat.S_ISREG(os.lstat(place).st_mode):  # we would replace it: never a device or a link
@@ -64,11 +60,7 @@ def of_outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def of_error(error: Exception, seconds: float, job_name: str = "") -> dict[str, Any]:
-    """The report of a job that ended with an exception.
-
-    Args:
-        seconds: from the job's start to its end.
-    """
+    """The report of a job that ended with an exception."""
     if not isinstance(error, BiremeError):
         error = BiremeError(f"{type(error).__name__}: {error}")
     cause: Cause = "unfit" if error.code == UNFIT else "internal error"

@@ -52,15 +52,7 @@ class Verdict:
         return self._blame("rank failed", when, rank=end.rank)
 
     def blame(self, cause: Cause, when: float, *, signum: int = 0, note: str = "", hosts: tuple[str, ...] = ()) -> bool:
-        """Note another cause that ends the job.
-
-        Args:
-            signum: the signal, if that is the cause.
-            hosts: the nodes at fault.
-
-        Returns:
-            Whether it is the first one, so that the job must be stopped.
-        """
+        """Note another cause that ends the job; return whether it is the first one, so that the job must be stopped."""
         return self._blame(cause, when, signum=signum, note=note, hosts=hosts)
 
     def _blame(
@@ -110,10 +102,8 @@ class Verdict:
         """The outcome of the job, once it has ended.
 
         Args:
-            seconds: from its start to its end.
             killed: how many ranks had to be killed by SIGKILL.
             stuck: processes that could not be killed.
-            logs: paths of log files.
         """
         if not self.stopping:
             self._blame_the_unseen()
