@@ -11,9 +11,8 @@ import pytest
 
 from bireme.control.messages import Fetch, Message, Piece, Want
 from bireme.errors import BadInputError, ProtocolError
-from bireme.ship.fetch import Fetching
-from bireme.ship.fetch_home import Draft, Home, HomeError
-from bireme.ship.fetch_patterns import first_match, parse
+from bireme.ship.fetch import Coming, Fetching, HomeDraft, HomeError
+from bireme.ship.fetch_sender import first_match, parse
 from bireme.ship.manifest import Entry
 from bireme.ship.messages import Digests, Found, Skipped
 
@@ -228,35 +227,37 @@ def test_links(here: Path) -> None:
     assert job.problem == "" and any("left there: links" in line for line in job.said)
 
 
+def written(entry: Entry, data: bytes, names: set[tuple[int, int]]) -> None:
+    draft = HomeDraft(Coming(0, entry, ".", entry.path))
+    try:
+        if data:
+            draft.take(data)
+        draft.finish(0o22, names)
+    except HomeError:
+        draft.drop()
+        raise
+
+
 def test_nothing_is_written_through_a_link(here: Path, tmp_path: Path) -> None:
     """Neither through one that was here, nor through one that has come."""
     (tmp_path / "elsewhere").mkdir()
     (here / "out").mkdir()
     (here / "out/way").symlink_to(tmp_path / "elsewhere")
-    home = Home()
     for path in ("out/way/x", "out/new/x"):
         if "new" in path:
-            Draft(home, ".", "out/new", link("out/new", "way")).finish()
+            written(link("out/new", "way"), b"", set())
         with pytest.raises(HomeError, match="is a link or a file here"):
-            Draft(home, ".", path, file(path))
-    draft = Draft(home, ".", "out/way", file("out/way", mtime=10**19 // 2))
-    os.write(draft.fd, b"x")
-    draft.finish()
+            written(file(path), b"x", set())
+    written(file("out/way", mtime=10**19 // 2), b"x", set())
     assert (here / "out/way").read_text() == "x" and not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_file_is_not_written_over_another_of_the_job(here: Path) -> None:
     """As on a file system that knows no upper case."""
-    home = Home()
-    for number in range(2):
-        draft = Draft(home, ".", "out/a", file("out/a"))
-        os.write(draft.fd, b"%d" % number)
-        if number:
-            with pytest.raises(HomeError, match="another file of the job"):
-                draft.finish()
-            draft.drop()
-        else:
-            draft.finish()
+    names: set[tuple[int, int]] = set()
+    written(file("out/a"), b"0", names)
+    with pytest.raises(HomeError, match="another file of the job"):
+        written(file("out/a"), b"1", names)
     assert (here / "out/a").read_text() == "0"
 
 

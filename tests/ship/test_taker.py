@@ -22,8 +22,8 @@ from bireme.job import JobSpec, Program
 from bireme.loop import Loop
 from bireme.ship import source
 from bireme.ship.messages import Need, Wrong
-from bireme.ship.store import NEWEST
 from bireme.ship.taker import TreeTaker
+from bireme.ship.trees import NEWEST, SPARE
 from tests.control.examples import ASK
 
 MOMENTS = int(os.environ.get("BIREME_TEST_MOMENTS", "8"))
@@ -80,11 +80,11 @@ class Taken:
         if isinstance(message, Need):
             pieces = [self.tree.manifest.text]
             if message.spans:
-                contents, buffer = self.tree.contents(message.spans), bytearray(1 << 20)
+                buffer = bytearray(1 << 20)
                 pieces = []
-                while size := contents.read_into(memoryview(buffer)):
+                for size in self.tree.contents(message.spans, memoryview(buffer)):
+                    assert isinstance(size, int), size
                     pieces.append(self._altered(bytes(buffer[:size])))
-                contents.close()
                 self.sent += b"".join(pieces)
             for piece in pieces:
                 self._loop.after(0, lambda piece=piece: self._taker.take(piece))
@@ -108,11 +108,13 @@ def take(project: Path, *args: str, **kwargs: str) -> tuple[Ask, str]:
 
 def trees(project: Path) -> list[Path]:
     """The trees of jobs."""
-    return [path.parent for path in (project.parent / "cache/bireme/ship").glob("[!s.]*/.lock")]
+    return [path.parent for path in (project.parent / "cache/bireme/ship").glob("[!.]*/.lock")]
 
 
-def spares(project: Path) -> list[Path]:
-    return list((project.parent / "cache/bireme/ship").glob("spare.*[!.][!t][!m][!p]"))
+def spares(project: Path) -> list[bytes]:
+    """What the spare files hold."""
+    found = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*/*")
+    return sorted(path.read_bytes() for path in found if path.suffix != ".tmp")
 
 
 def content(tree: Path) -> dict[str, bytes | str]:
@@ -188,7 +190,7 @@ def test_nothing_of_one_job_reaches_another(project: Path, change: str) -> None:
     first = Taken(project)
     CHANGES[change](first.path)
     for number in range(3):
-        other = Taken(project, until=(lambda _: bool(spares(project))) if number == 1 else lambda _: True)
+        other = Taken(project, until=(lambda _: len(spares(project)) == 2) if number == 1 else lambda _: True)
         assert content(other.path) == WHOLE and other.path != first.path
         assert all(tree.stat().st_mode & 0o777 == 0o700 for tree in trees(project))
         CHANGES[change](other.path)
@@ -196,15 +198,15 @@ def test_nothing_of_one_job_reaches_another(project: Path, change: str) -> None:
 
 def test_what_is_here_is_not_sent_again(project: Path) -> None:
     Taken(project)
-    assert not Taken(project).asked  # the spare tree
-    assert [message for message in Taken(project).asked if isinstance(message, Need)][1:] == []  # by copies
-    Taken(project, until=lambda _: bool(spares(project)))
+    assert spares(project) == [b"other data", b"some data"]
+    assert not Taken(project).asked and not spares(project)
+    assert not Taken(project, until=lambda _: len(spares(project)) == 2).asked  # by copies
     (project / "data.txt").write_text("new data")
     (project / "link").unlink()
     (project / "sub/deep").mkdir()
     (project / "sub/deep/file").write_text("deep")
     changed = Taken(project)
-    assert changed.sent == b"new datadeep" and not spares(project)
+    assert changed.sent == b"new datadeep" and spares(project) == [b"deep", b"new data"]
     assert content(changed.path) == {"data.txt": b"new data", "other.txt": b"other data", "sub/deep/file": b"deep"}
 
 
@@ -212,22 +214,14 @@ def test_what_is_here_is_not_sent_again(project: Path) -> None:
 def test_what_is_damaged_is_sent_again(project: Path, booted: bool) -> None:
     """As after a loss of power, which leaves files of the right size, and with their times."""
     first = Taken(project)
-    for tree in (first.path, *(spare / "project" for spare in spares(project))):
-        path = tree / "data.txt"
+    found = [path for path in (project.parent / "cache/bireme/ship").glob(f"{SPARE}*/*") if path.stat().st_size == 9]
+    for path in (first.path / "data.txt", *found):
+        when = path.stat().st_mtime_ns
+        path.write_bytes(bytes(9) if booted else b"half")
         if booted:
-            path.write_bytes(bytes(9))
-            stamps = tree.parent / ".stamps"
-            there = path.stat()
-            if stamps.exists():
-                import json
-
-                boot, known = json.loads(stamps.read_text())
-                known["data.txt"] = [there.st_size, there.st_mtime_ns, there.st_ctime_ns, there.st_ino]
-                stamps.write_text(json.dumps([f"not {boot}", known]))
-        else:
-            path.write_bytes(b"half")
+            os.utime(path, ns=(when + 10**9, when + 10**9))
     second = Taken(project)
-    assert content(second.path) == WHOLE and second.sent == b"some data"
+    assert len(found) == 1 and content(second.path) == WHOLE and second.sent == b"some data"
 
 
 def test_a_file_with_holes(project: Path) -> None:
@@ -323,11 +317,11 @@ def test_half_a_tree_is_never_used(project: Path) -> None:
     Taken(project)
     lasts = time.monotonic() - begin
     for moment in range(MOMENTS):
+        if moment % 2:
+            shutil.rmtree(project.parent / "cache")
         child = os.fork()
         if not child:
             try:
-                if moment % 2:
-                    shutil.rmtree(project.parent / "cache")
                 Taken(project, job=f"job{moment}", until=lambda _: False)
             finally:
                 os._exit(1)

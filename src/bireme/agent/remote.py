@@ -22,7 +22,6 @@ from bireme.control.messages import (
     Fetch,
     GuardianLost,
     InputTaken,
-    LookAgain,
     Message,
     Output,
     Over,
@@ -76,7 +75,7 @@ _SIGNALS = (*STOP_SIGNALS, *RELAYED_SIGNALS)
 _ALWAYS = frozenset({Ping, Release, Urge, SignalRanks, Suspend, Resume})
 MAY_HEAR: Mapping[State, frozenset[type[Message | Output | Piece]]] = {
     "new": frozenset({Ask}),
-    "asked": _ALWAYS | {Probe, Start, Piece, LookAgain},
+    "asked": _ALWAYS | {Probe, Start, Piece},
     "started": _ALWAYS | {Stop, Credit, Output, Fetch, Want, Taken},
 }
 """What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started."""
@@ -129,7 +128,6 @@ class RemoteAgent:
             Ping: self._on_ping,
             Release: lambda _: self._loop.stop(),
             Piece: lambda piece: self._of_tree().take(piece.data),
-            LookAgain: lambda _: self._of_tree().look_again(),
             Fetch: self._on_fetch,
             Want: lambda want: self._of_fetch().want(want),
             Taken: lambda taken: self._of_fetch().grant(taken.size),

@@ -90,21 +90,17 @@ FOR_A_TREE = (
     "bireme.drafts",
     "bireme.resources.cache",
     "bireme.resources.owned_folder",
-    "bireme.ship.contents",
-    "bireme.ship.inside",
+    "bireme.ship.files",
     "bireme.ship.manifest",
     "bireme.ship.messages",
-    "bireme.ship.store",
     "bireme.ship.taker",
-    "bireme.ship.tree",
+    "bireme.ship.trees",
 )
 """What else it may import if it is to take a tree (``--ship``)."""
 
 FOR_FETCH = (
-    "bireme.ship.contents",
-    "bireme.ship.fetch_patterns",
     "bireme.ship.fetch_sender",
-    "bireme.ship.inside",
+    "bireme.ship.files",
     "bireme.ship.manifest",
     "bireme.ship.messages",
 )

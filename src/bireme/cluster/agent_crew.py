@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from bireme.control.messages import Message, Output, Piece
     from bireme.process.pid_file import PidFile
     from bireme.result.outcome import Cause
-    from bireme.ship.shipment import Shipment
-    from bireme.ship.source import SourceTree
+    from bireme.ship.source import Shipment, SourceTree
 
 _NEWS = 0.25
 """Seconds by which the end of an agent may be reported later than the failures that it causes."""
@@ -171,7 +170,7 @@ class AgentCrew(Crew):
     def _prepare_shipment(self, tree: SourceTree) -> None:
         from bireme.control.messages import Taken
         from bireme.ship.messages import Need, Shipped, Wrong
-        from bireme.ship.shipment import Shipment
+        from bireme.ship.source import Shipment
 
         self._shipment = shipment = Shipment(
             tree,
@@ -180,12 +179,11 @@ class AgentCrew(Crew):
         )
 
         def on_need(member: AgentHandle, need: Need) -> None:
-            if not need.spans:  # the first message: the manifest
-                self._heartbeat.watch(member)
+            self._heartbeat.watch(member)
             shipment.send(member, need)
 
         def on_shipped(member: AgentHandle, _: Shipped) -> None:
-            shipment.forget(member, done=True)
+            shipment.forget(member)
             member.protocol.on("shipped")
             self._bootstrap.await_answer(member)
 
@@ -240,7 +238,7 @@ class AgentCrew(Crew):
         if member.channel is not None:
             member.channel.close()
         if self._shipment is not None:
-            self._shipment.forget(member, done=False)
+            self._shipment.forget(member)
 
     def _declare_lost(self, member: AgentHandle, reason: str, when: float) -> None:
         member.protocol.on("lose")

@@ -182,10 +182,6 @@ class Ping(Message):
     sent: float
 
 
-class LookAgain(Message):
-    """Look again for a copy of the tree: an agent with the same cache needs nothing more."""
-
-
 class Fetch(Message):
     """Find the files below the ranks' working directory that match (`bireme.ship.messages`).
 
@@ -389,7 +385,7 @@ def _by_name(*classes: type[Message]) -> Mapping[str, type[Message]]:
 
 
 TO_AGENT = _by_name(
-    *(Ask, Probe, Start, Stop, Urge, SignalRanks, Suspend, Resume, Credit, Ping, LookAgain, Fetch, Want, Taken),
+    *(Ask, Probe, Start, Stop, Urge, SignalRanks, Suspend, Resume, Credit, Ping, Fetch, Want, Taken),
     Release,
 )
 """The messages that an agent accepts, by name."""

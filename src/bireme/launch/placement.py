@@ -88,17 +88,17 @@ def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
 
 def _check_fetch(values: tuple[str, ...], place: Placement) -> None:
     """Refuse values of ``--fetch`` that are invalid, or that nobody carries out."""
-    from bireme.ship import fetch_patterns
+    from bireme.ship import fetch_sender
 
-    wanted = tuple(map(fetch_patterns.parse, values))
+    wanted = tuple(map(fetch_sender.parse, values))
     if isinstance(place, ByHand):
         what = "no agent brings the files, as each node runs its own command"
-        raise BadInputError(what, hint="copy the files from the nodes yourself", where=fetch_patterns.WHERE)
+        raise BadInputError(what, hint="copy the files from the nodes yourself", where=fetch_sender.WHERE)
     for each in wanted if isinstance(place, ThisMachine) else ():
         if each.folder:
             what = f"the ranks run on this machine, and write {each.pattern!r} here already"
             hint = f"leave out ':{each.folder}', or add --force_multi to get copies"
-            raise BadInputError(what, hint=hint, where=fetch_patterns.WHERE)
+            raise BadInputError(what, hint=hint, where=fetch_sender.WHERE)
 
 
 def _is_typed_on_each_node(spec: JobSpec, environ: Mapping[str, str]) -> bool:

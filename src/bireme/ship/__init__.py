@@ -1,1 +1,1 @@
-"""The tree of files that `--ship` sends: its manifest, its way to the nodes, and what the nodes make of it."""
+"""Files that travel with a job: the tree of ``--ship`` to the nodes, the files of ``--fetch`` home."""

@@ -1,51 +1,141 @@
 """Brings files of the nodes home at the end of a job (``--fetch``): decides which, and writes what the agents send.
 
 `bireme.ship.messages` has the conversation. What the agents say is checked: a name that was not asked for, or more
-contents than that, breaks the protocol and costs the node.
+contents than that, breaks the protocol and costs the node. Each folder here is opened by itself, without following a
+link that is in its place, and a file is a draft until it is complete.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections import Counter, deque
 
 from bireme import drafts
 from bireme.control.messages import Fetch, Taken, Want
-from bireme.errors import ProtocolError
-from bireme.ship.contents import GRANT, WINDOW, Incoming
-from bireme.ship.fetch_home import Draft, Home, HomeError, what_is_here
-from bireme.ship.fetch_patterns import first_match, parse
-from bireme.ship.messages import MOST
+from bireme.errors import BiremeError, ProtocolError
+from bireme.ship import files
+from bireme.ship.fetch_sender import first_match, parse
+from bireme.ship.messages import GRANT, MOST, WINDOW
 from bireme.ship.source import as_text
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Literal
+    from typing import Literal, TypeAlias
 
     from bireme.control.messages import Piece
-    from bireme.ship.fetch_patterns import Wanted
     from bireme.ship.manifest import Entry
     from bireme.ship.messages import Digests, Found, Skipped
-    from bireme.ship.shipment import Receiver
+    from bireme.ship.source import Receiver
+
+    Here: TypeAlias = Literal["nothing", "same", "older", "newer"]
 
 _NODES_AT_ONCE = 16
 _SAID = 5
 """Problems that are shown one by one."""
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """Errors after which no other file can be written either."""
+
+
+class HomeError(BiremeError):
+    """A file cannot be written, but others may."""
+
+
 _CANNOT = (OSError, HomeError, ValueError, OverflowError)
 
 
-class _Coming(Value):
-    """A file that comes: its place at its node, and the path below a folder where it goes."""
+class Coming(Value):
+    """A file that comes: its place at its node, and the path below a folder of the user where it goes."""
 
     place: int
     file: Entry
     base: str
     path: str
+
+    @property
+    def target(self) -> str:
+        """Where it goes."""
+        return os.path.join(self.base, self.path)
+
+    def here(self) -> Here:
+        """What there is already."""
+        try:
+            here = os.lstat(self.target)
+        except OSError:
+            return "nothing"
+        if self.file.kind == "link":
+            same = stat.S_ISLNK(here.st_mode) and os.readlink(self.target) == self.file.content
+        else:
+            same = stat.S_ISREG(here.st_mode) and (here.st_size, here.st_mtime_ns) == (self.file.size, self.file.mtime)
+        return "same" if same else "newer" if here.st_mtime_ns > self.file.mtime else "older"
+
+
+class HomeDraft(files.Draft):
+    """A draft of a file here.
+
+    Args:
+        coming: the file.
+
+    Raises:
+        HomeError: a link or a file is in the place of a folder.
+        OSError, ValueError: it cannot be written.
+    """
+
+    def __init__(self, coming: Coming) -> None:
+        self._coming = coming
+        below = os.path.dirname(coming.path)
+        os.makedirs(coming.base, exist_ok=True)
+        top = os.open(coming.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.home = files.open_folder(top, below, make=True)
+        except NotADirectoryError:  # also for a link
+            raise HomeError(f"a part of {os.path.join(coming.base, below)} is a link or a file here") from None
+        finally:
+            os.close(top)
+        try:
+            super().__init__(self.home, f".{os.urandom(8).hex()}.tmp", coming.file)
+        except (OSError, ValueError):
+            os.close(self.home)
+            raise
+
+    def finish(self, umask: int, written: set[tuple[int, int]]) -> None:
+        """Give it its permissions, time and name.
+
+        Args:
+            written: the devices and inodes of the files that have come; of this one too.
+
+        Raises:
+            HomeError: it is not what was announced, or another file of the job, a folder, or a file that was changed
+                meanwhile has the name.
+            OSError, OverflowError: that cannot be done. Call `drop`.
+        """
+        file, name = self.entry, os.path.basename(self._coming.path)
+        if not self.is_right:
+            raise HomeError("it was changed meanwhile")
+        self.close(file.mode & ~umask)
+        os.utime(self.name, ns=(file.mtime, file.mtime), dir_fd=self.home, follow_symlinks=False)
+        try:
+            here = os.stat(name, dir_fd=self.home, follow_symlinks=False)
+            mine = (here.st_dev, here.st_ino) in written
+            if mine or stat.S_ISDIR(here.st_mode) or here.st_mtime_ns > file.mtime:
+                where = self._coming.target
+                raise HomeError(f"{where} is another file of the job, a folder, or was changed here meanwhile")
+        except FileNotFoundError:
+            pass
+        new = os.stat(self.name, dir_fd=self.home, follow_symlinks=False)
+        os.rename(self.name, name, src_dir_fd=self.home, dst_dir_fd=self.home)
+        written.add((new.st_dev, new.st_ino))
+        self._folder = None
+        os.close(self.home)
+
+    def drop(self) -> None:
+        """Remove it, and only count what is taken of it from now on."""
+        if self.is_kept:
+            super().drop()
+            os.close(self.home)
 
 
 class _Node:
@@ -59,20 +149,15 @@ class _Node:
         self.listed = self.shared = self.gone = False
         self.asked: deque[int] = deque()
         """The places of files of which it is to send the digests."""
-        self.coming: deque[_Coming] = deque()
-        self.incoming: Incoming | None = None
+        self.coming: deque[Coming] = deque()
+        self.draft: files.Draft | None = None
         """The first of them."""
-        self.draft: Draft | None = None
-        """What is written of it; ``None``: it cannot be kept."""
         self.taken = 0
 
     def drop(self) -> None:
         """Keep nothing of the file that comes."""
         if self.draft is not None:
             self.draft.drop()
-            self.draft = None
-        if self.incoming is not None:
-            self.incoming.fd = None
 
 
 class Fetching:
@@ -98,7 +183,7 @@ class Fetching:
         on_done: Callable[[str], None],
         on_end: Callable[[str], None],
     ) -> None:
-        self._wanted: tuple[Wanted, ...] = tuple(map(parse, patterns))
+        self._wanted = [*map(parse, patterns)]
         self._nodes: dict[Receiver, _Node] = {}
         for index, agent in enumerate(agents):
             name, taken = agent.name.replace("/", "_"), {node.folder for node in self._nodes.values()}
@@ -107,11 +192,14 @@ class Fetching:
         self._in_tree, self._say, self._on_done, self._on_end = in_tree, say, on_done, on_end
         self._problems = [f"{name}: {why}" for name, why in missing.items()]
         self._phase: Literal["listing", "comparing", "receiving", "over"] = "listing"
-        self._home = Home()
+        self._umask = os.umask(0o22)
+        os.umask(self._umask)
+        self._written: set[tuple[int, int]] = set()
+        """The devices and inodes of the files that have come."""
         self._mark = ""
         self._waiting: deque[_Node] = deque()
         self._active: set[_Node] = set()
-        self._came: list[tuple[str, _Coming]] = []
+        self._came: list[tuple[str, Coming]] = []
         self._apart: list[str] = []
         self._outside: list[str] = []
         self._example = ""
@@ -243,10 +331,10 @@ class Fetching:
                     self._outside.append(f"{_shown(file.path)} on {node.agent.name}")
                 else:
                     found.setdefault(file.path, []).append((node, place, file))
-        for path, files in found.items():
-            contents = {(file.kind, file.size, file.content, file.parts) for _, _, file in files}
-            differ = len(files) > 1 and (len(contents) > 1 or not files[0][2].content)
-            for node, place, file in files if differ else files[:1]:
+        for path, owners in found.items():
+            contents = {(file.kind, file.size, file.content, file.parts) for _, _, file in owners}
+            differ = len(owners) > 1 and (len(contents) > 1 or not owners[0][2].content)
+            for node, place, file in owners if differ else owners[:1]:
                 self._choose_place(node, place, file, path, differ)
         self._waiting.extend(nodes)
         coming = [(node.agent.name, each.file.size) for node in nodes for each in node.coming]
@@ -260,19 +348,18 @@ class Fetching:
         """Decide where a file goes, if it has to be sent."""
         wanted = first_match(self._wanted, path)
         assert wanted is not None
-        base = wanted.folder or "."
-        here = what_is_here(os.path.join(base, path), file)
-        if differ or here == "newer":
-            path = f"{node.folder}/{path}"
-            self._apart.append(os.path.join(base, path))
-            here = what_is_here(os.path.join(base, path), file)
+        coming = Coming(place, file, wanted.folder or ".", path)
+        if differ or coming.here() == "newer":
+            coming = coming.replace(path=f"{node.folder}/{path}")
+            self._apart.append(coming.target)
+        here = coming.here()
         if here == "same":
             self._here += 1
         elif here == "newer":
-            self._problems.append(f"{_shown(os.path.join(base, path))}: what is here is newer, and was kept")
+            self._problems.append(f"{_shown(coming.target)}: what is here is newer, and was kept")
         else:
             self._replaced += here == "older"
-            node.coming.append(_Coming(place=place, file=file, base=base, path=path))
+            node.coming.append(coming)
 
     # -- contents ------------------------------------------------------------------------------------
 
@@ -292,13 +379,12 @@ class Fetching:
         """Make ready for the next file of a node. What has no data, such as a link, is complete at once."""
         while node.coming and self._phase == "receiving":
             each = node.coming[0]
-            node.incoming = Incoming(each.file, None)
             try:
-                node.draft = Draft(self._home, each.base, each.path, each.file)
-                node.incoming.fd = node.draft.fd
+                node.draft = HomeDraft(each)
             except _CANNOT as error:
+                node.draft = files.Draft(None, "", each.file)
                 self._failed(node, each, error)
-            if node.incoming.due:
+            if node.draft.due:
                 return
             self._complete(node)
         if self._phase == "receiving":
@@ -308,12 +394,9 @@ class Fetching:
     def _complete(self, node: _Node) -> None:
         """No more comes of a file."""
         each = node.coming[0]
-        if node.draft is not None and node.incoming is not None:
+        if isinstance(node.draft, HomeDraft) and node.draft.is_kept:
             try:
-                if not node.incoming.is_right:
-                    raise HomeError("it was changed meanwhile")
-                node.draft.finish()
-                node.draft = None
+                node.draft.finish(self._umask, self._written)
                 self._came.append((node.agent.name, each))
             except _CANNOT as error:
                 self._failed(node, each, error)
@@ -328,15 +411,15 @@ class Fetching:
         node, data = self._nodes[agent], memoryview(piece.data)
         node.taken += len(data)
         while data and self._phase != "over":
-            if node not in self._active or node.incoming is None:
+            if node not in self._active or node.draft is None:
                 raise ProtocolError("it sent contents that were not asked for")
-            part = data[: node.incoming.due]
+            part = data[: node.draft.due]
             data = data[len(part) :]
             try:
-                node.incoming.take(part)
+                node.draft.take(part)
             except OSError as error:
                 self._failed(node, node.coming[0], error)
-            if not node.incoming.due:
+            if not node.draft.due:
                 self._go_to_next_file(node)
         if node.taken >= GRANT and node in self._active:
             agent.send(Taken(size=node.taken))
@@ -353,7 +436,7 @@ class Fetching:
             return
         if node not in self._active:
             raise ProtocolError("it sent contents that were not asked for")
-        if node.draft is not None:
+        if node.draft is not None and node.draft.is_kept:
             self._failed(node, node.coming[0], HomeError(skipped.why))
         self._go_to_next_file(node)
 
@@ -364,16 +447,14 @@ class Fetching:
             if node not in self._active:
                 self._next()
 
-    def _failed(self, node: _Node, each: _Coming, error: Exception) -> None:
+    def _failed(self, node: _Node, each: Coming, error: Exception) -> None:
         """A file cannot be kept, and after some errors no other one either."""
         node.drop()
         why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         what = f"{_shown(each.file.path)} of {node.agent.name}: "
         if isinstance(error, OSError) and error.errno in _FATAL:
             left = sum(len(node.coming) for node in self._nodes.values())
-            self._problems.append(
-                f"{what}cannot write {_shown(os.path.join(each.base, each.path))}: {why}; {_files(left)} missing"
-            )
+            self._problems.append(f"{what}cannot write {_shown(each.target)}: {why}; {_files(left)} missing")
             self._end()
         else:
             self._problems.append(what + _shown(why))
@@ -423,7 +504,7 @@ def _stays_inside(file: Entry) -> bool:
     return not os.path.isabs(file.content) and up <= file.path.count("/") and ".." not in parts[up:]
 
 
-def _folders(files: Iterable[_Coming]) -> str:
+def _folders(files: Iterable[Coming]) -> str:
     """The folders that hold all of these."""
     found: dict[str, list[str]] = {}
     for each in files:

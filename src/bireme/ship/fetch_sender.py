@@ -1,29 +1,105 @@
-"""The node's side of ``--fetch``: finds files below the ranks' working directory, and sends what the runner wants."""
+"""The node's side of ``--fetch``: which files below the ranks' working directory match, and how they are sent."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
+from fnmatch import fnmatchcase
 
-from bireme.errors import ProtocolError
-from bireme.ship import inside
-from bireme.ship.contents import ChangedError, Contents, Outgoing, in_steps
-from bireme.ship.fetch_patterns import below
-from bireme.ship.manifest import Entry
-from bireme.ship.messages import AT_ONCE, MOST, Digests, Found, Skipped
+from bireme.errors import BadInputError, ProtocolError
+from bireme.ship import files
+from bireme.ship.messages import AT_ONCE, MOST, Digests, Found, Outgoing, Skipped, in_steps
+from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import TypeAlias
 
     from bireme.control.channel import Channel
     from bireme.control.messages import Fetch, Want
     from bireme.loop import Loop
+    from bireme.ship.files import Item
+    from bireme.ship.manifest import Entry
 
+    Rests: TypeAlias = frozenset[tuple[str, ...]]
+
+WHERE = "--fetch"
 _PROBLEMS = 20
 _MOST_PARTS = 1024
 """Numbers of `Entry.parts` from which on a file is sent with its holes."""
+
+
+class Wanted(Value):
+    """One value of ``--fetch``.
+
+    Attributes:
+        parts: the pattern, one part for each folder and the last for files. What a whole pattern matches is wanted with
+            all that is in it.
+        folder: where the files go; "": to the same place below the working directory.
+    """
+
+    parts: tuple[str, ...]
+    folder: str = ""
+
+    @property
+    def pattern(self) -> str:
+        """The pattern as text."""
+        return "/".join(self.parts)
+
+
+def parse(text: str) -> Wanted:
+    """Read a value of ``--fetch``, ``PATTERN`` or ``PATTERN:DIR``; the last colon separates the two.
+
+    Raises:
+        BadInputError: the pattern is empty, or leads out of the ranks' working directory.
+    """
+    before, colon, after = text.rpartition(":")
+    pattern, folder = (before, after) if colon else (text, "")
+    if not pattern:
+        raise BadInputError("no pattern", hint="type one, such as 'out/**'", where=WHERE)
+    if os.path.isabs(pattern):
+        below = os.path.relpath(pattern, os.getcwd())
+        hint = f"type '{below}'" if not below.startswith("..") else "let the script write to a relative path"
+        raise BadInputError(f"{pattern!r} is not below the ranks' working directory", hint=hint, where=WHERE)
+    if ".." in pattern.split("/"):
+        hint = "type a pattern without '..', such as 'out/**'"
+        raise BadInputError(f"{pattern!r} leads out of the ranks' working directory", hint=hint, where=WHERE)
+    if "\0" in text:
+        raise BadInputError("a null character in the pattern", where=WHERE)
+    parts = tuple(part for part in pattern.split("/") if part not in ("", "."))
+    return Wanted(parts or ("**",), os.path.expanduser(folder))
+
+
+def rests(parts: tuple[str, ...], path: str) -> Rests:
+    """What is left of a pattern for what is in the folder of this path; ``()``: the whole pattern matches the path."""
+    left: Rests = frozenset((parts,))
+    for name in path.split("/"):
+        found = set()
+        for rest in left:
+            if not rest:
+                found.add(rest)
+            while rest and rest[0] == "**":
+                found.add(rest)
+                rest = rest[1:]
+                if not rest:
+                    found.add(rest)
+            if rest and fnmatchcase(name, rest[0]):
+                found.add(rest[1:])
+        left = frozenset(found)
+    return left
+
+
+def first_match(wanted: Iterable[Wanted], path: str) -> Wanted | None:
+    """The first of these that a path matches."""
+    return next((each for each in wanted if () in rests(each.parts, path)), None)
+
+
+def _is_folder(item: Item) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(item[2], dir_fd=item[1]).st_mode)
+    except OSError:
+        return False
 
 
 class FetchSender:
@@ -36,6 +112,7 @@ class FetchSender:
     def __init__(self, loop: Loop, channel: Channel, folder: str, sent: Mapping[str, Entry]) -> None:
         self._loop, self._channel, self._sent = loop, channel, sent
         self._folder = os.path.realpath(folder)  # links on the way to it are the user's own
+        self._top = -1
         self._files: list[Entry] = []
         self._told = 0
         self._problems: list[str] = []
@@ -45,6 +122,9 @@ class FetchSender:
     def close(self) -> None:
         """Send nothing more."""
         self._out.end()
+        if self._top >= 0:
+            os.close(self._top)
+            self._top = -1
 
     def find(self, fetch: Fetch) -> None:
         """Look for the files that match."""
@@ -58,11 +138,11 @@ class FetchSender:
         """
         if any(not 0 <= place < len(self._files) for place in want.places):
             raise ProtocolError("it wants files that were not found")
-        files = [self._files[place] for place in want.places]
+        wanted = [self._files[place] for place in want.places]
         if want.digests:
-            in_steps(self._loop, self._hash(files))
+            in_steps(self._loop, self._hash(wanted))
         else:
-            self._out.send(Contents(self._folder, files))
+            self._out.send(lambda buffer: files.contents(self._top, wanted, buffer))
 
     def grant(self, size: int) -> None:
         """Let so many more bytes be sent.
@@ -72,90 +152,70 @@ class FetchSender:
         """
         self._out.grant(size)
 
-    def _skip(self, error: ChangedError) -> bool:
-        self._channel.send(Skipped(why=error.why))
+    def _skip(self, error: OSError) -> bool:
+        self._channel.send(Skipped(why=error.strerror or ""))
         return True
 
     def _look(self, fetch: Fetch) -> Iterator[None]:
         shared = bool(fetch.mark) and os.path.lexists(os.path.join(self._folder, fetch.mark))
-        folders = [("", frozenset(tuple(pattern.split("/")) for pattern in fetch.patterns))]
-        while folders and len(self._files) < MOST:
-            folder, rests = folders.pop()
-            holder = -1
-            try:
-                holder = inside.open_folder_at(self._folder, folder.rstrip("/"))
-                with os.scandir(holder) as entries:
-                    for entry in entries:
-                        left = below(rests, entry.name)
-                        if left and entry.is_dir(follow_symlinks=False):
-                            folders.append((f"{folder}{entry.name}/", left))
-                        elif () in left:
-                            yield from self._note(folder + entry.name, holder, entry)
-                        elif left - rests and entry.is_dir():
-                            self._complain(f"{folder}{entry.name} is a link, which is not followed")
-                        while len(self._files) >= self._told + AT_ONCE:
-                            self._tell(Found(files=()))
-                        yield
-            except OSError as error:
-                self._complain(f"{folder or self._folder}: {error.strerror}")
-            finally:
-                if holder >= 0:
-                    os.close(holder)
-            yield
-        if len(self._files) >= MOST:
-            self._complain(f"more than {MOST:,} files match, and the others are left there")
+        patterns = [tuple(pattern.split("/")) for pattern in fetch.patterns]
+
+        def left(path: str) -> Rests:
+            return frozenset().union(*(rests(parts, path) for parts in patterns))
+
+        try:
+            self._top = os.open(self._folder, files.FOLDER)
+            enters = lambda path: bool(left(path))  # noqa: E731
+            for item in files.walk(self._top, enters=enters, on_error=self._complain):
+                yield
+                path, _, _, there = item
+                if () in left(path):
+                    yield from self._note(item)
+                elif stat.S_ISLNK(there.st_mode) and left(path) - left(os.path.dirname(path)) and _is_folder(item):
+                    self._complain(path, OSError(0, "it is a link, which is not followed"))
+                if len(self._files) >= MOST:
+                    self._complain("", OSError(0, f"more than {MOST:,} files match, and the others are left there"))
+                    break
+                if len(self._files) - self._told >= AT_ONCE:
+                    self._tell(Found(files=()))
+        except OSError as error:
+            self._complain("", error)
         self._tell(Found(files=(), last=True, problems=tuple(self._problems), special=self._special, shared=shared))
 
     def _tell(self, found: Found) -> None:
-        files = tuple(self._files[self._told : self._told + AT_ONCE])
-        self._told += len(files)
-        self._channel.send(found.replace(files=files))
+        new = tuple(self._files[self._told :])
+        self._told += len(new)
+        self._channel.send(found.replace(files=new))
 
-    def _note(self, path: str, holder: int, entry: os.DirEntry[str]) -> Iterator[None]:
+    def _note(self, item: Item) -> Iterator[None]:
+        path = item[0]
         try:
-            there, sent = entry.stat(follow_symlinks=False), self._sent.get(path)
-            if sent is not None and (yield from inside.is_same(sent, holder, entry.name, there)):
+            if path in self._sent and (yield from files.is_same(self._sent[path], item)):
                 return
-            if stat.S_ISLNK(there.st_mode):
-                target = os.readlink(entry.name, dir_fd=holder)
-                self._files.append(Entry(kind="link", path=path, content=target, mtime=there.st_mtime_ns))
-            elif stat.S_ISREG(there.st_mode):
-                parts: tuple[int, ...] = ()
-                if there.st_blocks * 512 < there.st_size:
-                    fd = inside.open_file(holder, entry.name)
-                    parts = inside.parts_of(fd, there)
-                    os.close(fd)
-                self._files.append(
-                    Entry(
-                        kind="file",
-                        path=path,
-                        mode=there.st_mode & 0o777,
-                        size=there.st_size,
-                        parts=parts if len(parts) < _MOST_PARTS else (),
-                        mtime=there.st_mtime_ns,
-                    )
-                )
-            else:
-                self._special = path
+            entry = files.entry_of(item)
         except OSError as error:
-            self._complain(f"{path}: {error.strerror}")
+            self._complain(path, error)
+            return
+        if entry is None:
+            self._special = path
+        elif entry.kind != "folder":
+            self._files.append(entry if len(entry.parts) < _MOST_PARTS else entry.replace(parts=()))
 
-    def _complain(self, problem: str) -> None:
+    def _complain(self, path: str, error: OSError) -> None:
         if len(self._problems) < _PROBLEMS:
-            self._problems.append(problem)
+            self._problems.append(f"{path or self._folder}: {error.strerror}")
 
-    def _hash(self, files: list[Entry]) -> Iterator[None]:
+    def _hash(self, wanted: list[Entry]) -> Iterator[None]:
         digests: list[str] = []
-        for place, file in enumerate(files, 1):
-            contents, digest, block = Contents(self._folder, (file,)), hashlib.sha256(), bytearray(1 << 20)
+        for place, entry in enumerate(wanted, 1):
             try:
-                while size := contents.read_into(memoryview(block)):
-                    digest.update(memoryview(block)[:size])
-                    yield
-                digests.append(digest.hexdigest())
-            except ChangedError:
-                contents.close()
+                fd = files.open_file(self._top, entry.path)
+                try:
+                    digests.append((yield from files.digest_of(fd, entry)))
+                finally:
+                    os.close(fd)
+            except OSError:
                 digests.append("")
-            if len(digests) == AT_ONCE or place == len(files):
+            if len(digests) == AT_ONCE or place == len(wanted):
                 self._channel.send(Digests(digests=tuple(digests)))
                 digests.clear()

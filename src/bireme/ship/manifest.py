@@ -1,7 +1,6 @@
 """The manifest of a tree of files: what it holds, as bytes whose SHA-256 names the tree. Pure.
 
-`--ship` sends a tree from the runner to the nodes. Both sides have the same manifest, so they name its files by their
-places in it.
+Both sides have it, so they name its files by their places in it.
 """
 
 from __future__ import annotations
@@ -36,11 +35,10 @@ class Entry(Value):
     """One file, symbolic link or empty folder.
 
     Attributes:
-        kind: which of them.
         path: relative to the tree, with ``/``.
         mode: the permissions of a file.
         size: bytes of a file, with its holes.
-        content: the SHA-256 of the data of a file, or the target of a link.
+        content: the SHA-256 of the data of a file ("": unknown), or the target of a link.
         parts: where the data of a file with holes begins and ends, in ascending order; empty: it has no holes.
         mtime: when a file that comes home was changed, in nanoseconds since the epoch.
     """
@@ -107,17 +105,14 @@ def read(text: bytes) -> Manifest:
         raise ManifestError("it is not a manifest") from None
     if not isinstance(name, str) or "/" in name or not _is_inside(name):
         raise ManifestError("it names no folder")
+    closed = {entry.path for entry in entries if is_valid(entry) and entry.kind != "folder"}
     for entry in entries:
         if not is_valid(entry):
             raise ManifestError(f"it has an invalid entry: {entry.path!r:.80}")
+        if not closed.isdisjoint(prefixes(entry.path)[:-1]):
+            raise ManifestError(f"it has something inside a file or link: {entry.path!r:.80}")
     if len({entry.path for entry in entries}) < len(entries):
         raise ManifestError("it has one path twice")
-    closed = {entry.path for entry in entries if entry.kind != "folder"}
-    for entry in entries:
-        path = entry.path
-        while path := path.rpartition("/")[0]:
-            if path in closed:
-                raise ManifestError(f"it has something inside a file or link: {entry.path!r:.80}")
     return Manifest(name, entries, text, hashlib.sha256(text).hexdigest())
 
 
@@ -142,3 +137,9 @@ def is_path(text: str) -> bool:
 
 def _is_inside(path: str) -> bool:
     return all(part not in ("", ".", "..") for part in path.split("/"))
+
+
+def prefixes(path: str) -> list[str]:
+    """The folders on the way to a path, and itself."""
+    parts = path.split("/")
+    return ["/".join(parts[:number]) for number in range(1, len(parts) + 1)]

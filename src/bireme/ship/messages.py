@@ -1,16 +1,13 @@
-"""The messages with which an agent asks for a tree of files (``--ship``), or tells which files it has (``--fetch``).
+"""What an agent and its runner say about a tree of files (``--ship``) or files that come home (``--fetch``).
 
 A tree is sent after an `Ask` with a `TreeOffer`, and before the agent's `Hello`::
 
-    agent → runner   Need()               the manifest; not if there is a complete copy of the tree
+    agent → runner   Need()               the manifest; not if the agent has it
     runner → agent   the manifest, in pieces
-    agent → runner   Need(spans)          the contents of these files; not if other copies have all of them
+    agent → runner   Need(spans)          the contents of these files; not if it has all of them
     runner → agent   the contents, one after the other, in pieces
     agent → runner   Wrong(place)         this file is not what the manifest says: the job begins again
-    agent → runner   Shipped()            the copy is complete, or cannot be made, which the `Hello` will say
-
-Nodes may share a cache, as over NFS. Only one of their agents gets the tree; the runner answers the first `Need` of
-each other one with `LookAgain`, once the first agent has finished.
+    agent → runner   Shipped()            the tree is complete, or cannot be made, which the `Hello` will say
 
 Files come home once nothing of the job is left on the node::
 
@@ -22,18 +19,40 @@ Files come home once nothing of the job is left on the node::
     agent → runner   the contents, one after the other, in pieces
     agent → runner   Skipped(why)           no more comes of this file, which was changed or cannot be read
 
-With `Taken`, either side grants the other one to send as many bytes again.
+Both sides have the entries of the files, so the contents are nothing but their data, without holes. With `Taken`,
+either side grants the other one to send as many bytes again.
 """
 
 from __future__ import annotations
 
+from bireme.control.frames import PIECE_HEAD, put_piece_head
 from bireme.control.messages import Message, Taken
+from bireme.errors import ProtocolError
 from bireme.ship.manifest import Entry, is_path, is_valid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeAlias
+
+    from bireme.control.channel import Channel
+    from bireme.loop import Loop
+
+    Source: TypeAlias = Callable[[memoryview], Iterator[int | OSError]]
 
 AT_ONCE = 256
 """Files in one message."""
 MOST = 1 << 18
 """Files that one node may name."""
+WINDOW = 1024 * 1024
+"""Bytes that may be sent before the other side has taken them: few enough to stay in the CPU's caches."""
+GRANT = WINDOW // 2
+"""Bytes that are taken before the other side is granted as many."""
+_PIECE = 256 * 1024
+"""Bytes of the longest piece: what comes after it, such as a ping, waits no longer than it takes."""
+_STEP = 0.01
+"""Seconds of work after which the loop may do something else."""
+PAUSE = 0.0005
 
 
 class Need(Message):
@@ -41,19 +60,15 @@ class Need(Message):
 
     Attributes:
         spans: the first place in the manifest, and the last one plus 1, of each span of files; empty: the manifest.
-        cache: names the cache, which nodes may share; "": unknown.
     """
 
     spans: tuple[int, ...] = ()
-    cache: str = ""
     of_tree = True
 
     def check(self) -> str:
         """Refuse spans that are empty, meet, overlap, or are out of order."""
         ascending = all(first < second for first, second in zip((-1, *self.spans), self.spans, strict=False))
-        if len(self.spans) % 2 or not ascending:
-            return "spans out of order"
-        return ""
+        return "" if ascending and len(self.spans) % 2 == 0 else "spans out of order"
 
 
 class Wrong(Message):
@@ -96,7 +111,7 @@ class Found(Message):
         if len(self.files) > AT_ONCE or len(self.problems) > AT_ONCE:
             return "too many files at once"
         for file in self.files:
-            if file.kind == "folder" or not is_valid(file) or not is_path(file.content):
+            if file.kind == "folder" or not is_valid(file):
                 return f"the invalid file {file.path[:80]!r}"
         return "" if all(map(is_path, (*self.problems, self.special))) else "an invalid text"
 
@@ -117,3 +132,69 @@ class Skipped(Message):
 
 FROM_AGENT = {cls.__name__: cls for cls in (Need, Taken, Wrong, Shipped, Found, Digests, Skipped)}
 """What an agent may send in addition where the job has a tree or brings files home, by name."""
+
+
+class Outgoing:
+    """Sends pieces over a channel, no more of them ahead than the other side grants.
+
+    Args:
+        channel: the channel.
+        on_error: called when a file cannot be sent; returns whether to go on with the next file.
+    """
+
+    def __init__(self, channel: Channel, on_error: Callable[[OSError], bool]) -> None:
+        self._channel, self._on_error = channel, on_error
+        self._frame = bytearray(PIECE_HEAD + _PIECE)
+        self._sizes: Iterator[int | OSError] = iter(())
+        self._window = WINDOW
+        channel.widen()
+
+    def send(self, source: Source) -> None:
+        """Send what this puts into a buffer, again and again."""
+        self._sizes = source(memoryview(self._frame)[PIECE_HEAD:])
+        self._channel.feed(self._more)
+
+    def send_text(self, text: bytes) -> None:
+        """Send this."""
+
+        def source(buffer: memoryview) -> Iterator[int]:
+            for at in range(0, len(text), len(buffer)):
+                part = text[at : at + len(buffer)]
+                buffer[: len(part)] = part
+                yield len(part)
+
+        self.send(source)
+
+    def grant(self, size: int) -> None:
+        """Let so much more be sent, for so much that was taken.
+
+        Raises:
+            ProtocolError: that was not sent.
+        """
+        if size > WINDOW - self._window:
+            raise ProtocolError("it has taken more than was sent")
+        self._window += size
+        self._channel.feed(self._more)
+
+    def end(self) -> None:
+        """Send nothing more."""
+        self._sizes = iter(())
+
+    def _more(self) -> memoryview:
+        """The next frame; an empty one if there is none, or the other side has not taken enough."""
+        size: int | OSError = 0
+        while self._window > 0 and not isinstance(size := next(self._sizes, 0), int):
+            if not self._on_error(size):
+                self.end()
+        put_piece_head(self._frame, size := size if isinstance(size, int) else 0)
+        self._window -= size
+        return memoryview(self._frame)[: PIECE_HEAD + size if size else 0]
+
+
+def in_steps(loop: Loop, steps: Iterator[None]) -> None:
+    """Do something in steps of a few milliseconds, between which the loop does what else there is."""
+    end = loop.now() + _STEP
+    for _ in steps:
+        if loop.now() >= end:
+            loop.after(PAUSE, lambda: in_steps(loop, steps))
+            return

@@ -1,4 +1,4 @@
-"""The tree that ``--ship`` sends: finds its files, makes its manifest, and reads their contents.
+"""The tree that ``--ship`` sends: finds its files, makes its manifest, and sends their contents to the agents.
 
 A file that has not changed since the last time is not read for the manifest: its digest is kept in the user's cache.
 Nothing outside of the tree is read: each folder on the way to a file is opened by itself, and none through a link.
@@ -13,21 +13,41 @@ import stat
 import subprocess
 import time
 from errno import ELOOP
-from itertools import chain, groupby
+from itertools import chain
 
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, ProtocolError
 from bireme.resources.cache import cache_folder, keep
-from bireme.ship import inside, manifest
-from bireme.ship.contents import Contents
-from bireme.ship.manifest import Entry, Manifest
+from bireme.ship import files, manifest
+from bireme.ship.manifest import prefixes
+from bireme.ship.messages import WINDOW, Outgoing
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import Any, NoReturn
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any, NoReturn, Protocol
 
+    from bireme.control.channel import Channel
+    from bireme.control.messages import Message, Taken
     from bireme.job import JobSpec
+    from bireme.ship.files import Item
+    from bireme.ship.manifest import Entry, Manifest
+    from bireme.ship.messages import Need, Wrong
+
+    class Receiver(Protocol):
+        """An agent."""
+
+        channel: Channel | None
+
+        @property
+        def name(self) -> str:
+            """Of its node."""
+
+        def send(self, message: Message) -> None:
+            """Send it a message."""
+
+        def __hash__(self) -> int: ...
+
 
 WHERE = "--ship"
 GIT = "git"
@@ -42,8 +62,6 @@ the disk, half a minute later.
 """
 _TIMELESS = ("tmpfs", "ramfs", "hugetlbfs")
 """File systems that never do that: a mapped file has no times that count."""
-_INLINE = 1 << 16
-"""Bytes of a file that a file system may keep without a block."""
 _NAMED = 5
 """How many files of a kind a message names."""
 
@@ -63,11 +81,22 @@ class SourceTree(Value):
     job: str = ""
     notes: tuple[str, ...] = ()
 
-    def contents(self, spans: Sequence[int]) -> Contents:
-        """The contents of these files (`Need.spans`)."""
-        entries = self.manifest.entries
-        places = chain.from_iterable(map(range, spans[::2], spans[1::2]))
-        return Contents(self.roots[0], map(entries.__getitem__, places))
+    def entries(self, spans: Sequence[int]) -> list[Entry]:
+        """These files (`Need.spans`)."""
+        all_, ends = self.manifest.entries, zip(spans[::2], spans[1::2], strict=True)
+        return [entry for begin, end in ends for entry in all_[begin:end]]
+
+    def contents(self, spans: Sequence[int], buffer: memoryview) -> Iterator[int | OSError]:
+        """The contents of these files, as `files.contents`."""
+        try:
+            top = os.open(self.roots[0], files.FOLDER)
+        except OSError as error:
+            yield error
+            return
+        try:
+            yield from files.contents(top, self.entries(spans), buffer)
+        finally:
+            os.close(top)
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
@@ -84,19 +113,31 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
     if root != "/" and cwd != root and not cwd.startswith(f"{root}/"):
         hint = f"cd {root}, or name a folder that holds the working directory"
         raise BadInputError(f"the working directory {cwd} is not inside {root}", hint=hint, where=WHERE)
-    top = os.open(root, inside.FOLDER)
+    top, replaced = os.open(root, files.FOLDER), dict[str, None]()
     try:
-        paths = _paths_of_git(top, environ) if spec.ship == GIT else _paths_below(top)
-        found, links, notes = _look_at(top, root, chain(paths, (_also(root, path) for path in spec.ship_also)))
+        items = _of_git(top, "", environ, replaced) if spec.ship == GIT else _in_folder(top)
+        also = [_also(root, path) for path in spec.ship_also]
+        found, stats, notes = _look_at(chain(items, _of_paths(top, "", also, replaced)))
+        if replaced:
+            notes.append(f"what git tracks below {_named(list(replaced))} not sent: a link has replaced it")
         _refuse_large(root, found, spec.ship_limit)
         roots = _names_of(root, cwd, environ.get("PWD", ""))
         below = cwd[len(root.rstrip("/")) + 1 :]
         if below and not any(f"{path}/".startswith(f"{below}/") for path in found):
-            found[below] = os.stat(cwd)  # it may hold nothing else, but the ranks start there
-        made = manifest.make(os.path.basename(root) or "root", _entries(top, roots, found, links, environ))
+            found[below] = manifest.Entry(
+                kind="folder", path=below
+            )  # it may hold nothing else, but the ranks start there
+        digests = _digests(top, root, found, stats, environ)
     finally:
         os.close(top)
-    return SourceTree(roots, made, os.urandom(6).hex(), notes)
+    holding = {path.rpartition("/")[0] for path in found}
+    entries = [
+        entry.replace(content=_target(roots, path, entry.content) if entry.kind == "link" else digests.get(path, ""))
+        for path, entry in found.items()
+        if entry.kind != "folder" or path not in holding
+    ]
+    made = manifest.make(os.path.basename(root) or "root", entries)
+    return SourceTree(roots, made, os.urandom(6).hex(), tuple(notes))
 
 
 def _names_of(root: str, cwd: str, typed: str) -> tuple[str, ...]:
@@ -107,6 +148,16 @@ def _names_of(root: str, cwd: str, typed: str) -> tuple[str, ...]:
         if alias and os.path.realpath(alias) == root:
             return root, alias
     return (root,)
+
+
+def _target(roots: Sequence[str], path: str, target: str) -> str:
+    """Where a link is to lead from a copy: to the same place, or to the one in the copy that corresponds to it."""
+    folder = os.path.dirname(os.path.join(roots[0], path))
+    place = os.path.normpath(os.path.join(folder, target))
+    within = [root for root in roots if f"{place}/".startswith(f"{root.rstrip('/')}/")]
+    if os.path.isabs(target) and within:
+        return os.path.relpath(roots[0] + place[len(within[0]) :], folder)
+    return target if os.path.isabs(target) or within else place
 
 
 # -- its files -----------------------------------------------------------------------------------
@@ -136,60 +187,87 @@ def _git(words: Sequence[str], folder: int | None, environ: Mapping[str, str]) -
     return done.stdout
 
 
-def _paths_of_git(top: int, environ: Mapping[str, str]) -> Iterator[str]:
-    """What git tracks below a folder, and what it neither tracks nor ignores; also in repositories inside it."""
+def _of_git(top: int, below: str, environ: Mapping[str, str], replaced: dict[str, None]) -> Iterator[Item]:
+    """What git tracks in a folder, and what it neither tracks nor ignores; also in repositories inside it.
+
+    Also FIFOs, sockets and devices beside these files: git does not name what it cannot track.
+    """
     own = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
     said = _git(["ls-files", "-z", "--cached", "--others", "--exclude-standard"], top, own)
-    paths = dict.fromkeys(os.fsdecode(name).rstrip("/") for name in said.split(b"\0") if name)
-    paths = {path: None for path in paths if not {"", ".", "..", ".git"} & {*path.split("/")}}
-    yield from _special_beside(top, paths)
-    for path in paths:
-        yield path
-        try:
-            inner = inside.open_folder(top, path)
-        except OSError:
-            continue
-        try:
-            os.stat(".git", dir_fd=inner)
-            yield from (f"{path}/{below}" for below in _paths_of_git(inner, own))
-        except FileNotFoundError:
-            pass
-        finally:
-            os.close(inner)
-
-
-def _special_beside(top: int, paths: Iterable[str]) -> Iterator[str]:
-    """FIFOs, sockets and devices in the folders of these files: git does not name what it cannot track."""
-    for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
-        try:
-            fd = inside.open_folder(top, folder)
-        except OSError:  # removed, or replaced by a link
-            continue
-        try:
-            with os.scandir(fd) as entries:
-                names = [each.name for each in entries if not (each.is_symlink() or each.is_dir() or each.is_file())]
-        finally:
-            os.close(fd)
-        yield from (f"{folder}/{name}" if folder else name for name in names)
-
-
-def _paths_below(top: int, below: str = "") -> Iterator[str]:
-    """Everything in a folder but the data of git."""
-    try:
-        inside.refuse_deep(below)
-        for entry in os.scandir(top):
-            if entry.name == ".git":
+    paths = [os.fsdecode(name).rstrip("/") for name in said.split(b"\0") if name]
+    well = [path for path in paths if not {"", ".", "..", ".git"} & {*path.split("/")}]
+    for item in _of_paths(top, below, well, replaced, special=True):
+        yield item
+        path, holder, name, there = item
+        if stat.S_ISDIR(there.st_mode):
+            try:
+                inner = os.open(name, files.FOLDER, dir_fd=holder)
+            except OSError:  # removed, or replaced by a link
                 continue
-            path = f"{below}{entry.name}"
-            yield path
-            if entry.is_dir(follow_symlinks=False):
-                inner = inside.open_folder(top, entry.name)
+            try:
+                os.stat(".git", dir_fd=inner)
+                yield from _of_git(inner, f"{path}/", own, replaced)
+            except FileNotFoundError:
+                pass
+            finally:
+                os.close(inner)
+
+
+def _of_paths(
+    top: int, below: str, paths: Sequence[str], replaced: dict[str, None], *, special: bool = False
+) -> Iterator[Item]:
+    """What there is at these paths in a folder. Git also names files that were removed.
+
+    Args:
+        below: begins the paths of what is found.
+        replaced: gets the links in place of folders.
+        special: also find FIFOs, sockets and devices beside these paths.
+    """
+    folders: dict[str, dict[str, None]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        folders.setdefault(folder, {})[name] = None
+    for folder, names in folders.items():
+        try:
+            holder = files.open_folder(top, folder)
+        except OSError as error:
+            if not isinstance(error, (FileNotFoundError, NotADirectoryError)) and error.errno != ELOOP:
+                _refuse_unreadable(below + folder, error)
+            for part in prefixes(folder):
+                if _is_link(top, part):
+                    replaced[below + part] = None
+                    break
+            continue
+        try:
+            if special:
+                with os.scandir(holder) as entries:
+                    odd = [each for each in entries if not (each.is_symlink() or each.is_dir() or each.is_file())]
+                names |= dict.fromkeys(each.name for each in odd)
+            for name in names:
+                path = below + (f"{folder}/{name}" if folder else name)
                 try:
-                    yield from _paths_below(inner, f"{path}/")
-                finally:
-                    os.close(inner)
-    except OSError as error:
-        _refuse_unreadable(f"{below or '.'}", error)
+                    yield path, holder, name, os.stat(name, dir_fd=holder, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    _refuse_unreadable(path, error)
+        finally:
+            os.close(holder)
+
+
+def _is_link(top: int, path: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(path, dir_fd=top, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def _in_folder(top: int) -> Iterator[Item]:
+    """Everything in a folder but the data of git."""
+    enters = lambda path: path.rpartition("/")[2] != ".git"  # noqa: E731
+    for item in files.walk(top, enters=enters, on_error=lambda path, error: _refuse_unreadable(path or ".", error)):
+        if item[2] != ".git":
+            yield item
 
 
 def _also(root: str, path: str) -> str:
@@ -204,46 +282,32 @@ def _refuse_unreadable(path: str, error: OSError) -> NoReturn:
     raise BadInputError(f"cannot read {path}: {error.strerror}", where=WHERE)
 
 
-def _look_at(
-    top: int, root: str, paths: Iterator[str]
-) -> tuple[dict[str, os.stat_result], dict[str, str], tuple[str, ...]]:
-    """The files, links and folders that exist, where the links lead, and notes.
+def _look_at(items: Iterator[Item]) -> tuple[dict[str, Entry], dict[str, os.stat_result], list[str]]:
+    """The files, links and folders, what the system says of the files, and notes.
 
-    Git also names files that were removed. One's own output is another at each start, and grows: it is left out.
+    One's own output is another at each start, and grows: it is left out.
     """
-    found: dict[str, os.stat_result] = {}
-    links: dict[str, str] = {}
-    replaced: dict[str, None] = {}
-    special: dict[str, None] = {}
-    own = list(_outputs())
-    for folder, group in groupby(paths, lambda path: path.rpartition("/")[0]):
-        try:
-            holder = inside.open_folder(top, folder)
-        except OSError as error:  # git names files whose folder was removed, or replaced by a link
-            if not isinstance(error, (FileNotFoundError, NotADirectoryError)) and error.errno != ELOOP:
-                _refuse_unreadable(folder, error)
-            replaced |= dict.fromkeys(filter(os.path.islink, (f"{root}/{part}" for part in inside.prefixes(folder))))
+    found: dict[str, Entry] = {}
+    stats: dict[str, os.stat_result] = {}
+    special: list[str] = []
+    own = [(there.st_dev, there.st_ino) for there in _outputs()]
+    for item in items:
+        path, _, _, there = item
+        if (there.st_dev, there.st_ino) in own:
             continue
-        for path in group:
-            name = path.rpartition("/")[2]
-            try:
-                there = os.stat(name, dir_fd=holder, follow_symlinks=False)
-                if stat.S_ISLNK(there.st_mode):
-                    links[path] = os.readlink(name, dir_fd=holder)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                _refuse_unreadable(f"{root}/{path}", error)
-            if any(os.path.samestat(there, other) for other in own):
-                continue
-            if stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode) or stat.S_ISDIR(there.st_mode):
-                found[path] = there
-            else:
-                special[path] = None
-        os.close(holder)
-    notes = [f"{_named(list(special))} not sent: only files, folders and links are"] if special else []
-    notes += [f"what git tracks below {_named(list(replaced))} not sent: a link has replaced it"] if replaced else []
-    return found, links, tuple(notes)
+        try:
+            entry = files.entry_of(item)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            _refuse_unreadable(path, error)
+        if entry is None:
+            special.append(path)
+            continue
+        found[path] = entry.replace(mtime=0)
+        if entry.kind == "file":
+            stats[path] = there
+    return found, stats, [f"{_named(special)} not sent: only files, folders and links are"] if special else []
 
 
 def _named(paths: Sequence[str]) -> str:
@@ -265,25 +329,18 @@ def _outputs() -> Iterator[os.stat_result]:
             yield there
 
 
-def _refuse_large(root: str, found: Mapping[str, os.stat_result], limit: int) -> None:
-    total = sum(map(_held, found.values()))
-    if total <= limit:
-        return
+def _refuse_large(root: str, found: Mapping[str, Entry], limit: int) -> None:
     parts: dict[str, int] = {}
-    for path, there in found.items():
+    for path, entry in found.items():
         top = path.partition("/")[0]
-        parts[top] = parts.get(top, 0) + _held(there)
-    largest = max(parts, key=lambda name: parts[name])
-    what = f"{root} holds {as_text(total)} in {len(found):,} files, more than the limit of {as_text(limit)}"
-    hint = f"the largest part is {largest} ({as_text(parts[largest])}); to send all, add --ship_limit {_enough(total)}"
-    raise BadInputError(what, hint=hint, where=WHERE)
-
-
-def _held(there: os.stat_result) -> int:
-    """Bytes of a file that are sent: without its holes."""
-    if not stat.S_ISREG(there.st_mode) or there.st_size <= _INLINE:
-        return there.st_size if stat.S_ISREG(there.st_mode) else 0
-    return min(there.st_size, there.st_blocks * 512)
+        parts[top] = parts.get(top, 0) + entry.data
+    total = sum(parts.values())
+    if total > limit:
+        largest = max(parts, key=lambda name: parts[name])
+        what = f"{root} holds {as_text(total)} in {len(found):,} files, more than the limit of {as_text(limit)}"
+        enough = f"{-(-total >> 20)}M" if total < 1023 << 20 else f"{-(-total >> 30)}G"
+        hint = f"the largest part is {largest} ({as_text(parts[largest])}); to send all, add --ship_limit {enough}"
+        raise BadInputError(what, hint=hint, where=WHERE)
 
 
 def as_text(size: int) -> str:
@@ -294,55 +351,49 @@ def as_text(size: int) -> str:
     return f"{size} bytes"
 
 
-def _enough(size: int) -> str:
-    """A round limit that allows this size."""
-    mebibytes = -(-size >> 20) if size % (1 << 20) == 0 else (size >> 20) + 1
-    return f"{mebibytes}M" if mebibytes < 1024 else f"{-(-mebibytes // 1024)}G"
-
-
 # -- digests -------------------------------------------------------------------------------------
 
 
-def _entries(
-    top: int,
-    roots: Sequence[str],
-    found: Mapping[str, os.stat_result],
-    links: Mapping[str, str],
-    environ: Mapping[str, str],
-) -> Iterator[Entry]:
-    """The entries of the manifest; digests come from the cache where the file is as it was."""
-    store, now = _store(roots[0], environ), time.time_ns()
-    known, timeless = _load(store), _timeless_devices()
-    files = {path: there for path, there in found.items() if stat.S_ISREG(there.st_mode)}
-    rows = {path: known[path] for path in files if path in known and known[path][:4] == [*inside.stamp_of(files[path])]}
-    fresh = [path for path in files if path not in rows]
-    for path, hashed in zip(fresh, _hashed_all(top, [(path, files[path]) for path in fresh]), strict=True):
-        rows[path] = [*inside.stamp_of(files[path]), *hashed]
+def _digests(
+    top: int, root: str, found: Mapping[str, Entry], stats: Mapping[str, os.stat_result], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """The digests of files by path, from the cache where a file is as it was; of many bytes, by several threads."""
+    store, now, timeless = _store(root, environ), time.time_ns(), _timeless_devices()
+    known = _load(store)
+    rows = {path: [*files.stamp_of(there)] for path, there in stats.items()}
+    digests = {path: known[path][-1] for path, stamp in rows.items() if known.get(path, [])[:-1] == stamp}
+    fresh = [found[path] for path in rows if path not in digests]
+    hashed: Callable[[Entry], str] = lambda entry: _hashed(top, entry)  # noqa: E731
+    if sum(entry.data for entry in fresh) < _MANY:
+        digests |= {entry.path: hashed(entry) for entry in fresh}
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+            digests |= zip((entry.path for entry in fresh), threads.map(hashed, fresh), strict=True)
     kept = {
-        path: rows[path]
-        for path, there in files.items()
-        if max(there.st_mtime_ns, there.st_ctime_ns) < now - _SETTLED and there.st_dev not in timeless
+        path: [*stamp, digests[path]]
+        for path, stamp in rows.items()
+        if max(stats[path].st_mtime_ns, stats[path].st_ctime_ns) < now - _SETTLED and stats[path].st_dev not in timeless
     }
     if kept != known:
         keep(store, json.dumps(kept, separators=(",", ":")).encode())
-    parents = {path.rpartition("/")[0] for path in found}
-    for path, there in found.items():
-        if path in files:
-            size, _, _, _, digest, *parts = rows[path]
-            mode = there.st_mode & 0o777
-            yield Entry(kind="file", path=path, mode=mode, size=size, content=digest, parts=tuple(parts))
-        elif path in links:
-            yield Entry(kind="link", path=path, content=_target(roots, path, links[path]))
-        elif path not in parents:
-            yield Entry(kind="folder", path=path)
+    return digests
 
 
-def forget(tree: SourceTree, place: int, environ: Mapping[str, str]) -> None:
-    """Forget the digest of a file that was sent with another content."""
-    store = _store(tree.roots[0], environ)
-    known = _load(store)
-    known.pop(tree.manifest.entries[place].path, None)
-    keep(store, json.dumps(known, separators=(",", ":")).encode())
+def _hashed(top: int, entry: Entry) -> str:
+    """The SHA-256 of what a file had at first, of which there may be more by now."""
+    try:
+        fd = files.open_file(top, entry.path)
+        try:
+            digest = hashlib.sha256()
+            for block in files.blocks(fd, entry):
+                digest.update(block)
+            return digest.hexdigest()
+        finally:
+            os.close(fd)
+    except OSError as error:
+        _refuse_unreadable(entry.path, error)
 
 
 def _timeless_devices() -> set[int]:
@@ -356,59 +407,102 @@ def _timeless_devices() -> set[int]:
     return {os.makedev(int(major), int(minor)) for major, minor in numbers}
 
 
-def _target(roots: Sequence[str], path: str, target: str) -> str:
-    """Where a link is to lead from a copy: to the same place, or to the one in the copy that corresponds to it."""
-    folder = os.path.dirname(os.path.join(roots[0], path))
-    place = os.path.normpath(os.path.join(folder, target))
-    within = [root for root in roots if f"{place}/".startswith(f"{root.rstrip('/')}/")]
-    if os.path.isabs(target) and within:
-        return os.path.relpath(roots[0] + place[len(within[0]) :], folder)
-    return target if os.path.isabs(target) or within else place
-
-
-def _hashed_all(top: int, files: Sequence[tuple[str, os.stat_result]]) -> list[list[Any]]:
-    """The SHA-256 and the parts (`Entry.parts`) of each of these files: of many bytes, by several threads."""
-
-    def hashed(file: tuple[str, os.stat_result]) -> list[Any]:
-        return _hashed(top, *file)
-
-    if sum(_held(there) for _, there in files) < _MANY:
-        return list(map(hashed, files))
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-        return list(threads.map(hashed, files))
-
-
-def _hashed(top: int, path: str, there: os.stat_result) -> list[Any]:
-    """The SHA-256 of what a file had at first, of which there may be more by now; and its parts."""
-    digest = hashlib.sha256()
-    try:
-        fd = inside.open_file(top, path)
-        try:
-            entry = Entry(kind="file", path=path, size=there.st_size, parts=inside.parts_of(fd, there))
-            for block in inside.blocks(fd, entry.spans):
-                digest.update(block)
-            return [digest.hexdigest(), *entry.parts]
-        finally:
-            os.close(fd)
-    except OSError as error:
-        _refuse_unreadable(path, error)
-
-
 def _store(root: str, environ: Mapping[str, str]) -> str:
     name = hashlib.sha256(os.fsencode(root)).hexdigest()[:32]
     return os.path.join(cache_folder(environ), "digests", f"{name}.json")
 
 
 def _load(store: str) -> dict[str, list[Any]]:
+    """The stamp and the digest of files, by path."""
     try:
         with open(store, "rb") as file:
             known = json.load(file)
-    except (OSError, ValueError, RecursionError):
+        return {path: row for path, row in known.items() if len(row) == 5 and isinstance(row[-1], str)}
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError):
         return {}
-    well = isinstance(known, dict) and all(
-        isinstance(row, list) and len(row) >= 5 and [type(each) for each in row[4:]] == [str] + [int] * (len(row) - 5)
-        for row in known.values()
-    )
-    return known if well else {}
+
+
+def forget(tree: SourceTree, place: int, environ: Mapping[str, str]) -> None:
+    """Forget the digest of a file that was sent with another content."""
+    store = _store(tree.roots[0], environ)
+    known = _load(store)
+    known.pop(tree.manifest.entries[place].path, None)
+    keep(store, json.dumps(known, separators=(",", ":")).encode())
+
+
+# -- to the agents -------------------------------------------------------------------------------
+
+
+class Shipment:
+    """Sends what agents need of one tree, over their channels and beside everything else.
+
+    Args:
+        tree: the tree.
+        say: shows a message, of this level.
+        on_failure: called with the reason when a file was changed meanwhile.
+    """
+
+    def __init__(self, tree: SourceTree, say: Callable[[str, str], None], on_failure: Callable[[str], None]) -> None:
+        self._tree, self._say, self._on_failure = tree, say, on_failure
+        self._streams: dict[Receiver, Outgoing] = {}
+        self._asked: set[tuple[Receiver, bool]] = set()
+        self._announced = False
+        self.changed = False
+        """Whether a file is not what the manifest says."""
+
+    def send(self, member: Receiver, need: Need) -> None:
+        """Begin to send an agent what it needs.
+
+        Raises:
+            ProtocolError: there is no such thing in the tree, or it was sent already.
+        """
+        asked = (member, bool(need.spans))
+        if asked in self._asked or need.spans[-1:] > (len(self._tree.manifest.entries),):
+            raise ProtocolError("it asked twice, or for files that are not in the tree")
+        self._asked.add(asked)
+        assert member.channel is not None
+        stream = self._streams.get(member) or Outgoing(member.channel, self._failed)
+        self._streams[member] = stream
+        if not need.spans:
+            stream.send_text(self._tree.manifest.text)
+            return
+        stream.send(lambda buffer: self._tree.contents(need.spans, buffer))
+        if not self._announced:
+            self._announced = True
+            size = sum(entry.data for entry in self._tree.entries(need.spans))
+            note = f"sending {as_text(size)} of {self._tree.roots[0]} to {member.name} (and maybe other nodes)"
+            self._say("info" if size > WINDOW else "debug", note)
+
+    def taken(self, member: Receiver, taken: Taken) -> None:
+        """Go on: an agent has taken so much.
+
+        Raises:
+            ProtocolError: that was not sent.
+        """
+        if member not in self._streams:
+            raise ProtocolError("it has taken more than was sent")
+        self._streams[member].grant(taken.size)
+
+    def forget(self, member: Receiver) -> None:
+        """Send an agent nothing more."""
+        if member in self._streams:
+            self._streams.pop(member).end()
+
+    def wrong(self, _: Receiver, wrong: Wrong) -> None:
+        """A file was not what the manifest says: forget its digest, and end this try of the job.
+
+        Raises:
+            ProtocolError: there is no such file.
+        """
+        entries = self._tree.manifest.entries
+        if wrong.place >= len(entries):
+            raise ProtocolError("it spoke of a file that is not in the tree")
+        forget(self._tree, wrong.place, os.environ)
+        self._failed(OSError(0, "", entries[wrong.place].path))
+
+    def _failed(self, error: OSError) -> bool:
+        """End this try: a file has changed, or cannot be read, so that no copy can be what the manifest says."""
+        path = os.path.join(self._tree.roots[0], str(error.filename or ""))
+        self.changed = True
+        self._on_failure(f"{path} has changed since the job began{error.strerror and f': {error.strerror}'}")
+        return False

@@ -1,26 +1,27 @@
-"""Gets the tree in which this node's ranks run (``--ship``): that of the job if it is here, a spare one, or a new one.
+"""Gets the tree in which this node's ranks run (``--ship``): that of the job if it is here, or a new one.
 
-A new tree takes from older ones what they share, and asks the runner for the rest. All this is done in steps of a few
-milliseconds, between which the agent answers its runner. `bireme.ship.messages` has the conversation.
+A new tree gets what is here already, and the rest from the runner. All this is done in steps of a few milliseconds,
+between which the agent answers its runner. `bireme.ship.messages` has the conversation.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections import deque
 
+from bireme import drafts
 from bireme.control.messages import Taken
 from bireme.errors import BiremeError, ProtocolError
 from bireme.resources.cache import cache_folder
 from bireme.ship import manifest
-from bireme.ship.contents import GRANT, Incoming, in_steps
-from bireme.ship.messages import Need, Shipped, Wrong
-from bireme.ship.store import TreeStore
-from bireme.ship.tree import HeldTree, NewTree
+from bireme.ship.files import Draft
+from bireme.ship.messages import GRANT, PAUSE, Need, Shipped, Wrong, in_steps
+from bireme.ship.trees import HeldTree, NewTree, Trees, take_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Literal
 
     from bireme.control.messages import Ask, Message
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from bireme.planning.start import NodePlan
     from bireme.ship.manifest import Entry, Manifest
 
-_PAUSE = 0.0005
 _CLEAN_AFTER = 1.0
-"""Seconds after which a spare tree is made, and old ones are removed, when the ranks have started."""
+"""Seconds after which spare files are made, and old trees are removed, when the ranks have started."""
+_PATIENCE = 60.0
+"""Seconds to wait for another agent that makes the tree, which may be on a node whose locks outlive it."""
+_LOOK = 0.05
 
 
 class TreeTaker:
@@ -56,19 +59,19 @@ class TreeTaker:
         self._loop, self._ask, self._offer, self._send, self._on_done = loop, ask, ask.tree, send, on_done
         self._folder = cache_folder(environ, ask.tree.cache)
         self._expects: Literal["nothing", "manifest", "files"] = "nothing"
-        self._asked = self._failed = self._made = False
+        self._asked = self._over = False
         self._text = bytearray()
         self._taken, self._granted = 0, loop.now()
+        self._turn, self._turn_path = -1, ""
         self._new: NewTree | None = None
-        self._spare: NewTree | None = None
         self._held: HeldTree | None = None
-        self._missing: deque[int] = deque()
-        self._is_first = False
-        self._file: Incoming | None = None
+        self._coming: deque[int] = deque()
+        """The places in the manifest of the files that come."""
+        self._file: Draft | None = None
 
     def start(self) -> None:
         """Look for a tree that is here already."""
-        self._go(self._look())
+        in_steps(self._loop, self._or_fail(self._look()))
 
     @property
     def keep(self) -> tuple[int, ...]:
@@ -77,14 +80,15 @@ class TreeTaker:
 
     def close(self) -> None:
         """Remove what is not complete."""
-        self._expects = "nothing"
-        if self._file is not None and self._file.fd is not None:
-            os.close(self._file.fd)
-            self._file = None
-        for new in (self._new, self._spare):
-            if new is not None:
-                new.close()
-        self._new = self._spare = None
+        self._over, self._expects = True, "nothing"
+        if self._file is not None:
+            self._file.drop()
+        if self._new is not None:
+            self._new.close()
+        if self._turn >= 0:
+            os.close(self._turn)
+            drafts.remove(self._turn_path)
+        self._file, self._new, self._turn = None, None, -1
 
     @property
     def sent(self) -> dict[str, Entry]:
@@ -96,9 +100,6 @@ class TreeTaker:
         return {entry.path[len(above) :]: entry for entry in entries if entry.path.startswith(above)}
 
     # -- steps -----------------------------------------------------------------------------------
-
-    def _go(self, steps: Iterator[None]) -> None:
-        in_steps(self._loop, self._or_fail(steps))
 
     def _or_fail(self, steps: Iterator[None]) -> Iterator[None]:
         try:
@@ -115,49 +116,87 @@ class TreeTaker:
 
     def _end(self, problem: str = "") -> None:
         ask = self._ask if problem else self._moved_ask()
-        self._failed = bool(problem)
+        self.close()
         if self._asked:
             self._send(Shipped())
-        if not problem:
-            self._loop.after(_CLEAN_AFTER, lambda: self._go_quietly(self._tidy()))
         self._on_done(ask, problem)
 
-    def _go_quietly(self, steps: Iterator[None]) -> None:
+    def _look(self) -> Iterator[None]:
+        """Find the tree of the job, or its manifest, or ask for that."""
+        if not self._offer.job.isalnum():
+            raise manifest.ManifestError("its job has no name")
+        trees = Trees(self._folder)
+        if not self._has_tree(trees):
+            yield
+            self._turn, self._turn_path = trees.turn(self._offer.job)
+            wanted = trees.find_manifest(self._offer.digest)
+            if wanted is None:
+                self._want("manifest", Need())
+            else:
+                self._await_turn(wanted, self._loop.now() + _PATIENCE)
+
+    def _has_tree(self, trees: Trees) -> bool:
+        """Whether the tree of the job is here. Then all is done."""
+        held = trees.hold(self._offer.job)
+        if held is not None and held.manifest.digest != self._offer.digest:
+            held.release()
+        elif held is not None:
+            self._held = held
+            self._end()
+        return self._held is not None
+
+    def _await_turn(self, wanted: Manifest, deadline: float) -> None:
+        """Make the tree, unless another agent does so that shares the folder: then wait for it, or until it dies."""
+        if self._over:
+            return
+        if take_lock(self._turn, fcntl.LOCK_EX) is not False or self._loop.now() >= deadline:
+            in_steps(self._loop, self._or_fail(self._make(wanted)))
+        else:
+            self._loop.after(_LOOK, lambda: self._await_turn(wanted, deadline))
+
+    def _make(self, wanted: Manifest) -> Iterator[None]:
+        """Begin a tree with what is here already, and ask for the rest."""
+        trees = Trees(self._folder)
+        if self._has_tree(trees):
+            return
+        yield from trees.clean()  # not only afterwards: a job may end too early for that, and there must be room
+        new = self._new = NewTree(trees.folder, wanted)
+        yield from new.begin()
+        yield from trees.take(new)
+        self._coming.extend(place for place, entry in enumerate(wanted.entries) if entry.path in new.missing)
+        if self._coming:
+            self._want("files", Need(spans=_spans(self._coming)))
+        else:
+            yield from self._finish(new)
+
+    def _finish(self, new: NewTree) -> Iterator[None]:
+        trees = Trees(self._folder)
+        if new.missing:  # they have come; nobody can have changed them yet
+            yield from trees.make_spares(new, new.missing)
+        self._held, self._new = trees.finish(new, self._offer.job), None
+        self._end()
+        self._loop.after(_CLEAN_AFTER, lambda: self._go_slowly(self._tidy(self._held)))
+
+    def _tidy(self, held: HeldTree | None) -> Iterator[None]:
+        """Make spare files for the next job, and remove old trees."""
+        trees = Trees(self._folder)
+        if held is not None:
+            yield from trees.make_spares(held)
+        yield from trees.clean()
+
+    def _go_slowly(self, steps: Iterator[None]) -> None:
         """Do one step, and the next one later; what cannot be done is left."""
         try:
             next(steps)
         except (StopIteration, OSError, BiremeError):
             return
-        self._loop.after(_PAUSE, lambda: self._go_quietly(steps))
+        self._loop.after(PAUSE, lambda: self._go_slowly(steps))
 
-    def _look(self) -> Iterator[None]:
-        """Find a tree that is here already, or ask what there is to copy."""
-        store = TreeStore(self._folder)
-        if not self._offer.job.isalnum():
-            raise manifest.ManifestError("its job has no name")
-        self._held = yield from store.find(self._offer.digest, self._offer.job)
-        if self._held is not None:
-            self._made = not self._asked
-            self._end()
-        else:
-            self._want("manifest", Need(cache=store.identity()))
-
-    def look_again(self) -> None:
-        """Look again: another node that shares the folder has made the tree, or could not.
-
-        Raises:
-            ProtocolError: the manifest has come already.
-        """
-        if self._expects != "manifest" or self._text:
-            raise ProtocolError("it told an agent that takes a tree to look again")
-        self._expects = "nothing"
-        self._go(self._look())
+    # -- what the runner sends -------------------------------------------------------------------
 
     def _want(self, what: Literal["manifest", "files"], need: Need) -> None:
         self._asked, self._expects = True, what
         self._send(need)
-
-    # -- what the runner sends -------------------------------------------------------------------
 
     def take(self, data: bytes) -> None:
         """Take a piece of what was asked for.
@@ -165,7 +204,7 @@ class TreeTaker:
         Raises:
             ProtocolError: nothing was asked for.
         """
-        if self._failed:
+        if self._over:
             return  # the runner has not heard of it yet
         self._taken += len(data)
         now = self._loop.now()
@@ -184,84 +223,35 @@ class TreeTaker:
 
     def _take_manifest(self, data: bytes) -> None:
         self._text += data
-        if len(self._text) < self._offer.length:
-            return
-        self._expects = "nothing"
-        found = manifest.read(bytes(self._text))
-        if found.digest != self._offer.digest:
-            raise manifest.ManifestError("the manifest was altered on the way")
-        self._go(self._make(found))
+        if len(self._text) >= self._offer.length:
+            self._expects = "nothing"
+            found = manifest.read(bytes(self._text))
+            if found.digest != self._offer.digest:
+                raise manifest.ManifestError("the manifest was altered on the way")
+            self._await_turn(found, self._loop.now() + _PATIENCE)
 
     def _take_content(self, data: bytes) -> None:
         assert self._new is not None
-        left = memoryview(data)
+        new, left = self._new, memoryview(data)
         while left:
-            if not self._missing:
+            if not self._coming:
                 raise manifest.ManifestError("more was sent than asked for")
-            entry = self._new.manifest.entries[self._missing[0]]
+            entry = new.manifest.entries[self._coming[0]]
             if self._file is None:
-                self._file = Incoming(entry, self._new.open(entry))
+                self._file = Draft(new.top, entry.path, entry)
             part = left[: self._file.due]
             self._file.take(part)
             left = left[len(part) :]
             if not self._file.due:
-                self._complete(self._new, self._file)
-        if not self._missing:
+                place = self._coming.popleft()
+                if not self._file.is_right:
+                    self._send(Wrong(place=place))
+                    raise manifest.ManifestError(f"{entry.path} has changed since the job began")
+                self._file.close(entry.mode)
+                self._file = None
+        if not self._coming:
             self._expects = "nothing"
-            self._go(self._finish(self._new))
-
-    def _complete(self, new: NewTree, file: Incoming) -> None:
-        place = self._missing.popleft()
-        if not file.is_right:
-            self._send(Wrong(place=place))
-            raise manifest.ManifestError(f"{file.entry.path} has changed since the job began")
-        assert file.fd is not None
-        new.close_file(file.entry, file.fd)
-        self._file = None
-
-    # -- the new tree ----------------------------------------------------------------------------
-
-    def _make(self, wanted: Manifest) -> Iterator[None]:
-        """Begin a tree: take what older ones have, and ask for the rest."""
-        store = TreeStore(self._folder)
-        yield from store.remove_temporary()
-        yield from store.remove_old()  # not only afterwards: a job may end too early for that, and there must be room
-        new = self._new = yield from store.base(wanted)
-        yield from store.fill(new)
-        self._missing.extend(place for place, entry in enumerate(wanted.entries) if new.lacks(entry))
-        if self._missing:
-            self._is_first = len(self._missing) == sum(entry.data > 0 for entry in wanted.entries)
-            self._want("files", Need(spans=_spans(self._missing)))
-        else:
-            yield from self._finish(new)
-
-    def _finish(self, new: NewTree) -> Iterator[None]:
-        store = TreeStore(self._folder)
-        if self._is_first:  # else it is made while ranks run, unless they end at once
-            yield from self._make_spare(store, new)
-        self._held, self._new = store.finish(new, self._offer.job), None
-        self._made = True
-        self._end()
-
-    def _make_spare(self, store: TreeStore, other: HeldTree | NewTree) -> Iterator[None]:
-        """Make a spare tree, as far as there is room."""
-        try:
-            self._spare = NewTree(store.folder, other.manifest)
-            yield from self._spare.copy_from(other)
-            yield from store.keep_spare(self._spare)
-        except OSError:
-            if self._spare is not None:
-                self._spare.close()
-        self._spare = None
-
-    def _tidy(self) -> Iterator[None]:
-        """Make a spare tree for the next job, unless there is one, or another node makes it; and remove old ones."""
-        store, held = TreeStore(self._folder), self._held
-        assert held is not None
-        if self._made and not store.has_spare(held.manifest.digest):
-            yield from self._make_spare(store, held)
-        yield from store.remove_temporary()
-        yield from store.remove_old()
+            in_steps(self._loop, self._or_fail(self._finish(new)))
 
     # -- what is elsewhere in the copy -----------------------------------------------------------
 
@@ -315,7 +305,7 @@ class TreeTaker:
         return plan.replace(cwd=os.getcwd(), workers=workers)
 
 
-def _spans(places: Sequence[int]) -> tuple[int, ...]:
+def _spans(places: Iterable[int]) -> tuple[int, ...]:
     """The first and the last place plus 1 of each run of places."""
     spans: list[int] = []
     for place in places:

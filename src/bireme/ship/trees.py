@@ -1,0 +1,457 @@
+"""The trees on a node (``--ship``): complete or absent, and kept while somebody uses them, or has left something there.
+
+Each job has a tree of its own, by its id, for all nodes that share the folder and for all its attempts and epochs. It
+is made in a folder with a temporary name, which gets its name when nothing is missing. ``.lock`` there is locked:
+exclusively while the tree is made or removed, otherwise shared by the agents and guardians of the job that runs in it.
+The kernel unlocks it when they die, by whatever signal. So what can be locked exclusively belongs to nobody.
+
+Beside the trees are spare files, which nobody uses: the next tree gets them by a rename, by their content. A spare file
+has a time that no other file has, and whoever writes to it changes that. Where one is missing, its content is copied
+from an older tree, and compared while it is copied. So all files of a tree are its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+import time
+from collections import Counter
+
+from bireme import drafts
+from bireme.resources.owned_folder import make_owned
+from bireme.ship import files, manifest
+from bireme.ship.files import Draft, stamp_of
+from bireme.ship.manifest import ManifestError, prefixes
+from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Generator, Iterator
+
+    from bireme.ship.files import Stamp
+    from bireme.ship.manifest import Entry, Manifest
+
+OWN = LOCK, MANIFEST, CHANGED = ".lock", ".manifest", ".changed"
+"""The files beside the tree in its folder."""
+TEMPORARY = ".tmp"
+_OLD = ".old"
+"""The end of the name of a job's tree that is being removed."""
+SPARE = ".spare-"
+"""The begin of the names of the folders of spare files, one for the name of each tree."""
+NEWEST = 4
+"""Trees of jobs that are kept however many there are, and folders of spare files."""
+_ABANDONED = 3600.0
+"""Seconds after which something temporary without a lock belongs to nobody."""
+_HINT = "--export XDG_CACHE_HOME=DIR names another place, into which only you can write"
+
+
+class HeldTree(Value):
+    """A complete tree that nobody removes while ``lock`` is open.
+
+    Attributes:
+        folder: the path of its folder.
+        manifest: what was sent.
+        lock: a descriptor.
+    """
+
+    folder: str
+    manifest: Manifest
+    lock: int
+
+    @property
+    def path(self) -> str:
+        """The path of the tree itself."""
+        return f"{self.folder}/{self.manifest.name}"
+
+    def known(self) -> Generator[None, None, dict[str, Stamp] | None]:
+        """The stamps of all files and links inside, in steps; ``None``: something was added or changed.
+
+        Contents are compared, whatever the times say. What was removed does not count, nor does Python's own cache.
+        """
+        entries = {f"{self.manifest.name}/{entry.path}": entry for entry in self.manifest.entries}
+        folders = {self.manifest.name, *(part for path in entries for part in prefixes(path)[:-1])}
+        found: dict[str, Stamp] = {}
+        top = os.open(self.folder, files.FOLDER)
+        try:
+            for item in files.walk(top, mounts=False):
+                yield
+                path, _, name, there = item
+                entry, cached = entries.get(path), "__pycache__" in path.split("/")[-2:]
+                if stat.S_ISDIR(there.st_mode):
+                    if not cached and path not in folders and (entry is None or entry.kind != "folder"):
+                        return None
+                    continue
+                own = path in OWN or (cached and name.endswith(".pyc") and stat.S_ISREG(there.st_mode))
+                if not own and (entry is None or not (yield from files.is_same(entry, item))):
+                    return None
+                found[path] = stamp_of(there)
+        except OSError:
+            return None
+        finally:
+            os.close(top)
+        return found
+
+    def release(self) -> None:
+        """Let the tree be removed."""
+        os.close(self.lock)
+
+
+class NewTree:
+    """A tree in the making. It is removed by :meth:`close` unless it was finished.
+
+    Args:
+        folder: of all trees.
+        made_from: what the tree will hold.
+
+    Raises:
+        OSError: its folder cannot be created.
+    """
+
+    def __init__(self, folder: str, made_from: Manifest) -> None:
+        self.manifest = made_from
+        self._folder = f"{folder}/{os.urandom(6).hex()}{TEMPORARY}"
+        self.missing = {entry.path: entry for entry in made_from.entries if entry.data}
+        # The lock comes into the folder locked, so that it never seems to belong to nobody.
+        lock = f"{self._folder}.lock{TEMPORARY}"
+        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        take_lock(self._lock, fcntl.LOCK_EX)
+        os.mkdir(self._folder, 0o700)
+        os.rename(lock, f"{self._folder}/{LOCK}")
+        os.mkdir(self.path)
+        self.top = os.open(self.path, files.FOLDER)
+
+    @property
+    def path(self) -> str:
+        """The path of the tree itself, as long as it is in the making."""
+        return f"{self._folder}/{self.manifest.name}"
+
+    def begin(self) -> Iterator[None]:
+        """Make, in steps, the folders, and what has no data."""
+        for folder in {entry.path.rpartition("/")[0]: None for entry in self.manifest.entries}:
+            os.makedirs(f"{self.path}/{folder}", exist_ok=True)
+            yield
+        for entry in self.manifest.entries:
+            if entry.kind == "folder":
+                os.mkdir(entry.path, dir_fd=self.top)
+            elif not entry.data:
+                Draft(self.top, entry.path, entry).close(entry.mode)
+            yield
+
+    def take_spare(self, entry: Entry, folder: int, name: str) -> None:
+        """Get a spare file, unless another tree was faster."""
+        try:
+            os.rename(name, entry.path, src_dir_fd=folder, dst_dir_fd=self.top)
+        except OSError:
+            return
+        os.chmod(entry.path, entry.mode, dir_fd=self.top)
+        os.utime(entry.path, dir_fd=self.top)
+        del self.missing[entry.path]
+
+    def finish(self, name: str) -> HeldTree:
+        """Make the tree complete: give its folder this name.
+
+        Raises:
+            OSError: there is such a folder.
+        """
+        with open(f"{self._folder}/{MANIFEST}", "xb") as file:
+            file.write(self.manifest.text)
+        os.rename(self._folder, name)
+        for _ in range(100):  # after the rename: who gets the lock in between finds no folder of the temporary name
+            if take_lock(self._lock, fcntl.LOCK_SH) is not False:
+                break
+            time.sleep(0.001)
+        lock, self._lock = self._lock, -1
+        os.close(self.top)
+        return HeldTree(name, self.manifest, lock)
+
+    def close(self) -> None:
+        """Remove what was made, unless it is finished."""
+        if self._lock >= 0:
+            os.close(self.top)
+            for _ in files.remove(*os.path.split(self._folder)):
+                pass
+            os.close(self._lock)
+            self._lock = -1
+
+
+class Trees:
+    """All trees of one user on this node.
+
+    Args:
+        cache: Bireme's folder in the user's cache.
+
+    Raises:
+        BadInputError: others can change or replace it.
+        OSError: it cannot be created.
+    """
+
+    def __init__(self, cache: str) -> None:
+        self.folder = os.path.join(cache, "ship")
+        make_owned(self.folder, hint=_HINT)
+        if os.stat(self.folder).st_mode & 0o077:
+            os.chmod(self.folder, 0o700)
+
+    def turn(self, job: str) -> tuple[int, str]:
+        """A file whose lock says whose turn it is to make the tree of a job, because agents may share this folder.
+
+        The lock only saves work. Who makes a tree nevertheless, as where there are no locks, takes that of another one
+        that was faster.
+        """
+        path = f"{self.folder}/.{job}{TEMPORARY}"
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), path
+
+    def jobs(self) -> list[str]:
+        """The names of the trees of jobs, the last used first."""
+        return self._newest(
+            [name for name in os.listdir(self.folder) if name[0] != "." and name[-4:] != TEMPORARY], LOCK
+        )
+
+    def _newest(self, names: list[str], inner: str) -> list[str]:
+        """These names, the newest first, by the time of what is inside."""
+
+        def used(name: str) -> float:
+            try:
+                return os.stat(f"{self.folder}/{name}/{inner}").st_mtime
+            except OSError:
+                return 0.0
+
+        return sorted(names, key=used, reverse=True)
+
+    def _locked(self, name: str, kind: int) -> int:
+        """A descriptor of a folder's lock, locked in this way; -1: it cannot be.
+
+        Where there are no locks, all may read and nobody may remove.
+        """
+        path = f"{self.folder}/{name}/{LOCK}"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return -1
+        try:
+            locked = take_lock(fd, kind)
+            if (locked or (locked is None and kind == fcntl.LOCK_SH)) and os.path.samestat(os.fstat(fd), os.stat(path)):
+                return fd
+        except OSError:  # it was renamed meanwhile
+            pass
+        os.close(fd)
+        return -1
+
+    def hold(self, name: str, kind: int = fcntl.LOCK_SH) -> HeldTree | None:
+        """Hold a complete tree; ``None``: there is none, or it is about to be removed, or damaged."""
+        lock = self._locked(name, kind)
+        try:
+            made_from = manifest.read(self._manifest_text(name)) if lock >= 0 else None
+        except ManifestError:
+            os.close(lock)
+            return None
+        return None if made_from is None else HeldTree(f"{self.folder}/{name}", made_from, lock)
+
+    def _manifest_text(self, name: str) -> bytes:
+        try:
+            with open(f"{self.folder}/{name}/{MANIFEST}", "rb") as file:
+                return file.read()
+        except OSError:
+            return b""
+
+    def find_manifest(self, digest: str) -> Manifest | None:
+        """A manifest, if one of the newest trees has it."""
+        for text in map(self._manifest_text, self.jobs()[:NEWEST]):
+            if hashlib.sha256(text).hexdigest() == digest:
+                return manifest.read(text)
+        return None
+
+    def take(self, new: NewTree) -> Iterator[None]:
+        """Get, in steps, what is here already: spare files, and copies of what the newest trees have."""
+        try:
+            folder = self._open_spares(new.manifest)
+        except OSError:
+            pass
+        else:
+            try:
+                mark = _mark()
+                for name, entry in _spare_names(new.manifest).items():
+                    yield
+                    if _is_spare(folder, name, entry, mark):
+                        new.take_spare(entry, folder, name)
+            finally:
+                os.close(folder)
+        for name in self.jobs()[:NEWEST]:
+            held = self.hold(name) if new.missing else None
+            if held is not None:
+                try:
+                    yield from self._copy(new, held)
+                finally:
+                    held.release()
+
+    def _copy(self, new: NewTree, held: HeldTree) -> Iterator[None]:
+        there = {_content(entry): entry.path for entry in held.manifest.entries if entry.data}
+        try:
+            top = os.open(held.path, files.FOLDER)
+        except OSError:  # ranks have removed it
+            return
+        try:
+            for entry in [entry for entry in new.missing.values() if _content(entry) in there]:
+                yield
+                if (yield from files.copy(top, there[_content(entry)], new.top, entry.path, entry)):
+                    del new.missing[entry.path]
+        finally:
+            os.close(top)
+
+    def finish(self, new: NewTree, job: str) -> HeldTree:
+        """Make a tree complete; it becomes that of the job, unless another agent was faster.
+
+        Raises:
+            OSError: that is not possible.
+        """
+        try:
+            return new.finish(f"{self.folder}/{job}")
+        except OSError:
+            held = self.hold(job)
+            if held is None or held.manifest.digest != new.manifest.digest:
+                raise
+            new.close()
+            return held
+
+    # -- spare files -----------------------------------------------------------------------------
+
+    def _spares(self, made_from: Manifest) -> str:
+        """The name of the folder of spare files for trees of this name."""
+        return SPARE + hashlib.sha256(os.fsencode(made_from.name)).hexdigest()[:16]
+
+    def _open_spares(self, made_from: Manifest) -> int:
+        return os.open(f"{self.folder}/{self._spares(made_from)}", files.FOLDER)
+
+    def make_spares(self, made: HeldTree | NewTree, only: Collection[str] | None = None) -> Iterator[None]:
+        """Copy, in steps, files of a tree of which there are no spare ones, as far as there is room; remove others.
+
+        Args:
+            made: the tree. Nobody can have changed what is still in the making.
+            only: the paths of files to copy; ``None``: all.
+        """
+        own = self._spares(made.manifest)
+        try:
+            yield from self._make_spares(made, only)
+            spares = [name for name in os.listdir(self.folder) if name.startswith(SPARE)]
+            for name in self._newest(spares, "")[NEWEST:]:
+                yield from files.remove(self.folder, name)
+        except OSError:  # others need the room
+            yield from files.remove(self.folder, own)
+
+    def _make_spares(self, made: HeldTree | NewTree, only: Collection[str] | None) -> Iterator[None]:
+        names, mark = _spare_names(made.manifest), _mark()
+        os.makedirs(f"{self.folder}/{self._spares(made.manifest)}", 0o700, exist_ok=True)
+        folder, top = self._open_spares(made.manifest), os.open(made.path, files.FOLDER)
+        try:
+            for name, entry in names.items():
+                yield
+                if not mark or (only is not None and entry.path not in only) or _is_spare(folder, name, entry, mark):
+                    continue
+                draft = os.urandom(6).hex() + TEMPORARY
+                wanted = entry.replace(content="") if isinstance(made, NewTree) else entry
+                if (yield from files.copy(top, entry.path, folder, draft, wanted)):
+                    os.utime(draft, ns=(mark, mark), dir_fd=folder)
+                    os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+            for name in {*os.listdir(folder)} - {*names}:
+                os.unlink(name, dir_fd=folder)
+                yield
+        finally:
+            os.close(folder)
+            os.close(top)
+
+    # -- cleaning --------------------------------------------------------------------------------
+
+    def clean(self) -> Iterator[None]:
+        """Remove, in steps, what killed agents have left, and old trees in which nothing was added or changed."""
+        for name in os.listdir(self.folder):
+            if name.endswith(TEMPORARY):
+                yield from self._remove_temporary(name)
+        for place, name in enumerate(self.jobs()):
+            old = (place >= NEWEST or name.endswith(_OLD)) and not os.path.exists(f"{self.folder}/{name}/{CHANGED}")
+            held = self.hold(name, fcntl.LOCK_EX) if old else None
+            if held is not None:
+                try:
+                    yield from _remove_unchanged(held)
+                except OSError:
+                    pass
+                finally:
+                    held.release()
+
+    def _remove_temporary(self, name: str) -> Iterator[None]:
+        lock, path = self._locked(name, fcntl.LOCK_EX), f"{self.folder}/{name}"
+        try:
+            if lock < 0 and (os.path.exists(f"{path}/{LOCK}") or os.stat(path).st_mtime > time.time() - _ABANDONED):
+                return
+            if os.path.isdir(path):
+                yield from files.remove(self.folder, name)
+            else:
+                drafts.remove(path)
+        except OSError:
+            pass
+        finally:
+            if lock >= 0:
+                os.close(lock)
+
+
+def _remove_unchanged(held: HeldTree) -> Iterator[None]:
+    """Remove, in steps, a job's tree in which nothing was added or changed. Else a file says so from then on."""
+    known = yield from held.known()
+    if known is None:
+        os.close(os.open(f"{held.folder}/{CHANGED}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        return
+    if not held.folder.endswith(_OLD):  # a tree with the name of a job is complete
+        os.rename(held.folder, held.folder + _OLD)
+        held = held.replace(folder=held.folder + _OLD)
+    inner = f"{held.manifest.name}/"
+    below = {path.removeprefix(inner): stamp for path, stamp in known.items() if path.startswith(inner)}
+    yield from files.remove(held.folder, held.manifest.name, below)
+    if not os.path.lexists(held.path):  # else the manifest is still needed
+        yield from files.remove(*os.path.split(held.folder), known)
+
+
+def _content(entry: Entry) -> tuple[object, ...]:
+    return entry.content, entry.size, entry.parts
+
+
+def _spare_names(made_from: Manifest) -> dict[str, Entry]:
+    """The names of spare files, by content, and of which files they are copies; a tree may have several of one."""
+    count: Counter[tuple[object, ...]] = Counter()
+    names = {}
+    for entry in made_from.entries:
+        if entry.data:
+            content = _content(entry)
+            names[hashlib.sha256(repr((content, count[content])).encode()).hexdigest()] = entry
+            count[content] += 1
+    return names
+
+
+def _is_spare(folder: int, name: str, entry: Entry, mark: int) -> bool:
+    """Whether there is a spare file that is as it was made."""
+    try:
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISREG(there.st_mode) and (there.st_size, there.st_mtime_ns) == (entry.size, mark or -1)
+
+
+def _mark() -> int:
+    """The time that spare files get, in nanoseconds; 0: there is none.
+
+    It names the time since this machine was booted, because a crash can leave a file without its data.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return int(file.read(7), 16) * 10**9
+    except (OSError, ValueError):
+        return 0
+
+
+def take_lock(fd: int, kind: int) -> bool | None:
+    """Lock a file; return whether that was possible; ``None``: there are no locks here."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        return False if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
+    return True
