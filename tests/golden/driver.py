@@ -156,6 +156,7 @@ class Run:
         self._out = {1: os.dup(worker.stdout), 2: os.dup(worker.stderr)}
         words = list(worker.argv[worker.argv.index("run") + 1 :])
         self._launched = _launched(words, worker.cwd)
+        self._when, self._is_program = self._launched.when, "BIREME_TRIAL" in self._launched.exports
         self._happening = PROGRAM[-1](self._launched)
         self._over = False
         for seconds, where, text in self._happening.writes:
@@ -174,7 +175,10 @@ class Run:
             with open(os.path.join(self._launched.folder, where), "w", encoding="utf-8") as file:
                 file.write(text)
             return
-        rank = f"[{time.strftime('%H:%M:%S', time.gmtime(time.time()))}.{int(time.time() % 1 * 1000):03d} localhost:0] "
+        # Seconds of the world's day, cut to milliseconds; of a program, since it began. The records are of such times.
+        now, began = (seconds % 86400 // 1 + seconds % 1 for seconds in (time.time(), EPOCH - 1000.0 + self._when))
+        second = now // 1 + float(f"{now % 1 * 1000 // 1 / 1000:.3f}")
+        rank = f"[{second - began if self._is_program else second!r} localhost:0] "
         os.write(self._out[where], "".join(f"{rank}{line}\n" for line in text.split("\n")).encode())
 
     def _end(self, code: int, report: Mapping[str, Any] | None) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bireme.logs.lines import MAX_LINE, Label, LineCutter
+from bireme.logs.lines import MAX_LINE, SINCE, Label, LineCutter
 
 FIRST, MORE = b"[host:3] ", b"[host:3+] "
 FLUSH = object()
@@ -111,6 +112,16 @@ def test_carriage_returns_are_kept(text):
 def test_without_a_label_nothing_is_added():
     text = b"a\rb\n\n\xff\0c\n" + b"x" * 1000
     assert shown([text, FLUSH, text], LineCutter(Label.empty)) == text + text
+
+
+def test_the_tuner_gets_seconds_of_the_monotonic_clock(monkeypatch):
+    """Whatever sets the clock of the machine while a trial runs."""
+    monkeypatch.setenv(SINCE, repr(time.monotonic() - 100_000.25))
+    label = Label.of("host", 3, timestamps=True)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    first, second = label(), label()
+    assert re.fullmatch(rb"\[10000\d\.\d{3} host:3\] ", first.first) and first.first <= second.first
+    assert first.more == first.first.replace(b"] ", b"+] ")
 
 
 def test_timestamps():

@@ -7,6 +7,7 @@ came in between.
 
 from __future__ import annotations
 
+import os
 import time
 
 from bireme.value import Value
@@ -14,6 +15,9 @@ from bireme.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+SINCE = "BIREME_LABELS_SINCE"
+"""The tuner's private wish: labels with times have the seconds since this reading of the machine's monotonic clock."""
 
 MAX_LINE = 64 * 1024
 """Bytes of the longest line that is kept whole."""
@@ -33,8 +37,13 @@ class Label(Value):
             rank: a rank, or a set of ranks.
         """
         name = f"{host}:{rank}"
-        plain = Label(f"[{name}] ".encode(), f"[{name}+] ".encode())
-        return (lambda: _stamped(name)) if timestamps else (lambda: plain)
+        if timestamps and (since := os.environ.get(SINCE)):
+            begin = float(since)
+            return lambda: _labelled(f"{time.monotonic() - begin:.3f} {name}")
+        if timestamps:
+            return lambda: _labelled(f"{_local_time()} {name}")
+        plain = _labelled(name)
+        return lambda: plain
 
     @staticmethod
     def empty() -> Label:
@@ -42,10 +51,13 @@ class Label(Value):
         return Label(b"", b"")
 
 
-def _stamped(name: str) -> Label:
+def _labelled(name: str) -> Label:
+    return Label(f"[{name}] ".encode(), f"[{name}+] ".encode())
+
+
+def _local_time() -> str:
     now = time.time()
-    stamp = time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03d}"
-    return Label(f"[{stamp} {name}] ".encode(), f"[{stamp} {name}+] ".encode())
+    return time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03d}"
 
 
 class Block:

@@ -114,7 +114,7 @@ class StudyMaker:
     def log(self, name: str, cause: str) -> None:
         folder = self.folder / "trials" / name
         folder.mkdir(parents=True, exist_ok=True)
-        head = b"".join(b"[12:00:00.000 localhost:0] step %d loss %.3f\n" % (each, 2 / (each + 1)) for each in range(9))
+        head = b"".join(b"[0.000 localhost:0] step %d loss %.3f\n" % (each, 2 / (each + 1)) for each in range(9))
         (folder / "stdout.log").write_bytes(head)
         if cause != "ok":
             (folder / "stderr.log").write_bytes(HOSTILE + b"Traceback (most recent call last):\n" + cause.encode())

@@ -1,7 +1,7 @@
 """Step timing by our own clock: computes samples per second from the times at which DeepSpeed logs its steps.
 
 DeepSpeed's own figure is that of its last step, without the time between two steps, such as loading data. The log has a
-line for each step, and ``--timestamps`` adds the time.
+line for each step, whose label has the time (`bireme.logs.lines.SINCE`).
 
 Which line that is depends on DeepSpeed's version. While tuning, it prints the times of every step (``time (ms) | fwd:
 …``, once a step; lines about micro-batches begin with ``fwd_microstep``). If its log shows progress, there is also
@@ -15,18 +15,17 @@ import re
 
 from bireme.regular_file import open_regular
 
-_STAMP = rb"\[(\d\d):(\d\d):(\d\d\.\d\d\d) [^\]]*\] .*"
+_STAMP = rb"\[(\d+\.\d+) [^\]]*\] .*"
 _NUMBERED = re.compile(_STAMP + rb"\bstep=(\d+), skipped=")
 _PIPELINE = re.compile(_STAMP + rb"\bsteps: (\d+) loss: \S+ .*\biter time \(s\): ")
 _TIMED = re.compile(_STAMP + rb"time \(ms\) \| fwd: ")
-_DAY = 86400.0
 
 
 def samples_per_second(path: str, samples: int, first: int) -> float | None:
     """Samples per second of wall time over the steps of a run; None if it logged too few.
 
     Args:
-        path: the output of the run, with timestamps.
+        path: the output of the run.
         samples: samples in a step (``train_batch_size``).
         first: the step at whose end timing begins, after the warm-up.
     """
@@ -35,13 +34,13 @@ def samples_per_second(path: str, samples: int, first: int) -> float | None:
     if len(begun) < 2:
         return None
     low, high = min(begun), max(begun)
-    seconds = (steps[high] - steps[low]) % _DAY  # past midnight
+    seconds = steps[high] - steps[low]
     return samples * (high - low) / seconds if seconds > 0 else None
 
 
 def last_step(text: str) -> int:
     """The number of the last step logged in the end of a run's output; 0 if none is."""
-    numbers = [int(found[4]) for line in text.encode().splitlines() if (found := _numbered(line))]
+    numbers = [int(found[2]) for line in text.encode().splitlines() if (found := _numbered(line))]
     return max(numbers, default=0)
 
 
@@ -50,20 +49,16 @@ def _numbered(line: bytes) -> re.Match[bytes] | None:
 
 
 def _steps(path: str) -> dict[int, float]:
-    """The second of the day at which each step ended, by its number from 1."""
+    """When each step ended, in seconds, by its number from 1."""
     numbered: dict[int, float] = {}
     timed: list[float] = []
     try:
         with open(open_regular(path), "rb") as file:
             for line in file:
                 if found := _numbered(line):
-                    numbered[int(found[4])] = _second(found)
+                    numbered[int(found[2])] = float(found[1])
                 elif found := _TIMED.match(line):
-                    timed.append(_second(found))
+                    timed.append(float(found[1]))
     except OSError:
         return {}
     return numbered if len(numbered) > 1 else dict(enumerate(timed, 1))
-
-
-def _second(found: re.Match[bytes]) -> float:
-    return int(found[1]) * 3600 + int(found[2]) * 60 + float(found[3])

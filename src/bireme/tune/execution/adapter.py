@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import glob
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from bireme import isolated
+from bireme.logs.lines import SINCE
 from bireme.tune.execution.experiment import End, LaunchRequest
 from bireme.tune.execution.launch import Launch
 from bireme.tune.execution.slot_scheduler import Order, Task
@@ -155,7 +157,7 @@ class TrialRuns(ABC, Generic[T]):
     def _request(self, name: str, words: Sequence[str]) -> LaunchRequest:
         return LaunchRequest(
             argv=isolated.command("bireme", "run", *words),
-            env=self._setting.environ,
+            env={**self._setting.environ, SINCE: repr(time.monotonic())},
             cwd=os.getcwd(),
             stdout=self._file(name, "stdout.log"),
             stderr=self._file(name, "stderr.log"),

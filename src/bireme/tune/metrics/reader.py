@@ -1,7 +1,8 @@
 """Reads the figures of a trial: from its output while it runs, from files and the job's report when it has ended.
 
-The output is that of ``bireme run --output prefix --timestamps``. A line may hold many figures: a progress bar is
-redrawn after each carriage return. Memory is bounded: a long series is kept as means of several readings each.
+Each line of the output says from which rank it is, and how many seconds after the trial's start it came
+(`bireme.logs.lines.SINCE`). A line may hold many figures: a progress bar is redrawn after each carriage return. Memory
+is bounded: a long series is kept as means of several readings each.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 
@@ -25,12 +25,8 @@ from bireme.tune.metrics.warm_up import SteadyPart, steady_part
 
 MARK = _MARK.encode()
 
-_LABEL = re.compile(rb"\[(\d\d):(\d\d):(\d\d\.\d\d\d) ([^\]+]*)(\+?)\] ")
+_LABEL = re.compile(rb"\[(\d+\.\d+) ([^\]+]*)(\+?)\] ")
 _ESCAPE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-_DAY = 86400.0
-_EARLY = 3600.0
-"""A time of day that is so little before the start is not one of the next day: the clock was set."""
-
 _CHUNK = 1 << 20
 _AT_ONCE = 4
 """Chunks that one update reads at most, so that the caller is not held up."""
@@ -81,7 +77,6 @@ class Reader:
     Args:
         stderr: the file of its messages, where many programs draw progress bars; "" for none.
         directory: the program's working directory.
-        started: when the trial starts, in seconds since the epoch; None for now.
         name: the trial's name, which replaces ``{trial}`` in the path of a JSON file.
     """
 
@@ -92,12 +87,8 @@ class Reader:
         stderr: str = "",
         *,
         directory: str = ".",
-        started: float | None = None,
         name: str = "",
     ) -> None:
-        began = time.time() if started is None else started
-        local = time.localtime(began)
-        self._start = local.tm_hour * 3600 + local.tm_min * 60 + local.tm_sec + began % 1
         self._measure = measure
         self._sources = measure.sources
         self._streams = [_Stream(path) for path in (stdout, stderr) if path]
@@ -194,10 +185,10 @@ class Reader:
         label = _LABEL.match(line)
         if label is None:  # a message of the launcher
             return
-        rank = label[4]
+        rank = label[2]
         earlier = stream.open.get(rank)
         row = line[label.end() :]
-        if earlier is not None and label[5]:
+        if earlier is not None and label[3]:
             label, row = earlier[0], earlier[1] + row
         elif earlier is not None:
             self._search(*earlier)
@@ -218,13 +209,7 @@ class Reader:
         for figure, pattern, anchor, compiled in self._patterns:
             if anchor in row:
                 for found in compiled.finditer(row):
-                    self._add(figure, label[4], self._when(label), pattern.read(found))
-
-    def _when(self, label: re.Match[bytes]) -> float:
-        """Seconds from the trial's start to a line."""
-        second = int(label[1]) * 3600 + int(label[2]) * 60 + float(label[3])
-        since = (second - self._start) % _DAY
-        return since if since < _DAY - _EARLY else 0.0
+                    self._add(figure, label[2], float(label[1]), pattern.read(found))
 
     def _hear(self, label: re.Match[bytes], text: bytes) -> None:
         """Take the figures of a call of :func:`bireme.report`."""
@@ -237,7 +222,7 @@ class Reader:
                 self._reported[name] = None
             source = self._sources.get(name)
             if source is not None and source.kind == "reported":
-                self._add(name, label[4], self._when(label), _plain(value))
+                self._add(name, label[2], float(label[1]), _plain(value))
 
     def _add(self, figure: str, rank: bytes, when: float | None, number: Number) -> None:
         ranks = self._series[figure]

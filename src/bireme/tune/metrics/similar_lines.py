@@ -19,7 +19,7 @@ _LAST = 3
 _ALIKE = 0.5
 """How much of the pattern's text a similar line has."""
 
-_LABEL = re.compile(r"\[\d\d:\d\d:\d\d\.\d\d\d [^\]]*\] ")
+_LABEL = re.compile(r"\[\d+\.\d+ [^\]]*\] ")
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
