@@ -59,7 +59,7 @@ def test_what_the_example_only_mentions_is_right_too(tmp_path):
     assert found.words == (
         "--maximize=samples/s: {}", "--limit=p99: {} < 200", "--limit=peak_memory < 16GiB", "--trials=40",
         "--confidence=95", "--effect=2", "--budget=2h", "--search=model_based", "--results_dir=tuning",
-        "--num_gpus=2",
+        "--warm_start=measured.csv", "--num_gpus=2",
     )  # fmt: skip
     assert found.declaration.deliveries[-1] == Delivery("accum", "file", "config.yaml", "training.accum")
 

@@ -34,7 +34,7 @@ TYPED = {"--autotuning": "bireme tune"}
 """What the user has typed instead of an option."""
 
 _DECLARES = ("param", "env", "in", "when", "constraint", "default")
-_SAYS_SO = (*_DECLARES, "maximize", "minimize", "limit")
+_SAYS_SO = (*_DECLARES, "maximize", "minimize", "limit", "warm_start")
 _FOR_ASK_TELL = (
     *(*_DECLARES, "maximize", "minimize", "budget", "trials", "confidence", "effect", "search", "seed"),
     *("ask_tell", "autotuning", "quiet"),
@@ -235,6 +235,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declar
             spec.program.target,
         ),
         results_dir=options["results_dir"],
+        warm_start=options["warm_start"],
         **_bounds(parsed),
     )
 

@@ -189,6 +189,8 @@ GROUPS: Groups = {
         Option("word", "--search SEARCH", "how points are chosen: model_based (default), gridsearch, random, or "
             "optuna:SAMPLER", _TUNE, default=""),
         Option("count", "--seed N", "another seed gives another order of trials (default: 0)", _TUNE, default=0),
+        Option("list", "--warm_start FILE", "begin with results of earlier: a table (FILE.csv) with a column for each "
+            "parameter and metric, or the folder of a study", _TUNE),
         Option("word", "--results_dir DIR", "folder of the study (default: tuning)", _TUNE, default=""),
         Option("flag", "--ask_tell", "run nothing: propose trials and take results as JSON lines on stdin and stdout",
             _TUNE),

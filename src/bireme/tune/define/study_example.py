@@ -28,6 +28,7 @@ maximize = "samples/s: {}"
 # effect = 2              # the smallest difference that matters, in percent
 # search = "model_based"   # or "gridsearch", "random", "optuna:tpe"
 # results_dir = "tuning"
+# warm_start = ["measured.csv"]   # results of earlier, in a table or in the folder of a study
 
 # Which combinations are possible.
 # constraints = ["batch * accum == 256"]

@@ -29,10 +29,11 @@ _TEXTS = {"maximize": "maximize", "minimize": "minimize", "limits": "limit"}
 """Keys with one text or several, and the option that each text is."""
 _NUMBERS = ("trials", "confidence", "effect", "budget", "seed")
 _WORDS = ("search", "results_dir")
+_PATHS = ("warm_start",)
 _RULES = ("constraints", "conditions")
-_KEYS = ("command", *_TEXTS, *_RULES, *_NUMBERS, *_WORDS, "launch", "parameters")
+_KEYS = ("command", *_TEXTS, *_RULES, *_NUMBERS, *_WORDS, *_PATHS, "launch", "parameters")
 _PARAMETER = ("values", "default", "ordered", "memory", "only_if", "flag", "env", "file", "key")
-_NOT_LAUNCH = {"help", "help_all", "autotuning", *_TEXTS.values(), *_NUMBERS, *_WORDS}
+_NOT_LAUNCH = {"help", "help_all", "autotuning", *_TEXTS.values(), *_NUMBERS, *_WORDS, *_PATHS}
 _NOT_LAUNCH |= {"param", "env", "in", "when", "constraint", "default", "init", "ask_tell"}
 
 
@@ -202,7 +203,7 @@ class _Reader:
                 if key == "search":
                     searches.check(value, self._where(key))
                 found.append(Written(f"--{key}={value}", self._where(key)))
-        return found
+        return found + [Written(f"--{key}={each.text}", each.where) for key in _PATHS for each in self._texts(key)]
 
     def _table(self, key: str) -> Mapping[str, object]:
         table = self._data.get(key, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 
@@ -20,10 +21,11 @@ from bireme.tune.program.files import LOCK, ProgramFiles, digests
 from bireme.tune.program.resume import Successor, restore
 from bireme.tune.program.summary import answer_lines, summary
 from bireme.tune.program.trials import ProgramTrials
+from bireme.tune.store import warm_start
 from bireme.tune.store.folder import hide
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.lock import ExperimentsLock
-from bireme.tune.store.records import JOURNAL, StudyRecords
+from bireme.tune.store.records import JOURNAL, Record, StudyRecords
 from bireme.tune.store.resume import resume
 from bireme.tune.study.study import Answer, Study
 from bireme.value import Value
@@ -37,6 +39,7 @@ class Request(Value):
         results_dir: the folder of the study.
         search, seed, confidence, effect, trials: see `Study`.
         seconds: the budget of wall time of all runs of the study together; None: no limit.
+        warm_start: the tables and folders of results that are known already.
     """
 
     declaration: Declaration
@@ -50,6 +53,7 @@ class Request(Value):
     effect: float = 0.02
     trials: int | None = None
     seconds: float | None = None
+    warm_start: tuple[str, ...] = ()
 
 
 class ProgramResult(Value):
@@ -86,6 +90,7 @@ def tune(request: Request, show: Callable[[ProgramBoard], Callback]) -> ProgramR
     if reason := scheduler.impossible(request.setting.shape):
         raise BadInputError(f"no trial can run: {reason}", hint="--num_nodes and --num_gpus set the size of a trial")
     files = ProgramFiles.at(request.results_dir)
+    earlier = [_told(path, files, request) for path in request.warm_start]
     files.prepare()
     if request.setting.ships:
         hide(files.results_dir)
@@ -102,11 +107,14 @@ def tune(request: Request, show: Callable[[ProgramBoard], Callback]) -> ProgramR
                 changes=successor.changes,
                 held=successor.held,
             )
+            for record in (each for made, _ in earlier for each in made if each["end"] not in known.ends):
+                journal.append(record, sync=False)
+                known.take(record)
             journal.append({"run": _bounds(request)}, sync=False)
             study = _study(request, known, side_by_side)
             trials = ProgramTrials(study, request.measure, courier, _marked(request), files, known)
             callback = show(ProgramBoard(study, request.measure, request.declaration, trials))
-            for each in (journal.note, *notes):
+            for each in (journal.note, *notes, *(note for _, note in earlier)):
                 callback.note(each)
             if not lock.taken():
                 callback.note("waiting for trials of an earlier tuner to end")
@@ -139,6 +147,13 @@ def _keep_files_apart(measure: Measure, side_by_side: int) -> None:
                 f"{side_by_side} trials run side by side, and each would write {source.path}",
                 hint=f"let the program write {stem}-{{{TRIAL}}}.json, and name that in its arguments and in the goal",
             )
+
+
+def _told(path: str, files: ProgramFiles, request: Request) -> tuple[list[Record], str]:
+    """The results in a table or a folder."""
+    if os.path.realpath(path) == os.path.realpath(files.results_dir):
+        raise BadInputError("is the folder of this study, which goes on by itself", where=path)
+    return warm_start.read(path, request.declaration.space, request.measure)
 
 
 def _study(request: Request, known: StudyRecords, side_by_side: int) -> Study:

@@ -27,7 +27,7 @@ RUNNING = "running"
 INTERRUPTED = "interrupted"
 """The cause of a trial that began and has no end, in a study that no longer runs."""
 
-PHASES = {"noise": "baseline", "screen": "again", "confirm": "round"}
+PHASES = {"known": "known", "noise": "baseline", "screen": "again", "confirm": "round"}
 """What a trial is for, in a word; others are called as in the journal."""
 
 COMMANDS = {"program": "cmd_best.txt", "deepspeed": "cmd_optimal.txt"}

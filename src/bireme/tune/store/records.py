@@ -100,7 +100,7 @@ class StudyRecords:
     @property
     def elapsed(self) -> float:
         """Seconds that the study had taken at its last end."""
-        return float(next(reversed(self.ends.values())).get("elapsed", 0.0)) if self.ends else 0.0
+        return max((float(end.get("elapsed", 0.0)) for end in self.ends.values()), default=0.0)
 
 
 def trial_of(record: Record) -> Trial:

@@ -195,6 +195,23 @@ class Study:
         if trial.paired and self._rounds is not None:
             self._rounds.tell(trial.round, trial.point, values)
 
+    def add_trial(self, point: Point, *, failed: str = "", **metrics: float) -> None:
+        """Take over a result that was measured before: it guides the search, and takes nothing of the budget.
+
+        Args:
+            point: what was measured.
+            failed: why it measured nothing; or
+            metrics: what it measured, by name.
+
+        Raises:
+            BadInputError: it is no point of the space, or the metric of a goal is missing.
+        """
+        if point not in self._space:
+            raise BadInputError(f"no point of the space: {dict(point)}")
+        name = f"known-{len(self._measured.in_phase('known')) + 1}"
+        result = TrialResult(cause="failed" if failed else "ok", reason=failed, metrics=metrics)
+        self.restore(Trial(name=name, point=dict(point), phase="known"), result)
+
     def restore(self, trial: Trial, result: TrialResult, elapsed: float = 0.0) -> None:
         """Take over a trial of an earlier run of this study. To be called in the order of their ends, before asking.
 
@@ -206,6 +223,9 @@ class Study:
             elapsed: seconds that the study had taken at its end; 0.0: unknown.
         """
         if result.cause in NOT_THE_CONFIGURATION:
+            return
+        if trial.phase == "known":
+            self._measured.add(trial, result)
             return
         self._names.add(trial.name)
         self._budget.earlier = elapsed or self._budget.earlier + result.seconds / self._side_by_side
@@ -337,7 +357,7 @@ class Study:
 
     @property
     def _begun(self) -> int:
-        return len(self._measured.runs) + len(self._pending)
+        return len(self._measured.runs) - len(self._measured.in_phase("known")) + len(self._pending)
 
     @property
     def left(self) -> int | None:

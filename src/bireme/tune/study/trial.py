@@ -10,9 +10,10 @@ from bireme.tune.space.points import Point
 from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
-Phase = Literal["noise", "search", "screen", "confirm", "profile", "limits", "rest"]
-"""What a trial is for: the default against itself, the search, a point that may be the best again, a paired round; the
-last three are for DeepSpeed: the model's profile, what fits, the default choices of a stage."""
+Phase = Literal["known", "noise", "search", "screen", "confirm", "profile", "limits", "rest"]
+"""What a trial is for: nothing, as it was measured before the study began; the default against itself, the search, a
+point that may be the best again, a paired round; the last three are for DeepSpeed: the model's profile, what fits, the
+default choices of a stage."""
 
 
 class Goal(Protocol):
