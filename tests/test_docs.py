@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from bireme import errors
+from bireme.agent import sent_code
 from bireme.backends import base
 from bireme.cli.parser import parse
-from bireme.cluster import agent_code, python_there
 from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.errors import BadInputError
 from bireme.job import ACCELERATORS, LAUNCHERS, JobSpec, Program
@@ -90,7 +90,7 @@ def names_that_a_plan_sets() -> set[str]:
     for accelerator in ACCELERATORS:
         for explicit in (False, True):
             job = JobFacts("id", accelerator, visible_variables(accelerator), explicit, "", "127.0.0.1", 29500)
-            node = NodeFacts("host", "python", "/", 4, "/tmp/errors")
+            node = NodeFacts("host", "python", cores=4, temporary="/tmp")
             spec = JobSpec(Program("train.py"), job_name="llama")
             for part in start_plan(spec, {"host": ("0", "MIG-1")}, job, {"host": node}).nodes:
                 names.update(part.env, *(worker.env for worker in part.workers))
@@ -171,8 +171,8 @@ def test_what_starts_an_agent():
     block = re.search(r"```\n(.*?)```", section(page("backends.md"), "The command lines"), flags=re.DOTALL)
     assert block is not None
     python, *words = shlex.split(block[1].replace("/home/me/.venv/bin/python", shlex.quote(sys.executable)))
-    ours = python_there.words(JobSpec(Program("train.py")), short=True)
-    assert (python, *words) == agent_code.command("channel", python=ours, short=True)[:-1]
+    ours = sent_code.python_words(JobSpec(Program("train.py")), short=True)
+    assert (python, *words) == sent_code.command("channel", python=ours, short=True)[:-1]
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bireme.cluster import agent_code
+from bireme.agent import sent_code
 from bireme.control.frames import encode_code
 from bireme.control.greeting import END, STEM, python_tag
 from tests import needs
@@ -62,18 +62,38 @@ def imported(tree: ast.Module, module: str, known: set[str]) -> Iterator[str]:
         yield from (part for part in (name, name.rpartition(".")[0]) if part in known)
 
 
-def test_all_that_an_agent_imports_is_sent() -> None:
-    agent = ("bireme.agent.remote", "bireme.agent.machine", "bireme.isolated")  # of the stub
-    assert needed(*agent) == {*agent_code.MODULES, *agent_code.FOR_A_TREE, *agent_code.FOR_FETCH}
+STUB = {"bireme.agent.stub", "bireme.signal_numbers"}
 
 
-@pytest.mark.parametrize("kind", agent_code.AHEAD)
-def test_all_that_the_stub_imports_is_in_its_command_line(kind: agent_code.Kind) -> None:
+@pytest.mark.parametrize("roots", [sent_code.AGENT, *sent_code.AHEAD.values()], ids=["agent", *sent_code.AHEAD])
+def test_all_that_an_agent_imports_is_sent(roots: tuple[str, ...]) -> None:
+    """What is found by the lines of the sources is what Python's own parser finds in them."""
+    sent, imports_ = set(sent_code.needed(roots)), needed(*roots)
+    assert not imports_ - sent, f"an agent may import these, but is not sent them: {', '.join(imports_ - sent)}"
+    assert not sent - imports_, f"an agent is sent these, but never imports them: {', '.join(sent - imports_)}"
+
+
+def test_a_tree_and_files_that_come_home_need_more() -> None:
+    plain, tree, fetch = (
+        set(sent_code.needed(sent_code.AGENT, left_out))
+        for left_out in (
+            ("bireme.ship.taker", "bireme.ship.fetch_sender"),
+            ("bireme.ship.fetch_sender",),
+            ("bireme.ship.taker",),
+        )
+    )
+    assert not {name for name in plain if name.startswith("bireme.ship")}
+    assert "bireme.ship.taker" in tree - fetch
+    assert "bireme.ship.fetch_sender" in fetch - tree
+
+
+def test_the_stub_imports_nothing_else_before_the_agent() -> None:
     """It imports the agent only when that has come."""
-    first = {"channel": "bireme.control.greeting", "dial": "bireme.agent.connect", "native": "bireme.agent.native_rank"}
-    always = {"bireme.agent.stub", "bireme.signal_numbers"}
-    common = set() if kind == "native" else needed("bireme.control.greeting", "bireme.control.transport")
-    assert set(agent_code.AHEAD[kind]) == always | common | needed(first[kind])
+    first = {name for roots in sent_code.AHEAD.values() for name in roots}
+    late = {*first, *sent_code.AGENT, "bireme.control.frames", "bireme.control.messages", "bireme.errors"}
+    paths = all_modules()
+    found = set(imported(ast.parse(paths["bireme.agent.stub"].read_text()), "bireme.agent.stub", set(paths)))
+    assert {name for name in found if paths[name].name != "__init__.py"} <= late | STUB
 
 
 def interpreter(version: str) -> str:
@@ -86,14 +106,14 @@ def interpreter(version: str) -> str:
 def test_every_module_is_imported_from_memory(version: str) -> None:
     """From bytecode by the same Python, and by others from source; without a file of ours."""
     python = interpreter(version)
-    names = ", ".join(name for name in agent_code.MODULES if name != "bireme.agent.stub")
-    finder = agent_code._source("bireme.agent.sent_modules")
+    names = ", ".join(sent_code.needed(sent_code.AGENT, ("bireme.ship.taker", "bireme.ship.fetch_sender")))
+    finder = sent_code._source("bireme.agent.sent_modules")
     program = f"import sys\nexec(compile({finder!r}, 'sent', 'exec'))"
     program += f"\nmodules = SentModules({{}}); modules.add(sys.stdin.buffer.read())\nimport {names}\n"
     program += (
         "print({type(sys.modules[name].__loader__).__name__ for name in sys.modules if name.startswith('bireme')})"
     )
-    packed = agent_code.pack(python_tag() if not version else "another")
+    packed = sent_code.pack(python_tag() if not version else "another")
     done = subprocess.run([python, "-I", "-S", "-c", program], input=packed, capture_output=True, check=False)
     assert done.stdout == b"{'SentModules'}\n", done.stderr.decode()
 
@@ -118,35 +138,35 @@ def test_an_agent_loads_little_of_the_standard_library(tmp_path: Path, stage: St
 
 @pytest.mark.parametrize("version", PYTHONS or ["no other"])
 def test_an_agent_on_another_python(version: str) -> None:
-    argv = agent_code.command("channel", python=(interpreter(version),))
+    argv = sent_code.command("channel", python=(interpreter(version),))
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, env=clean_environ(), stdin=pipe, stdout=pipe, stderr=pipe) as agent:
         assert agent.stdin is not None and agent.stdout is not None
         line = agent.stdout.readline() + agent.stdout.readline()
         tag = line.removeprefix(STEM).removesuffix(END).decode()
         assert tag.startswith(f"cpython-{version.replace('.', '')}-")
-        _, errors = agent.communicate(encode_code(agent_code.pack(tag)), timeout=60)
+        _, errors = agent.communicate(encode_code(sent_code.pack(tag)), timeout=60)
     assert (agent.returncode, errors) == (0, b"")
 
 
 @pytest.mark.parametrize("code", [False, True], ids=["no code", "no job"])
 def test_a_runner_that_says_nothing_more(code: bool) -> None:
     """Nobody else would end an agent that is cut off before it knows the heartbeat."""
-    argv = agent_code.command("channel", patience=2 if code else 0.2)
+    argv = sent_code.command("channel", patience=2 if code else 0.2)
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, env=clean_environ(), stdin=pipe, stdout=pipe, bufsize=0) as agent:
         assert agent.stdin is not None and agent.stdout is not None
         agent.stdout.read(1)
         if code:
-            agent.stdin.write(encode_code(agent_code.pack(python_tag())))
+            agent.stdin.write(encode_code(sent_code.pack(python_tag())))
         assert agent.wait(30) == (0 if code else -signal.SIGALRM)
 
 
 def test_what_was_packed_is_kept_until_a_module_changes(tmp_path: Path) -> None:
     """In the user's cache; what is damaged there, or what others can write or have put there, is not used."""
     copy = tmp_path / "src/bireme"
-    shutil.copytree(Path(agent_code.isolated.root()) / "bireme", copy, ignore=shutil.ignore_patterns("__pycache__"))
-    code = "from bireme.cluster.agent_code import pack; print(__import__('zlib').crc32(pack('x')))"
+    shutil.copytree(Path(sent_code.isolated.root()) / "bireme", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    code = "from bireme.agent.sent_code import pack; print(__import__('zlib').crc32(pack('x')))"
     environ = clean_environ(PYTHONPATH=str(copy.parent), XDG_CACHE_HOME=str(tmp_path / "cache"))
 
     def packed() -> str:
@@ -178,4 +198,4 @@ def test_what_was_packed_is_kept_until_a_module_changes(tmp_path: Path) -> None:
 
 def test_a_strange_python_costs_no_more_than_another() -> None:
     """A rogue agent may call its Python as it likes: the source is packed once."""
-    assert agent_code.pack("x") is agent_code.pack("../y")
+    assert sent_code.pack("x") is sent_code.pack("../y")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from bireme.agent import session
 from bireme.errors import BadInputError
 from bireme.launch import placement
 from bireme.logs.console import open_closed_streams
 from bireme.resources import program
+from bireme.runner import session
 from bireme.signal_numbers import SIGINT
 
 TYPE_CHECKING = False
@@ -93,9 +93,9 @@ def _run(
     spec, environ = program.recognized(spec), _inherited() if environ is None else environ
     place = placement.resolve(spec, environ)
     if isinstance(place, placement.Epochs):
-        from bireme.elastic import elastic_job
+        from bireme.launch import elastic
 
-        return elastic_job.run(spec, environ, on_change)
+        return elastic.run(spec, environ, on_change)
     by_torchrun = isinstance(place, placement.ByHand) and place.spec.elastic  # PyTorch's agent restarts the ranks
     if not spec.restarts or by_torchrun:
         return placement.run(spec, environ, place)

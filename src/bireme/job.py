@@ -201,6 +201,11 @@ class JobSpec(Value):
         """The job as it runs on the node of this name: ``{host}`` in ``python`` is replaced."""
         return self if self.python is None else self.replace(python=self.python.replace("{host}", name))
 
+    @property
+    def filtered(self) -> bool:
+        """Whether the user selects nodes or slots (``--include``, ``--exclude``)."""
+        return bool(self.include or self.exclude)
+
     def gives_stdin(self, rank: int, default: str = "none") -> bool:
         """Whether this rank reads the command's stdin; ``default``: who does so if ``stdin`` is empty."""
         given = self.stdin or default

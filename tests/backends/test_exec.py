@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bireme.backends.base import HostLaunch, LaunchPlan, load
-from bireme.cluster import labelled_hosts
+from bireme.cluster import node_selection
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
 from tests.cluster.basics import reap, wait_until
@@ -100,7 +100,9 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def test_pods_in_the_order_of_their_numbers(environ: dict[str, str]) -> None:
     def found(labels: str, *extra: str) -> list[str]:
         spec = JobSpec(Program("train.py"), hosts=f"kubectl:{labels}", launcher_args=extra)
-        return [entry.name for entry in labelled_hosts.find(spec, environ)]
+        pool = node_selection.find(spec, environ)
+        assert pool is not None
+        return [entry.name for entry in pool.entries]
 
     assert found("app=train") == ["train-0-x7b2", "train-9", "train-10"]
     assert found("app", "-n", "ns", "-c", "main") == ["train-3"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bireme.backends import base
-from bireme.cluster.bootstrap import advice
+from bireme.cluster.node_answers import advice
 from tests.cluster.test_world import Jobs
 from tests.cluster.testbed import Testbed
 

@@ -11,6 +11,7 @@ from bireme.control.messages import (
     GuardianLost,
     Hello,
     InputTaken,
+    KillNow,
     Message,
     Over,
     Ping,
@@ -30,7 +31,6 @@ from bireme.control.messages import (
     TreeOffer,
     Unfit,
     Up,
-    Urge,
     Want,
 )
 from bireme.job import JobSpec, Program
@@ -81,7 +81,7 @@ TO_AGENT: tuple[Message, ...] = (
     Probe(addresses=("10.0.0.1",), port=29500),
     START,
     Stop(signum=15),
-    Urge(),
+    KillNow(),
     SignalRanks(signum=10),
     Suspend(),
     Resume(),

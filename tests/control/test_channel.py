@@ -13,7 +13,7 @@ import pytest
 from bireme.control.channel import Channel
 from bireme.control.frames import encode_output
 from bireme.control.greeting import greeting
-from bireme.control.messages import FROM_AGENT, TO_AGENT, Message, Output, Over, Ping, Release, Urge
+from bireme.control.messages import FROM_AGENT, TO_AGENT, KillNow, Message, Output, Over, Ping, Release
 from bireme.loop import Loop
 from tests.control import examples
 from tests.control.test_transport import mac_pair, tls_pair
@@ -192,7 +192,7 @@ def test_a_message_for_the_other_side_ends_it(both: tuple[Side, Side]) -> None:
 def test_what_comes_before_a_violation_is_heard(both: tuple[Side, Side]) -> None:
     runner, agent = both
     agent.channel.send(OVER)
-    agent.channel.send(Urge())
+    agent.channel.send(KillNow())
     runner.wait(lambda: bool(runner.violations))
     assert runner.frames == [OVER]
 

@@ -7,10 +7,10 @@ import threading
 import time
 from types import SimpleNamespace
 
-from bireme.agent.session import Session
-from bireme.cluster.fault_attribution import attribute_losses
+from bireme.cluster.node_loss import attribute_losses
 from bireme.job import JobSpec, Program
 from bireme.loop import Loop
+from bireme.runner.session import Session
 
 WELL, DYING = "127.0.0.1", "127.0.0.2"
 
@@ -22,7 +22,7 @@ def test_a_node_that_still_answers_while_it_dies_is_at_fault():
     dying = socket.create_server((DYING, port))
     spec = JobSpec(program=Program("train.py", (), "script"), ssh_port=port)
     session = Session(spec, (), Loop())
-    session.crew = SimpleNamespace(stop=lambda signum: None, close=lambda: None)  # type: ignore[assignment]  # nothing runs
+    session._crew = SimpleNamespace(stop=lambda signum: None, close=lambda: None)  # type: ignore[assignment]  # nothing runs
     try:
         session.trouble("agent lost", f"agent lost on {WELL}", time.monotonic(), (WELL,))
         lost = [SimpleNamespace(name=name, state="lost") for name in (WELL, DYING)]

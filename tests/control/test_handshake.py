@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bireme.cluster.certificate import CertificateMaker
+from bireme.cluster.agent_listener import CertificateMaker
 from bireme.control import handshake
 from bireme.control.handshake import MOST_BYTES, Agent, mac_of
 from bireme.control.mac import MacTransport

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bireme.cluster.certificate import CertificateMaker
+from bireme.cluster.agent_listener import CertificateMaker
 from bireme.control.mac import MacTransport
 from bireme.control.tls import TlsTransport, client_context
 from bireme.control.transport import Transport

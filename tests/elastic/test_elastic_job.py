@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bireme.agent.machine import MACHINE
-from bireme.elastic.elastic_job import ElasticJob
 from bireme.job import JobSpec, Program
+from bireme.launch.elastic import ElasticJob
+from bireme.node.machine import MACHINE
 from bireme.result.outcome import Outcome
 
 

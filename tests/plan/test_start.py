@@ -16,9 +16,7 @@ SPEC = JobSpec(Program("train.py", ("--lr", "1")))
 
 
 def facts(host="a", **more):
-    return NodeFacts(
-        **{"hostname": host, "interpreter": "/bin/python", "cwd": "/work", "cores": 16, "error_dir": "/e", **more}
-    )
+    return NodeFacts(**{"hostname": host, "interpreter": "/bin/python", "cores": 16, "temporary": "/e", **more})
 
 
 def plan(active, spec=SPEC, job=CUDA, **more):
@@ -80,7 +78,7 @@ def test_environment_of_an_uneven_world():
             "RANK": str(rank),
             "ROLE_RANK": str(rank),
             "LOCAL_RANK": str(rank - 1),
-            "TORCHELASTIC_ERROR_FILE": f"/e/rank{rank}.json",
+            "TORCHELASTIC_ERROR_FILE": f"/e/bireme-job/rank{rank}.json",
         }
         for rank in (1, 2)
     ]

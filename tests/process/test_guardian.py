@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bireme.node.processes import ProcessTree
 from bireme.process import guardian, kernel
-from bireme.process.process_tree import ProcessTree
 from bireme.process.worker import WorkerStart
 
 STUBBORN = """

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bireme.cluster import agent_code
+from bireme.agent import sent_code
 from tests.conftest import clean_environ
 
 PLAN = {"world": [["here", ["0"]]], "variables": [], "addr": "here", "port": 1}
 
 
 def shim(place: int, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = agent_code.command("native", json.dumps({**PLAN, "place": place}), *words)
+    argv = sent_code.command("native", json.dumps({**PLAN, "place": place}), *words)
     environ = clean_environ(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_LOCAL_RANK="0")
     return subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
 

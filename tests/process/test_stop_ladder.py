@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bireme.process.stop_ladder import KILL_WAIT, TABLE, Ladder
 
 ORDER = ["running", "stopping", "killing", "done"]
-EVENTS = ["stop", "urge", "deserted", "deadline", "empty"]
+EVENTS = ["stop", "kill now", "deserted", "deadline", "empty"]
 
 
 def test_the_way_of_a_job_that_ends_well():
@@ -40,7 +40,7 @@ def test_urging_kills_at_once(before):
     ladder = Ladder(1000.0)
     for event in before:
         ladder.on(event)
-    assert ladder.on("urge") == (("kill",), KILL_WAIT)
+    assert ladder.on("kill now") == (("kill",), KILL_WAIT)
 
 
 def test_what_ranks_leave_behind_gets_a_signal_and_the_grace_time():

@@ -14,7 +14,7 @@ from tests import needs
 
 import bireme
 from bireme.errors import BadInputError
-from bireme.resources.devices import Devices, discover, local_slots, slot_aliases, visible_variables
+from bireme.resources.devices import Devices, discover, slot_aliases, usable_slots, visible_variables
 
 NVML = r"""
 /* A stand-in for the driver's library. FAKE_NVML describes the GPUs, one word for each:
@@ -239,7 +239,7 @@ def test_mig_devices_stand_for_their_gpu(nvml: Path, tmp_path: Path) -> None:
     found = with_nvml(nvml, "mig:3", root)
     assert found.ids == found.uuids == ("MIG-0-0", "MIG-0-2", "MIG-0-4")
     assert found.names == ("Fake H200 MIG 1g.18gb",) * 3
-    assert local_slots(found, num_gpus=2) == (("MIG-0-0", "MIG-0-2"), ())
+    assert usable_slots(found, num_gpus=2) == (("MIG-0-0", "MIG-0-2"), ())
 
 
 def test_beside_mig_devices_whole_gpus_go_by_uuid(nvml: Path, tmp_path: Path) -> None:
@@ -259,10 +259,10 @@ def test_a_hidden_gpu_is_not_used(nvml: Path, tmp_path: Path) -> None:
     for value in ("", "-1", "NoDevFiles"):
         found = with_nvml(nvml, "plain", root, CUDA_VISIBLE_DEVICES=value)
         assert (found.accelerator, found.visible, found.variable) == ("cpu", (), "CUDA_VISIBLE_DEVICES")
-        slots, notes = local_slots(found)
+        slots, notes = usable_slots(found)
         assert slots == ("0",)
         assert notes == ("CUDA_VISIBLE_DEVICES leaves no device visible: one rank on the CPU (--num_gpus N for more)",)
-        assert local_slots(found, num_gpus=2) == (
+        assert usable_slots(found, num_gpus=2) == (
             ("0", "1"),
             ("CUDA_VISIBLE_DEVICES leaves no device visible: 2 ranks on the CPU",),
         )
@@ -272,8 +272,8 @@ def test_a_hidden_gpu_that_is_asked_for_is_an_error(nvml: Path, tmp_path: Path) 
     found = with_nvml(nvml, "plain,plain", make(tmp_path, "dev/nvidia0"), "cuda", CUDA_VISIBLE_DEVICES="")
     assert found.accelerator == "cuda"
     with pytest.raises(BadInputError, match="CUDA_VISIBLE_DEVICES: leaves no device visible"):
-        local_slots(found)
-    assert local_slots(found, filtered=True)[0] == ("0", "1"), "the command line goes before the variable"
+        usable_slots(found)
+    assert usable_slots(found, filtered=True)[0] == ("0", "1"), "the command line goes before the variable"
 
 
 # --- AMD --------------------------------------------------------------------------------------
@@ -320,14 +320,14 @@ def test_rocr_acts_below_hip(tmp_path: Path) -> None:
     found = discover("auto", {"ROCR_VISIBLE_DEVICES": "2,GPU-8932f937"}, root)
     assert (found.ids, found.visible) == (("0", "1"), None)
     found = discover("auto", {"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}, root)
-    assert local_slots(found) == (("1",), ())
-    assert local_slots(found, num_gpus=2)[0] == ("0", "1")
+    assert usable_slots(found) == (("1",), ())
+    assert usable_slots(found, num_gpus=2)[0] == ("0", "1")
     found = discover("auto", {"ROCR_VISIBLE_DEVICES": ""}, root)
     assert (found.accelerator, found.reason) == ("cpu", "ROCR_VISIBLE_DEVICES leaves no device visible")
     found = discover("rocm", {"ROCR_VISIBLE_DEVICES": "-1"}, root)
     for filtered in (False, True):
         with pytest.raises(BadInputError, match="ROCR_VISIBLE_DEVICES: leaves no device"):
-            local_slots(found, filtered=filtered)
+            usable_slots(found, filtered=filtered)
 
 
 # --- Intel ------------------------------------------------------------------------------------
@@ -387,17 +387,17 @@ def test_no_accelerator(tmp_path: Path) -> None:
     found = discover("auto", {"CUDA_VISIBLE_DEVICES": "0"}, str(tmp_path))
     assert (found.accelerator, found.visible) == ("cpu", None)
     assert len(found.ids) == len(os.sched_getaffinity(0))
-    assert local_slots(found) == (("0",), ("no accelerator found: one rank on the CPU (--num_gpus N for more)",))
-    assert local_slots(found, num_gpus=3) == (("0", "1", "2"), ("no accelerator found: 3 ranks on the CPU",))
-    assert local_slots(found, filtered=True) == (found.ids, ("no accelerator found: running on the CPU",))
+    assert usable_slots(found) == (("0",), ("no accelerator found: one rank on the CPU (--num_gpus N for more)",))
+    assert usable_slots(found, num_gpus=3) == (("0", "1", "2"), ("no accelerator found: 3 ranks on the CPU",))
+    assert usable_slots(found, filtered=True) == (found.ids, ("no accelerator found: running on the CPU",))
 
 
 def test_the_cpu_when_asked_for(tmp_path: Path) -> None:
     found = discover("cpu", {}, rocm(tmp_path))
     assert (found.accelerator, found.reason) == ("cpu", "")
-    assert local_slots(found) == (("0",), ("one rank on the CPU (--num_gpus N for more)",))
-    assert local_slots(found, num_gpus=2) == (("0", "1"), ())
-    assert local_slots(found, filtered=True) == (found.ids, ())
+    assert usable_slots(found) == (("0",), ("one rank on the CPU (--num_gpus N for more)",))
+    assert usable_slots(found, num_gpus=2) == (("0", "1"), ())
+    assert usable_slots(found, filtered=True) == (found.ids, ())
 
 
 @pytest.mark.parametrize("kind", ["cuda", "rocm", "xpu", "npu"])
@@ -439,17 +439,17 @@ def seen(value: str) -> Devices:
 
 
 def test_all_devices_or_those_that_the_user_names() -> None:
-    assert local_slots(FOUR) == (("0", "1", "2", "3"), ())
-    assert local_slots(seen("3,1")) == (("3", "1"), ()), "in the user's order"
-    assert local_slots(seen("GPU-aa,GPU-bb")) == (("GPU-aa", "GPU-bb"), ())
+    assert usable_slots(FOUR) == (("0", "1", "2", "3"), ())
+    assert usable_slots(seen("3,1")) == (("3", "1"), ()), "in the user's order"
+    assert usable_slots(seen("GPU-aa,GPU-bb")) == (("GPU-aa", "GPU-bb"), ())
 
 
 def test_the_command_line_goes_before_the_variable() -> None:
     note = "ignoring CUDA_VISIBLE_DEVICES=3,1: the command line says which devices to use"
-    assert local_slots(seen("3,1"), num_gpus=2) == (("0", "1"), (note,))
-    assert local_slots(seen("3,1"), filtered=True) == (("0", "1", "2", "3"), (note,))
-    assert local_slots(seen("0,1,2,3"), num_gpus=2) == (("0", "1"), ()), "nothing is lost: nothing is said"
-    assert local_slots(FOUR, num_gpus=4) == (("0", "1", "2", "3"), ())
+    assert usable_slots(seen("3,1"), num_gpus=2) == (("0", "1"), (note,))
+    assert usable_slots(seen("3,1"), filtered=True) == (("0", "1", "2", "3"), (note,))
+    assert usable_slots(seen("0,1,2,3"), num_gpus=2) == (("0", "1"), ()), "nothing is lost: nothing is said"
+    assert usable_slots(FOUR, num_gpus=4) == (("0", "1", "2", "3"), ())
 
 
 @pytest.mark.parametrize(
@@ -467,7 +467,7 @@ def test_the_command_line_goes_before_the_variable() -> None:
 )
 def test_what_a_job_cannot_get(devices: Devices, num_gpus: int | None, message: str) -> None:
     with pytest.raises(BadInputError) as caught:
-        local_slots(devices, num_gpus=num_gpus)
+        usable_slots(devices, num_gpus=num_gpus)
     assert str(caught.value).startswith(message)
 
 
@@ -504,7 +504,7 @@ def test_any_value_of_the_variable(
     make(root, "dev/davinci0", "dev/davinci1")
     devices = discover(kind, {"ASCEND_RT_VISIBLE_DEVICES": value}, str(root))
     try:
-        slots, notes = local_slots(devices, num_gpus=num_gpus, filtered=filtered)
+        slots, notes = usable_slots(devices, num_gpus=num_gpus, filtered=filtered)
     except BadInputError as error:
         assert len(str(error).splitlines()) <= 2
     else:

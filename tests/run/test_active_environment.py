@@ -16,8 +16,8 @@ from bireme.cli.defaults import in_active_environment
 from bireme.cli.parser import parse
 from bireme.cli.spec import nodes_spec
 from bireme.errors import BadInputError
+from bireme.node import activation
 from bireme.options.table import select
-from bireme.process import activation
 from tests import needs
 from tests.clean_install import build_wheel, closure, pack, required
 from tests.conftest import clean_environ

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bireme.cluster.certificate import _ARGUMENTS, NO_CERTIFICATE, CertificateMaker, _by_cryptography
+from bireme.cluster.agent_listener import _ARGUMENTS, NO_CERTIFICATE, CertificateMaker, _by_cryptography
 from bireme.control.runner_handshake import Security
 from bireme.control.tls import TlsTransport, client_context, loaded, server_context
 from tests import needs

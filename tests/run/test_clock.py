@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bireme.cluster.peer_clock import PeerClock
+from bireme.cluster.agent_handle import PeerClock
 
 SECONDS = st.floats(0, 1e6)
 TRIPS = st.tuples(st.floats(0, 100), st.floats(0, 2), st.floats(0, 2))  # a pause, there, and back

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import os, signal
-from bireme.elastic.deferred_signals import DeferredSignals
+from bireme.runner.signals import DeferredSignals
 
 before = signal.getsignal(signal.SIGTERM)
 signal.signal(signal.SIGQUIT, signal.SIG_IGN)
@@ -32,7 +32,7 @@ def test_the_first_that_asks_for_the_end_is_kept():
 
 THREAD = """
 from concurrent.futures import ThreadPoolExecutor
-from bireme.elastic.deferred_signals import DeferredSignals
+from bireme.runner.signals import DeferredSignals
 
 def defer():
     with DeferredSignals() as between:

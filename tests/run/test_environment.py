@@ -88,6 +88,14 @@ def test_threads_that_the_user_set_stay_and_nothing_is_said(look):
     assert "OMP_NUM_THREADS" not in ranks.done.stderr
 
 
+def test_threads_that_the_user_set_here_travel_to_nodes(stage, tmp_path):
+    (tmp_path / "rank.py").write_text("import os; print(os.environ['OMP_NUM_THREADS'])")
+    way_in = ("--launcher", "exec", "--launcher_args", "env -u OMP_NUM_THREADS HOST={host} {argv}")
+    words = ("run", "--hosts", "one:1,two:1", "--master_addr", "127.0.0.1", *way_in, "--output", "raw", "rank.py")
+    done = stage.run(*words, cwd=tmp_path, env=clean_environ(OMP_NUM_THREADS="7"))
+    assert (done.returncode, done.stdout.split()) == (0, ["7", "7"]), done.stderr
+
+
 def test_threads_are_said_once(look):
     ranks = look(ranks=3)
     assert ranks.done.stderr.count("OMP_NUM_THREADS") == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bireme import isolated
-from bireme.cluster import agent_code
+from bireme.agent import sent_code
 from bireme.cluster.node_selection import DeclaredPool
 from bireme.elastic import node_probe
 from bireme.job import JobSpec, Program
@@ -118,7 +118,7 @@ def test_the_shim_of_native_ranks(traps: Traps) -> None:
     words = (json.dumps(plan), sys.executable, "-u", "rank.py")
     done = run(
         traps,
-        agent_code.command("native", *words),
+        sent_code.command("native", *words),
         OMPI_COMM_WORLD_RANK="0",
         OMPI_COMM_WORLD_LOCAL_RANK="0",
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bireme.cluster import agent_code
+from bireme.agent import sent_code
 from bireme.cluster.agent_protocol import AgentProtocol
 from bireme.control.frames import MAX_FROM_AGENT, Decoder, encode_code
 from bireme.control.greeting import greeting, python_tag
@@ -295,12 +295,12 @@ GREETING = greeting(python_tag())
 @pytest.mark.parametrize("name", TO_THE_AGENT)
 def test_a_rogue_runner(tmp_path: Path, name: str) -> None:
     """The agent says what is wrong in one line, and goes."""
-    data = encode_code(agent_code.pack(python_tag()))
+    data = encode_code(sent_code.pack(python_tag()))
     for message in TO_THE_AGENT[name]:
         text = json.dumps(message).encode()
         framed = b"J" + struct.pack("!I", len(text)) + text
         data += bytes.fromhex(str(message["raw"])) if "raw" in message else framed
-    command = agent_code.command("channel")
+    command = sent_code.command("channel")
     done = subprocess.run(command, input=data, capture_output=True, cwd=tmp_path, env=clean_environ(), timeout=60)
     assert done.stdout == GREETING
     assert done.stderr.decode().startswith("bireme: the runner broke the protocol: it sent ")
@@ -308,7 +308,7 @@ def test_a_rogue_runner(tmp_path: Path, name: str) -> None:
 
 
 def test_what_is_printed_in_an_agent_does_not_reach_the_runner(tmp_path: Path) -> None:
-    command = agent_code.command("channel")
+    command = sent_code.command("channel")
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=tmp_path, env=clean_environ(), stdin=pipe, stdout=pipe, stderr=pipe) as agent:
         assert agent.stdout is not None and agent.stdout.read(len(GREETING)) == GREETING

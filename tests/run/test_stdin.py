@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from bireme.agent.rank_input import RankPipes
 from bireme.loop import Loop
+from bireme.node.pipes import InputPipes
 from tests.conftest import bireme
 
 READS = """
@@ -115,7 +115,7 @@ def test_ranks_that_do_not_read_any_more(stage, script):
 def test_the_slowest_rank_sets_the_pace():
     """No more is asked for until all ranks have taken what there is, so that no more than that is in memory."""
     loop, asked, got = Loop(), [], {}
-    pipes = RankPipes(loop, lambda: asked.append(dict(got)))
+    pipes = InputPipes(loop, lambda: asked.append(dict(got)))
     slow, fast = (os.dup(pipes.add()) for _ in range(2))
     pipes.begin()
 

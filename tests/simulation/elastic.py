@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bireme.cluster.cluster_crew import ClusterCrew
-from bireme.elastic import elastic_job
-from bireme.elastic.crews import EpochCrew
-from bireme.elastic.elastic_job import ElasticJob
 from bireme.job import JobSpec
+from bireme.launch import elastic
+from bireme.launch.elastic import ElasticJob, EpochCrew
 from bireme.loop import Loop
 from bireme.result.outcome import Outcome
 from tests.simulation.descriptors import End, Pipe
@@ -66,7 +65,7 @@ class ElasticRun(Run):
         random = self.world.random
         self.faults.plan(random.choice((0, 1, 2, 3, 4, 6)), 2 * self.work + 10.0)
         self.world.at(self._bound() + 10 * self.work + 20 * self.timeout, self._too_long)
-        outcome = elastic_job.run(self.spec(), ENVIRON, self.changed, self.machine)
+        outcome = elastic.run(self.spec(), ENVIRON, self.changed, self.machine)
         self._check(outcome)
         if outcome.cause == "unfit" and outcome.hosts and self.job is not None and self.job._epoch > 1:
             raise Violation(f"{outcome.hosts} are unfit in epoch {self.job._epoch}, and the job does not go on without")
@@ -120,7 +119,7 @@ class ElasticRun(Run):
 
 
 class SimulatedHelper:
-    """A node probe; stands in for `bireme.process.helper.Helper` with `bireme.elastic.node_probe`."""
+    """A node probe; stands in for `bireme.node.machine.Helper` with `bireme.elastic.node_probe`."""
 
     def __init__(self, run: ElasticRun) -> None:
         self._run, self._process = run, run.process
@@ -192,5 +191,5 @@ class ObservedJob(ElasticJob):
 
 def observe() -> None:
     """Have the real code run with what observes it."""
-    elastic_job.ElasticJob = ObservedJob  # type: ignore[misc]
-    elastic_job.EpochCrew = ObservedEpochCrew  # type: ignore[misc]
+    elastic.ElasticJob = ObservedJob  # type: ignore[misc]
+    elastic.EpochCrew = ObservedEpochCrew  # type: ignore[misc]

@@ -66,11 +66,12 @@ def _without_row(state: str, event: str) -> Callable[[], object]:
 
 
 _AGENT, _CREW = "bireme.agent.remote:RemoteAgent", "bireme.cluster.cluster_crew:ClusterCrew"
-_NODE, _HEARTBEAT = "bireme.agent.node:NodeProcesses", "bireme.cluster.heartbeat:Heartbeat"
-_OURS, _BLAME = "bireme.cluster.peer_clock:PeerClock.to_ours", "bireme.result.verdict:Verdict._blame"
+_NODE, _HEARTBEAT = "bireme.node.processes:NodeProcesses", "bireme.cluster.node_loss:Heartbeat"
+_PART = "bireme.node.part:NodePart"
+_OURS, _BLAME = "bireme.cluster.agent_handle:PeerClock.to_ours", "bireme.result.verdict:Verdict._blame"
 _AGENT_CREW = "bireme.cluster.agent_crew:AgentCrew"
-_LAUNCHER, _CREDIT = "bireme.cluster.launcher_process:LauncherProcess", "bireme.cluster.output_credit:OutputCredit"
-_BOOTSTRAP, _CHANNEL = "bireme.cluster.bootstrap:Bootstrap", "bireme.control.channel:Channel"
+_LAUNCHER, _CREDIT = "bireme.cluster.launcher_process:LauncherProcess", "bireme.cluster.cluster_crew:OutputCredit"
+_BOOTSTRAP, _CHANNEL = "bireme.cluster.node_answers:Bootstrap", "bireme.control.channel:Channel"
 
 MUTATIONS = (
     # Faults that were in the program.
@@ -123,7 +124,7 @@ MUTATIONS = (
     ),
     Mutation("halts-not-forgiven", _rewrite("bireme.control.silence:Silence.look", "self._away +=", "_ ="), seed=74),
     Mutation("no-pings", _rewrite(f"{_HEARTBEAT}._beat", "self._ask(member)", "pass"), seed=3),
-    Mutation("no-pongs", _rewrite(f"{_AGENT}._on_ping", "self._channel.send", "bool"), seed=3),
+    Mutation("no-pongs", _rewrite(f"{_AGENT}.__init__", "self._channel.send(Pong", "bool(Pong"), seed=3),
     Mutation(
         "watch-while-suspended",
         _rewrite(f"{_AGENT}._on_suspend", "if self._watchdog is not None:", "if False:"),
@@ -145,12 +146,14 @@ MUTATIONS = (
         _rewrite(f"{_NODE}._guardian_gone", "self._tree.sweep(gone, [pid for pid, _ in self._up.values()])", "()"),
         seed=1131,
     ),
-    Mutation("no-over", _rewrite(f"{_AGENT}._maybe_over", "self._channel.send", "bool"), seed=1),
+    Mutation("no-over", _rewrite(f"{_AGENT}.over", "self._channel.send", "bool"), seed=1),
     Mutation(
-        "stop-ignored-at-start", _rewrite(f"{_AGENT}._on_stop", "self._node is not None", "self._node._up"), seed=299
+        "stop-ignored-at-start",
+        _rewrite(f"{_AGENT}._on_stop", "self._part is not None", "self._part._processes._up"),
+        seed=299,
     ),
-    Mutation("others-not-stopped", _rewrite("bireme.agent.session:Session.down", "self.crew.stop(", "bool("), seed=54),
-    Mutation("cut-off-not-stopped", _rewrite(f"{_AGENT}._cut_off", "self._node.stop()", "pass"), seed=14),
+    Mutation("others-not-stopped", _rewrite("bireme.runner.session:Session.down", "self.crew.stop(", "bool("), seed=54),
+    Mutation("cut-off-not-stopped", _rewrite(f"{_AGENT}._cut_off", "self._part.stop()", "pass"), seed=14),
     Mutation("ladder-never-kills", _without_row("stopping", "deadline"), seed=5),
     Mutation("strays-spared", _without_row("running", "deserted"), seed=1),
     Mutation("lost-is-alive", _rewrite(f"{_AGENT_CREW}._declare_lost", 'member.protocol.on("lose")', "pass"), seed=3),
@@ -158,12 +161,14 @@ MUTATIONS = (
     Mutation("not-released", _rewrite(f"{_AGENT_CREW}._leave", "member.send(Release())", "pass"), seed=1),
     # Output.
     Mutation("no-credit", _rewrite(f"{_CREDIT}.__init__", "self._held = False", "self._held = True"), seed=5),
-    Mutation("over-before-its-output", _rewrite(f"{_AGENT}._maybe_over", "not self._pipes.ended", "False"), seed=331),
-    Mutation("output-kept-when-cut-off", _rewrite(f"{_AGENT}._cut_off", "self._pipes.resume()", "pass"), seed=396),
+    Mutation("over-before-its-output", _rewrite(f"{_PART}._maybe_over", "and self._pipes.ended", ""), seed=331),
+    Mutation(
+        "output-kept-when-cut-off", _rewrite(f"{_AGENT}._cut_off", "self._part.release_output()", "pass"), seed=396
+    ),
     Mutation(
         "rest-after-the-end",
         _rewrite(
-            "bireme.agent.pipes:Pipes._rested",
+            "bireme.node.pipes:Pipes._rested",
             "or pipe.read_fd not in self._open:\n        return",
             ":\n        return",
         ),
@@ -177,7 +182,7 @@ MUTATIONS = (
     # Epochs.
     Mutation(
         "unfit-ends-it",
-        _rewrite("bireme.elastic.elastic_job:ElasticJob._unfit", "self._epoch == 1 and there", "there"),
+        _rewrite("bireme.launch.elastic:ElasticJob._unfit", "self._epoch == 1 and there", "there"),
         seed=888,
         elastic=True,
     ),
@@ -192,7 +197,7 @@ MUTATIONS = (
     ),
     Mutation(
         "too-few-begin",
-        _rewrite("bireme.elastic.crews:EpochCrew._unfit", ">= self._job.spec.min_nodes", ">= 1"),
+        _rewrite("bireme.launch.elastic:EpochCrew._unfit", ">= self._job.spec.min_nodes", ">= 1"),
         seed=551,
         elastic=True,
     ),

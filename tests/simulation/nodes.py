@@ -8,10 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bireme.agent.machine import Machine
 from bireme.agent.remote import RemoteAgent
 from bireme.control.greeting import HEAD, greeting, python_tag
-from bireme.control.messages import Hello
+from bireme.errors import BadInputError
+from bireme.node.examination import Examination
+from bireme.node.machine import Machine
+from bireme.planning.start_facts import NodeFacts
 from bireme.process.worker import WorkerStart
 from tests.simulation.descriptors import End, Pipe, SimulatedLoop, SimulatedProcess
 from tests.simulation.guardians import SimulatedGuardian, SimulatedHandle, Worker
@@ -484,8 +486,24 @@ class AgentMachine(Machine):
     def process_tree(self) -> Any:  # type: ignore[override]
         return SimulatedTree(self.process)
 
-    def preflight(self, spec: object, own: Mapping[str, str], environ: Mapping[str, str]) -> Any:
-        return SimulatedPreflight(self.process, environ)
+    def examine(self, spec: object, own: object, environ: Mapping[str, str], *_: object) -> Examination:
+        node, process = self.node, self.process
+        process.spend(node.preflight * node.world.random.uniform(0.5, 1.5))
+        process.told = max(process.world.now, process.busy_until)  # from now on it waits for the runner
+        facts = NodeFacts(
+            hostname=node.name,
+            python="3.11.0",
+            addresses=(node.name,),
+            interpreter="/usr/bin/python3",
+            accelerator="cpu",
+            slots=tuple(map(str, range(node.slots))),
+            cores=8,
+            temporary="/nonexistent",
+        )
+        return Examination(facts, tuple(map(BadInputError, node.unfit)), environ)
+
+    def lease_port(self, named: object) -> Any:
+        return SimulatedPort()
 
     def reachable(self, addresses: Sequence[str], port: int, seconds: float) -> list[str]:
         found = [address for address in addresses if self.node.training.reaches(self.node, address)]
@@ -496,45 +514,17 @@ class AgentMachine(Machine):
         return sum(rank.marked and rank.start.env.get(name) == value for rank in self.node.live_ranks())
 
 
-class SimulatedPreflight:
-    """The preflight of a simulated node; stands in for `bireme.agent.node_preflight.NodePreflight`."""
+class SimulatedPort:
+    """The rendezvous port of a simulated node."""
 
-    def __init__(self, process: AgentProcess, environ: Mapping[str, str]) -> None:
-        self._process, self.environ = process, environ
-        node = process.node
-        self.found: dict[str, Any] = {
-            "hostname": node.name,
-            "python": "3.11.0",
-            "addresses": (node.name,),
-            "interpreter": "/usr/bin/python3",
-            "accelerator": "cpu",
-            "slots": tuple(map(str, range(node.slots))),
-            "cores": 8,
-            "temporary": "/nonexistent",
-        }
-
-    def examine(self, cwd: str, *_: object) -> None:
-        node = self._process.node
-        self._process.spend(node.preflight * node.world.random.uniform(0.5, 1.5))
-
-    def listen(self) -> SimulatedPreflight:
-        self.found["port"] = 29500
-        return self
+    port = 29500
 
     def hand_over(self) -> tuple[int, ...]:
         return ()
 
-    def close(self) -> None:
-        pass
-
-    def hello(self) -> Hello:
-        process = self._process
-        process.told = max(process.world.now, process.busy_until)  # from now on it waits for the runner
-        return Hello(problems=self._process.node.unfit, **self.found)
-
 
 class SimulatedTree:
-    """The processes below an agent; stands in for `bireme.process.process_tree.ProcessTree`."""
+    """The processes below an agent; stands in for `bireme.node.processes.ProcessTree`."""
 
     def __init__(self, process: AgentProcess) -> None:
         self._process = process

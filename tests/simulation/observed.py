@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from bireme.agent import remote
-from bireme.cluster import many_nodes, preflight
+from bireme.cluster import agent_crew
 from bireme.cluster.agent_crew import AgentCrew
 from bireme.cluster.agent_handle import AgentHandle
-from bireme.cluster.bootstrap import Bootstrap
 from bireme.cluster.cluster_crew import ClusterCrew
+from bireme.cluster.node_answers import Bootstrap
 from bireme.control.messages import Down, GuardianLost, Message, Output, Piece, Resume, Signalled, Suspend
+from bireme.launch import many_nodes
 from tests.simulation import nodes
 from tests.simulation.nodes import AgentProcess
 from tests.simulation.run import Run
@@ -106,13 +107,13 @@ def _hears(process: AgentProcess) -> None:
     agent = process.remote
     if Run.current is None or agent is None or not process.alive or agent._watchdog is None:
         return
-    if not (agent._cut or agent._over):
+    if not (agent._cut or (agent._part is not None and agent._part.gone)):
         Run.current.hears(process)
 
 
 def observe() -> None:
     """Have the real code run with what observes it."""
     many_nodes.ClusterCrew = ObservedCrew  # type: ignore[misc]
-    preflight.Bootstrap = ObservedBootstrap  # type: ignore[misc]
+    agent_crew.Bootstrap = ObservedBootstrap  # type: ignore[misc]
     nodes.RemoteAgent = ObservedAgent  # type: ignore[misc]
     nodes.AgentProcess.before_news = staticmethod(_hears)

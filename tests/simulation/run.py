@@ -6,12 +6,12 @@ import os
 import traceback
 from collections import Counter
 
-from bireme.cluster import many_nodes
 from bireme.cluster.agent_handle import AgentHandle
 from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.cluster.node_selection import DeclaredPool, select
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, Program
+from bireme.launch import many_nodes
 from bireme.resources.hostfile import HostEntry
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.value import Value

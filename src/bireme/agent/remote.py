@@ -6,11 +6,8 @@ ends, or nothing is heard from the runner for the heartbeat's limit, the agent s
 
 from __future__ import annotations
 
-import os
 import sys
 
-from bireme.agent.node import NodeEvents, NodeProcesses, remove_flat_directory
-from bireme.agent.pipes import Pipes
 from bireme.control.channel import Channel
 from bireme.control.frames import encode_output
 from bireme.control.messages import (
@@ -21,7 +18,9 @@ from bireme.control.messages import (
     Eof,
     Fetch,
     GuardianLost,
+    Hello,
     InputTaken,
+    KillNow,
     Message,
     Output,
     Over,
@@ -42,15 +41,19 @@ from bireme.control.messages import (
     Taken,
     Unfit,
     Up,
-    Urge,
     Want,
 )
 from bireme.control.silence import LOOKS, Silence
 from bireme.errors import BiremeError, ProtocolError
-from bireme.logs.rankfiles import RankFiles, prepare
+from bireme.logs.rankfiles import prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
+from bireme.node.examination import short_hostname
+from bireme.node.part import NodePart
 from bireme.planning.environment import ELASTIC_MARK, elastic_mark
+from bireme.planning.start_facts import NodeFacts
 from bireme.resources import extension_locks
+from bireme.resources.devices import usable_slots
+from bireme.resources.own_addresses import own_addresses
 from bireme.resources.own_name import socket_interfaces
 
 TYPE_CHECKING = False
@@ -58,13 +61,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, Literal, TypeAlias
 
-    from bireme.agent.machine import Machine
-    from bireme.agent.rank_input import RankPipes
     from bireme.control.transport import Transport
     from bireme.job import JobSpec
     from bireme.loop import Timer
+    from bireme.node.machine import Machine
     from bireme.planning.start import NodePlan
-    from bireme.resources import rendezvous_port
+    from bireme.resources.devices import Devices
+    from bireme.resources.rendezvous_port import PortListener
     from bireme.result.outcome import RankEnd
     from bireme.ship.fetch_sender import FetchSender
     from bireme.ship.taker import TreeTaker
@@ -72,7 +75,7 @@ if TYPE_CHECKING:
     State: TypeAlias = Literal["new", "asked", "started"]
 
 _SIGNALS = (*STOP_SIGNALS, *RELAYED_SIGNALS)
-_ALWAYS = frozenset({Ping, Release, Urge, SignalRanks, Suspend, Resume})
+_ALWAYS = frozenset({Ping, Release, KillNow, SignalRanks, Suspend, Resume})
 MAY_HEAR: Mapping[State, frozenset[type[Message | Output | Piece]]] = {
     "new": frozenset({Ask}),
     "asked": _ALWAYS | {Probe, Start, Piece},
@@ -119,13 +122,13 @@ class RemoteAgent:
             Probe: self._on_probe,
             Start: self._on_start,
             Stop: self._on_stop,
-            Urge: self._on_urge,
+            KillNow: self._on_kill_now,
             SignalRanks: self._on_signal_ranks,
             Suspend: self._on_suspend,
             Resume: self._on_resume,
             Credit: self._on_credit,
             Output: self._on_stdin,
-            Ping: self._on_ping,
+            Ping: lambda ping: self._channel.send(Pong(sent=ping.sent, now=self._loop.now())),
             Release: lambda _: self._loop.stop(),
             Piece: lambda piece: self._of_tree().take(piece.data),
             Fetch: self._on_fetch,
@@ -136,15 +139,12 @@ class RemoteAgent:
         self._spec: JobSpec | None = None
         self._environ_for_ranks: Mapping[str, str] = {}
         self._is_lost_by_name = False  # the node's own name is a loopback address there
-        self._listener: rendezvous_port.PortListener | None = None
-        self._node: NodeProcesses | None = None
-        self._pipes: Pipes | None = None
-        self._files: RankFiles | None = None
-        self._input: RankPipes | None = None
+        self._listener: PortListener | None = None
+        self._part: NodePart | None = None
         self._plan: NodePlan | None = None
         self._tree: TreeTaker | None = None
         self._sender: FetchSender | None = None
-        self._over = self._cut = False
+        self._cut = False
         self._window = 0
         self._heartbeat = patience
         self._silence = Silence(self._loop.now())
@@ -157,18 +157,9 @@ class RemoteAgent:
 
     def close(self) -> None:
         """Close everything; remove the directory for error files, and a tree that is not complete."""
-        if self._node is not None:
-            self._node.close()
-        if self._tree is not None:
-            self._tree.close()
-        if self._input is not None:
-            self._input.close()
-        if self._files is not None:
-            self._files.close()
-        if self._sender is not None:
-            self._sender.close()
-        if self._plan is not None:
-            remove_flat_directory(self._plan.error_dir)
+        for each in (self._part, self._tree, self._sender):
+            if each is not None:
+                each.close()
         self._channel.close()
         self._loop.close()
 
@@ -216,19 +207,36 @@ class RemoteAgent:
     def _examine(self, ask: Ask, problem: str = "") -> None:
         spec = self._spec = ask.spec
         kept = {name: value for name, value in self._environ.items() if not name.startswith(ask.unset)}
-        preflight = self._machine.preflight(spec, self._environ, {**kept, **ask.exports})
-        if problem:
-            preflight.problems.append(problem)
+        environ = {**kept, **ask.exports}
+
+        def choose(found: Devices) -> tuple[tuple[str, ...], tuple[str, ...]]:
+            declared = ask.slots
+            if declared is None and not spec.filtered and spec.num_gpus is None:
+                from bireme.resources import allocation  # a hostfile's node does without
+
+                declared = allocation.slots_by_tasks(ask.tasks, found.accelerator, self._environ)
+            return usable_slots(found, declared, num_gpus=spec.num_gpus, filtered=spec.filtered, scheduled=True)
+
+        if problem:  # there is no tree to run it in
+            facts, problems = NodeFacts(hostname=short_hostname(), addresses=own_addresses()), [problem]
         else:
-            preflight.examine(ask.cwd, ask.slots, ask.tasks)
-        self._environ_for_ranks = preflight.environ
-        self._is_lost_by_name = bool(preflight.found.get("own_name"))
+            examined = self._machine.examine(spec, self._environ, environ, choose, ask.cwd)
+            facts, problems, environ = examined.facts, list(map(str, examined.problems)), dict(examined.environ)
+            if spec.rank_log_dir is not None and not problems:
+                try:
+                    prepare(spec.rank_log_dir)
+                except BiremeError as error:
+                    problems.append(str(error))
+        self._environ_for_ranks = environ
+        self._is_lost_by_name = bool(facts.own_name)
         if ask.first:
-            self._listener = preflight.listen()
-        if spec.elastic:
-            mark = elastic_mark(spec.run_id, ask.name)
-            preflight.found["earlier"] = self._machine.count_marked(ELASTIC_MARK, mark)
-        self._channel.send(preflight.hello())
+            try:
+                self._listener = self._machine.lease_port(spec.master_port)
+                facts = facts.replace(port=self._listener.port)
+            except BiremeError as error:
+                problems.append(str(error))
+        earlier = self._machine.count_marked(ELASTIC_MARK, elastic_mark(spec.run_id, ask.name)) if spec.elastic else 0
+        self._channel.send(Hello(**vars(facts), problems=tuple(problems), earlier=earlier))
         self._silence.broken(self._loop.now())  # an environment script may have taken long
         self._watch_runner()
 
@@ -238,7 +246,8 @@ class RemoteAgent:
         self._channel.send(Probed(reachable=tuple(found)))
 
     def _on_start(self, start: Start) -> None:
-        assert self._spec is not None
+        spec = self._spec
+        assert spec is not None
         if self._channel.is_ending:
             return  # this process was halted, and lost long ago: the job goes on without it, maybe on this node
         plan = self._plan = start.node if self._tree is None else self._tree.moved_plan(start.node)
@@ -249,86 +258,64 @@ class RemoteAgent:
         # First free the port: a fast rank of another node must find nothing there but the first rank.
         keep = self._listener.hand_over() if self._listener is not None else ()
         keep = (*keep, *self._tree.keep) if self._tree is not None else keep
-        self._pipes = Pipes(self._loop, self._chunk, self._rested, self._eof, self._maybe_over, rest=start.rest)
-        if self._spec.rank_log_dir is not None:
-            ranks = [worker.rank for worker in plan.workers]
-            directory = prepare(self._spec.rank_log_dir)
-            self._files = RankFiles(directory, ranks, self._complain, self._spec.job_name)
-        listener = NodeEvents(
-            up=self._up, down=self._down, guardian_lost=self._guardian_lost, unfit=self._unfit, over=self._node_over
-        )
-        self._node = NodeProcesses(
+        part = NodePart(
             self._loop,
             plan,
+            self,
+            self._machine.process_tree(),
             accelerator=start.accelerator,
             grace=start.grace,
-            listener=listener,
-            tree=self._machine.process_tree(),
+            rest=start.rest,
+            log_dir=prepare(spec.rank_log_dir) if spec.rank_log_dir is not None else None,
         )
-        null = os.open(os.devnull, os.O_RDWR)
-        add = self._pipes.add
-        pipes = [(self._stdin(w.rank, null), add(w.rank, 1), add(w.rank, 2)) for w in plan.workers]
         for text in extension_locks.warnings(self._environ_for_ranks):
             self._channel.send(Say(level="warning", text=text))
-        self._node.start(environ, pipes, keep=keep)
-        os.close(null)
-        self._pipes.begin()
-        if self._input is not None:
-            self._input.begin()
 
-    def _stdin(self, rank: int, null: int) -> int:
-        """What a rank reads from: a pipe for the runner's stdin, or nothing."""
-        assert self._spec is not None
-        if not self._spec.gives_stdin(rank):
-            return null
-        if self._input is None:
-            from bireme.agent.rank_input import RankPipes
+        def stdin(rank: int, null: int) -> int:
+            return part.add_input(lambda: self._channel.send(InputTaken())) if spec.gives_stdin(rank) else null
 
-            self._input = RankPipes(self._loop, lambda: self._channel.send(InputTaken()))
-        return self._input.add()
-
-    def _on_stdin(self, chunk: Output) -> None:
-        if self._input is not None:  # else the ranks could not be started
-            self._input.write(chunk.data)
+        part.fork(environ, stdin, keep=keep)
+        self._part = part
 
     def _on_stop(self, stop: Stop) -> None:
-        if self._node is not None:
-            self._node.stop(stop.signum)
+        if self._part is not None:
+            self._part.stop(stop.signum)
         else:  # it could not be started
             self._channel.send(Over(killed=0, stuck=()))
 
-    def _on_urge(self, _: Urge) -> None:
-        if self._node is not None:
-            self._node.urge()
+    def _on_kill_now(self, _: KillNow) -> None:
+        if self._part is not None:
+            self._part.kill_now()
 
     def _on_signal_ranks(self, signal_ranks: SignalRanks) -> None:
-        if self._node is not None:
-            self._node.signal_ranks(signal_ranks.signum)
+        if self._part is not None:
+            self._part.signal_ranks(signal_ranks.signum)
+
+    def _on_stdin(self, chunk: Output) -> None:
+        if self._part is not None:
+            self._part.write_input(chunk.data)
 
     def _on_suspend(self, _: Suspend) -> None:
         if self._watchdog is not None:
             self._watchdog.cancel()  # the runner is suspended and will be silent
             self._watchdog = None
-        if self._node is not None:
-            self._node.suspend()
+        if self._part is not None:
+            self._part.suspend()
 
     def _on_resume(self, _: Resume) -> None:
         if self._watchdog is None:
             self._watch_runner()
-        if self._node is not None:
-            self._node.resume()
+        if self._part is not None:
+            self._part.resume()
 
     def _on_credit(self, credit: Credit) -> None:
         self._window += credit.size
-        if self._window > 0 and self._pipes is not None:
-            self._pipes.resume()
-
-    def _on_ping(self, ping: Ping) -> None:
-        self._channel.send(Pong(sent=ping.sent, now=self._loop.now()))
+        if self._window > 0 and self._part is not None:
+            self._part.release_output()
 
     def _on_fetch(self, fetch: Fetch) -> None:
         """Look for files that the job brings home, now that its ranks have ended."""
-        if not self._over or self._plan is None or self._sender is not None:
+        if self._plan is None or self._part is None or not self._part.gone or self._sender is not None:
             raise ProtocolError("it asked for files while ranks were running, or twice")
         from bireme.ship.fetch_sender import FetchSender
 
@@ -368,66 +355,66 @@ class RemoteAgent:
         self._cut = True
         if self._watchdog is not None:
             self._watchdog.cancel()
-        if self._node is None or self._over:
+        if self._part is None or self._part.gone:
             self._loop.stop()
             return
-        if self._pipes is not None:
-            self._pipes.resume()  # output is discarded now, so that no rank waits
-        self._node.stop()
+        self._part.release_output()  # it is discarded now, so that no rank waits
+        self._part.stop()
 
     def _on_signal(self, signum: int) -> None:
         if signum in RELAYED_SIGNALS:
             return  # meant for the ranks, which get it from the runner; a launcher may send it to us too
         self._channel.send(Signalled(signum=int(signum), when=self._loop.now()))
-        if self._node is None:
+        if self._part is None:
             self._loop.stop()
         else:
-            self._node.stop(signum)
+            self._part.stop(signum)
 
-    # -- the ranks -------------------------------------------------------------------------------
+    # -- what the ranks do -----------------------------------------------------------------------
 
-    def _chunk(self, rank: int, number: int, chunk: bytes) -> None:
-        if self._files is not None:
-            self._files.write(rank, chunk)
-        if self._cut:
-            return
-        self._channel.send_raw(encode_output(rank, number, chunk))
-        self._window -= len(chunk)
-        if self._window <= 0 and self._pipes is not None:
-            self._pipes.pause()
-
-    def _complain(self, text: str) -> None:
-        self._channel.send(Say(level="error", text=text))
-
-    def _rested(self, rank: int, number: int) -> None:
-        self._channel.send(Rested(rank=rank, number=number))
-
-    def _eof(self, rank: int, number: int) -> None:
-        self._channel.send(Eof(rank=rank, number=number))
-
-    def _up(self, rank: int, pid: int, when: float) -> None:
+    def up(self, rank: int, pid: int, when: float) -> None:
+        """Report that a rank was started."""
         self._channel.send(Up(rank=rank, pid=pid, when=when))
 
-    def _down(self, end: RankEnd, when: float) -> None:
+    def down(self, end: RankEnd, when: float) -> None:
+        """Report that a rank has ended."""
         self._channel.send(Down(end=end, when=when))
 
-    def _guardian_lost(self, pid: int) -> None:
+    def chunk(self, rank: int, number: int, data: bytes) -> None:
+        """Send output, as much as the runner has given credit for; then the ranks wait."""
+        if self._cut:
+            return
+        self._channel.send_raw(encode_output(rank, number, data))
+        self._window -= len(data)
+        if self._window <= 0 and self._part is not None:
+            self._part.hold_output()
+
+    def rested(self, rank: int, number: int) -> None:
+        """Report that a rank has paused in a line."""
+        self._channel.send(Rested(rank=rank, number=number))
+
+    def eof(self, rank: int, number: int) -> None:
+        """Report the end of a stream."""
+        self._channel.send(Eof(rank=rank, number=number))
+
+    def complain(self, text: str) -> None:
+        """Have an error shown."""
+        self._channel.send(Say(level="error", text=text))
+
+    def guardian_lost(self, pid: int) -> None:
+        """Report that the guardian was killed."""
         self._channel.send(GuardianLost(pid=pid, when=self._loop.now()))
 
-    def _unfit(self, reason: str) -> None:
+    def unfit(self, reason: str) -> None:
+        """Report why a rank could not be started."""
         self._channel.send(Unfit(problems=(reason,)))
 
-    def _node_over(self) -> None:
-        self._over = True
-        if self._node is not None and self._pipes is not None and self._node.stuck:
-            self._pipes.abandon()
-        self._maybe_over()
+    def gone(self) -> None:
+        """Wait for the rest of the output."""
 
-    def _maybe_over(self) -> None:
-        """Finish once all processes are gone and all pipes are closed."""
-        if not self._over or self._pipes is None or not self._pipes.ended or self._node is None:
-            return
-        if self._cut:
+    def over(self) -> None:
+        """Report the end, or exit if nobody is left who wants to know."""
+        if self._cut or self._part is None:
             self._loop.stop()
-            return
-        self._channel.send(Over(killed=self._node.killed, stuck=self._node.stuck))
+        else:
+            self._channel.send(Over(killed=self._part.killed, stuck=self._part.stuck))

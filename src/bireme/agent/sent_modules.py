@@ -38,7 +38,7 @@ class SentModules:
                 self._packages.add(name)
 
     def add(self, sent: bytes) -> None:
-        """Add modules as the runner packs them (:mod:`bireme.cluster.agent_code`)."""
+        """Add modules as the runner packs them (:mod:`bireme.agent.sent_code`)."""
         self._add(marshal.loads(zlib.decompress(sent)))
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:

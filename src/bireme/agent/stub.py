@@ -1,6 +1,6 @@
 """The stub of an agent: starts on the node from the command line alone, connects to the runner, and receives the rest.
 
-The command line carries it with the few modules that it imports; :mod:`bireme.cluster.agent_code` names them.
+The command line carries it with the few modules that it imports; :mod:`bireme.agent.sent_code` names them.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def command(modules: SentModules, patience: float) -> NoReturn:
         os._exit(0)  # the runner is gone
     modules.add(code)
     try:
-        from bireme.agent.machine import Machine
         from bireme.agent.remote import RemoteAgent
+        from bireme.node.machine import Machine
     except ImportError as error:  # of ctypes, which a Python may have been built without
         from bireme.control.frames import encode_message
         from bireme.control.messages import Unfit

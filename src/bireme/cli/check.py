@@ -72,22 +72,23 @@ def _python(path: str, version: str) -> tuple[str, str]:
 
 def _check_here(spec: JobSpec) -> int:
     """Check this machine, when it is the only node; return 0 if it is fit, else 1."""
-    from bireme.agent.facts import short_hostname
     from bireme.errors import BadInputError
-    from bireme.process import activation
-    from bireme.resources import cores, devices, program
+    from bireme.node.examination import examine, short_hostname
+    from bireme.resources.devices import usable_slots
 
-    spec = spec.on_node(short_hostname())
+    found = examine(
+        spec.on_node(short_hostname()),
+        os.environ,
+        os.environ,
+        lambda devices: usable_slots(devices, num_gpus=spec.num_gpus, filtered=spec.filtered),
+    )
     try:
-        found = devices.discover(spec.accelerator, os.environ)
-        slots, _ = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=bool(spec.include or spec.exclude))
-        python, environ = activation.interpreter(spec, os.environ)
-        if spec.program.target:
-            program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
+        found.refuse()
     except BadInputError as error:
         complain(str(error))
         return 1
-    kind = "cpu" if found.accelerator == "cpu" else f"{found.accelerator} {','.join(slots)}"
-    words = (os.uname().nodename, kind, f"{cores.usable()} cores", *_python(python, activation.version_of(python)))
+    facts = found.facts
+    kind = "cpu" if facts.accelerator == "cpu" else f"{facts.accelerator} {','.join(facts.slots)}"
+    words = (os.uname().nodename, kind, f"{facts.cores} cores", *_python(facts.interpreter, facts.python))
     show(f"{'  '.join(words).rstrip()}\n")
     return OK

@@ -12,9 +12,9 @@ from bireme.cli.spec import job_spec, refuse_duplicate_starts
 from bireme.cli.tune_words import make_setting, real_words, shown_to_the_end, with_accelerator
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import printable, show
+from bireme.node import activation
 from bireme.options import conflicts
 from bireme.options.table import select
-from bireme.process import activation
 from bireme.resources import program
 
 TYPE_CHECKING = False

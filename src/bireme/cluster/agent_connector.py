@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bireme.cluster import agent_code
+from bireme.agent import sent_code
 from bireme.cluster.agent_handle import allocation_of, find_agent
 from bireme.control.channel import Channel
 from bireme.control.frames import MAX_FROM_AGENT, encode_code
@@ -16,12 +16,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
     from bireme.control.messages import Message, Output, Piece
     from bireme.control.transport import Transport
     from bireme.job import JobSpec
+    from bireme.runner.session import Session
 
 
 class AgentConnector:
@@ -73,7 +73,7 @@ class AgentConnector:
 
     def _packed(self, tag: str) -> bytes:
         job = self._cluster_job
-        return agent_code.pack(tag, tree=job.tree is not None, fetch=bool(job.spec.fetch))
+        return sent_code.pack(tag, tree=job.tree is not None, fetch=bool(job.spec.fetch))
 
     def stop(self) -> None:
         """Accept no more connections."""

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from bireme.agent.crew_interface import Crew
 from bireme.cluster.agent_connector import AgentConnector
 from bireme.cluster.agent_handle import AgentHandle
-from bireme.cluster.bootstrap import AT_ONCE, Bootstrap, complaint
-from bireme.cluster.fault_attribution import attribute_losses
-from bireme.cluster.heartbeat import Heartbeat
 from bireme.cluster.launcher_process import LauncherProcess, cancel
+from bireme.cluster.node_answers import AT_ONCE, Bootstrap, complaint
+from bireme.cluster.node_loss import Heartbeat, attribute_losses
 from bireme.control.messages import Hello, Pong, Release, Resume, Say, Signalled, Suspend, Unfit
 from bireme.control.silence import BEATS
 from bireme.errors import ProtocolError
 from bireme.result.wait_status import signal_name
+from bireme.runner.crew import Crew
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from bireme.agent.machine import Machine
-    from bireme.agent.session import Session
     from bireme.cluster.cluster_job import ClusterJob
     from bireme.control.messages import Message, Output, Piece
+    from bireme.node.machine import Machine
     from bireme.process.pid_file import PidFile
     from bireme.result.outcome import Cause
+    from bireme.runner.session import Session
     from bireme.ship.source import Shipment, SourceTree
 
 _NEWS = 0.25
@@ -106,7 +105,7 @@ class AgentCrew(Crew):
         """End the launcher and the agents."""
         self._leave()
 
-    def urge(self) -> None:
+    def kill_now(self) -> None:
         """Kill what is left now, without waiting for the grace time."""
         if self._leaving and not self._allocates:  # after SIGKILL nothing would give back the allocation
             self._launcher.kill()

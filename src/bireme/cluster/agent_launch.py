@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from bireme.agent import sent_code
 from bireme.backends import base
-from bireme.cluster import agent_code, python_there
 from bireme.errors import BadInputError
 from bireme.job import BY_LABELS
 from bireme.planning.exports import exports
@@ -154,10 +154,10 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
 
 def _agent(spec: JobSpec, backend: Backend, place: tuple[str, ...], *, short: bool = False) -> tuple[str, ...]:
     """The agent's command line; ``place``: where it finds the runner, if it connects to it."""
-    kind: agent_code.Kind = "dial" if backend.CHANNEL == "dial" else "channel"
+    kind: sent_code.Kind = "dial" if backend.CHANNEL == "dial" else "channel"
     patience = _PATIENCE * spec.heartbeat
-    python = python_there.words(spec, short=short)
-    return agent_code.command(kind, *place, python=python, short=short, patience=patience)
+    python = sent_code.python_words(spec, short=short)
+    return sent_code.command(kind, *place, python=python, short=short, patience=patience)
 
 
 def _is_one_by_one(spec: JobSpec, backend: Backend) -> bool:

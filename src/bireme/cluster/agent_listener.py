@@ -1,4 +1,4 @@
-"""Agent listener: accepts connections from agents whose stdin and stdout belong to the launcher (pdsh, mpirun, srun).
+"""Accepts connections from agents whose stdin and stdout belong to the launcher (pdsh, mpirun, srun), by TLS if it can.
 
 The token is passed in the launcher's environment, never in arguments. Both sides prove that they know it before
 anything else is sent, and what follows is protected (:mod:`bireme.control.handshake`).
@@ -6,6 +6,10 @@ anything else is sent, and what follows is protected (:mod:`bireme.control.hands
 Anyone who can reach the port can connect. A connection whose first line has not yet proved that it knows the token is a
 *stranger*. The number of strangers is bounded, and each has a few seconds; when there are too many, the oldest is
 dropped. An agent that is dropped this way tries again.
+
+The job's certificate is self-signed: agents learn its fingerprint from a message that only the job's runner can have
+made. The system's ``openssl`` command makes it in about 10 ms, while the launcher starts; without that command, the
+package ``cryptography`` does. The key exists only in memory and pipes.
 """
 
 from __future__ import annotations
@@ -16,10 +20,10 @@ import resource
 import socket
 import time
 from functools import partial
+from subprocess import DEVNULL, PIPE, Popen, SubprocessError
 
-from bireme.cluster.certificate import CertificateMaker
 from bireme.control.handshake import MOST_BYTES
-from bireme.control.runner_handshake import Runner
+from bireme.control.runner_handshake import Runner, Security
 from bireme.errors import UnfitError
 from bireme.resources.own_addresses import own_addresses
 from bireme.value import Value
@@ -33,6 +37,99 @@ if TYPE_CHECKING:
     from bireme.loop import Loop, Timer
 
     OnAgent = Callable[[dict[str, str], int, Transport], None]
+
+_ARGUMENTS = (
+    *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", "-"),
+    *("-subj", "/CN=bireme", "-days", "3650", "-config", "/dev/stdin"),
+)
+_CONFIG = b"[req]\ndistinguished_name=name\n[name]\n"
+"""Replaces the system's configuration, which may be missing or ask for anything."""
+_PATIENCE = 5.0
+"""Seconds that ``openssl`` may take."""
+NO_TLS_HERE = "the runner's Python has no ssl module with TLS 1.3"
+NO_CERTIFICATE = "the runner has neither the openssl command nor the Python package cryptography"
+
+
+class CertificateMaker:
+    """Makes a certificate in the background; :meth:`finish` waits for it."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        # First the system's openssl, without configuration and libraries from the user's environment.
+        self._left: list[Mapping[str, str]] = [{"PATH": os.defpath}, environ]
+        self._process = self._start()
+
+    def _start(self) -> Popen[bytes] | None:
+        while self._left:
+            environ = self._left.pop(0)
+            try:
+                process = Popen(("openssl", *_ARGUMENTS), env=environ, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
+            except OSError:
+                continue
+            assert process.stdin is not None
+            try:
+                with process.stdin as file:
+                    file.write(_CONFIG)
+            except OSError:  # it has ended already; its empty output shows the failure
+                pass
+            process.stdin = None
+            return process
+        return None
+
+    def finish(self) -> Security:
+        """Wait for the certificate; return what the runner can offer to agents."""
+        try:
+            from bireme.control import tls
+        except ImportError:
+            self.close()
+            return Security(why_not=NO_TLS_HERE)
+        context = tls.server_context()
+        while self._process is not None:
+            process, self._process = self._process, None
+            made = tls.loaded(context, _output(process))
+            if made:
+                return Security(context, made)
+            self._process = self._start()
+        made = tls.loaded(context, _by_cryptography())
+        return Security(context, made) if made else Security(why_not=NO_CERTIFICATE)
+
+    def close(self) -> None:
+        """End openssl if it is still running."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def _output(process: Popen[bytes]) -> bytes:
+    try:
+        return process.communicate(timeout=_PATIENCE)[0]
+    except (SubprocessError, OSError):
+        process.kill()
+        process.communicate()
+        return b""
+
+
+def _by_cryptography() -> bytes:
+    """Key and certificate (PEM) from the package ``cryptography``; empty if it is missing or broken."""
+    try:
+        from datetime import datetime, timedelta, timezone
+
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except Exception:  # its binary modules may raise anything
+        return b""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bireme")])
+    now = datetime.now(timezone.utc)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    dated = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=3650))
+    secret: bytes = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public: bytes = dated.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    return secret + public
+
 
 _MOST_STRANGERS = 256
 """Strangers held at a time; fewer where the limit of open files is low."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from bireme.cluster.agent_crew import AgentCrew
-from bireme.cluster.bootstrap import python_versions
+from bireme.cluster.node_answers import python_versions
 from bireme.cluster.node_plans import node_plans
-from bireme.cluster.output_credit import WINDOW, OutputCredit
 from bireme.cluster.rendezvous_address import RendezvousAddress
 from bireme.control.frames import encode_output
 from bireme.control.messages import (
+    Credit,
     Down,
     Eof,
     GuardianLost,
     InputTaken,
+    KillNow,
     Output,
     Over,
     Piece,
@@ -22,23 +23,76 @@ from bireme.control.messages import (
     Start,
     Stop,
     Up,
-    Urge,
 )
+from bireme.errors import ProtocolError
 from bireme.logs.rankfiles import RankFiles
 from bireme.resources.pool import listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from bireme.agent.machine import Machine
-    from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
+    from bireme.control.messages import Output
+    from bireme.logs.rankfiles import RankFiles
+    from bireme.node.machine import Machine
     from bireme.planning.start import StartPlan
     from bireme.process.pid_file import PidFile
     from bireme.result.outcome import Outcome
+    from bireme.runner.session import Session
     from bireme.ship.fetch import Fetching
+
+WINDOW = 1024 * 1024
+"""Bytes of output that an agent may send before the runner has taken them."""
+_CREDIT = 128 * 1024
+"""Bytes that the runner takes before it grants the agent as many again."""
+_IN_A_PIPE = 1024 * 1024
+"""Bytes from one pipe by which an agent may exceed its window: it had read them before it stopped reading."""
+
+
+class OutputCredit:
+    """Takes the output of all agents, and grants each more credit as its output is taken."""
+
+    def __init__(self, session: Session, members: Sequence[AgentHandle]) -> None:
+        self._session, self._members = session, members
+        self._held = False
+        self.files: RankFiles | None = None
+        """The log files that output is written to as well, if any."""
+
+    def take(self, member: AgentHandle, frame: Output) -> None:
+        """Take a chunk of a rank's output.
+
+        Raises:
+            ProtocolError: the agent sent more than it was given credit for.
+        """
+        if member.ungranted > WINDOW + _IN_A_PIPE * member.protocol.pipes:
+            raise ProtocolError("it sent more output than it was given credit for")
+        if self.files is not None:
+            self.files.write(frame.rank, frame.data)
+        self._session.chunk(frame.rank, frame.number, frame.data)
+        member.ungranted += len(frame.data)
+        self._grant(member)
+
+    def hold(self) -> None:
+        """Grant nothing more: the agents hold back their ranks' output."""
+        self._held = True
+
+    def release(self) -> None:
+        """Grant again what was taken in the meantime."""
+        self._held = False
+        for member in self._members:
+            self._grant(member)
+
+    def close(self) -> None:
+        """Close the log files."""
+        if self.files is not None:
+            self.files.close()
+
+    def _grant(self, member: AgentHandle) -> None:
+        if not self._held and member.ungranted >= _CREDIT:
+            member.send(Credit(size=member.ungranted))
+            member.ungranted = 0
 
 
 class ClusterCrew(AgentCrew):
@@ -98,15 +152,15 @@ class ClusterCrew(AgentCrew):
                 member.protocol.stop()
                 member.send(Stop(signum=int(signum)))
 
-    def urge(self) -> None:
+    def kill_now(self) -> None:
         """Kill what is left now, without waiting for the grace time."""
-        super().urge()
+        super().kill_now()
         self._killed = True
         if self._fetching is not None:
             self._fetching.stop()
         for member in self.members:
             member.protocol.stop()
-            member.send(Urge())
+            member.send(KillNow())
 
     def signal_ranks(self, signum: int) -> None:
         """Send a signal to every rank."""
@@ -184,7 +238,7 @@ class ClusterCrew(AgentCrew):
         """Called when the ranks are about to be started on these nodes."""
 
     def _read_stdin(self) -> None:
-        from bireme.agent.rank_input import StdinReader
+        from bireme.runner.stdin import StdinReader
 
         terminal = self._session.terminal
         self._stdin = StdinReader(self._session.loop, terminal, self._on_stdin)

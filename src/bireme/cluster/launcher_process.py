@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from bireme import signal_numbers as signal
-from bireme.process import open_files
+from bireme.process import kernel
 from bireme.process.worker import WorkerStart
 from bireme.result.wait_status import exit_code
 
@@ -99,7 +99,7 @@ class LauncherProcess:
         Returns:
             (descriptor to read from, descriptor to write to) of each process; empty without ``channels``.
         """
-        files_limit = open_files.allow_files(8 * len(self._commands))
+        files_limit = kernel.allow_files(8 * len(self._commands))
         null = os.open(os.devnull, os.O_RDWR)
         ours: list[tuple[int, int]] = []
         theirs: list[int] = [null]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from bireme.errors import BadInputError
 from bireme.planning.start import start_plan
-from bireme.planning.start_facts import JobFacts, NodeFacts
-from bireme.resources import devices
+from bireme.planning.start_facts import job_facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,30 +35,7 @@ def node_plans(
     if first.name not in active:  # it holds the port, at an address of its own
         what = f"the filters leave no slots on {first.name}, the first node"
         raise BadInputError(what, hint=f"exclude the whole node: --exclude {first.name}", where="--exclude")
-    accelerator = first.hello.accelerator
-    job = JobFacts(
-        job_id=os.urandom(6).hex(),
-        accelerator=accelerator,
-        visible_variables=devices.visible_variables(accelerator, declared=None not in cluster_job.nodes.slots.values()),
-        explicit_accelerator=spec.accelerator != "auto",
-        local_rank_flag=first.hello.local_rank_flag,
-        master_addr=master_addr,
-        master_port=spec.master_port or first.hello.port,
-    )
-    nodes = {member.name: _facts(member, job.job_id) for member in members}
-    plan = start_plan(spec, active, job, nodes)
+    declared = None not in cluster_job.nodes.slots.values()
+    job = job_facts(spec, first.hello, master_addr, declared=declared)
+    plan = start_plan(spec, active, job, {member.name: member.hello for member in members})
     return plan, dict(zip(active, plan.nodes, strict=True))
-
-
-def _facts(member: AgentHandle, job_id: str) -> NodeFacts:
-    """The facts about a node that the plan needs, from its agent's hello."""
-    hello = member.hello
-    return NodeFacts(
-        hostname=hello.hostname,
-        interpreter=hello.interpreter,
-        cwd=os.getcwd(),
-        cores=hello.cores,
-        error_dir=os.path.join(hello.temporary, f"bireme-{job_id}"),
-        bound=hello.bound,
-        omp_threads_set=hello.omp_threads_set,
-    )

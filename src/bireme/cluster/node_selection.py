@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from bireme import job
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, UnfitError
 from bireme.resources import allocation, filters, hostfile
 from bireme.value import Value
 
@@ -96,9 +98,7 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | None:
         BadInputError: a named file is missing, or the declaration cannot be read.
     """
     if spec.hosts.startswith(job.BY_LABELS):
-        from bireme.cluster import labelled_hosts
-
-        return DeclaredPool(labelled_hosts.find(spec, environ), f"--hosts {spec.hosts}")
+        return DeclaredPool(_by_labels(spec, environ), f"--hosts {spec.hosts}")
     if spec.hosts:
         return DeclaredPool(hostfile.parse_hosts(spec.hosts), "--hosts")
     if spec.hostfile is not None:
@@ -184,3 +184,68 @@ def _by_name(spec: JobSpec, slots: Mapping[str, tuple[str, ...] | None]) -> list
     without = "@".join(str(node) for node in exclude if not node.slots)
     left = _without_avoided(filters.apply_filters(pool, names, without), spec)
     return list(filters.take(left, spec.num_nodes))
+
+
+_HOSTS = "--hosts"
+_LABELS_WAIT = 30
+"""Seconds that a launcher may take to list the hosts with some labels."""
+
+
+def _by_labels(spec: JobSpec, environ: Mapping[str, str]) -> tuple[HostEntry, ...]:
+    """Find the hosts of ``LAUNCHER:LABELS[:SLOTS]``, by the launcher's own command.
+
+    Raises:
+        BadInputError: there are no labels, or no host has them; or another launcher was chosen, or it is not installed.
+        UnfitError: the question was not answered.
+    """
+    from bireme.backends import base
+
+    launcher, _, asked = spec.hosts.partition(":")
+    if spec.launcher not in ("auto", launcher):
+        hint = f"leave out --launcher {spec.launcher}"
+        raise BadInputError(f"{spec.hosts!r} is for --launcher {launcher}", hint=hint, where=_HOSTS)
+    labels, slots = hostfile.and_slots(asked, _HOSTS)
+    if not labels:
+        raise BadInputError("no labels", hint=f"name some, as in {_HOSTS} {launcher}:app=train", where=_HOSTS)
+    backend = base.load(launcher)
+    question = (backend.find_program(environ), *backend.query(labels, spec.launcher_args))
+    try:
+        names = backend.found(_answer(question, environ))
+    except ValueError as error:
+        raise UnfitError(f"{launcher} has not printed a list of hosts: {error}", where=_HOSTS) from None
+    if not names:
+        raise BadInputError(f"nothing that runs has the labels {labels}", hint=backend.NO_LABELS, where=_HOSTS)
+    return tuple(hostfile.HostEntry(name=name, slots=slots) for name in names)
+
+
+def _answer(question: tuple[str, ...], environ: Mapping[str, str]) -> bytes:
+    """What the command has printed.
+
+    Raises:
+        UnfitError: it failed, or took too long.
+    """
+    import subprocess
+
+    from bireme.process.kernel import die_with_parent
+
+    name, this = os.path.basename(question[0]), os.getpid()
+    try:
+        done = subprocess.run(
+            question,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_LABELS_WAIT,
+            check=False,
+            preexec_fn=lambda: die_with_parent(this),
+        )
+    except subprocess.TimeoutExpired:
+        raise UnfitError(f"{name} has not answered within {_LABELS_WAIT} s", where=_HOSTS) from None
+    except OSError as error:
+        raise UnfitError(f"{name} cannot be started: {error.strerror}", where=_HOSTS) from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        said = [line for line in said if line.lower().startswith("error")] or said
+        why = said[-1] if said else f"exit code {done.returncode}"
+        raise UnfitError(f"{name} does not list the hosts: {why}", where=_HOSTS)
+    return done.stdout

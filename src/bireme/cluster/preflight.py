@@ -6,26 +6,26 @@ an `AgentCrew` too, which starts the ranks after the answers.
 
 from __future__ import annotations
 
-from bireme.agent import session
-from bireme.agent.machine import MACHINE
 from bireme.backends.base import CONNECT_TIMEOUT
 from bireme.cluster import agent_launch
 from bireme.cluster.agent_crew import AgentCrew
 from bireme.cluster.cluster_job import ClusterJob
+from bireme.node.machine import MACHINE
 from bireme.process.pid_file import PidFile
+from bireme.runner import session
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.node_selection import Nodes
     from bireme.control.messages import Hello
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
     from bireme.result.outcome import Outcome
+    from bireme.runner.session import Session
 
 
 class NodeAnswer(Value):

@@ -9,9 +9,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bireme.agent.session import Session
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
+    from bireme.runner.session import Session
 
 _LEAVE_OUT = "leave the option out to let Bireme choose an address; --no_ssh_check uses this one without a test"
 

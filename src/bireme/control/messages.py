@@ -14,6 +14,7 @@ from bireme import signal_numbers as signal
 from bireme.errors import ProtocolError
 from bireme.job import ACCELERATORS, JobSpec
 from bireme.planning.start import NodePlan
+from bireme.planning.start_facts import NodeFacts
 from bireme.result.outcome import RankEnd
 from bireme.validate import ShapeError, build
 from bireme.value import Value
@@ -152,7 +153,7 @@ class Stop(Message):
     signum: int
 
 
-class Urge(Message):
+class KillNow(Message):
     """Kill the ranks now, without waiting for the grace time."""
 
 
@@ -214,39 +215,16 @@ class Release(Message):
 # -- from the agent ------------------------------------------------------------------------------
 
 
-class Hello(Message):
-    """The result of the preflight: facts about the node, and its problems.
+class Hello(NodeFacts, Message):
+    """The result of the examination: facts about the node, and its problems.
 
     Attributes:
         problems: messages; if there are none, all other fields are known.
-        addresses: those at which other nodes may reach it.
-        python: its version; "": not known.
-        local_rank_flag: the option by which the script expects its local rank; "": it expects none.
-        cores: how many the ranks may use.
-        bound: the cores of each local rank; empty: ranks are not bound.
-        omp_threads_set: whether the user has set OMP_NUM_THREADS there.
-        temporary: its directory for temporary files.
-        port: the leased port of the rendezvous; 0: none was requested.
         earlier: how many processes of an earlier epoch are still running there.
-        own_name: the loopback address that its own name has there; "": it has another one.
     """
 
-    problems: tuple[str, ...]
-    hostname: str
-    addresses: tuple[str, ...]
-    interpreter: str = ""
-    python: str = ""
-    lacks_python: bool = False
-    local_rank_flag: str = ""
-    accelerator: str = ""
-    slots: tuple[str, ...] = ()
-    cores: int = 0
-    bound: tuple[tuple[int, ...], ...] = ()
-    omp_threads_set: bool = False
-    temporary: str = ""
-    port: int = 0
+    problems: tuple[str, ...] = ()
     earlier: int = 0
-    own_name: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -385,7 +363,7 @@ def _by_name(*classes: type[Message]) -> Mapping[str, type[Message]]:
 
 
 TO_AGENT = _by_name(
-    *(Ask, Probe, Start, Stop, Urge, SignalRanks, Suspend, Resume, Credit, Ping, Fetch, Want, Taken),
+    *(Ask, Probe, Start, Stop, KillNow, SignalRanks, Suspend, Resume, Credit, Ping, Fetch, Want, Taken),
     Release,
 )
 """The messages that an agent accepts, by name."""

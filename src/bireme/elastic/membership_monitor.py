@@ -13,15 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from bireme.agent.machine import Machine
-    from bireme.agent.session import Session
     from bireme.cluster.node_selection import DeclaredPool
     from bireme.elastic.control_socket import ControlSocket
     from bireme.elastic.roster import Roster
     from bireme.job import JobSpec
     from bireme.loop import Timer
+    from bireme.node.machine import Helper, Machine
     from bireme.planning.exports import Exports
-    from bireme.process.helper import Helper
+    from bireme.runner.session import Session
 
 _FILE_LOOK = 5.0
 """Seconds between two checks of the hostfile's time stamp."""

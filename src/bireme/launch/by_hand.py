@@ -8,10 +8,9 @@ cannot restart the others.
 
 from __future__ import annotations
 
-from bireme.agent.facts import short_hostname
 from bireme.errors import BadInputError
 from bireme.launch import one_machine
-from bireme.process import activation
+from bireme.node.examination import short_hostname
 from bireme.resources import devices
 from bireme.resources.own_name import loopback_name, socket_interfaces
 
@@ -20,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bireme.job import JobSpec
-    from bireme.launch.one_machine import Prepared
+    from bireme.launch.one_machine import Note
+    from bireme.node.examination import Examination
+    from bireme.planning.start import StartPlan
     from bireme.resources.pool import Pool
     from bireme.result.outcome import Outcome
 
@@ -32,8 +33,7 @@ def as_for_torchrun(spec: JobSpec, environ: Mapping[str, str]) -> tuple[JobSpec,
         BadInputError: a filter or ``--num_gpus`` asks for slots that this machine does not have, or there is no node
             of that number.
     """
-    active, _ = one_machine.slots_left(spec, devices.discover(spec.accelerator, environ), one_machine.HOST)
-    slots = active[one_machine.HOST]
+    slots, _ = one_machine.slots_left(spec, devices.discover(spec.accelerator, environ), one_machine.HOST)
     least, most = (spec.min_nodes, spec.max_nodes) if spec.elastic else (spec.num_nodes, spec.num_nodes)
     assert least is not None
     spec = spec.replace(include="", exclude="", num_gpus=None, num_nodes=None, by_hand=True)
@@ -56,48 +56,71 @@ def as_for_torchrun(spec: JobSpec, environ: Mapping[str, str]) -> tuple[JobSpec,
         output="auto",
         local_ranks=(),
     )
-    return spec, active, 0
+    return spec, {one_machine.HOST: slots}, 0
 
 
-def prepare(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> Prepared:
-    """Make the plan of one node. The plan of an elastic job starts PyTorch's agent, which starts the ranks.
+def run(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int, main_pid: int | None) -> Outcome:
+    """Run one node's part of a job and wait for its end.
 
     Args:
         node_rank: the number of this node, from 0.
+        main_pid: the pid in the name of the pid file, with ``save_pid``.
+
+    Raises:
+        BadInputError: as for :func:`preview`; nothing was started.
+    """
+    _check_number(world, node_rank)
+
+    def begin() -> Outcome:
+        plan, inherited, notes = _plan(spec, environ, world, node_rank)
+        return one_machine.carry_out(spec, plan, inherited, notes, main_pid)
+
+    return one_machine.naming(list(world)[node_rank], begin)
+
+
+def preview(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> StartPlan:
+    """The plan of one node. That of an elastic job starts PyTorch's agent, which starts the ranks.
 
     Raises:
         BadInputError: the job cannot run as described, there is no node of that number, or an elastic job's Python
             does not have PyTorch.
     """
+    _check_number(world, node_rank)
+    return _plan(spec, environ, world, node_rank)[0]
+
+
+def _check_number(world: Pool, node_rank: int) -> None:
     if not 0 <= node_rank < len(world):
         raise BadInputError(
             f"no such node: {node_rank} (the job has {len(world)})",
             hint=f"expected 0 to {len(world) - 1}",
             where="--node_rank",
         )
-    accelerator = devices.discover(spec.accelerator, environ).accelerator
+
+
+def _plan(
+    spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int
+) -> tuple[StartPlan, Mapping[str, str], list[Note]]:
+    """The plan, what its ranks inherit, and messages."""
     host = list(world)[node_rank]
     spec = spec.on_node(short_hostname() if spec.rendezvous else host)  # as under torchrun, the nodes have no names
-    notes: list[tuple[str, str]] = []
+    notes: list[Note] = []
     if spec.by_hand:
         first = node_rank == 0 and spec.rendezvous != "c10d"
         one_machine.check_address(spec.master_addr, notes, first=first, refuse=False)
-    prepared = one_machine.prepare_node(
-        spec, environ, world, host, accelerator, None, notes, declared=not spec.rendezvous
-    )
-    (node,) = prepared.plan.nodes
-    if len(world) > 1 and loopback_name(prepared.environ):
-        named = socket_interfaces(prepared.environ, prepared.plan.master_addr)
-        node = node.replace(env={**node.env, **named})
-        prepared = prepared.replace(plan=prepared.plan.replace(nodes=(node,)))
-    if not spec.elastic:
-        return prepared
-    from bireme.planning.torchrun import by_torchrun
+    found = one_machine.examine_here(spec, environ, lambda _: (world[host], ()), notes)
+    plan = one_machine.plan_part(spec, found, world, host, notes, declared=not spec.rendezvous)
+    (node,) = plan.nodes
+    if len(world) > 1 and loopback_name(found.environ):
+        named = socket_interfaces(found.environ, plan.master_addr)
+        plan = plan.replace(nodes=(node.replace(env={**node.env, **named}),))
+    if spec.elastic:
+        from bireme.planning.torchrun import by_torchrun
 
-    interpreter = _interpreter_with_torch(spec, environ)
-    note = ("info", "PyTorch's agent starts the ranks of this node, as under torchrun")
-    plan = by_torchrun(prepared.plan, spec, interpreter, len(world))
-    return prepared.replace(plan=plan, notes=(*prepared.notes, note))
+        _check_torch(found)
+        notes.append(("info", "PyTorch's agent starts the ranks of this node, as under torchrun"))
+        plan = by_torchrun(plan, spec, found.facts.interpreter, len(world))
+    return plan, found.environ, notes
 
 
 # Does not import torch, which takes seconds, nor look in the working directory.
@@ -106,36 +129,17 @@ _HAS_TORCH = (
 )
 
 
-def _interpreter_with_torch(spec: JobSpec, environ: Mapping[str, str]) -> str:
-    """The ranks' interpreter on this machine.
-
-    Raises:
-        BadInputError: it cannot be started, or does not have PyTorch.
-    """
+def _check_torch(found: Examination) -> None:
+    """Refuse an interpreter that cannot be started, or does not have PyTorch."""
     import subprocess
 
-    interpreter, activated = activation.interpreter(spec, environ)
-    null = subprocess.DEVNULL
+    interpreter, null = found.facts.interpreter, subprocess.DEVNULL
     try:
         status = subprocess.call(
-            (interpreter, "-c", _HAS_TORCH), env=dict(activated), stdin=null, stdout=null, stderr=null
+            (interpreter, "-c", _HAS_TORCH), env=dict(found.environ), stdin=null, stdout=null, stderr=null
         )
     except OSError as error:
         raise BadInputError(f"cannot start {interpreter}: {error.strerror}") from None
     if status:
         what = f"elastic training with --no_ssh requires PyTorch, which {interpreter} does not have"
         raise BadInputError(what, hint="install torch, or leave out --no_ssh")
-    return interpreter
-
-
-def run(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int, main_pid: int | None) -> Outcome:
-    """Run one node's part of a job and wait for its end.
-
-    Args:
-        main_pid: the pid in the name of the pid file, with ``save_pid``.
-
-    Raises:
-        BadInputError: the job cannot run as described; nothing was started.
-    """
-    prepared = prepare(spec, environ, world, node_rank)
-    return one_machine.carry_out(spec, list(world)[node_rank], lambda: prepared, main_pid)

@@ -1,188 +1,252 @@
-"""Runs a job on this machine: finds its resources, plans, runs."""
+"""Runs a job on this machine: examines it, plans, runs."""
 
 from __future__ import annotations
 
 import os
 
-from bireme.agent import session
-from bireme.agent.crew import LocalCrew
-from bireme.agent.facts import node_facts, short_hostname
 from bireme.errors import BadInputError, UnfitError
-from bireme.job import DEFAULT_PORT
 from bireme.logs import rankfiles
-from bireme.planning.start import StartPlan, start_plan
-from bireme.planning.start_facts import JobFacts
+from bireme.node.examination import examine, short_hostname, working_directory
+from bireme.node.part import NodePart
+from bireme.node.processes import ProcessTree
+from bireme.planning.start import start_plan
+from bireme.planning.start_facts import job_facts
 from bireme.planning.trust import may_find_env_file
-from bireme.process import activation
 from bireme.process.pid_file import PidFile
-from bireme.resources import devices, extension_locks, program
+from bireme.resources import extension_locks
+from bireme.resources.devices import slot_aliases, usable_slots
 from bireme.resources.rendezvous_port import lease_named_port, lease_port
-from bireme.value import Value
+from bireme.runner import session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
 
+    from bireme.cluster.node_selection import Nodes
     from bireme.job import JobSpec
+    from bireme.node.examination import Choose, Examination
+    from bireme.planning.start import NodePlan, StartPlan
+    from bireme.resources.devices import Devices
     from bireme.resources.pool import Pool
     from bireme.resources.rendezvous_port import PortLease
     from bireme.result.outcome import Outcome
+    from bireme.runner.session import Session
+
+    Note: TypeAlias = tuple[str, str]  # level, text
+
+
+class LocalCrew(NodePart):
+    """The crew of one node's part that runs here, without an agent; for the other arguments see `NodePart`.
+
+    Args:
+        node: the part of the plan that runs here.
+        environ: what the ranks inherit, before the plan's own variables.
+        keep, at_start: as for `NodePart.fork`.
+    """
+
+    DEFAULT_STDIN: str = "0"
+
+    def __init__(
+        self,
+        session: Session,
+        plan: StartPlan,
+        node: NodePlan,
+        environ: Mapping[str, str],
+        *,
+        log_dir: str | None = None,
+        keep: Sequence[int] = (),
+        at_start: Callable[[], object] = lambda: None,
+        at_loss: Callable[[], object] = lambda: None,
+        farewell: float = 0.0,
+    ) -> None:
+        super().__init__(
+            session.loop,
+            node,
+            _Reports(session, node.host),
+            ProcessTree(),
+            accelerator=plan.accelerator,
+            grace=session.spec.grace,
+            rest=session.rest,
+            log_dir=log_dir,
+            at_loss=at_loss,
+            farewell=farewell,
+        )
+        self._session, self._job_plan, self._environ = session, plan, environ
+        self._keep, self._at_start = keep, at_start
+
+    def start(self) -> None:
+        """Fork the ranks."""
+        output = self._session.planned(self._job_plan)
+        self.fork(self._environ, self._stdin, output, keep=self._keep, at_start=self._at_start)
+
+    def _stdin(self, rank: int, null: int) -> int:
+        """What a rank reads from: our stdin itself, or a pipe with a copy of it if all ranks read it."""
+        session = self._session
+        ours = session.terminal.stdin_for_ranks(null) if session.gets_stdin(rank) else null
+        if ours == null or session.spec.stdin != "all":
+            return ours
+        if not self.has_input:
+            from bireme.runner.stdin import StdinReader
+
+            self._reader = StdinReader(session.loop, session.terminal, self.write_input)
+            self._reader.read_on()
+        return self.add_input(self._reader.read_on)
+
+
+class _Reports:
+    """Tells a session what a node's part that runs here reports."""
+
+    def __init__(self, session: Session, host: str) -> None:
+        self._session, self._host = session, host
+        self.down, self.chunk, self.rested, self.eof = session.down, session.chunk, session.rested, session.eof
+        self.gone, self.over = session.gone, session.over
+
+    def up(self, rank: int, pid: int, _when: float) -> None:
+        self._session.up(rank, pid)
+
+    def guardian_lost(self, pid: int) -> None:
+        note = f"the guardian of {self._host} (pid {pid}) was killed"
+        self._session.trouble("agent lost", note, self._session.loop.now())
+
+    def unfit(self, reason: str) -> None:
+        self._session.trouble("unfit", reason, self._session.loop.now())
+
+    def complain(self, text: str) -> None:
+        self._session.console.say("error", text)
+
 
 HOST = "localhost"
 """The name of this machine in the pool, as users of DeepSpeed write it in filters."""
 
 
-class Declared(Value):
-    """This machine as declared in a pool.
-
-    Attributes:
-        slots: its slots; ``None``: all that it has.
-        tasks: the number of its slots if it shows no device (see `HostEntry`).
-        note: what to tell the user about the slots; "": nothing.
-    """
-
-    name: str
-    slots: tuple[str, ...] | None
-    tasks: int = 0
-    note: str = ""
-
-
-class Prepared(Value):
-    """All that is decided before the first process is started.
-
-    Attributes:
-        environ: what the ranks inherit.
-        lease: the lock of the rendezvous port, to be held until the job ends; ``None``: another node chose the port.
-        notes: (level, text) of messages to show.
-    """
-
-    plan: StartPlan
-    environ: Mapping[str, str]
-    lease: PortLease | None
-    notes: tuple[tuple[str, str], ...]
-
-    def release(self) -> None:
-        """Release the port."""
-        if self.lease is not None:
-            self.lease.close()
-
-
-def prepare(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> Prepared:
-    """Find the resources of this machine and make the plan. Starts and writes nothing.
+def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes | None = None) -> Outcome:
+    """Run the job on this machine and wait for its end.
 
     Args:
-        declared: this machine as the pool declares it, with the slots that filters leave; ``None``: there is no pool.
+        nodes: this machine as the pool declares it, with the slots that filters leave; ``None``: there is no pool.
 
     Raises:
-        BadInputError: the job cannot run as described.
+        BadInputError: the job cannot run as described; nothing was started.
     """
-    found = devices.discover(spec.accelerator, environ)
-    filtered = bool(spec.include or spec.exclude)
-    notes: tuple[str, ...] = ()
-    if declared is not None and declared.tasks and not filtered and spec.num_gpus is None:
-        from bireme.resources.allocation import slots_by_tasks
 
-        declared = declared.replace(slots=slots_by_tasks(declared.tasks, found.accelerator, environ))
-    if declared is not None and declared.slots is not None:
-        notes = (declared.note,)
-        active = {declared.name: devices.remote_slots(found, declared.slots)}
-    else:
-        active, notes = slots_left(spec, found, HOST if declared is None else declared.name)
-    (host,) = active
-    spec = spec.on_node(short_hostname() if declared is None else host)
-    lease, note = (lease_named_port(spec.master_port), "") if spec.master_port else lease_port()
-    # A restart says only what may have changed.
-    said = [("info", text) for text in (*(() if spec.attempt else notes), note) if text]
-    try:
-        check_address(spec.master_addr, said)
-        is_declared = declared is not None and declared.slots is not None
-        return prepare_node(spec, environ, active, host, found.accelerator, lease, said, declared=is_declared)
-    except BaseException:
-        lease.close()
-        raise
+    def begin() -> Outcome:
+        lease, note = _lease_port(spec)
+        with lease:
+            plan, inherited, notes = _plan(spec, environ, nodes, lease.port, note)
+            return carry_out(spec, plan, inherited, notes, os.getpid(), lease.fds)
+
+    return naming(name_here(nodes), begin)
 
 
-def slots_left(spec: JobSpec, found: devices.Devices, name: str) -> tuple[Pool, tuple[str, ...]]:
-    """The slots that filters and ``--num_gpus`` leave of this machine, and messages; ``name``: its name in the pool."""
-    slots, notes = devices.local_slots(found, num_gpus=spec.num_gpus, filtered=bool(spec.include or spec.exclude))
-    if slots and not spec.include and not spec.exclude:
-        return {name: slots}, notes
-    from bireme.resources import filters
-
-    active = filters.apply_filters(
-        {name: slots},
-        spec.include,
-        spec.exclude,
-        aliases=filters.local_aliases(name),
-        slot_aliases=devices.slot_aliases(found),
-    )
-    return active, notes
-
-
-def plan(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> StartPlan:
+def preview(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes | None = None) -> StartPlan:
     """The plan of a job on this machine. Its port is not leased.
 
     Raises:
         BadInputError: the job cannot run as described.
     """
-    prepared = prepare(spec, environ, declared)
-    prepared.release()
-    return prepared.plan
+    lease, note = _lease_port(spec)
+    with lease:
+        return _plan(spec, environ, nodes, lease.port, note)[0]
 
 
-def prepare_node(
-    spec: JobSpec,
-    environ: Mapping[str, str],
-    active: Pool,
-    host: str,
-    accelerator: str,
-    lease: PortLease | None,
-    notes: list[tuple[str, str]],
-    *,
-    declared: bool,
-) -> Prepared:
-    """Make the plan of this machine, whose devices are known.
+def name_here(nodes: Nodes | None) -> str:
+    """This machine's name in the pool."""
+    return HOST if nodes is None else nodes.names[0]
 
-    Args:
-        lease: the lock of the rendezvous port; ``None``: this node does not choose the port.
-        notes: messages to show; further ones are added.
-        declared: whether the slots were declared, not found here.
+
+def _lease_port(spec: JobSpec) -> tuple[PortLease, str]:
+    return (lease_named_port(spec.master_port), "") if spec.master_port else lease_port()
+
+
+def _plan(
+    spec: JobSpec, environ: Mapping[str, str], nodes: Nodes | None, port: int, port_note: str
+) -> tuple[StartPlan, Mapping[str, str], list[Note]]:
+    """Examine this machine and make the plan; starts and writes nothing. Also what ranks inherit, and messages."""
+    name = name_here(nodes)
+    declared = None if nodes is None else nodes.slots[name]
+    notes: list[Note] = []
+
+    def choose(found: Devices) -> tuple[tuple[str, ...], Sequence[str]]:
+        nonlocal declared
+        if nodes is None:
+            return slots_left(spec, found, name)
+        if (tasks := nodes.entries[0].tasks) and not spec.filtered and spec.num_gpus is None:
+            from bireme.resources.allocation import slots_by_tasks
+
+            declared = slots_by_tasks(tasks, found.accelerator, environ)
+        if declared is None:
+            return slots_left(spec, found, name)
+        by_tasks = nodes.pool.by_tasks()
+        return usable_slots(found, declared)[0], [f"1 node, from {nodes.pool.source}{by_tasks}"] if by_tasks else []
+
+    check_address(spec.master_addr, notes)
+    spec = spec.on_node(short_hostname() if nodes is None else name)
+    found = examine_here(spec, environ, choose, notes)
+    # A restart says only what may have changed.
+    notes[:0] = [("info", text) for text in (*(() if spec.attempt else found.notes), port_note) if text]
+    plan = plan_part(spec, found, {name: found.facts.slots}, name, notes, port=port, declared=declared is not None)
+    return plan, found.environ, notes
+
+
+def slots_left(spec: JobSpec, found: Devices, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The slots that filters and ``--num_gpus`` leave of this machine, and messages; ``name``: its name in the pool."""
+    slots, notes = usable_slots(found, num_gpus=spec.num_gpus, filtered=spec.filtered)
+    if slots and not spec.filtered:
+        return slots, notes
+    from bireme.resources import filters
+
+    left = filters.apply_filters(
+        {name: slots},
+        spec.include,
+        spec.exclude,
+        aliases=filters.local_aliases(name),
+        slot_aliases=slot_aliases(found),
+    )
+    return left[name], notes
+
+
+def examine_here(spec: JobSpec, environ: Mapping[str, str], choose: Choose, notes: list[Note]) -> Examination:
+    """Examine this machine, with the variables of ``--export`` and of environment files; adds notes about these.
 
     Raises:
         BadInputError: the job cannot run as described.
     """
-    _check_working_directory()
-    interpreter, environ = activation.interpreter(spec, environ)
-    environ = _with_exports(spec, environ, notes)
-    job = JobFacts(
-        job_id=os.urandom(6).hex(),
-        accelerator=accelerator,
-        visible_variables=devices.visible_variables(accelerator, declared=declared),
-        explicit_accelerator=spec.accelerator != "auto",
-        local_rank_flag=program.check(spec, environ, own_interpreter=activation.own_interpreter(spec)),
-        master_addr=spec.master_addr or "127.0.0.1",
-        master_port=lease.port if lease is not None else spec.master_port or DEFAULT_PORT,
-    )
-    ranks = len(active[host])
-    node = node_facts(spec, environ, interpreter, ranks, job.job_id)
-    plan = start_plan(spec, active, job, {host: node})
-    threads = plan.nodes[0].env.get("OMP_NUM_THREADS")
-    if threads and ranks > 1 and not node.bound and not spec.attempt:
-        notes.append(("info", f"OMP_NUM_THREADS={threads} for each rank: {node.cores} cores for {ranks} ranks"))
-    notes += (("warning", text) for text in extension_locks.warnings(environ))
-    return Prepared(plan, environ, lease, tuple(notes))
-
-
-def _with_exports(spec: JobSpec, environ: Mapping[str, str], notes: list[tuple[str, str]]) -> Mapping[str, str]:
-    """The environment with the variables of ``--export`` and of environment files, as on many nodes; adds notes."""
     home = os.path.expanduser("~")
-    if not spec.exports and not may_find_env_file(environ, home, os.getcwd()):
-        return environ
-    from bireme.planning.exports import exports
+    chosen: Mapping[str, str] = {}
+    if spec.exports or may_find_env_file(environ, home, working_directory()):
+        from bireme.planning.exports import exports
 
-    found = exports(environ, spec.exports, home, os.getcwd())
-    notes.extend(() if spec.attempt else found.notes())
-    return {**environ, **found.chosen()}
+        exported = exports(environ, spec.exports, home, os.getcwd())
+        notes.extend(() if spec.attempt else exported.notes())
+        chosen = exported.chosen()
+    found = examine(spec, environ, {**environ, **chosen}, choose)
+    found.refuse()
+    return found.replace(environ={**found.environ, **chosen})
+
+
+def plan_part(
+    spec: JobSpec, found: Examination, world: Pool, host: str, notes: list[Note], *, port: int = 0, declared: bool
+) -> StartPlan:
+    """Make the plan of this machine's part; adds messages.
+
+    Args:
+        world: the slots of all nodes.
+        host: this machine's name among them.
+        port: the leased port of the rendezvous; 0: this node does not choose it.
+        declared: whether the slots were declared, not found here.
+
+    Raises:
+        BadInputError: an option names a rank that the job does not have.
+    """
+    facts = found.facts.replace(port=port)
+    job = job_facts(spec, facts, spec.master_addr or "127.0.0.1", declared=declared)
+    plan = start_plan(spec, world, job, {host: facts})
+    ranks, threads = len(world[host]), plan.nodes[0].env.get("OMP_NUM_THREADS")
+    if threads and ranks > 1 and not facts.bound and not spec.attempt:
+        notes.append(("info", f"OMP_NUM_THREADS={threads} for each rank: {facts.cores} cores for {ranks} ranks"))
+    notes += (("warning", text) for text in extension_locks.warnings(found.environ))
+    return plan
 
 
 def check_address(addr: str | None, notes: list[tuple[str, str]], *, first: bool = True, refuse: bool = True) -> None:
@@ -213,63 +277,50 @@ def check_address(addr: str | None, notes: list[tuple[str, str]], *, first: bool
         notes.append(("warning", f"--master_addr: {addr} is not an address of this machine"))
 
 
-def _check_working_directory() -> None:
+def naming(name: str, begin: Callable[[], Outcome]) -> Outcome:
+    """Run a node's part, and name the node as the one at fault if it is unfit or its agent is lost."""
     try:
-        os.getcwd()
-    except OSError:
-        raise BadInputError("the working directory no longer exists", hint="change to one that exists") from None
-
-
-def run(spec: JobSpec, environ: Mapping[str, str], declared: Declared | None = None) -> Outcome:
-    """Run the job on this machine and wait for its end.
-
-    Raises:
-        BadInputError: the job cannot run as described; nothing was started.
-    """
-    name = HOST if declared is None else declared.name
-    return carry_out(spec, name, lambda: prepare(spec, environ, declared), os.getpid())
-
-
-def carry_out(spec: JobSpec, name: str, prepare: Callable[[], Prepared], main_pid: int | None) -> Outcome:
-    """Run this machine's part, and name it as the node at fault if it is unfit or its agent is lost.
-
-    Args:
-        name: this machine's name in the pool.
-        main_pid: the pid in the name of the pid file, with ``save_pid``.
-    """
-    try:
-        outcome = _run(spec, prepare(), main_pid)
+        outcome = begin()
     except UnfitError as error:
         error.hosts = (name,)
         raise
     return outcome.replace(hosts=(name,)) if outcome.cause in ("agent lost", "unfit") else outcome
 
 
-def _run(spec: JobSpec, prepared: Prepared, main_pid: int | None) -> Outcome:
-    notes = list(prepared.notes)
-    try:
-        log_dir = None
-        if spec.rank_log_dir is not None:
-            log_dir = rankfiles.prepare(spec.rank_log_dir)
-        elif spec.log_dir is not None:
-            log_dir = rankfiles.prepare(spec.log_dir, "--log_dir")
-        with PidFile(main_pid if spec.save_pid else None) as pid_file:
-            if pid_file.path is not None:
-                notes.append(("info", f"pid {os.getpid()} is in {pid_file.path}"))
-            return session.run(
-                spec,
-                notes,
-                lambda running: LocalCrew(
-                    running,
-                    prepared.plan,
-                    prepared.plan.nodes[0],
-                    prepared.environ,
-                    grace=spec.grace,
-                    log_dir=log_dir,
-                    keep=prepared.lease.fds if prepared.lease is not None else (),
-                    at_start=pid_file.create,
-                    at_loss=pid_file.remove,
-                ),
-            )
-    finally:
-        prepared.release()
+def carry_out(
+    spec: JobSpec,
+    plan: StartPlan,
+    environ: Mapping[str, str],
+    notes: list[Note],
+    main_pid: int | None,
+    keep: Sequence[int] = (),
+) -> Outcome:
+    """Run this machine's part of a plan.
+
+    Args:
+        environ: what the ranks inherit.
+        main_pid: the pid in the name of the pid file, with ``save_pid``.
+        keep: the lock of the rendezvous port.
+    """
+    log_dir = None
+    if spec.rank_log_dir is not None:
+        log_dir = rankfiles.prepare(spec.rank_log_dir)
+    elif spec.log_dir is not None:
+        log_dir = rankfiles.prepare(spec.log_dir, "--log_dir")
+    with PidFile(main_pid if spec.save_pid else None) as pid_file:
+        if pid_file.path is not None:
+            notes.append(("info", f"pid {os.getpid()} is in {pid_file.path}"))
+        return session.run(
+            spec,
+            notes,
+            lambda running: LocalCrew(
+                running,
+                plan,
+                plan.nodes[0],
+                environ,
+                log_dir=log_dir,
+                keep=keep,
+                at_start=pid_file.create,
+                at_loss=pid_file.remove,
+            ),
+        )

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from bireme.cluster.agent_launch import LauncherCommands
     from bireme.cluster.node_selection import DeclaredPool, Nodes
     from bireme.job import JobSpec
-    from bireme.launch import one_machine
     from bireme.resources.pool import Pool
     from bireme.result.outcome import Outcome
     from bireme.ship.source import SourceTree
@@ -32,9 +31,9 @@ _SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_MCPU_HO
 
 
 class ThisMachine(Value):
-    """The job runs on this machine, without agents. ``declared``: its entry in the pool, if there is one."""
+    """The job runs on this machine, without agents. ``nodes``: this machine in the pool; ``None``: there is no pool."""
 
-    declared: one_machine.Declared | None = None
+    nodes: Nodes | None = None
 
 
 class ByHand(Value):
@@ -132,7 +131,7 @@ def _on_nodes(spec: JobSpec, environ: Mapping[str, str]) -> ThisMachine | ByHand
     launcher = agent_launch.launcher_name(spec, pool)
     if spec.native_ranks:
         return NativeRanks(nodes, launcher)
-    return ThisMachine(_this_machine(nodes)) if _is_only_here(spec, nodes) else Agents(nodes, launcher)
+    return ThisMachine(nodes) if _is_only_here(spec, nodes) else Agents(nodes, launcher)
 
 
 def _declared_pool(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | None:
@@ -157,15 +156,6 @@ def _is_only_here(spec: JobSpec, nodes: Nodes) -> bool:
     return is_this_machine(nodes.entries[0].name)
 
 
-def _this_machine(nodes: Nodes) -> one_machine.Declared:
-    from bireme.launch import one_machine
-
-    (entry,) = nodes.entries
-    tasks = nodes.pool.by_tasks()
-    note = f"1 node, from {nodes.pool.source}{tasks}" if tasks else ""
-    return one_machine.Declared(entry.name, nodes.slots[entry.name], entry.tasks, note)
-
-
 def run(
     spec: JobSpec,
     environ: Mapping[str, str],
@@ -187,16 +177,16 @@ def run(
     if isinstance(place, ThisMachine):
         from bireme.launch import one_machine
 
-        return one_machine.run(spec, environ, place.declared)
+        return one_machine.run(spec, environ, place.nodes)
     if isinstance(place, ByHand):
         from bireme.launch import by_hand
 
         return by_hand.run(place.spec, environ, place.world, place.node_rank, os.getpid())
     if isinstance(place, NativeRanks):
-        from bireme.cluster import native_ranks
+        from bireme.launch import native
 
-        return native_ranks.run(spec, environ, place.nodes, place.launcher)
-    from bireme.cluster import many_nodes
+        return native.run(spec, environ, place.nodes, place.launcher)
+    from bireme.launch import many_nodes
 
     return many_nodes.run(spec, environ, place.nodes, place.launcher, tree=tree, is_last=is_last)
 
@@ -219,18 +209,19 @@ def preview(spec: JobSpec, environ: Mapping[str, str]) -> tuple[Sketch, Launcher
     if isinstance(place, ThisMachine):
         from bireme.launch import one_machine
 
-        return Sketch.of(one_machine.plan(spec, environ, place.declared)), None
+        return Sketch.of(one_machine.preview(spec, environ, place.nodes)), None
     if isinstance(place, ByHand):
         from bireme.launch import by_hand
 
-        return Sketch.of(by_hand.prepare(place.spec, environ, place.world, place.node_rank).plan), None
-    from bireme.cluster import agent_launch, many_nodes
+        return Sketch.of(by_hand.preview(place.spec, environ, place.world, place.node_rank)), None
+    from bireme.cluster import agent_launch
+    from bireme.launch import many_nodes
 
     sketch = many_nodes.plan(spec, place.nodes)
     if isinstance(place, NativeRanks):
-        from bireme.cluster import native_ranks
+        from bireme.launch import native
 
-        command = native_ranks.command(spec, environ, place.nodes, place.launcher)
+        command = native.command(spec, environ, place.nodes, place.launcher)
         return sketch, agent_launch.LauncherCommands.of((command,))
     nodes = many_nodes.of_the_first_epoch(spec, place.nodes)
     return sketch, agent_launch.dry_commands(spec, environ, nodes, place.launcher)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from bireme.agent.session import limit_note
 from bireme.errors import UNFIT, BadInputError
 from bireme.launch import placement
 from bireme.launch.restart_budget import RestartBudget
+from bireme.runner.session import limit_note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,6 +6,8 @@ no process and reads no files.
 
 from __future__ import annotations
 
+import os
+
 from bireme.errors import BadInputError
 from bireme.planning.environment import is_mig, node_environment, rank_environment, visible_devices
 from bireme.value import Value
@@ -182,6 +184,7 @@ def _node_plan(
     host: str,
 ) -> NodePlan:
     env = node_environment(spec, job, facts, slots, node_rank=node_rank, nodes=nodes, world_size=world_size, host=host)
+    error_dir = os.path.join(facts.temporary, f"bireme-{job.job_id}")
     workers = []
     for local_rank, slot in enumerate(slots):
         rank, seen_rank = first_rank + local_rank, 0 if spec.virtual_local_rank else local_rank
@@ -192,7 +195,7 @@ def _node_plan(
             local_rank=f"{job.local_rank_flag}={seen_rank}" if job.local_rank_flag else "",
             wrap=_fill(spec.wrap, rank, local_rank, facts.hostname) if wrapped else (),
         )
-        rank_env = rank_environment(rank, local_rank, error_dir=facts.error_dir)
+        rank_env = rank_environment(rank, local_rank, error_dir=error_dir)
         if is_mig(slot) or spec.virtual_local_rank:
             rank_env.update(visible_devices(job, (slot,)))
         if spec.virtual_local_rank:
@@ -202,9 +205,9 @@ def _node_plan(
     return NodePlan(
         host=facts.hostname,
         node_rank=node_rank,
-        cwd=facts.cwd,
+        cwd=job.cwd,
         env=env,
-        error_dir=facts.error_dir,
+        error_dir=error_dir,
         workers=tuple(workers),
         interpreter="" if spec.program.kind == "exec" else facts.interpreter,
     )

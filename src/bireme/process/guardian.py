@@ -20,7 +20,6 @@ from bireme import signal_numbers as signal
 from bireme.errors import UnfitError
 from bireme.planning.environment import JOB_NAME
 from bireme.process import cgroup, kernel
-from bireme.process.ends import Ends
 from bireme.process.watcher import CLEANED, Shared, stand_between, write_line
 from bireme.process.worker import DEAF, Inherited, become
 
@@ -31,6 +30,44 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from bireme.process.worker import WorkerStart
+
+
+class Ends:
+    """Watches children by their pidfds: tells in which order they ended, which ``waitpid`` does not.
+
+    On a busy node the guardian may run late, after the rank that failed first and the ranks that failed because of it
+    have all ended. An ``epoll`` lists ready descriptors in the order in which they became ready. Before Linux 5.3, and
+    on other systems, no child is ever reported.
+    """
+
+    def __init__(self) -> None:
+        self._fds: dict[int, int] = {}
+        self._pids: dict[int, int] = {}
+        self._epoll: select.epoll | None = None
+
+    def watch(self, pid: int) -> None:
+        """Watch a child, where the kernel can."""
+        try:
+            fd = os.pidfd_open(pid)
+            self._epoll = self._epoll or select.epoll()
+            self._epoll.register(fd, select.EPOLLIN)
+        except (AttributeError, OSError):
+            return
+        self._fds[pid], self._pids[fd] = fd, pid
+
+    def new(self) -> list[int]:
+        """The pids of ended children that were not forgotten yet, in the order of their ends. Does not reap them."""
+        if self._epoll is None or not self._pids:
+            return []
+        return [self._pids[fd] for fd, _ in self._epoll.poll(0, len(self._pids))]
+
+    def forget(self, pid: int) -> None:
+        """Stop watching a child that was reaped."""
+        fd = self._fds.pop(pid, None)
+        if fd is not None and self._epoll is not None:
+            del self._pids[fd]
+            self._epoll.unregister(fd)  # closing is not enough: a child between fork and exec may hold a copy
+            os.close(fd)
 
 
 class Handle:

@@ -1,4 +1,4 @@
-"""Wraps what the kernel offers to control processes: subreapers, parent-death signals, the process tree, ``/proc``.
+"""Wraps what the kernel offers to control processes: subreapers, parent-death signals, the process tree, limits.
 
 Linux only. Elsewhere the functions do nothing and return ``False`` or nothing (``docs/guarantees.md`` lists the
 consequences).
@@ -7,11 +7,13 @@ consequences).
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from itertools import pairwise
 
 from bireme import signal_numbers as signal
+from bireme.errors import UnfitError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -211,3 +213,34 @@ def _reap_and_list(spare: Collection[int]) -> list[int]:
             break
         # Processes that ended since they were listed may have left us their children: check again.
     return []
+
+
+_OURS = 64
+"""Descriptors that we need in addition to those of the ranks."""
+
+
+def allow_files(count: int) -> tuple[int, int] | None:
+    """Raise the soft limit, if necessary, so that ``count`` more descriptors can be opened.
+
+    Returns:
+        The (soft, hard) limits as they were, for the ranks; ``None`` if nothing was changed.
+
+    Raises:
+        UnfitError: the hard limit is too low.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + _OURS
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return None
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UnfitError(
+            f"{needed} open files are needed, but only {hard} are allowed", hint="raise the hard limit (ulimit -Hn)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return soft, hard
+
+
+def give_back(limits: tuple[int, int] | None) -> None:
+    """In a rank: restore the limits that :func:`allow_files` returned."""
+    if limits is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
     State: TypeAlias = Literal["running", "stopping", "killing", "done"]
-    Event: TypeAlias = Literal["stop", "urge", "deserted", "deadline", "empty"]
+    Event: TypeAlias = Literal["stop", "kill now", "deserted", "deadline", "empty"]
     Deadline: TypeAlias = float | Literal["cancel", "keep"]
     Do: TypeAlias = Literal["signal", "sweep", "kill", "give up", "finish"]
 
@@ -30,14 +30,14 @@ class Step(Value):
     deadline: Literal["grace", "kill", "cancel", "keep"] = "keep"
 
 
-# stop: the job is to end. urge: at once, without the grace time. deserted: every rank has ended, but processes
+# stop: the job is to end. kill now: at once, without the grace time. deserted: every rank has ended, but processes
 # are left. deadline: the time is over. empty: nothing is left below the guardian.
 TABLE: dict[tuple[State, Event], Step] = {
     ("running", "stop"): Step("stopping", ("signal",), "grace"),
-    ("running", "urge"): Step("killing", ("kill",), "kill"),
+    ("running", "kill now"): Step("killing", ("kill",), "kill"),
     ("running", "deserted"): Step("stopping", ("sweep",), "grace"),
     ("running", "empty"): Step("done", ("finish",), "cancel"),
-    ("stopping", "urge"): Step("killing", ("kill",), "kill"),
+    ("stopping", "kill now"): Step("killing", ("kill",), "kill"),
     ("stopping", "deadline"): Step("killing", ("kill",), "kill"),
     ("stopping", "empty"): Step("done", ("finish",), "cancel"),
     ("killing", "deadline"): Step("done", ("give up", "finish"), "cancel"),

@@ -6,7 +6,7 @@ import errno
 import os
 
 from bireme import signal_numbers as signal
-from bireme.process import kernel, open_files
+from bireme.process import kernel
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -73,7 +73,7 @@ def become(worker: WorkerStart, parent: int, death: int, was: Inherited, mask: C
         if worker.cores:
             os.sched_setaffinity(0, worker.cores)
         os.chdir(worker.cwd)
-        open_files.give_back(was.files_limit)
+        kernel.give_back(was.files_limit)
         _execute(worker.argv, worker.env)
     except OSError as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126

@@ -132,15 +132,28 @@ def discover(accelerator: str, environ: Mapping[str, str], root: str = "/") -> D
     return _cpu("" if asked else "no accelerator found")
 
 
-def local_slots(
-    devices: Devices, *, num_gpus: int | None = None, filtered: bool = False
+def usable_slots(
+    devices: Devices,
+    declared: Sequence[str] | None = None,
+    *,
+    num_gpus: int | None = None,
+    filtered: bool = False,
+    scheduled: bool = False,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The slots that a job may use on this node, and notes for the user.
+    """The slots that a job may use on this node, as device ids, and notes for the user.
 
     Args:
+        declared: those that the pool declares; ``None``: all that are found. If a scheduler has set the node's
+            variable, a number is an index into its list.
         num_gpus: the number of slots that the user wants; ``None``: all visible ones.
         filtered: whether the user selects slots (``--include``, ``--exclude``), so that all are returned.
+        scheduled: whether the node's variable was set for the job, so that the user chooses among its devices. Where
+            the command is typed, what it says goes before the variable.
     """
+    if declared is not None:
+        return _declared(devices, declared), ()
+    if scheduled and devices.visible:
+        devices = devices.replace(ids=devices.visible)
     if num_gpus is not None and num_gpus < 1:
         raise BadInputError(f"must be at least 1, not {num_gpus}", where="--num_gpus")
     if devices.accelerator == "cpu":
@@ -164,25 +177,13 @@ def local_slots(
     return devices.ids[:num_gpus], notes
 
 
-def remote_slots(
-    devices: Devices, wanted: Sequence[str] | None, *, num_gpus: int | None = None, filtered: bool = False
-) -> tuple[str, ...]:
-    """The slots of a node in a job of many nodes, as device ids of that node.
-
-    Args:
-        wanted: the node's slots in the pool; ``None``: all that the node has. If a scheduler has set the node's
-            variable, a number is an index into its list.
-        num_gpus, filtered: as for :func:`local_slots`, where ``wanted`` is ``None``.
-    """
-    if wanted is None:
-        if devices.visible:  # set by the scheduler or on the node: filters choose among these
-            return local_slots(devices.replace(ids=devices.visible), num_gpus=num_gpus, filtered=filtered)[0]
-        return local_slots(devices, num_gpus=num_gpus, filtered=filtered)[0]
+def _declared(devices: Devices, declared: Sequence[str]) -> tuple[str, ...]:
+    """The declared slots as device ids."""
     if devices.accelerator == "cpu":
-        return tuple(wanted)
+        return tuple(declared)
     offered = devices.ids if devices.visible is None else devices.visible
     slots = []
-    for slot in wanted:
+    for slot in declared:
         if devices.visible is not None and slot.isdecimal() and int(slot) < len(offered):
             slots.append(offered[int(slot)])
         elif slot in offered:

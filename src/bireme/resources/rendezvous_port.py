@@ -59,6 +59,12 @@ class PortLease:
         fds, self.fds = self.fds, ()
         _unlock(fds)
 
+    def __enter__(self) -> PortLease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __repr__(self) -> str:
         return f"PortLease(port={self.port}, fds={self.fds})"
 
@@ -67,6 +73,7 @@ class PortListener:
     """Listens on a leased port, so that other nodes can test whether they reach it."""
 
     def __init__(self, lease: PortLease) -> None:
+        self.port = lease.port
         self._lease = lease
         self._socket = _listen(lease.port)
 

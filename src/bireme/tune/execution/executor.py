@@ -15,7 +15,7 @@ from typing import Protocol
 
 from bireme.errors import UNFIT
 from bireme.loop import Loop, Timer
-from bireme.process import open_files
+from bireme.process import kernel
 from bireme.tune.execution.experiment import End, Experiment, LaunchRequest
 from bireme.tune.execution.slot_scheduler import Scheduler, StartTask, Task
 from bireme.tune.execution.slots import Shape, SlotReservation
@@ -253,7 +253,7 @@ class Executor:
 
     def close(self) -> None:
         """Restore this process's limits of open files. Nothing may be running any more."""
-        open_files.give_back(self._limits)
+        kernel.give_back(self._limits)
 
     def _each(self, do: Callable[[Experiment], None]) -> None:
         for experiment in list(self._running.values()):
@@ -276,7 +276,7 @@ class Executor:
 
     def _allow_files(self) -> None:
         """Raise the limit of open files: the usual 1024 are too few for several hundred experiments at once."""
-        before = open_files.allow_files(_FILES * (len(self._running) + 1))
+        before = kernel.allow_files(_FILES * (len(self._running) + 1))
         self._limits = self._limits or before
 
     def _ended(self, key: str, reservation: SlotReservation, end: End) -> None:

@@ -68,10 +68,10 @@ def resource_pool(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) 
     """
     place = placement.resolve(spec, environ)
     if isinstance(place, placement.ThisMachine):
-        declared = place.declared
-        if declared is None or declared.slots is None:
-            return _here(spec, environ, ranks, declared)
-        return ResourcePool({declared.name: declared.slots})
+        declared = None if place.nodes is None else place.nodes.slots[place.nodes.names[0]]
+        if declared is None:
+            return _here(spec, environ, ranks, place.nodes)
+        return ResourcePool({one_machine.name_here(place.nodes): declared})
     assert isinstance(place, (placement.Agents, placement.NativeRanks)), "the tuner has no such options"
     nodes = place.nodes
     if None not in nodes.slots.values():
@@ -80,14 +80,12 @@ def resource_pool(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) 
     return ResourcePool(active, own_names=spec.has_own_names)
 
 
-def _here(
-    spec: JobSpec, environ: Mapping[str, str], ranks: int | None, declared: one_machine.Declared | None
-) -> ResourcePool:
+def _here(spec: JobSpec, environ: Mapping[str, str], ranks: int | None, nodes: Nodes | None) -> ResourcePool:
     """The pool of this machine when its slots are not declared."""
-    host = one_machine.HOST if declared is None else declared.name
+    host = one_machine.name_here(nodes)
     there = devices.discover(spec.accelerator, environ)
     numbered = there.accelerator == "cpu" and not (spec.include or spec.exclude)
-    plan = one_machine.plan(spec.replace(num_gpus=ranks) if numbered else spec, environ, declared)
+    plan = one_machine.preview(spec.replace(num_gpus=ranks) if numbered else spec, environ, nodes)
     workers = plan.nodes[0].workers
     if numbered:
         return ResourcePool({host: tuple(map(str, range(len(workers))))}, numbered=True)
@@ -134,7 +132,7 @@ def gpu_memory(spec: JobSpec, environ: Mapping[str, str]) -> int | None:
         return None
     # The plan maps slots to devices. It covers all slots, so cores and port that suit one experiment are left out.
     free = spec.replace(master_port=None, bind_cores=False, bind_core_list=None)
-    plan = one_machine.plan(free, environ, place.declared)
+    plan = one_machine.preview(free, environ, place.nodes)
     return nvidia.smallest_memory([worker.slot for worker in plan.nodes[0].workers])
 
 

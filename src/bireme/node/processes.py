@@ -6,41 +6,119 @@ import os
 
 from bireme import signal_numbers as signal
 from bireme.planning.environment import MARK
-from bireme.process import open_files
+from bireme.process import cgroup, guardian, kernel
+from bireme.process.oom import OomWatch
 from bireme.process.stop_ladder import KILL_WAIT, Ladder
 from bireme.process.worker import WorkerStart
 from bireme.regular_file import open_regular
 from bireme.result.outcome import RankEnd
 from bireme.result.wait_status import exit_code
-from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Protocol
 
     from bireme.loop import Loop, Timer
     from bireme.planning.start import NodePlan
     from bireme.process.guardian import Handle
-    from bireme.process.process_tree import ProcessTree
     from bireme.process.stop_ladder import Event
+    from bireme.process.worker import WorkerStart
+
+    class Observer(Protocol):
+        """Is told what happens to a node's processes. Times are seconds of this machine's monotonic clock."""
+
+        def up(self, rank: int, pid: int, when: float) -> None:
+            """A rank was started."""
+
+        def down(self, end: RankEnd, when: float) -> None:
+            """A rank has ended."""
+
+        def guardian_lost(self, pid: int) -> None:
+            """The guardian or the watcher was killed."""
+
+        def unfit(self, reason: str) -> None:
+            """A rank could not be started."""
+
+        def gone(self) -> None:
+            """No process is left."""
 
 
-class NodeEvents(Value):
-    """The callbacks of a node's events. Times are seconds of this machine's monotonic clock.
+class ProcessTree:
+    """Makes this process a subreaper for as long as the job runs, so that orphans become its children."""
 
-    Attributes:
-        up: called with (rank, pid, time) when a rank was started.
-        down: called with (how it ended, time) when a rank has ended.
-        guardian_lost: called with the pid when the guardian was killed.
-        unfit: called with the reason when a rank could not be started.
-        over: called when no process is left.
-    """
+    def __init__(self) -> None:
+        self._oom = OomWatch()
+        self._spare: frozenset[int] = frozenset()
+        self._was_subreaper = kernel.is_subreaper()
 
-    up: Callable[[int, int, float], None]
-    down: Callable[[RankEnd, float], None]
-    guardian_lost: Callable[[int], None]
-    unfit: Callable[[str], None]
-    over: Callable[[], None]
+    def start(
+        self,
+        workers: Sequence[WorkerStart],
+        *,
+        keep: Sequence[int],
+        at_start: Callable[[], object],
+        at_loss: Callable[[], object],
+        files_limit: tuple[int, int] | None,
+        farewell: float = 0.0,
+    ) -> Handle:
+        """Fork the guardian and, through it, the workers. The arguments are those of `guardian.start`.
+
+        Raises:
+            UnfitError: no process can be forked.
+        """
+        self._spare = frozenset(kernel.children())  # children of the program that embeds us
+        self._was_subreaper = kernel.is_subreaper()
+        kernel.become_subreaper()
+        return guardian.start(
+            workers, keep=keep, at_start=at_start, at_loss=at_loss, files_limit=files_limit, farewell=farewell
+        )
+
+    def sweep(self, gone: Handle, workers: Iterable[int]) -> tuple[str, ...]:
+        """Kill what guardian and watcher left. The workers died with them, and what the workers left is our child now.
+
+        Args:
+            gone: the guardian's handle, which is closed.
+            workers: the pids of the workers that have not ended.
+
+        Returns:
+            The processes that did not die in time.
+        """
+        gone.close()
+        gone.wait()
+        group = cgroup.named_by(gone.pid)
+        cgroup.kill(group)
+        if not kernel.LINUX:  # no parent-death signal: each worker leads a process group
+            for pid in workers:
+                kernel.send(-pid, signal.SIGKILL)
+        stuck = self.describe(kernel.kill_below(self._spare, KILL_WAIT))
+        cgroup.remove(group)
+        return stuck
+
+    def give_up(self, guardian_: Handle) -> tuple[str, ...]:
+        """The guardian did not finish in time: kill it and what is left, and return what did not die."""
+        guardian_.close()
+        kernel.send(guardian_.pid, signal.SIGKILL)
+        return self.describe(kernel.kill_below(self._spare, 1.0))
+
+    def kill_marked(self, name: str, value: str) -> None:
+        """Kill every process with ``name=value`` in its environment, wherever it is: it has escaped from the tree."""
+        for pid in kernel.marked(name, value):
+            kernel.send(pid, signal.SIGKILL)
+
+    def ran_out_of_memory(self, pid: int) -> str | None:
+        """Which limit the kernel's out-of-memory killer enforced when it ended this process; see `OomWatch.struck`."""
+        return self._oom.struck(pid)
+
+    def describe(self, pids: Sequence[int]) -> tuple[str, ...]:
+        """``pid (name, state)`` of each process that still exists."""
+        stats = ((pid, kernel.stat_of(pid)) for pid in pids)
+        return tuple(f"{pid} ({stat[0]}, state {stat[1]})" for pid, stat in stats if stat is not None)
+
+    def close(self) -> None:
+        """Restore the state of this process."""
+        kernel.become_subreaper(self._was_subreaper)
+        self._oom.close()
 
 
 class NodeProcesses:
@@ -49,6 +127,7 @@ class NodeProcesses:
     Args:
         accelerator: the kind of device that the plan's slots are.
         grace: seconds between the stop signal and SIGKILL.
+        on_gone: called when no process is left.
         at_loss: called in guardian or watcher if this process is lost, and here at the end.
         farewell: seconds between SIGTERM and SIGKILL if this process is lost.
 
@@ -64,12 +143,13 @@ class NodeProcesses:
         *,
         accelerator: str,
         grace: float,
-        listener: NodeEvents,
+        observer: Observer,
+        on_gone: Callable[[], None],
         tree: ProcessTree,
         at_loss: Callable[[], object] = lambda: None,
         farewell: float = 0.0,
     ) -> None:
-        self._loop, self._plan, self._listener = loop, plan, listener
+        self._loop, self._plan, self._observer, self._on_gone = loop, plan, observer, on_gone
         self._accelerator = accelerator
         self._tree = tree
         self._at_loss, self._farewell = at_loss, farewell
@@ -80,7 +160,7 @@ class NodeProcesses:
         self._lost = False
         self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, start time)
         self._stopped_at: float | None = None
-        self._files_limit = open_files.allow_files(4 * len(plan.workers))  # first: the caller opens their pipes
+        self._files_limit = kernel.allow_files(4 * len(plan.workers))  # first: the caller opens their pipes
         self.killed = 0
         self.stuck: tuple[str, ...] = ()
 
@@ -143,9 +223,9 @@ class NodeProcesses:
         """End the ranks by the stop ladder."""
         self._on("stop", signum)
 
-    def urge(self) -> None:
+    def kill_now(self) -> None:
         """Kill what is left now, without waiting for the grace time."""
-        self._on("urge")
+        self._on("kill now")
 
     def signal_ranks(self, signum: int) -> None:
         """Send a signal to every rank's own process, not to its children, which may not handle it."""
@@ -171,20 +251,20 @@ class NodeProcesses:
             if word == "up":
                 index, pid, when = int(args[0]), int(args[1]), float(args[2])
                 self._up[index] = pid, when
-                self._listener.up(self._plan.workers[index].rank, pid, when)
+                self._observer.up(self._plan.workers[index].rank, pid, when)
             elif word == "down":
                 self._worker_ended(int(args[0]), int(args[1]), float(args[2]), int(args[3]))
             elif word == "unborn":
                 rank = self._plan.workers[int(args[0])].rank
                 reason = f"cannot start rank {rank} on {self._plan.host}: {os.strerror(int(args[1]))}"
-                self._listener.unfit(f"{reason} (check ulimit -u, and pids.max of the control group)")
+                self._observer.unfit(f"{reason} (check ulimit -u, and pids.max of the control group)")
             elif word == "unguarded":
                 reason = f"cannot start any process on {self._plan.host}: {os.strerror(int(args[0]))}"
-                self._listener.unfit(f"{reason} (check ulimit -u, and pids.max of the control group)")
+                self._observer.unfit(f"{reason} (check ulimit -u, and pids.max of the control group)")
                 self._end()
             elif word == "lost":
                 self._lost = True
-                self._listener.guardian_lost(int(args[0]))
+                self._observer.guardian_lost(int(args[0]))
             elif word == "swept":
                 self.stuck = self._tree.describe([int(pid) for pid in args])
                 self._end()
@@ -221,7 +301,7 @@ class NodeProcesses:
             memory_limit=memory_limit or "",
             recorded=_read_text(worker.env["TORCHELASTIC_ERROR_FILE"]) if code and not stopped else "",
         )
-        self._listener.down(end, when)
+        self._observer.down(end, when)
 
     def _guardian_gone(self) -> None:
         """End of file from the guardian: expected after ``empty``; otherwise end its processes ourselves."""
@@ -233,7 +313,7 @@ class NodeProcesses:
         gone, self._guardian = self._guardian, None
         self.stuck = self._tree.sweep(gone, [pid for pid, _ in self._up.values()])
         if not self._lost:
-            self._listener.guardian_lost(gone.pid)
+            self._observer.guardian_lost(gone.pid)
         self._end()
 
     def _be_patient_no_more(self) -> None:
@@ -242,7 +322,7 @@ class NodeProcesses:
 
     def _end(self) -> None:
         """Go to the end of the ladder: no process is left."""
-        self._on("urge")
+        self._on("kill now")
         self._on("empty")
 
     # -- the ladder ------------------------------------------------------------------------------
@@ -282,7 +362,7 @@ class NodeProcesses:
         if self._stopped_at is not None:
             # Nothing is left below us. A process that carries the job's mark has escaped from the process tree.
             self._tree.kill_marked(MARK, self._plan.env[MARK])
-        self._listener.over()
+        self._on_gone()
 
     def _tell(self, *words: object) -> None:
         if self._guardian is not None:

@@ -1,21 +1,84 @@
-"""Runs a helper program beside this process, which answers with one line of JSON."""
+"""What runner and agent ask of their machine: guardians, helpers, the examination. The simulation replaces it."""
 
 from __future__ import annotations
 
-import json
 import os
-from subprocess import DEVNULL, PIPE, Popen
+import time
 
 from bireme import jsontext
+from bireme.loop import Loop
+from bireme.node.processes import ProcessTree
+from bireme.process import guardian
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from bireme.loop import Loop
+    from bireme.job import JobSpec
+    from bireme.node.examination import Choose, Examination
+    from bireme.resources.rendezvous_port import PortListener
+
+
+class Machine:
+    """The real machine; ``tests/simulation`` has a simulated one."""
+
+    now = staticmethod(time.monotonic)
+    loop: type[Loop] = Loop
+    process_tree: type[ProcessTree] = ProcessTree
+    start_guardian = staticmethod(guardian.start)
+
+    def helper(self, argv: Sequence[str], environ: Mapping[str, str]) -> Helper:
+        """Start a helper program, which answers with one line of JSON."""
+        return Helper(argv, environ)
+
+    def examine(
+        self, spec: JobSpec, own: Mapping[str, str], environ: Mapping[str, str], choose: Choose, cwd: str
+    ) -> Examination:
+        """Examine this node for a job of many nodes; see `examination.examine`."""
+        from bireme.node.examination import examine
+        from bireme.resources.own_addresses import own_addresses
+        from bireme.resources.own_name import loopback_name
+
+        found = examine(spec, own, environ, choose, cwd=cwd, shared=True)
+        facts = found.facts.replace(addresses=own_addresses(), own_name=loopback_name(found.environ))
+        return found.replace(facts=facts)
+
+    def lease_port(self, named: int | None) -> PortListener:
+        """Lease the rendezvous port and listen there until the ranks start, so that other nodes can probe it.
+
+        Raises:
+            BadInputError, UnfitError: that port cannot be used, or none.
+        """
+        from bireme.resources import rendezvous_port
+
+        lease = rendezvous_port.lease_named_port(named) if named else rendezvous_port.lease_port()[0]
+        return rendezvous_port.PortListener(lease)
+
+    def reachable(self, addresses: Sequence[str], port: int, seconds: float) -> list[str]:
+        """Find the addresses to which a TCP connection succeeds.
+
+        Args:
+            addresses: numeric addresses.
+            seconds: time limit for all connections together.
+        """
+        from bireme.resources import reach
+
+        return reach.reachable(addresses, port, seconds=seconds)
+
+    def count_marked(self, name: str, value: str) -> int:
+        """How many processes have ``name=value`` in their environment."""
+        from bireme.process.kernel import marked
+
+        return len(marked(name, value))
+
+
+MACHINE = Machine()
+"""This machine."""
+
 
 _MOST_BYTES = 1 << 20
+"""Bytes of a helper's answer."""
 
 
 class Helper:
@@ -26,6 +89,8 @@ class Helper:
     """
 
     def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        from subprocess import DEVNULL, PIPE, Popen
+
         self._name = os.path.basename(next(filter(lambda word: word.endswith(".py"), argv), argv[-1]))
         self._process = Popen(
             argv, env=dict(environ), stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True, bufsize=0
@@ -38,6 +103,8 @@ class Helper:
 
     def tell(self, **body: object) -> None:
         """Send it a line of JSON."""
+        import json
+
         try:
             os.write(self._stdin, f"{json.dumps(body)}\n".encode())
         except OSError:

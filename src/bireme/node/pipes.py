@@ -1,9 +1,10 @@
-"""The stdout and stderr pipes of one node's ranks: reads them, passes chunks on, and pauses when told to."""
+"""The pipes of one node's ranks: reads stdout and stderr, passes chunks on, and pauses when told to; writes stdin."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -171,3 +172,97 @@ class Pipes:
         self._on_eof(pipe.rank, pipe.number)
         if not self._open:
             self._on_end()
+
+
+def open_terminal(size: os.terminal_size) -> tuple[int, int]:
+    """Open a pseudo-terminal of this size, for a rank's stream where our own is a terminal.
+
+    Returns:
+        The descriptor to read from, and the one for the rank to write to.
+
+    Raises:
+        OSError: there are no more pseudo-terminals, or no more files may be opened.
+    """
+    import termios
+
+    read_fd, write_fd = os.openpty()
+    modes = termios.tcgetattr(write_fd)
+    modes[1] &= ~termios.OPOST  # our own terminal adds the carriage returns
+    termios.tcsetattr(write_fd, termios.TCSANOW, modes)
+    resize_terminal(read_fd, size)
+    return read_fd, write_fd
+
+
+def resize_terminal(fd: int, size: os.terminal_size) -> None:
+    """Change the size of a pseudo-terminal."""
+    import termios
+    from struct import pack
+
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, pack("HHHH", size.lines, size.columns, 0, 0))
+
+
+class InputPipes:
+    """The pipes to the ranks of this node that read our stdin (``--stdin``), at the pace of the slowest of them.
+
+    A chunk is read only when all ranks have taken the one before, so no more than one is in memory. A rank that has
+    ended, or has closed its stdin, is passed over. One that lives and does not read makes the others wait.
+
+    Args:
+        on_taken: called when all ranks have taken what was written.
+    """
+
+    def __init__(self, loop: Loop, on_taken: Callable[[], None]) -> None:
+        self._loop, self._on_taken = loop, on_taken
+        self._theirs: list[int] = []
+        self._left: dict[int, memoryview] = {}  # the descriptor that we write to → what it has not taken
+
+    def add(self) -> int:
+        """Make the pipe to a rank; return the descriptor that the rank reads from."""
+        theirs, ours = self._loop.pipe()
+        self._loop.set_blocking(ours, False)
+        self._theirs.append(theirs)
+        self._left[ours] = memoryview(b"")
+        return theirs
+
+    def begin(self) -> None:
+        """Close our copies of what the ranks have inherited."""
+        while self._theirs:
+            self._loop.close_fd(self._theirs.pop())
+
+    def write(self, data: bytes) -> None:
+        """Write to all ranks; b"" closes their stdin."""
+        if not data:
+            self.close()
+            return
+        for fd in tuple(self._left):
+            self._left[fd] = memoryview(data)
+            self._loop.watch_write(fd, lambda fd=fd: self._write(fd))  # type: ignore[misc]
+        self._maybe_taken()
+
+    def _write(self, fd: int) -> None:
+        try:
+            self._left[fd] = self._left[fd][self._loop.write(fd, self._left[fd]) :]
+        except BlockingIOError:
+            return
+        except OSError:  # the rank has ended
+            self._drop(fd)
+        else:
+            if self._left[fd]:
+                return
+            self._loop.unwatch_write(fd)
+        self._maybe_taken()
+
+    def _maybe_taken(self) -> None:
+        if not any(self._left.values()):
+            self._on_taken()
+
+    def _drop(self, fd: int) -> None:
+        del self._left[fd]
+        self._loop.unwatch_write(fd)
+        self._loop.close_fd(fd)
+
+    def close(self) -> None:
+        """Close all pipes."""
+        self.begin()
+        for fd in tuple(self._left):
+            self._drop(fd)

@@ -1,8 +1,4 @@
-"""The interface of a crew, which runs the ranks of a session, on this machine or on many nodes.
-
-A crew derived from `Crew` inherits methods that do nothing; it has to have ``start`` and ``stop``. `LocalCrew` has all
-methods itself and is not derived, so that a job on one machine does not import this module.
-"""
+"""The interface of a crew, which runs the ranks of a session, on this machine or on many nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +10,10 @@ else:
 
 
 class Crew(Protocol):
-    """Runs the ranks, and reports events by calling the session's methods, ``gone()`` and ``over()`` last."""
+    """Runs the ranks, on this machine or on many nodes; reports events to the session, ``gone()`` and ``over()`` last.
+
+    A crew derived from this class inherits methods that do nothing; it has to have ``start`` and ``stop``.
+    """
 
     DEFAULT_STDIN: str = "none"
     """Who reads our stdin without ``--stdin``."""
@@ -40,7 +39,7 @@ class Crew(Protocol):
     def stop(self, signum: int) -> None:
         """End all ranks by the stop ladder, beginning with this signal."""
 
-    def urge(self) -> None:
+    def kill_now(self) -> None:
         """Kill what is left now, without waiting for the grace time."""
         return
 

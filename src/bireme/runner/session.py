@@ -1,7 +1,7 @@
 """The session of a job, from its start to its outcome: reacts to the ends of ranks, and passes on their output.
 
-A *crew* runs the ranks: that of this machine (:mod:`bireme.agent.crew`), or the agents of many nodes
-(:mod:`bireme.cluster.cluster_crew`). :mod:`bireme.agent.job_signals` reacts to signals.
+A *crew* runs the ranks: that of this machine (:mod:`bireme.launch.one_machine`), or the agents of many nodes
+(:mod:`bireme.cluster.cluster_crew`). :mod:`bireme.runner.signals` reacts to signals.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 import os
 
 from bireme import signal_numbers as signal
-from bireme.agent.job_signals import JobSignals
-from bireme.agent.terminal import Terminal
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import ERR, OUT, Console
 from bireme.logs.output import JobOutput, Style
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.result.outcome import WORDS_OF
 from bireme.result.verdict import Verdict
+from bireme.runner.signals import JobSignals
+from bireme.runner.stdin import Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from bireme.agent.crew_interface import Crew
     from bireme.job import JobSpec
     from bireme.planning.start import StartPlan
     from bireme.result.outcome import Cause, Outcome, RankEnd
+    from bireme.runner.crew import Crew
 
 
 _REST_ON_TERMINAL = 0.1
@@ -56,8 +56,7 @@ def run(
         raise BadInputError("a job can run only in the main thread: it handles the signals of the process")
     session = Session(spec, notes, make_loop())
     try:
-        session.crew = make_crew(session)
-        outcome = session.run()
+        outcome = session.run(make_crew(session))
     finally:
         session.close()
     return outcome.replace(interrupted=outcome.interrupted or session.loop.late)
@@ -80,10 +79,9 @@ def in_main_thread() -> bool:
 class Session:
     """The parts of a job that are the same wherever its ranks run."""
 
-    crew: Crew
-
     def __init__(self, spec: JobSpec, notes: Iterable[tuple[str, str]], loop: Loop) -> None:
         self.spec, self._notes = spec, notes
+        self._crew: Crew | None = None
         self._gone = self._settled = False
         self._mask: set[int] | None = None
         # Some daemons ignore SIGCHLD. Then the kernel reaps our children before we learn how they ended.
@@ -102,8 +100,15 @@ class Session:
         self._output: JobOutput | None = None
         self._plan: StartPlan | None = None
 
-    def run(self) -> Outcome:
+    @property
+    def crew(self) -> Crew:
+        """What runs the ranks. Only once the session runs."""
+        assert self._crew is not None
+        return self._crew
+
+    def run(self, crew: Crew) -> Outcome:
         """Run the crew to its end; return the outcome."""
+        self._crew = crew
         for level, text in self._notes:
             self.console.say(level, text)
         self._signals.watch(self.crew)
@@ -259,8 +264,8 @@ class Session:
 
     def close(self) -> None:
         """Clean up, at whatever point the session has ended."""
-        if hasattr(self, "crew"):
-            self.crew.close()
+        if self._crew is not None:
+            self._crew.close()
         self.console.close()
         self.loop.close()
         self.terminal.leave()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+
 from bireme import signal_numbers as signal
 from bireme.errors import counted
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from bireme.agent.crew_interface import Crew
-    from bireme.agent.terminal import Terminal
+    from typing import Any
+
     from bireme.logs.console import Console
     from bireme.loop import Loop, Timer
     from bireme.result.verdict import Verdict
+    from bireme.runner.crew import Crew
+    from bireme.runner.stdin import Terminal
 
 _KEYS = (signal.SIGINT, signal.SIGQUIT)
 """What Ctrl+C and Ctrl+\\ send."""
@@ -82,13 +86,13 @@ class JobSignals:
             self._wait_no_longer()
         elif self._settled:
             self._verdict.blame("signal", self._loop.now(), signum=signum)
-            self._crew.urge()
+            self._crew.kill_now()
         elif self._verdict.blame("signal", self._loop.now(), signum=signum):
             self._crew.stop(signum)
             if signum in _KEYS:
                 self._announce(f"stopping{self._ranks_left()}; up to {self._grace:g} s; Ctrl+C again kills")
         elif signum in _KEYS:
-            self._crew.urge()
+            self._crew.kill_now()
             self._announce(f"killing{self._ranks_left()}")
 
     def _announce(self, text: str) -> None:
@@ -109,3 +113,43 @@ class JobSignals:
     def _leave_unread(self) -> None:
         self.unread = True
         self._loop.stop()
+
+
+class DeferredSignals:
+    """A context manager that keeps the first stop signal instead of letting it end the process.
+
+    A session installs its own handlers and restores these at its end. Outside the main thread this does nothing.
+
+    Attributes:
+        signum: the signal that was kept; 0: none.
+    """
+
+    def __init__(self) -> None:
+        self.signum = 0
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> DeferredSignals:
+        for signum in (*STOP_SIGNALS, *RELAYED_SIGNALS):
+            old = signal.getsignal(signum)
+            if old is signal.SIG_IGN:
+                continue
+            try:
+                signal.signal(signum, self._keep)
+            except ValueError:
+                return self
+            self._old[signum] = signal.SIG_DFL if old is None else old
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for signum, old in self._old.items():
+            signal.signal(signum, old)
+
+    def _keep(self, signum: int, _: object) -> None:
+        if signum in STOP_SIGNALS:
+            self.signum = self.signum or signum
+
+    def deliver(self) -> None:
+        """Send the kept signal to this process again, now that a session handles it."""
+        if self.signum:
+            signum, self.signum = self.signum, 0
+            os.kill(os.getpid(), signum)

@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import os
 
-from bireme.agent import session
-from bireme.agent.crew import LocalCrew
-from bireme.agent.facts import temporary_directory
+from bireme.agent import sent_code
 from bireme.backends import base
-from bireme.cluster import agent_code, agent_launch, python_there
+from bireme.cluster import agent_launch
 from bireme.cluster.launcher_process import cancel
 from bireme.errors import BadInputError
 from bireme.job import DEFAULT_PORT
+from bireme.launch.one_machine import LocalCrew
+from bireme.node import activation
+from bireme.node.examination import temporary_directory
 from bireme.planning.start import NodePlan, StartPlan, WorkerPlan, worker_argv
-from bireme.process import activation
 from bireme.resources import devices, program
+from bireme.runner import session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +81,6 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
             plan,
             node,
             inherited,
-            grace=spec.grace,
             at_loss=lambda: give_back() if os.getpid() != runner else None,
             farewell=_FAREWELL if backend.CANCEL_NAMED else 0.0,
         ),
@@ -157,4 +157,4 @@ def rank_command(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tupl
         "place": argv.index(f"{flag}={{local_rank}}") if flag else -1,
     }
     text = json.dumps(plan, separators=(",", ":"))
-    return agent_code.command("native", text, *argv, python=python_there.words(spec))
+    return sent_code.command("native", text, *argv, python=sent_code.python_words(spec))

@@ -13,12 +13,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from bireme.agent.session import Session
     from bireme.backends.base import Backend
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
     from bireme.cluster.launcher_process import LauncherProcess
     from bireme.control.messages import Hello
+    from bireme.runner.session import Session
 
 AT_ONCE = 64
 """How many launcher processes connect at a time, where each node has its own."""

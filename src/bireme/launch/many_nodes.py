@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import os
 
-from bireme.agent import session
-from bireme.agent.machine import MACHINE
 from bireme.cluster import agent_launch
 from bireme.cluster.agent_connector import with_python
 from bireme.cluster.cluster_crew import ClusterCrew
 from bireme.cluster.cluster_job import ClusterJob
-from bireme.job import DEFAULT_PORT
 from bireme.logs import rankfiles
+from bireme.node.machine import MACHINE
 from bireme.planning.start import sketch
-from bireme.planning.start_facts import JobFacts, NodeFacts
+from bireme.planning.start_facts import NodeFacts, job_facts
 from bireme.process.pid_file import PidFile
-from bireme.resources import devices
+from bireme.runner import session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from bireme.agent.machine import Machine
-    from bireme.agent.session import Session
     from bireme.cluster.node_selection import Nodes
     from bireme.job import JobSpec
+    from bireme.node.machine import Machine
     from bireme.planning.exports import Exports
     from bireme.planning.start import Sketch
     from bireme.result.outcome import Outcome
+    from bireme.runner.session import Session
     from bireme.ship.source import SourceTree
 
 ONLY_NODES_KNOW = "<the node says>"
@@ -110,24 +108,9 @@ def plan(spec: JobSpec, nodes: Nodes) -> Sketch:
         BadInputError: as :func:`run`.
     """
     active = {name: nodes.slots[name] or (ONLY_NODES_KNOW,) for name in of_the_first_epoch(spec, nodes).names}
-    kind = spec.accelerator if spec.accelerator != "auto" else "cuda"
-    job = JobFacts(
-        job_id=ONLY_NODES_KNOW,
-        accelerator=spec.accelerator,
-        visible_variables=devices.visible_variables(kind),
-        explicit_accelerator=spec.accelerator != "auto",
-        local_rank_flag="",
-        master_addr=spec.master_addr or ONLY_NODES_KNOW,
-        master_port=spec.master_port or DEFAULT_PORT,
-    )
-    facts = NodeFacts(
-        hostname="",
-        interpreter="",
-        cwd=os.getcwd(),
-        cores=0,
-        error_dir=ONLY_NODES_KNOW,
-        omp_threads_set=True,
-    )
+    facts = NodeFacts(hostname="", accelerator=spec.accelerator, temporary=ONLY_NODES_KNOW, omp_threads_set=True)
+    addr = spec.master_addr or ONLY_NODES_KNOW
+    job = job_facts(spec, facts, addr, declared=False, job_id=ONLY_NODES_KNOW)
     return sketch(spec, active, job, lambda name: facts.replace(hostname=name, interpreter=_interpreter(spec, name)))
 
 

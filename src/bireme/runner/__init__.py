@@ -1,0 +1,1 @@
+"""The command's side of a running job, wherever the ranks run: the session, its signals, our stdin."""
