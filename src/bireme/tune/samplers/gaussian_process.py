@@ -102,12 +102,12 @@ class GaussianProcess:
     def _across(self, places: Array) -> Array:
         """The covariances of places with the measured ones; the last are kept, as they are wanted several times."""
         if not self._last or self._last[0][0] is not places:
-            self._last = [(places, _kernel(_apart(places, self._places), self._drawn, self._shares))]
+            self._last = [(places, _kernel(places, self._places, self._drawn, self._shares))]
         return self._last[0][1]
 
     def _fit(self) -> None:
         self._last = []
-        kernel = _kernel(_apart(self._places, self._places), self._drawn, self._shares)
+        kernel = _kernel(self._places, self._places, self._drawn, self._shares)
         self._inverse = np.linalg.inv(_with_noise(kernel, self._drawn, self._counts))
         ones = self._inverse.sum(axis=2)
         self._ones, self._doubt = ones, 1 / ones.sum(axis=1)  # the variance of the mean
@@ -120,13 +120,13 @@ class GaussianProcess:
 
     def _density_of(self, rows: np.ndarray[tuple[int, ...], np.dtype[np.intp]]) -> Callable[[Array, Array], Array]:
         """The logarithm of how likely the measurements in some rows are, for logarithms and shares of each draw."""
-        apart = _apart(self._places[rows], self._places[rows])
+        places = self._places[rows]
         measured, counts = self.measured[rows], self._counts[rows]
         freedom = float((self._counts - 1).sum())
 
         def density(logarithms: Array, shares: Array) -> Array:
             drawn = np.exp(logarithms)
-            factor = np.linalg.cholesky(_with_noise(_kernel(apart, drawn, shares), drawn, counts))
+            factor = np.linalg.cholesky(_with_noise(_kernel(places, places, drawn, shares), drawn, counts))
             right = np.stack([np.ones_like(measured), measured], axis=1)
             half = np.linalg.solve(factor, np.broadcast_to(right, (len(drawn), *right.shape)))
             ones, values = half[:, :, 0], half[:, :, 1]
@@ -188,31 +188,20 @@ def _telling(values: Array) -> np.ndarray[tuple[int, ...], np.dtype[np.intp]]:
     return np.sort(order[np.concatenate([np.arange(_TELLING // 2), rest])])
 
 
-def _apart(one: Array, other: Array) -> Array:
-    """Half the squared distances between places, negated: axes x ``one`` x ``other``."""
-    apart = np.minimum(np.abs(one.T[:, :, None] - other.T[:, None, :]), 1.0)
-    squares: Array = -0.5 * apart**2
-    return squares
-
-
-def _kernel(apart: Array, drawn: Array, shares: Array) -> Array:
+def _kernel(one: Array, other: Array, drawn: Array, shares: Array) -> Array:
     """The covariances between places for each draw of (lengths, amplitude, noise): draws x ``one`` x ``other``."""
-    axes, rows, columns = apart.shape
-    if not axes:
-        same: Array = np.repeat(drawn[:, -2] ** 2, rows * columns)
-        return same.reshape(len(drawn), rows, columns)
-    flat, rates = apart.reshape(axes, -1), drawn[:, :axes] ** -2
-    share = shares[:, None]
-    total: Array = rates @ flat
-    np.exp(total, out=total)
-    total *= 1 - share
+    axes, shape = one.shape[1], (len(drawn), len(one), len(other))
+    product, total = np.zeros(shape), np.zeros(shape)
     for axis in range(axes):
-        own = rates[:, axis, None] * flat[axis]
-        np.exp(own, out=own)
-        own *= share / axes
-        total += own
-    total *= drawn[:, -2, None] ** 2
-    kernel: Array = total.reshape(len(drawn), rows, columns)
+        # Many places have the same coordinate: what is calculated for one of them is copied for the others.
+        levels, numbers = np.unique(one[:, axis], return_inverse=True)
+        apart = np.minimum(np.abs(levels[:, None] - other[None, :, axis]), 1.0)
+        powers = drawn[:, axis, None, None] ** -2 * (-0.5 * apart**2)
+        product += powers[:, numbers]
+        total += np.exp(powers)[:, numbers]
+    share, amplitude = shares[:, None, None], drawn[:, -2, None, None]
+    np.exp(product, out=product)
+    kernel: Array = amplitude**2 * ((1 - share) * product + share / axes * total if axes else product)
     return kernel
 
 

@@ -210,7 +210,7 @@ def among(value: object, choices: Sequence[object]) -> bool:
     """Whether a value is one of the choices."""
     if isinstance(choices, Lazy):
         return not isinstance(value, bool) and value in choices
-    return any(_same(value, choice) for choice in choices)
+    return value in choices and any(_same(value, choice) for choice in choices[choices.index(value) :])
 
 
 def _same(value: object, choice: object) -> bool:

@@ -22,13 +22,15 @@ from bireme.value import Value
 
 __all__ = ["Condition", "Parameter", "Point", "Points", "Space", "Union", "key_of", "shuffled"]
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
 _MISSES = 200
 """A sample that draws only known points this many times in a row goes through all points in order."""
 
 
 def key_of(point: Point) -> str:
     """The point as canonical JSON: equal points have equal keys, whatever the order of their parameters."""
-    return json.dumps(point, sort_keys=True, separators=(",", ":"))
+    return _CANONICAL.encode(point)
 
 
 class Points(Protocol):
