@@ -24,7 +24,7 @@ from itertools import islice
 
 from search_landscapes import Landscape, all_recorded, better, dense, equal, public, synthetic
 
-from bireme.tune.samplers.by_name import make
+from bireme.tune.samplers import make
 from bireme.tune.samplers.sampler import Observation, best_of, observe
 from bireme.tune.space.points import Point
 from bireme.tune.study.study import Answer, Study

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bireme.tune.samplers.by_name import make
+from bireme.tune.samplers import make
 from bireme.tune.samplers.sampler import Observation, best_of, observe
 from bireme.tune.space.points import Point, Points, key_of
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
-from bireme.tune.samplers.by_name import KINDS
-from bireme.tune.space import constraint_groups
+from bireme.tune.samplers import KINDS
+from bireme.tune.space import points
 from bireme.tune.space.expressions import parse
 from bireme.tune.space.parameter import Decimals
 from bireme.tune.space.points import Condition, Parameter, Space, key_of
@@ -133,10 +133,10 @@ def test_the_same_as_by_brute_force(data):
     conditions += [("c", text) for text, each in some(1) if not {"c", "d"} & set(each.names)]
     constraints = [text for text, _ in some(3)]
     expected = brute_force(choices, conditions, constraints)
-    listed = constraint_groups.LISTED
+    listed = points.LISTED
     try:
         for steps in (listed, 3):  # with 3 steps, almost nothing can be listed: the search works from any place
-            constraint_groups.LISTED = steps
+            points.LISTED = steps
             found = space(choices, conditions, constraints)
             keys = [key_of(point) for point in found.points()]
             assert set(keys) == expected and len(keys) == len(expected)
@@ -149,13 +149,13 @@ def test_the_same_as_by_brute_force(data):
             assert len({key_of(point) for point in few}) == min(3, len(expected))
             assert found.allows(found.default) == (key_of(found.default) in expected)
     finally:
-        constraint_groups.LISTED = listed
+        points.LISTED = listed
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "model_based"])
-@pytest.mark.parametrize("steps", [constraint_groups.LISTED, 3])
+@pytest.mark.parametrize("steps", [points.LISTED, 3])
 def test_a_search_asks_for_each_point_once(kind, steps, monkeypatch):
-    monkeypatch.setattr(constraint_groups, "LISTED", steps)
+    monkeypatch.setattr(points, "LISTED", steps)
     found = space({"a": range(1, 20), "b": range(1, 20), "c": ["x", "y"]}, [], ["a * b == 36"])
     search = Search(kind, found)
     asked = list(iter(search.ask, None))

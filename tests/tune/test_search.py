@@ -11,7 +11,7 @@ from operator import eq
 import pytest
 
 from bireme.errors import BadInputError
-from bireme.tune.samplers.by_name import KINDS, check, make
+from bireme.tune.samplers import KINDS, check, make
 from bireme.tune.samplers.sampler import SearchBudget
 from bireme.tune.space.points import Parameter, Space, Union, key_of, shuffled
 from bireme.tune.space.value_lists import read
@@ -308,7 +308,7 @@ def test_a_large_space_can_be_modelled():
 
 
 def test_numpy_is_imported_by_the_model_only():
-    code = "import sys, bireme.tune.samplers.by_name as s; s.make('random'); "
+    code = "import sys, bireme.tune.samplers as s; s.make('random'); "
     code += "print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -136,11 +136,11 @@ def _measured(parsed: Parsed) -> Measure:
 
 def _bounds(parsed: Parsed) -> dict[str, Any]:
     """How the study searches, and when it ends."""
+    from bireme.tune import samplers
     from bireme.tune.define.spec import share_of
-    from bireme.tune.samplers import by_name as searches
 
     options = parsed.options
-    searches.check(options["search"] or "model_based", "--search")
+    samplers.check(options["search"] or "model_based", "--search")
     return {
         "search": options["search"] or "model_based",
         "seed": options["seed"],

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from bireme.errors import BadInputError, similar
 from bireme.tune.deepspeed.reading import Document, read_document
 from bireme.tune.deepspeed.results import METRICS
-from bireme.tune.samplers.by_name import KINDS
+from bireme.tune.samplers import KINDS
 from bireme.value import Value
 
 SECTION = "autotuning"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from bireme.tune.deepspeed.config import SECTION, Config
 from bireme.tune.deepspeed.results import METRICS, ModelInfo
-from bireme.tune.samplers.by_name import make
+from bireme.tune.samplers import make
 from bireme.tune.samplers.model_based import NEGLIGIBLE
 from bireme.tune.samplers.sampler import Observation, SearchBudget, observe
 from bireme.tune.space.points import Point, Points, key_of

@@ -15,12 +15,12 @@ from bireme.errors import BadInputError
 from bireme.options.option import Option
 from bireme.options.quantities import seconds_of
 from bireme.options.table import select
+from bireme.tune import samplers
 from bireme.tune.define import toml_lines
 from bireme.tune.define.declarations import Declaration, Declared, Delivery, Written, assemble, choice, nearest
 from bireme.tune.define.spec import wrong_percent
 from bireme.tune.define.toml_lines import TomlFile
 from bireme.tune.metrics import metric as figures
-from bireme.tune.samplers import by_name as searches
 from bireme.tune.space import value_lists
 from bireme.tune.space.parameter import Parameter, among
 from bireme.value import Value
@@ -201,7 +201,7 @@ class _Reader:
                 if not isinstance(value, str) or not value:
                     raise self._refuse(f"{key!r} is no text: {_shown(value)}", "put it in quotes", key)
                 if key == "search":
-                    searches.check(value, self._where(key))
+                    samplers.check(value, self._where(key))
                 found.append(Written(f"--{key}={value}", self._where(key)))
         return found + [Written(f"--{key}={each.text}", each.where) for key in _PATHS for each in self._texts(key)]
 

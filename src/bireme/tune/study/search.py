@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from bireme.tune.samplers.by_name import make
+from bireme.tune.samplers import make
 from bireme.tune.samplers.sampler import Observation, Pending, best_of, observe
 from bireme.tune.space.points import Point, Points, key_of
 from bireme.tune.study.budget import LEAST
@@ -64,7 +64,7 @@ class PointSearch:
     Transactions on Evolutionary Computation 10(1), 2006. All weights together find the whole front.
 
     Args:
-        kind: see `by_name.make`.
+        kind: see `samplers.make`.
         space: the points.
         seed: any number.
         options: of a model: whether points run again, and which improvement is negligible.

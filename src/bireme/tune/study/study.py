@@ -77,7 +77,7 @@ class Study:
         goals: one or two goals; or use ``maximize`` and ``minimize``.
         maximize: names of metrics.
         minimize: names of metrics; ``time`` is the wall time of a trial.
-        search: which sampler, see `by_name.make`; or give a ``sampler``.
+        search: which sampler, see `samplers.make`; or give a ``sampler``.
         seed: any number; the same seed and results give the same trials.
         confidence: of the claim that the best is better than the baseline.
         effect: the smallest relative difference that matters.
