@@ -8,32 +8,35 @@ Each line on stdin is a request, and each gets one line on stdout (``docs/tuning
     {"tell": NAME, "failed": "out of memory"}      {"told": NAME}
     {"answer": true}                               {"answer": {…}}
     anything else                                  {"error": …}
+
+With ``--results_dir`` the study is kept there: another program goes on with it.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 
 from bireme import jsontext
 from bireme.errors import OK, BadInputError
+from bireme.logs.console import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from bireme.tune.study.study import Study
+    from bireme.tune.store.stored_study import Study
 
 
 def serve(study: Study) -> int:
     """Answer requests until stdin ends; return the exit code."""
-    asked: dict[str, float] = {}
+    for note in study.notes:
+        complain(note)
     for line in sys.stdin:
         if not line.strip():
             continue
         try:
-            reply = _reply(study, _request(line), asked)
+            reply = _reply(study, _request(line))
         except BadInputError as error:
             reply = {"error": str(error)}
         print(jsontext.dumps(reply), flush=True)
@@ -50,23 +53,20 @@ def _request(line: str) -> Mapping[str, Any]:
     return request
 
 
-def _reply(study: Study, request: Mapping[str, Any], asked: dict[str, float]) -> dict[str, object]:
-    """The reply to a request; ``asked``: when each trial was asked for."""
+def _reply(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
     if "ask" in request:
         trial = study.ask()
         if trial is None:
             return {"trial": None, "over": study.over}
-        asked[trial.name] = time.monotonic()
         return {"trial": trial.as_dict()}
     if "propose" in request:
         point = request["propose"]
         if not isinstance(point, dict):
             raise BadInputError("propose: an object with a value for each parameter is expected")
         trial = study.propose(point)
-        asked[trial.name] = time.monotonic()
         return {"trial": trial.as_dict()}
     if "tell" in request:
-        return _tell(study, request, asked)
+        return _tell(study, request)
     if "answer" in request:
         return {"answer": study.answer.as_dict()}
     raise BadInputError(
@@ -74,17 +74,11 @@ def _reply(study: Study, request: Mapping[str, Any], asked: dict[str, float]) ->
     )
 
 
-def _tell(study: Study, request: Mapping[str, Any], asked: Mapping[str, float]) -> dict[str, object]:
-    from bireme.tune.study.study import TrialResult
-
-    name, figures, failed = str(request["tell"]), request.get("figures", {}), str(request.get("failed", ""))
-    numbers = isinstance(figures, dict) and all(
-        isinstance(figure, (int, float)) and not isinstance(figure, bool) for figure in figures.values()
-    )
-    now = time.monotonic()
-    seconds = request.get("seconds", now - asked.get(name, now))
-    if not numbers or isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+def _tell(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
+    name, figures = str(request["tell"]), request.get("figures", {})
+    result = study.result_of(name, str(request.get("failed", "")), figures)
+    numbers = (*(figures.values() if isinstance(figures, dict) else ("",)), request.get("seconds", result.seconds))
+    if not all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in numbers):
         raise BadInputError(f"trial {name!r}: figures and seconds are numbers")
-    cause = "ok" if not failed else "out of memory" if failed == "out of memory" else "failed"
-    study.tell(name, TrialResult(cause=cause, metrics=figures, seconds=float(seconds), reason=failed))  # type: ignore[arg-type]
+    study.tell(name, result.replace(seconds=float(numbers[-1])))
     return {"told": name}

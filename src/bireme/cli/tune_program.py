@@ -37,7 +37,7 @@ _DECLARES = ("param", "env", "in", "when", "constraint", "default")
 _SAYS_SO = (*_DECLARES, "maximize", "minimize", "limit", "warm_start")
 _FOR_ASK_TELL = (
     *(*_DECLARES, "maximize", "minimize", "budget", "trials", "confidence", "effect", "search", "seed"),
-    *("ask_tell", "autotuning", "quiet"),
+    *("ask_tell", "autotuning", "quiet", "results_dir"),
 )
 
 
@@ -95,7 +95,7 @@ def _init() -> int:
 
 def _ask_tell(parsed: Parsed) -> int:
     from bireme.cli.tune_ask_tell import serve
-    from bireme.tune.study.study import Study
+    from bireme.tune.store.stored_study import Study
 
     if parsed.command:
         raise BadInputError("--ask_tell runs no program", hint=f"leave out {parsed.command[0]}")
@@ -106,7 +106,7 @@ def _ask_tell(parsed: Parsed) -> int:
             raise BadInputError("does not apply to --ask_tell, which runs no program", hint=hint, where=f"--{name}")
     places = [f"{{{name}}}" for text in parsed.options["param"] if not (name := text.partition("=")[0]).startswith("-")]
     declaration, measure = _declared(parsed, tuple(places)), _measured(parsed)
-    return serve(Study(declaration.space, measure.goals, **_bounds(parsed)))
+    return serve(Study(declaration.space, measure.goals, storage=parsed.options["results_dir"], **_bounds(parsed)))
 
 
 def _declared(parsed: Parsed, args: tuple[str, ...]) -> Declaration:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from bireme.tune.study.study import Study
+    from bireme.tune.store.stored_study import Study
 
 __all__ = ["Study"]
 
@@ -12,7 +12,7 @@ __all__ = ["Study"]
 def __getattr__(name: str) -> object:
     """``bireme.tune.Study``, imported when it is used."""
     if name == "Study":
-        from bireme.tune.study.study import Study
+        from bireme.tune.store.stored_study import Study
 
         return Study
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

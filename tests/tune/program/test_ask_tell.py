@@ -40,6 +40,37 @@ def test_a_program_drives_the_study():
     assert ask.process.wait(timeout=20) == 0
 
 
+def test_another_program_goes_on_with_the_study(tmp_path):
+    """What was told is not asked again, and what was asked for may be told later."""
+    words = (*WORDS, "--results_dir", str(tmp_path / "kept"), "--trials", "6")
+    asked = []
+    for _ in range(3):
+        ask = Driver(*words)
+        for later in (False, True):
+            trial = ask({"ask": True})["trial"]
+            point = json.dumps(trial["point"])
+            asked.append((trial["name"], point))
+            if not later:
+                told = {"tell": trial["name"], "figures": {"rate": trial["point"]["batch"]}, "seconds": 1}
+                assert ask(told) == {"told": trial["name"]}
+        ask.process.kill()
+        ask.process.wait()
+        ask = Driver(*words)
+        assert ask({"tell": asked[-1][0], "figures": {"rate": 9.0}}) == {"told": asked[-1][0]}
+        ask.process.stdin.close()
+        assert ask.process.wait(timeout=20) == 0
+    assert len({name for name, _ in asked}) == 6
+    ask = Driver(*words)
+    last = ask({"ask": True})
+    assert last == {"trial": None, "over": "the budget of 6 trials is spent"}
+    status = subprocess.run(
+        bireme("tune", "status", str(tmp_path / "kept")), capture_output=True, text=True, env=clean_environ()
+    )
+    assert "6 trials done of at most 6: 6 measured" in status.stdout, status.stdout + status.stderr
+    ask.process.stdin.close()
+    assert ask.process.wait(timeout=20) == 0
+
+
 def test_what_is_wrong_is_said_and_the_study_goes_on():
     ask = Driver(*WORDS)
     assert "not JSON" in ask("{")["error"]
@@ -66,7 +97,7 @@ def test_without_seconds_the_time_since_the_ask_counts(monkeypatch, capsys):
     [
         (("train.py",), "--ask_tell runs no program\n  leave out train.py"),
         (("--limit", "p99 < 3"), "--limit: does not apply to --ask_tell, which runs no program\n  tell such trials as"),
-        (("--results_dir", "x"), "--results_dir: does not apply to --ask_tell, which runs no program\n  leave it out"),
+        (("--order", "longest"), "--order: does not apply to --ask_tell, which runs no program\n  leave it out"),
         (("--num_gpus", "2"), "--num_gpus: does not apply to --ask_tell"),
     ],
 )

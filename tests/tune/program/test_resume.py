@@ -12,11 +12,10 @@ import pytest
 from bireme.errors import BadInputError
 from bireme.tune.metrics.metric import Measure, parse
 from bireme.tune.program.files import digests
-from bireme.tune.program.resume import Successor
 from bireme.tune.space.points import Parameter, Space
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import StudyRecords
-from bireme.tune.store.resume import resume
+from bireme.tune.store.resume import Successor, resume
 from bireme.tune.study.trial_result import TrialResult
 
 SPACE = Space([Parameter(name="n", choices=(1, 2))])
@@ -48,7 +47,6 @@ def resumed(
     *ends: Mapping[str, Any],
     begun: Mapping[str, Any] | None = None,
     space: Space = SPACE,
-    measure: Measure = MEASURE,
 ) -> tuple[StudyRecords, tuple[str, ...]]:
     """Resume the study that was begun, when these trials of it have ended; also as the next start reads it."""
     journal = Journal.open(str(folder / "journal"))
@@ -58,10 +56,8 @@ def resumed(
     found: list[tuple[StudyRecords, tuple[str, ...]]] = []
     for _ in range(2):
         journal = Journal.open(str(folder / "journal"))
-        made = Successor(now, space, measure)
-        ways = {"difference": made.difference, "changes": made.changes, "held": made.held}
         try:
-            found.append(resume(journal, now, folder="tuning", **ways))
+            found.append(resume(journal, now, Successor(now, space), "tuning"))
         finally:
             journal.close()
     assert found[0][0].ends == found[1][0].ends, "the journal says the same"
@@ -79,13 +75,12 @@ def resumed(
     ],
 )
 def test_the_difference_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    measure = parse([("maximize", "rate={}")]) if "goals" in change else MEASURE
     refusal = f"^tuning holds a study with {said}: 1 of its trials has ended"
     with pytest.raises(BadInputError, match=refusal):
-        resumed(tmp_path, identity(**change), ended("a"), measure=measure)
+        resumed(tmp_path, identity(**change), ended("a"))
     again = tmp_path / "nothing worked"
     again.mkdir()
-    known, notes = resumed(again, identity(**change), ended("a", "failed"), measure=measure)
+    known, notes = resumed(again, identity(**change), ended("a", "failed"))
     assert notes == ("in place of the study in tuning, in which nothing worked",) and not known.ends
 
 
@@ -124,13 +119,13 @@ def test_another_space_keeps_the_points_that_it_has(tmp_path: Path) -> None:
 
 def test_other_goals_and_limits_are_judged_by_what_was_measured(tmp_path: Path) -> None:
     measure = parse([("minimize", "rate: {}")], ["rate: {} < 4"])
-    known, notes = resumed(tmp_path, identity(measure), ended("a"), ended("b", "pruned"), measure=measure)
+    known, notes = resumed(tmp_path, identity(measure), ended("a"), ended("b", "pruned"))
     assert [end["ending"]["cause"] for end in known.ends.values()] == ["over limit"]
     assert notes[1] == "not taken over, because they were pruned for other goals: b"
     another = parse([("maximize", "speed: {}")])
     folder = tmp_path / "another"
     folder.mkdir()
-    known, notes = resumed(folder, identity(another), ended("a"), ended("b", "out of memory"), measure=another)
+    known, notes = resumed(folder, identity(another), ended("a"), ended("b", "out of memory"))
     assert list(known.ends) == ["b"] and "speed was not measured: a" in notes[1]
 
 

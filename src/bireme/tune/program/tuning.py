@@ -18,7 +18,7 @@ from bireme.tune.metrics.metric import Measure
 from bireme.tune.program.board import ProgramBoard
 from bireme.tune.program.delivery import Courier
 from bireme.tune.program.files import LOCK, ProgramFiles, digests
-from bireme.tune.program.resume import Successor, restore
+from bireme.tune.program.resume import restore
 from bireme.tune.program.summary import answer_lines, summary
 from bireme.tune.program.trials import ProgramTrials
 from bireme.tune.store import warm_start
@@ -26,7 +26,7 @@ from bireme.tune.store.folder import hide
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.lock import ExperimentsLock
 from bireme.tune.store.records import JOURNAL, Record, StudyRecords
-from bireme.tune.store.resume import resume
+from bireme.tune.store.resume import Successor, resume
 from bireme.tune.study.study import Answer, Study
 from bireme.value import Value
 
@@ -98,15 +98,8 @@ def tune(request: Request, show: Callable[[ProgramBoard], Callback]) -> ProgramR
     try:
         with ExperimentsLock(files.path(LOCK)) as lock:
             identity = _identity(request, courier)
-            successor = Successor(identity, request.declaration.space, request.measure)
-            known, notes = resume(
-                journal,
-                identity,
-                folder=files.results_dir,
-                difference=successor.difference,
-                changes=successor.changes,
-                held=successor.held,
-            )
+            following = Successor(identity, request.declaration.space)
+            known, notes = resume(journal, identity, following, files.results_dir)
             for record in (each for made, _ in earlier for each in made if each["end"] not in known.ends):
                 journal.append(record, sync=False)
                 known.take(record)

@@ -57,14 +57,15 @@ class StudyRecords:
         self.over, self.answer, self.finished = "", None, False
 
     def keep(self, keeps: Mapping[str, Record]) -> None:
-        """Leave out all trials but these, and add to the records of their ends."""
-        self.starts = {name: start for name, start in self.starts.items() if name in keeps}
+        """Leave out all trials that have ended but these, and add to the records of their ends."""
+        self.starts = {name: start for name, start in self.starts.items() if name in keeps or name not in self.ends}
         self.ends = {name: {**end, **keeps[name]} for name, end in self.ends.items() if name in keeps}
 
     def take(self, record: Record) -> None:
         """Take the next record."""
         if "study" in record:
             self._begin(record["study"])
+            self.starts = {name: self.starts[name] for name in self.starts if name in self.ends}
             self.keep(record.get("keeps", {}))
             self.moved_to = 0
         elif "run" in record:

@@ -182,10 +182,7 @@ class Study:
         """
         if name not in self._pending:
             raise BadInputError(f"no trial {name!r} is pending")
-        if result is None:
-            cause = "ok" if not failed else "out of memory" if failed == "out of memory" else "failed"
-            took = self._clock() - self._asked[name]
-            result = TrialResult(cause=cause, reason=failed, seconds=took, metrics=metrics)  # type: ignore[arg-type]  # one of them
+        result = result or self.result_of(name, failed, metrics)
         if not result.counts:
             self.drop(name)
             return
@@ -194,6 +191,18 @@ class Study:
         del self._pending[name], self._asked[name]
         if trial.paired and self._rounds is not None:
             self._rounds.tell(trial.round, trial.point, values)
+
+    def result_of(self, name: str, failed: str, metrics: Mapping[str, float]) -> TrialResult:
+        """The result of a pending trial that ends now.
+
+        Raises:
+            BadInputError: no such trial is pending.
+        """
+        if name not in self._pending:
+            raise BadInputError(f"no trial {name!r} is pending")
+        cause = "ok" if not failed else "out of memory" if failed == "out of memory" else "failed"
+        took = self._clock() - self._asked[name]
+        return TrialResult(cause=cause, reason=failed, seconds=took, metrics=metrics)  # type: ignore[arg-type]  # one of them
 
     def add_trial(self, point: Point, *, failed: str = "", **metrics: float) -> None:
         """Take over a result that was measured before: it guides the search, and takes nothing of the budget.

@@ -1,0 +1,155 @@
+"""A study of a loop of one's own that is kept in a folder, where another program goes on with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bireme.errors import BadInputError
+from bireme.tune.space.points import Point, Points
+from bireme.tune.store import records
+from bireme.tune.store.folder import prepare
+from bireme.tune.store.journal import Journal
+from bireme.tune.store.resume import Successor, resume
+from bireme.tune.study import study
+from bireme.tune.study.trial import Goal, Trial
+from bireme.tune.study.trial_result import TrialResult
+
+
+class Study(study.Study):
+    """Finds the best point of a space, and says how sure that is; see `bireme.tune.study.study.Study`.
+
+    What was told is not asked again when the study is made with the same storage. A trial that an earlier program has
+    asked for may still be told. With other choices, goals or bounds, what still holds is taken over.
+
+    Args:
+        storage: the folder in which the study is kept; "": it is not.
+        options: those of `bireme.tune.study.study.Study`.
+
+    Attributes:
+        notes: what is said of the storage: what was resumed, and what does not hold any more.
+
+    Raises:
+        BadInputError: the study cannot be searched; or the storage is in use, cannot be written, or holds another one.
+    """
+
+    def __init__(
+        self,
+        space: Points | Mapping[str, str | Sequence[object]],
+        goals: Sequence[Goal] = (),
+        *,
+        storage: str = "",
+        **options: Any,
+    ) -> None:
+        super().__init__(space, goals, **options)
+        self.notes: tuple[str, ...] = ()
+        self._journal: Journal | None = None
+        self._starts: dict[str, records.Record] = {}
+        if storage:
+            self._open(os.path.join(os.getcwd(), os.path.expanduser(storage)), options)
+
+    def _open(self, folder: str, options: Mapping[str, Any]) -> None:
+        prepare(folder, hint="choose another folder", where="storage")
+        journal = Journal.open(os.path.join(folder, records.JOURNAL))
+        space = self._space
+        identity: records.Record = json.loads(
+            json.dumps(
+                {
+                    "parameters": [each.as_dict() for each in space.parameters],
+                    "conditions": [[each.parameter, each.only_if.text] for each in getattr(space, "conditions", ())],
+                    "constraints": [each.text for each in getattr(space, "constraints", ())],
+                    "goals": [{"name": goal.name, "direction": goal.direction} for goal in self._goals],
+                    "limits": [],
+                    "search": options.get("search", "model_based"),
+                    "seed": self._seed,
+                }
+            )
+        )
+        try:
+            known, self.notes = resume(journal, identity, Successor(identity, space), folder)
+            bounds = {name: options.get(name) for name in ("trials", "seconds")}
+            run = {"confidence": self._confidence, "effect": self._effect, **bounds}
+            journal.append({"run": run}, sync=False)
+            for end in known.ends.values():
+                self.restore(records.trial_of(end), records.result_of(end), float(end.get("elapsed", 0.0)))
+        except BaseException:
+            journal.close()
+            raise
+        self._journal = journal
+        self._starts = {name: start for name, start in known.starts.items() if name not in known.ends}
+        self._names.update(self._starts)
+        self._said_over = bool(known.over)
+
+    def close(self) -> None:
+        """Let others open the storage. The end of the program does the same."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def _append(self, record: Mapping[str, object], *, sync: bool = True) -> None:
+        if self._journal is not None:
+            self._journal.append({**record, "time": round(time.time(), 3)}, sync=sync)
+
+    # -- ask and tell ----------------------------------------------------------------------------------
+
+    def ask(self) -> Trial | None:
+        """The next trial, which is then pending; None if there is nothing to start now, or ever (see ``over``)."""
+        trial = super().ask()
+        if self._journal is not None and trial is None and not self._said_over and (over := self.over):
+            self._append({"over": over, "answer": self.answer.as_dict()})
+            self._said_over = True
+        return trial
+
+    def _begin(self, trial: Trial) -> Trial:
+        facts = {name: value for name, value in trial.as_dict().items() if name != "name"}
+        self._append({"start": trial.name, **facts})
+        self._said_over = False
+        return super()._begin(trial)
+
+    def tell(self, name: str, result: TrialResult | None = None, *, failed: str = "", **metrics: float) -> None:
+        """Report the result of a pending trial, also of one that an earlier program has asked for."""
+        result = result or self.result_of(name, failed, metrics)
+        self._take_up(name)
+        trial, earlier = self._pending.get(name), name in self._starts
+        super().tell(name, result)
+        self._starts.pop(name, None)
+        if trial is None or not result.counts:
+            return
+        if earlier and trial.paired:
+            self._earlier.append((trial.round, trial.point, self._measured.runs[-1].values))
+        self._record(trial, result)
+
+    def result_of(self, name: str, failed: str, metrics: Mapping[str, float]) -> TrialResult:
+        """The result of a pending trial that ends now, also of one that an earlier program has asked for."""
+        self._take_up(name)
+        return super().result_of(name, failed, metrics)
+
+    def _take_up(self, name: str) -> None:
+        """Let a trial be pending if an earlier program has asked for it."""
+        if name in self._pending or name not in self._starts:
+            return
+        start = self._starts[name]
+        trial = records.trial_of({**start, "end": name})
+        if trial.paired and self._rounds is not None:
+            raise BadInputError(f"trial {name!r} is of a round that is over", hint="tell such a trial before asking")
+        self._pending[name] = trial
+        self._asked[name] = self._clock() - max(0.0, time.time() - float(start.get("time", time.time())))
+
+    def _record(self, trial: Trial, result: TrialResult) -> None:
+        facts = {name: value for name, value in trial.as_dict().items() if name != "name"}
+        elapsed = round(self._budget.elapsed, 3)
+        figures = {"figures": dict(result.metrics), "units": {}}
+        self._append({"end": trial.name, "ending": result.as_dict(), **facts, "elapsed": elapsed, **figures})
+
+    def add_trial(self, point: Point, *, failed: str = "", **metrics: float) -> None:
+        """Take over a result that was measured before; one that the storage has already is not told twice."""
+        known = self._measured.in_phase("known")
+        if self._journal is not None and any(
+            run.trial.point == point and run.result.metrics == metrics and run.result.reason == failed for run in known
+        ):
+            return
+        super().add_trial(point, failed=failed, **metrics)
+        run = self._measured.runs[-1]
+        self._record(run.trial, run.result)
